@@ -38,12 +38,12 @@ class EpisodeState:
     stage: Stage = "seed"
     turn: int = 0
     """Model calls started."""
-    began: float = field(default_factory=time.perf_counter)
+    started: float = field(default_factory=time.perf_counter)
     since: float = 0.0
     """When the current stage started."""
 
     def __post_init__(self) -> None:
-        self.since = self.began
+        self.since = self.started
 
     def enter(self, stage: Stage, server: str) -> float:
         """Start a stage that waits for `server`; return the start time."""
@@ -54,9 +54,9 @@ class EpisodeState:
             self.turn += 1
         return now
 
-    def ended(self, stage: Stage, started: float) -> float:
+    def finish(self, stage: Stage, stage_started: float) -> float:
         """Record a finished stage; return its duration in seconds."""
-        took = time.perf_counter() - started
+        took = time.perf_counter() - stage_started
         self.durations[stage].append(took)
         return took
 
@@ -111,9 +111,9 @@ class ActiveEpisodes:
         return RunningEpisodes(agent=self._agent, total=len(self._states), stages=stages, episodes=shown)
 
     def collect(self) -> Iterable[Metric]:
-        running = GaugeMetricFamily("rollyard_episodes", "Episodes being played", labels=["stage", "waits_for"])
-        stuck = GaugeMetricFamily("rollyard_episodes_stuck", "Those that are stuck", labels=["stage", "waits_for"])
-        oldest = GaugeMetricFamily("rollyard_episode_oldest_seconds", "Age of the oldest episode being played")
+        running = GaugeMetricFamily("rollyard_episodes", "Active episodes", labels=["stage", "waits_for"])
+        stuck = GaugeMetricFamily("rollyard_episodes_stuck", "Stuck active episodes", labels=["stage", "waits_for"])
+        oldest = GaugeMetricFamily("rollyard_episode_oldest_seconds", "Age of the oldest active episode")
         # A stage without episodes is 0: a series that disappears looks like a server that is down.
         counts = dict.fromkeys(STAGES, (0, 0))
         counts |= {now.stage: (now.episodes, now.stuck) for now in self.now(0).stages}
@@ -121,7 +121,7 @@ class ActiveEpisodes:
             running.add_metric([stage, server], counts[stage][0])
             stuck.add_metric([stage, server], counts[stage][1])
         first = next(iter(self._states), None)
-        oldest.add_metric([], 0.0 if first is None else time.perf_counter() - first.began)
+        oldest.add_metric([], 0.0 if first is None else time.perf_counter() - first.started)
         yield from (running, stuck, oldest)
 
     def _record(self, state: EpisodeState, now: float, medians: dict[Stage, float]) -> RunningEpisode:
@@ -134,7 +134,7 @@ class ActiveEpisodes:
             stage=state.stage,
             server=state.server,
             turn=state.turn,
-            age_s=round(now - state.began, 3),
+            age_s=round(now - state.started, 3),
             stage_s=round(stage_s, 3),
             stuck=is_stuck(stage_s, medians.get(state.stage)),
         )

@@ -52,7 +52,7 @@ class AgentSettings(ServerSettings):
     resources_server: ServerRef
     """The environment."""
     model_server: ServerRef
-    """The server of the policy."""
+    """The model server of the policy."""
     model_timeout_s: float = Field(default=900.0, gt=0)
     """Deadline for one model call, including the model server's retries."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
@@ -116,18 +116,20 @@ class Agent(Server, Generic[S]):
             episode = self.__episode(_create_params(row), environment, state)
             try:
                 await episode.seed(call.body)
-                reason = _reason(await self.play(episode))
-                answer = {**row, **episode.result()}
-                response, body = _encoded(answer, self.__model)
+                reason = _checked_reason(await self.play(episode))
+                played = {**row, **episode.result()}
+                response, body = _encoded(played, self.__model)
                 verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
             finally:
                 if environment.may_be_open and not episode.closed:
                     state.enter("close", environment.server)
                     await self.__closer.close(environment)
             check_reward(verdict, "/verify", environment.server)
-            timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - state.began, 6)}
+            timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - state.started, 6)}
         outcome = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
-        rollout = {**answer, **outcome, **verdict}
+        # Servers of other frameworks echo the request, which may be a finished rollout with these keys.
+        identity = {key: value for key, value in row.items() if key == "agent_ref" or key.startswith("_ng_")}
+        rollout = {**played, **verdict, **outcome, **identity}
         if "response" in verdict:
             return RawResponse(orjson.dumps(rollout))
         length = (RESPONSE_BYTES_HEADER.encode(), str(len(response)).encode())
@@ -149,26 +151,26 @@ class Agent(Server, Generic[S]):
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in environment.cookies)
         response = episode.response()
         if stream:
-            whole = stream_events.whole(dict(response))
-            return RawResponse(whole, content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
+            events = stream_events.whole(dict(response))
+            return RawResponse(events, content_type=SSE, headers=(*STREAM_HEADERS, *cookies))
         return RawResponse(orjson.dumps(response), headers=cookies)
 
     async def __aggregate_metrics(self, call: RawRequest) -> bytes:
-        """The environment's own aggregate over `{"verify_responses": [...]}`."""
+        """Return the environment's own aggregate over `{"verify_responses": [...]}`."""
         name = self.settings.resources_server.name
-        answer = await self.client.post(name, "/aggregate_metrics", call.body, self.settings.tool_timeout_s)
-        return answer.body
+        response = await self.client.post(name, "/aggregate_metrics", call.body, self.settings.tool_timeout_s)
+        return response.body
 
     async def __episodes(self, limit: Annotated[int, Query(ge=0)] | None = None) -> RunningEpisodes:
-        """The active episodes: the number in each stage, and the oldest `limit` one by one."""
+        """Return the active episodes: the number in each stage, and the oldest `limit` one by one."""
         return self.__active_episodes.now(limit)
 
     def __episode(self, params: Json, environment: Session, state: EpisodeState) -> Episode:
         headers = {EPISODE_HEADER: state.episode}
         # Turns are not streamed, because the loop decides by their complete content.
-        kept = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
+        unstreamed = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         return self.episode_type(
-            Conversation(kept),
+            Conversation(unstreamed),
             environment,
             Session(self.client, self.settings.model_server.name, headers=headers),
             state,
@@ -177,11 +179,11 @@ class Agent(Server, Generic[S]):
         )
 
 
-def _reason(played: object) -> FinishReason:
-    """Return what `play` returned, before a verdict is requested. Raises TypeError where `play` forgot its return."""
-    if not isinstance(played, FinishReason):
-        raise TypeError(f"play returned {played!r:.100}; expected a FinishReason, such as `turn.ending`")
-    return played
+def _checked_reason(returned: object) -> FinishReason:
+    """Check the return value of `play` before the verdict is requested. Raises TypeError if `play` returned nothing."""
+    if not isinstance(returned, FinishReason):
+        raise TypeError(f"play returned {returned!r:.100}; expected a FinishReason, such as `turn.ending`")
+    return returned
 
 
 def _create_params(row: Json) -> Json:
@@ -195,14 +197,14 @@ def _create_params(row: Json) -> Json:
     return params
 
 
-def _encoded(answer: Json, model: str) -> tuple[bytes, bytes]:
-    """Return the encoded response, and the encoded answer that contains it: the long episode is encoded only once.
+def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:
+    """Return the encoded response, and the encoded row that contains it: the long episode is encoded only once.
 
     Raises Failure malformed_answer if the episode is nested too deeply to be encoded as JSON.
     """
     try:
-        response = encode_response(answer["response"])
-        return response, encode_row(answer, response)
+        response = encode_response(played["response"])
+        return response, encode_row(played, response)
     except TypeError as error:
         detail = f"the model's responses cannot be encoded as JSON ({error})"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=model) from error

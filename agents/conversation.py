@@ -49,7 +49,7 @@ class Conversation:
             raise Failure(FailureKind.BAD_TASK, detail)
 
     @property
-    def asked(self) -> Json:
+    def create_params(self) -> Json:
         """`responses_create_params` of the first model call."""
         return {**self.params, "input": self.start} if self._changed else self.params
 

@@ -89,7 +89,7 @@ class Episode:
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW or not self.timings.model_calls:
                 raise
             return ModelTurn({"output": []}, FinishReason.CONTEXT_OVERFLOW)
-        self.timings.add("model", self._state.ended("model", started))
+        self.timings.add("model", self._state.finish("model", started))
         self.timings.model_calls += 1
         parsed = read_response(body, self._model.server)
         response = cast(Response, {**parsed, "output": read_items(parsed["output"])})
@@ -100,32 +100,32 @@ class Episode:
         """Run one tool call in the environment and append its result. An invalid call results in an error text."""
         started = self._state.enter("tool", self._environment.server)
         name = read_name(call.get("name"))
-        answer = await self._execute(name, call.get("arguments"))
-        self.timings.add("tool", self._state.ended("tool", started))
+        result = await self._execute(name, call.get("arguments"))
+        self.timings.add("tool", self._state.finish("tool", started))
         self.timings.tool_calls += 1
-        item: ResponseItem = {"type": "function_call_output", "call_id": call["call_id"], "output": answer.output}
+        item: ResponseItem = {"type": "function_call_output", "call_id": call["call_id"], "output": result.output}
         self.conversation.answer(item)
-        return answer
+        return result
 
     async def _execute(self, name: str, arguments: object) -> ToolAnswer:
         if not is_tool_name(name):
-            return _words(f"There is no tool {_shown(name)}.")
+            return _error_result(f"There is no tool {_shown(name)}.")
         try:
             body = arguments_body(read_arguments(arguments))
         except ValueError as error:
             expected = expected_arguments(self.conversation.params.get("tools"), name)
-            return _words(f"Invalid call of {name}: the arguments: {error}. {expected}")
-        answer = await self._environment.send(f"/{name}", body, self._tool_timeout_s)
-        if answer.status in (400, 404, 405, 413, 422) and not answer.headers.get("content-type", "").startswith(
+            return _error_result(f"Invalid call of {name}: the arguments: {error}. {expected}")
+        response = await self._environment.send(f"/{name}", body, self._tool_timeout_s)
+        if response.status in (400, 404, 405, 413, 422) and not response.headers.get("content-type", "").startswith(
             "application/problem+json"
         ):
             # This is how resources servers of other frameworks reject a model's arguments.
-            return _words(answer.body.decode("utf-8", "replace"))
-        result = raise_for_status(answer, self._environment.server).body
+            return _error_result(response.body.decode("utf-8", "replace"))
+        result = raise_for_status(response, self._environment.server).body
         if parts := _content_parts(result):
-            return ToolAnswer(parts, any(_says_done(part.get("text", "")) for part in parts))
-        text = _as_read(result)
-        return ToolAnswer(text, _says_done(text))
+            return ToolAnswer(parts, any(_is_done(part.get("text", "")) for part in parts))
+        text = _text_for_model(result)
+        return ToolAnswer(text, _is_done(text))
 
     async def seed(self, row: bytes) -> None:
         """Open the session with the complete row, and add the environment's additions to the request.
@@ -134,7 +134,7 @@ class Episode:
         """
         started = self._state.enter("seed", self._environment.server)
         body = await self._environment.post("/seed_session", row, self._tool_timeout_s)
-        self.timings.add("seed", self._state.ended("seed", started))
+        self.timings.add("seed", self._state.finish("seed", started))
         seeded = read_answer(body or b"{}", self._environment.server)
         observed = seeded.get("observation")
         try:
@@ -146,7 +146,7 @@ class Episode:
         """Request the environment's verdict on the finished episode."""
         started = self._state.enter("verify", self._environment.server)
         answer = await self._environment.post("/verify", body, self._tool_timeout_s, headers)
-        self.timings.add("verify", self._state.ended("verify", started))
+        self.timings.add("verify", self._state.finish("verify", started))
         verdict = read_answer(answer, self._environment.server)
         # Rollyard's servers close the session with the verdict; other frameworks' echo the row and leave it open.
         self.closed = "response" not in verdict
@@ -159,8 +159,8 @@ class Episode:
 
     def result(self) -> PlayedEpisode:
         """Return `responses_create_params` of the first model call, `response` and, if recorded, `token_trail`."""
-        asked = cast(CreateParams, self.conversation.asked)
-        played: PlayedEpisode = {"responses_create_params": asked, "response": self.response()}
+        params = cast(CreateParams, self.conversation.create_params)
+        played: PlayedEpisode = {"responses_create_params": params, "response": self.response()}
         trail = _token_trail(self.conversation.output)
         return {**played, "token_trail": trail} if trail else played
 
@@ -172,13 +172,13 @@ def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
     traces = [trace for item in output if isinstance(trace := item.get("token_trace"), dict)]
     if not traces:
         return None
-    breaks = sum("break" in trace for trace in traces)
+    mismatches = sum("break" in trace for trace in traces)
     segment = traces[-1].get("segment", 0)
     if not isinstance(segment, int):
         return None  # written by another framework
-    held = {name for trace in traces for name in _constraints(trace.get("sampling"))}
-    trail: TokenTrail = {"turns": len(traces) - 1, "breaks": breaks, "segments": segment + 1}
-    return {**trail, "constrained": sorted(held)} if held else trail
+    constraints = {name for trace in traces for name in _constraints(trace.get("sampling"))}
+    trail: TokenTrail = {"turns": len(traces) - 1, "breaks": mismatches, "segments": segment + 1}
+    return {**trail, "constrained": sorted(constraints)} if constraints else trail
 
 
 def _constraints(sampling: object) -> list[str]:
@@ -186,7 +186,7 @@ def _constraints(sampling: object) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _as_read(body: bytes) -> str:
+def _text_for_model(body: bytes) -> str:
     """Return the result as the model reads it: the text of a JSON string, any other JSON unchanged."""
     if body.startswith(b'"'):
         try:
@@ -197,7 +197,7 @@ def _as_read(body: bytes) -> str:
 
 
 def _content_parts(body: bytes) -> list[Json]:
-    """Return the result as content parts if it is a list of only those; they reach a multimodal model unchanged."""
+    """Return the result if it is a list of content parts only, which a multimodal model receives unchanged; else []."""
     if not body.startswith(b"[") or b'"input_' not in body[:64]:
         return []
     try:
@@ -211,11 +211,11 @@ def _shown(name: str) -> str:
     return f"{name[:100]!r} ... ({len(name)} characters)" if len(name) > 100 else repr(name)
 
 
-def _words(text: str) -> ToolAnswer:
+def _error_result(text: str) -> ToolAnswer:
     return ToolAnswer(orjson.dumps({"error": text}).decode(), False)
 
 
-def _says_done(text: str) -> bool:
+def _is_done(text: str) -> bool:
     if '"done"' not in text:
         return False
     try:

@@ -18,12 +18,12 @@ WAIT_S = 5.0
 """How long a rollout waits for its session to close; closing continues in the background."""
 STOP_S = 2.5
 """How long a stopping agent waits for all sessions to close; its process is killed soon after."""
-TRY_S = 10.0
+ATTEMPT_TIMEOUT_S = 10.0
 PAUSES_S = (0.2, 1.0, 5.0, 15.0)
 """Pauses between attempts."""
-TRIED_AGAIN = 64
-"""Concurrent retries: the environment may be slow because it is overloaded."""
-_PASSING = frozenset({FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT})
+MAX_CONCURRENT_RETRIES = 64
+"""Bounded, because the environment may be slow due to overload."""
+_TRANSIENT = frozenset({FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT})
 
 
 class SessionCloser:
@@ -31,7 +31,7 @@ class SessionCloser:
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
-        self._slots = asyncio.Semaphore(TRIED_AGAIN)
+        self._slots = asyncio.Semaphore(MAX_CONCURRENT_RETRIES)
 
     async def close(self, environment: Session) -> None:
         """Close the session that `environment` holds or may hold; return when it is closed, or after WAIT_S."""
@@ -57,11 +57,11 @@ class SessionCloser:
                     return
 
     async def _try_close(self, environment: Session, *, last: bool) -> bool:
-        """True when there is nothing left to do."""
+        """Return True if no further attempt is needed."""
         try:
-            await environment.send("/close", b"{}", TRY_S)
+            await environment.send("/close", b"{}", ATTEMPT_TIMEOUT_S)
         except Failure as failure:
-            if not last and failure.kind in _PASSING:
+            if not last and failure.kind in _TRANSIENT:
                 return False
             log.warning("closing a session of %s failed; its idle limit will end it: %s", environment.server, failure)
         return True

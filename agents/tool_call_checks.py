@@ -32,7 +32,7 @@ def arguments_body(arguments: str) -> bytes:
     try:
         body = arguments.encode()
         if len(body) > MAX_ARGUMENTS:
-            raise ValueError(f"{len(body)} bytes were written, at most {MAX_ARGUMENTS} are taken")
+            raise ValueError(f"{len(body)} bytes; the limit is {MAX_ARGUMENTS}")
         if not body.strip():
             return b"{}"
         value = orjson.loads(body)

@@ -1,6 +1,6 @@
-"""`python -m benchmarks`: everything that is claimed about speed, memory and verdicts, measured on this machine.
+"""`python -m benchmarks` measures every claim about speed, memory and verdicts on this host.
 
-A target that is missed is printed and does not fail; the exit status is 1 when a benchmark could not be run.
+A missed target is printed but is not an error; the exit status is 1 only if a benchmark crashed.
 """
 
 from __future__ import annotations
@@ -29,9 +29,13 @@ from benchmarks import (
 
 
 def main() -> int:
-    """Run all; 1 if one crashed."""
+    """Run all benchmarks; return 1 if one crashed."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test of the benchmarks; its numbers mean little")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="smoke test; the numbers are not representative",
+    )
     quick = parser.parse_args().quick
     chosen = ["--quick"] if quick else []
     parts: list[tuple[str, Callable[[], None]]] = [
@@ -47,16 +51,16 @@ def main() -> int:
         ("verdict_rates", lambda: verdict_rates.main(chosen)),
         ("viewer", lambda: viewer.main(chosen)),
     ]
-    began = time.monotonic()
+    started = time.monotonic()
     load = ", ".join(f"{value:.1f}" for value in os.getloadavg())
-    print(f"{os.cpu_count()} processors, Python {platform.python_version()}, load average before: {load}")
-    # Sokoban's has no short form.
-    crashed = [name for name, part in parts[1 if quick else 0 :] if not _ran(name, part)]
-    print(f"\n{time.monotonic() - began:.0f} s" + (f"; could not be run: {', '.join(crashed)}" if crashed else ""))
+    print(f"{os.cpu_count()} CPUs, Python {platform.python_version()}, load average before: {load}")
+    # The Sokoban benchmark has no short form.
+    crashed = [name for name, part in parts[1 if quick else 0 :] if not _succeeded(name, part)]
+    print(f"\n{time.monotonic() - started:.0f} s" + (f"; crashed: {', '.join(crashed)}" if crashed else ""))
     return 1 if crashed else 0
 
 
-def _ran(name: str, part: Callable[[], None]) -> bool:
+def _succeeded(name: str, part: Callable[[], None]) -> bool:
     print(f"\n== {name}", flush=True)
     try:
         part()

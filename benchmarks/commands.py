@@ -1,4 +1,4 @@
-"""The commands that users type, as child processes in a folder of their own, and what they used of the machine."""
+"""Runs the user-facing commands as child processes in separate folders, and measures their resource usage."""
 
 from __future__ import annotations
 
@@ -23,81 +23,81 @@ from benchmarks.processes import cpu_s
 
 ROOT = Path(__file__).resolve().parent.parent
 COMMANDS = Path(sys.executable).parent
-PATIENCE_S = 120.0
+TIMEOUT_S = 120.0
 _serials = itertools.count()
 
 Config = Mapping[str, Any]
 
 
-class Broken(Exception):
-    """A command did not do what it should; the measurement is void."""
+class BenchmarkError(Exception):
+    """A command failed, so the measurement is invalid."""
 
 
 @dataclass(frozen=True)
-class Policy:
-    """The scripted endpoint, while it runs."""
+class ModelEndpoint:
+    """A running endpoint with fixed responses."""
 
     url: str
     pid: int
 
     def stats(self) -> tuple[int, float]:
-        """Turns answered and CPU seconds used since it began."""
-        with urllib.request.urlopen(f"{self.url}/stats", timeout=30) as answer:
-            stats = orjson.loads(answer.read())
+        """Return the number of turns served and the CPU seconds used since the start."""
+        with urllib.request.urlopen(f"{self.url}/stats", timeout=30) as response:
+            stats = orjson.loads(response.read())
         return stats["turns"], stats["cpu_s"]
 
 
 @dataclass(frozen=True)
 class Run:
-    """A stack started by ng_run, while it runs."""
+    """A running stack, started by ng_run."""
 
     folder: Path
     pid: int
     pids: Mapping[str, int]
-    """Server name -> process; `head` is ng_run itself. Colocated, all are one process."""
+    """Server name -> process id; `head` is ng_run itself. With +colocate=true all ids are the same."""
     urls: Mapping[str, str]
-    """Server name -> base URL, without the head's."""
+    """Server name -> base URL, excluding the head."""
     ready_s: float
-    """From the command to `All n / n servers ready!`."""
+    """Time from the command to `All n / n servers ready!`."""
 
     def cpu(self) -> dict[str, float]:
-        """CPU seconds so far by process; colocated, of the one: `servers`."""
+        """Return the CPU seconds used so far, by process; with +colocate=true of the only one, as `servers`."""
         if len(set(self.pids.values())) == 1:
             return {"servers": cpu_s(self.pid)}
         return {name: cpu_s(pid) for name, pid in self.pids.items()}
 
 
 @dataclass(frozen=True)
-class Collected:
-    """What one ng_collect_rollouts came to."""
+class CollectionResult:
+    """Resource usage and throughput of one ng_collect_rollouts."""
 
     cpu_s: float
     rate: float
-    """Rollouts a second, as the command itself reports."""
+    """Rollouts per second, as reported by the command."""
     wall_s: float
     measured: int
 
 
 @dataclass
 class Collection:
-    """An ng_collect_rollouts that runs; `finish` waits for it."""
+    """A running ng_collect_rollouts; `finish` waits for it."""
 
     process: subprocess.Popen[bytes]
     output: Path
-    begun: float = field(default_factory=time.monotonic)
+    started: float = field(default_factory=time.monotonic)
 
-    def finish(self) -> Collected:
-        """Wait. Raises Broken when it failed, with the end of what it printed."""
+    def finish(self) -> CollectionResult:
+        """Wait for the command. Raises BenchmarkError with the end of its output if it failed."""
         _, status, used = os.wait4(self.process.pid, 0)
-        wall = time.monotonic() - self.begun
+        wall = time.monotonic() - self.started
         self.process.returncode = os.waitstatus_to_exitcode(status)
         if self.process.returncode != 0:
-            raise Broken(f"ng_collect_rollouts ended with {self.process.returncode}:\n{_end_of(self._log)}")
+            raise BenchmarkError(f"ng_collect_rollouts exited with {self.process.returncode}:\n{_tail(self._log)}")
         report = self.status()
-        return Collected(used.ru_utime + used.ru_stime, report["rollouts_per_s"], wall, report["measured"])
+        return CollectionResult(used.ru_utime + used.ru_stime, report["rollouts_per_s"], wall, report["measured"])
 
     def status(self) -> dict[str, Any]:
-        """The status file as it is now; empty before there is one."""
+        """Return the status file; empty until it exists."""
         path = self.output.with_name(f"{self.output.stem}_status.json")
         found: dict[str, Any] = orjson.loads(path.read_bytes()) if path.exists() else {}
         return found
@@ -107,57 +107,57 @@ class Collection:
         return self.output.with_suffix(".log")
 
 
-def policy(*, latency_ms: float = 0.0, turns: int = 6) -> contextlib.AbstractContextManager[Policy]:
-    """The scripted endpoint in a process of its own."""
+def model_endpoint(*, latency_ms: float = 0.0, turns: int = 6) -> contextlib.AbstractContextManager[ModelEndpoint]:
+    """Run the scripted model in a separate process."""
     return endpoint("benchmarks.scripted_model", "--latency-ms", str(latency_ms), "--turns", str(turns))
 
 
 @contextlib.contextmanager
-def endpoint(program: str, *options: str) -> Iterator[Policy]:
-    """A program of ours in a process of its own, which prints its port first."""
+def endpoint(program: str, *options: str) -> Iterator[ModelEndpoint]:
+    """Run a module that prints its port first in a separate process."""
     process = subprocess.Popen([sys.executable, "-m", program, *options], stdout=subprocess.PIPE, env=_environment())
     try:
         assert process.stdout is not None
         port = int(process.stdout.readline())
-        yield Policy(f"http://127.0.0.1:{port}", process.pid)
+        yield ModelEndpoint(f"http://127.0.0.1:{port}", process.pid)
     finally:
         process.terminate()
-        process.wait(PATIENCE_S)
+        process.wait(TIMEOUT_S)
         if process.stdout is not None:
             process.stdout.close()
 
 
 @contextlib.contextmanager
 def stack(folder: Path, config: Config, *options: str) -> Iterator[Run]:
-    """`ng_run` over `config` in a new folder below `folder`, ready; stopped as Ctrl-C stops it."""
-    here = folder / f"run{next(_serials)}"
-    here.mkdir()
-    (here / "run.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
+    """Run `ng_run` with `config` in a new folder below `folder`; yield when ready, and stop it as Ctrl-C does."""
+    run_folder = folder / f"run{next(_serials)}"
+    run_folder.mkdir()
+    (run_folder / "run.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(dict(config))))
     command = [str(COMMANDS / "ng_run"), "+config_paths=[run.yaml]", "+head_port=0", *options]
-    log = here / "ng_run.log"
+    log = run_folder / "ng_run.log"
     with log.open("wb") as output:
-        began = time.monotonic()
-        process = subprocess.Popen(command, cwd=here, stdout=output, stderr=output, env=_environment())
+        started = time.monotonic()
+        process = subprocess.Popen(command, cwd=run_folder, stdout=output, stderr=output, env=_environment())
     try:
         _await_ready(process, log)
-        ready_s = time.monotonic() - began
-        servers = _servers(here)
+        ready_s = time.monotonic() - started
+        servers = _servers(run_folder)
         pids = {server["server_name"]: server["pid"] for server in servers}
         urls = {server["server_name"]: server["url"] for server in servers}
-        yield Run(here, process.pid, {"head": process.pid, **pids}, urls, ready_s)
+        yield Run(run_folder, process.pid, {"head": process.pid, **pids}, urls, ready_s)
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(PATIENCE_S)
+            process.wait(TIMEOUT_S)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
     if process.returncode != 0:
-        raise Broken(f"ng_run ended with {process.returncode}:\n{_end_of(log)}")
+        raise BenchmarkError(f"ng_run exited with {process.returncode}:\n{_tail(log)}")
 
 
 def collect(run: Run, agent: str, rows: Path, *, parallel: int, repeats: int, limit: int | None = None) -> Collection:
-    """Begin an ng_collect_rollouts into a new file of the run's folder."""
+    """Start an ng_collect_rollouts that writes to a new file in the run's folder."""
     output = run.folder / f"rollouts{next(_serials)}.jsonl"
     command = [str(COMMANDS / "ng_collect_rollouts"), f"+agent_name={agent}", f"+input_jsonl_fpath={rows}"]
     command += [f"+output_jsonl_fpath={output}", f"+num_repeats={repeats}", f"+num_samples_in_parallel={parallel}"]
@@ -168,30 +168,29 @@ def collect(run: Run, agent: str, rows: Path, *, parallel: int, repeats: int, li
 
 
 def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> Path:
-    """A data set."""
     path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
     return path
 
 
 def _await_ready(process: subprocess.Popen[bytes], log: Path) -> None:
-    give_up = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + TIMEOUT_S
     while not re.search(rb"All (\d+) / \1 servers ready!", log.read_bytes()):
-        if process.poll() is not None or time.monotonic() > give_up:
-            raise Broken(f"ng_run is not ready:\n{_end_of(log)}")
+        if process.poll() is not None or time.monotonic() > deadline:
+            raise BenchmarkError(f"ng_run did not become ready:\n{_tail(log)}")
         time.sleep(0.01)
 
 
-def _servers(here: Path) -> list[dict[str, Any]]:
+def _servers(folder: Path) -> list[dict[str, Any]]:
     command = [str(COMMANDS / "ng_status"), "+json=true"]
-    answer = subprocess.run(command, cwd=here, capture_output=True, env=_environment(), check=True, timeout=PATIENCE_S)
-    listed: list[dict[str, Any]] = orjson.loads(answer.stdout)
-    return listed
+    status = subprocess.run(command, cwd=folder, capture_output=True, env=_environment(), check=True, timeout=TIMEOUT_S)
+    servers: list[dict[str, Any]] = orjson.loads(status.stdout)
+    return servers
 
 
 def _environment() -> dict[str, str]:
     return dict(os.environ)
 
 
-def _end_of(log: Path | IO[bytes]) -> str:
+def _tail(log: Path | IO[bytes]) -> str:
     text = log.read_bytes() if isinstance(log, Path) else log.read()
     return text.decode("utf-8", "replace")[-3000:]

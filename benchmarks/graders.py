@@ -1,8 +1,8 @@
-"""Graders of mathematical answers: ours, math-verify and the string equality of the MATH data set.
+"""Graders of mathematical answers: Rollyard's, math-verify, and the string equality of the MATH dataset.
 
-Each says of a triple (problem, gold, response) whether the response is right. Ours is asked over the wire that an agent
-uses, in this process. math-verify runs in processes of its own: its timeouts are alarms, which do not end a long
-multiplication, so that a process which is late by more than they allow is killed.
+Each one decides whether the response of a triple (problem, gold, response) is right. Rollyard's servers run in this
+process and are called as an agent calls them. math-verify runs in separate processes: its timeouts use SIGALRM, which
+cannot interrupt a long multiplication, so a process that exceeds them is killed.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 
 Outcome = Literal["right", "wrong", "failed"]
-"""`failed`: no verdict. With ours such a rollout is sampled again; with math-verify it counts as wrong."""
+"""`failed`: no verdict. Rollyard would then sample the rollout again; with math-verify it counts as wrong."""
 
 ENVIRONMENTS: Mapping[str, type[Server]] = {"math": math, "gsm8k": gsm8k}
-AT_ONCE = 4
+PARALLEL = 4
 GRACE_S = 2.0
-"""What a process of math-verify may take beyond its own two timeouts of 5 s, or to start."""
+"""Time that a math-verify process may use beyond its own two timeouts of 5 s."""
 
 
 class Triple(BaseModel):
-    """A response to a problem, and what a careful reader says of it."""
+    """A response to a problem, with the label of a careful reader."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
     environment: Literal["math", "gsm8k"]
     half: Literal["dev", "held_out"]
-    """Whether the graders were repaired with it in view."""
+    """`dev`: used while the graders were developed."""
     style: str
-    """The class of spellings or of mistakes that it belongs to."""
+    """Its class of notations or mistakes."""
     right: bool
     problem: str
     gold: str
@@ -57,21 +57,21 @@ class Triple(BaseModel):
     note: str
 
 
-async def ours(triples: Sequence[Triple]) -> list[Outcome]:
-    """The servers of the environments, with the settings that they have by default."""
+async def rollyard(triples: Sequence[Triple]) -> list[Outcome]:
+    """Grade with the environments' servers and their default settings."""
     async with _client() as client:
-        limit = asyncio.Semaphore(AT_ONCE)
+        limit = asyncio.Semaphore(PARALLEL)
 
         async def one(triple: Triple) -> Outcome:
             async with limit:
-                return await _asked(client, triple)
+                return await _verdict(client, triple)
 
         return list(await asyncio.gather(*map(one, triples)))
 
 
-async def _asked(client: ServerClient, triple: Triple) -> Outcome:
-    asked = "problem" if triple.environment == "math" else "question"
-    row: Json = {asked: triple.problem, "expected_answer": triple.gold}
+async def _verdict(client: ServerClient, triple: Triple) -> Outcome:
+    field = "problem" if triple.environment == "math" else "question"
+    row: Json = {field: triple.problem, "expected_answer": triple.gold}
     message = {"type": "message", "content": [{"type": "output_text", "text": triple.response}]}
     session = Session(client, triple.environment)
     await session.post("/seed_session", orjson.dumps(row), 60.0)
@@ -87,9 +87,9 @@ async def _asked(client: ServerClient, triple: Triple) -> Outcome:
 
 @contextlib.asynccontextmanager
 async def _client() -> AsyncIterator[ServerClient]:
-    """Reaches the two environments, which run in this process."""
+    """Yield a client of the two environments, which run in this process."""
     urls = {name: [f"http://{name}:1"] for name in ENVIRONMENTS}
-    keys = Keys(run_id="verdicts", secret="of this process alone")
+    keys = Keys(run_id="verdicts", secret="only used in this process")
 
     async def directory() -> Directory:
         return Directory(run_id=keys.run_id, servers=urls, families={}, settings={})
@@ -109,51 +109,51 @@ async def _client() -> AsyncIterator[ServerClient]:
 
 
 def hendrycks(triple: Triple) -> Outcome:
-    """`is_equiv` of the MATH repository on the last box."""
+    """Apply `is_equiv` of the MATH repository to the last box."""
     answer = last_box(triple.response)
     return "right" if answer is not None and same_string(triple.gold, answer) else "wrong"
 
 
 async def math_verify(triples: Sequence[Triple]) -> list[Outcome]:
-    """`verify(parse(gold), parse(response))`, the gold between dollars, with the library's defaults."""
+    """Apply `verify(parse(gold), parse(response))` with the gold between dollar signs and the library's defaults."""
     loop = asyncio.get_running_loop()
     with ThreadPoolExecutor(2) as threads:
         halves = [
-            loop.run_in_executor(threads, _with_library, [(one.gold, one.response) for one in triples[first::2]])
+            loop.run_in_executor(threads, _run_math_verify, [(one.gold, one.response) for one in triples[first::2]])
             for first in (0, 1)
         ]
         even, odd = await asyncio.gather(*halves)
-    found: list[Outcome] = ["wrong"] * len(triples)
-    found[0::2], found[1::2] = even, odd
-    return found
+    outcomes: list[Outcome] = ["wrong"] * len(triples)
+    outcomes[0::2], outcomes[1::2] = even, odd
+    return outcomes
 
 
-def _with_library(pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
-    found: list[Outcome] = []
-    process, pipe = _started()
+def _run_math_verify(pairs: Sequence[tuple[str, str]]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    process, pipe = _start_process()
     for pair in pairs:
         with contextlib.suppress(OSError):
             pipe.send(pair)
         if pipe.poll(10.0 + GRACE_S):
             with contextlib.suppress(EOFError, OSError):
-                found.append("right" if pipe.recv() else "wrong")
+                outcomes.append("right" if pipe.recv() else "wrong")
                 continue
-        found.append("failed")
+        outcomes.append("failed")
         _end(process, pipe)
-        process, pipe = _started()
+        process, pipe = _start_process()
     _end(process, pipe)
-    return found
+    return outcomes
 
 
-def _started() -> tuple[BaseProcess, Connection]:
-    here, there = multiprocessing.get_context("spawn").Pipe()
-    process = multiprocessing.get_context("spawn").Process(target=_answer, args=(there,), daemon=True)
+def _start_process() -> tuple[BaseProcess, Connection]:
+    parent, child = multiprocessing.get_context("spawn").Pipe()
+    process = multiprocessing.get_context("spawn").Process(target=_serve, args=(child,), daemon=True)
     process.start()
-    there.close()
-    if not here.poll(60.0):
-        raise RuntimeError("math-verify was not imported within 60 s")
-    here.recv()
-    return process, here
+    child.close()
+    if not parent.poll(60.0):
+        raise RuntimeError("math-verify did not start within 60 s")
+    parent.recv()
+    return process, parent
 
 
 def _end(process: BaseProcess, pipe: Connection) -> None:
@@ -162,8 +162,8 @@ def _end(process: BaseProcess, pipe: Connection) -> None:
     pipe.close()
 
 
-def _answer(pipe: Connection) -> None:
-    """The process of math-verify: a verdict for each pair (gold, response)."""
+def _serve(pipe: Connection) -> None:
+    """Run in the child process: send a verdict for each pair (gold, response)."""
     import resource
 
     from math_verify import parse, verify  # type: ignore[import-untyped]

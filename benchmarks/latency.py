@@ -1,10 +1,10 @@
-"""Rollouts/s when the policy takes 200 ms: the share of what the numbers in parallel allow, and how full the CPU was.
+"""Rollouts/s when the model server takes 200 ms: the share of the ideal throughput, and the CPU utilization.
 
-Ideal is `parallel / (turns * latency)` rollouts a second. Of N rollouts the first fill the pipe and the last run it
-empty, so the rate is that of the middle: the slope of the policy's own count of turns between a fifth and four fifths
-of all, which episodes that begin together do not distort. CPU is that of the whole machine over the same time, whoever
-used it; beside it ours, and that of our busiest process, of one processor (a server is one thread). A share below 90 %
-is missed only while there was room: neither the machine nor one process full. `disturbed`: others had filled it.
+The ideal is `parallel / (turns * latency)` rollouts per second. The rate excludes ramp-up and drain: it is the slope of
+the model endpoint's turn count between 20 % and 80 % of all turns, so episodes that start together do not distort it.
+`CPU used` is the utilization of the host by all processes, `benchmark` the share of this benchmark, and
+`busiest process` is relative to one core, because a server has one thread. A share below 90 % is a missed target only
+if neither the host nor a single process was at its CPU limit. `disturbed`: other processes used up the CPU.
 """
 
 from __future__ import annotations
@@ -19,71 +19,73 @@ from pathlib import Path
 from statistics import linear_regression
 
 from benchmarks import workloads
-from benchmarks.commands import Broken, Policy, Run, collect, policy, stack
-from benchmarks.processes import cpu_s, machine_cpu_s
+from benchmarks.commands import BenchmarkError, ModelEndpoint, Run, collect, model_endpoint, stack
+from benchmarks.processes import cpu_s, host_cpu_s
 from benchmarks.tables import table, verdict
 
 TURNS = 6
 LATENCY_S = 0.2
 PARALLEL = (64, 256, 1024)
 SECONDS = 8
-"""A collection's length if it went ideally."""
+"""Duration of a collection at the ideal rate."""
 SHARE = 0.9
 FULL = 0.85
-"""Of the machine's CPU, or of one processor for one process: from there on it is the CPU that decides."""
+"""Utilization of the host, or of one core by one process, above which the CPU is the bottleneck."""
 EVERY_S = 0.05
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Where everything stood at a moment."""
+    """Counters at one point in time."""
 
     turns: int
     clock: float
     busy_s: float
-    had_s: float
-    ours_s: dict[str, float]
+    available_s: float
+    """CPU seconds of the host since boot: busy, and in total."""
+    used_s: dict[str, float]
+    """CPU seconds by process of the benchmark."""
 
 
-def watch(run: Run, script: Policy, rows: Path, parallel: int, rollouts: int) -> list[Sample]:
-    """Collect; samples of the middle."""
+def watch(run: Run, script: ModelEndpoint, rows: Path, parallel: int, rollouts: int) -> list[Sample]:
+    """Collect; return the samples between 20 % and 80 % of all turns."""
     before, _ = script.stats()
     collection = collect(run, workloads.AGENT, rows, parallel=parallel, repeats=workloads.REPEATS)
     samples: list[Sample] = []
     while collection.process.poll() is None:
         turns = script.stats()[0] - before
         if 0.2 <= turns / (TURNS * rollouts) <= 0.8:
-            ours = {**run.cpu(), "collector": cpu_s(collection.process.pid), "policy": cpu_s(script.pid)}
-            samples.append(Sample(turns, time.monotonic(), *machine_cpu_s(), ours))
+            used = {**run.cpu(), "collector": cpu_s(collection.process.pid), "model endpoint": cpu_s(script.pid)}
+            samples.append(Sample(turns, time.monotonic(), *host_cpu_s(), used))
         time.sleep(EVERY_S)
     if collection.process.wait() != 0 or len(samples) < 2:
-        raise Broken(f"{len(samples)} samples; the collection failed or was too short: {collection.status()}")
+        raise BenchmarkError(f"{len(samples)} samples; the collection failed or was too short: {collection.status()}")
     return samples
 
 
 def row_of(parallel: int, samples: Sequence[Sample]) -> list[object]:
-    """A line of the table."""
+    """Return one row of the table."""
     first, last = samples[0], samples[-1]
     seconds = last.clock - first.clock
     slope = linear_regression([sample.clock for sample in samples], [sample.turns for sample in samples]).slope
     rate, ideal = slope / TURNS, parallel / (TURNS * LATENCY_S)
-    used = {name: (spent - first.ours_s[name]) / seconds for name, spent in last.ours_s.items()}
-    machine = (last.busy_s - first.busy_s) / (last.had_s - first.had_s)
+    used = {name: (spent - first.used_s[name]) / seconds for name, spent in last.used_s.items()}
+    of_host = (last.busy_s - first.busy_s) / (last.available_s - first.available_s)
     busiest = max(used, key=lambda name: used[name])
     met = rate / ideal >= SHARE
-    of_machine = sum(used.values()) / (os.cpu_count() or 1)
-    if met or max(machine, used[busiest]) < FULL:
-        word = verdict(met)
+    by_benchmark = sum(used.values()) / (os.cpu_count() or 1)
+    if met or max(of_host, used[busiest]) < FULL:
+        result = verdict(met)
     else:
-        word = "CPU full" if max(of_machine, used[busiest]) >= FULL else "disturbed"
-    share, full, ours, most = (f"{100 * value:.0f} %" for value in (rate / ideal, machine, of_machine, used[busiest]))
-    return [str(parallel), rate, ideal, share, f">={100 * SHARE:.0f} %", word, full, ours, f"{busiest} {most}"]
+        result = "CPU full" if max(by_benchmark, used[busiest]) >= FULL else "disturbed"
+    share, full, own, most = (f"{100 * value:.0f} %" for value in (rate / ideal, of_host, by_benchmark, used[busiest]))
+    return [str(parallel), rate, ideal, share, f">={100 * SHARE:.0f} %", result, full, own, f"{busiest} {most}"]
 
 
 def series(folder: Path, parallel: Sequence[int], seconds: float, options: Sequence[str]) -> list[list[object]]:
-    """A line for each number in parallel."""
+    """Return one row per degree of parallelism."""
     lines: list[list[object]] = []
-    slow = policy(latency_ms=1000 * LATENCY_S, turns=TURNS)
+    slow = model_endpoint(latency_ms=1000 * LATENCY_S, turns=TURNS)
     with slow as script, stack(folder, workloads.game(script.url), *options) as run:
         warm = workloads.sokoban_rows(run.folder / "warm.jsonl", 320, seed=2, turns=TURNS)
         collect(run, workloads.AGENT, warm, parallel=320, repeats=workloads.REPEATS).finish()
@@ -96,17 +98,16 @@ def series(folder: Path, parallel: Sequence[int], seconds: float, options: Seque
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test: 64 in parallel, processes, shorter")
+    parser.add_argument("--quick", action="store_true", help="smoke test: 64 in parallel, not colocated, shorter")
     options = parser.parse_args(arguments)
     parallel, seconds = ((64,), 3) if options.quick else (PARALLEL, SECONDS)
-    head = ["parallel", "rollouts/s", "ideal", "share", "target", "", "CPU used", "by us", "busiest process"]
+    head = ["parallel", "rollouts/s", "ideal", "share", "target", "", "CPU used", "benchmark", "busiest process"]
     with tempfile.TemporaryDirectory() as temporary:
-        modes = [("a process a server", []), ("all servers in one process", ["+colocate=true"])]
+        modes = [("one process per server", []), ("all servers in one process", ["+colocate=true"])]
         for title, extra in modes[: 1 if options.quick else None]:
             lines = series(Path(temporary), parallel, seconds, extra)
-            table(f"Sokoban, policy answers after {1000 * LATENCY_S:.0f} ms, {title}", head, lines)
+            table(f"Sokoban, model latency {1000 * LATENCY_S:.0f} ms, {title}", head, lines)
 
 
 if __name__ == "__main__":

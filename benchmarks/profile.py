@@ -1,8 +1,9 @@
-"""ng_reward_profile on 3,200 and 1,000,000 rollouts, and on rollouts that carry token ids: time, CPU, memory.
+"""ng_reward_profile on 3,200 and 1,000,000 rollouts, and on rollouts with token ids: time, CPU, memory.
 
-Rows are Sokoban's in form. To bound the disk those of the million are 1 kB each (1 GB in the temporary folder), their
-conversations cut to what is counted; with token ids a row has 20 kB, and 20,000 of them stand for any number: time
-grows with the bytes, memory with the rows. Files are in the page cache when they are read.
+The rows have the format of Sokoban rollouts. To limit disk usage, each of the 1,000,000 rows has 1 kB (1 GB in the
+temporary folder), because conversations contain only the fields that are counted. Rows with token ids have 20 kB;
+20,000 of them suffice, because time grows linearly with bytes and memory with rows. Files are in the page cache when
+they are read.
 """
 
 from __future__ import annotations
@@ -20,25 +21,25 @@ from typing import Any
 
 import orjson
 
-from benchmarks.commands import COMMANDS, Broken
+from benchmarks.commands import COMMANDS, BenchmarkError
 from benchmarks.processes import children, rss_mb
 from benchmarks.tables import table, verdict
 
 REPEATS = 16
 TOKENS = 2600
-"""Token ids of a rollout; with their log-probabilities some 20 kB."""
+"""Token ids per rollout; about 20 kB with their log-probabilities."""
 EVERY_S = 0.02
 
 
 @dataclass(frozen=True)
 class Case:
-    """A file to profile, and what it may take of the machine: CPU, because time tells who else uses it."""
+    """A file to profile, with limits on CPU time and memory. Wall time has no limit: it depends on other processes."""
 
     title: str
     rows: int
     tokens: bool
-    most_cpu_s: float
-    most_mb: float
+    max_cpu_s: float
+    max_mb: float
 
 
 CASES = (
@@ -54,20 +55,19 @@ QUICK = (
 
 
 def rollouts(case: Case) -> Iterator[bytes]:
-    """Its lines."""
-    dice = random.Random(0)
-    ids = [dice.randrange(150_000) for _ in range(TOKENS)]
-    carried: dict[str, Any] = {}
+    rng = random.Random(0)
+    ids = [rng.randrange(150_000) for _ in range(TOKENS)]
+    token_fields: dict[str, Any] = {}
     if case.tokens:
-        log_probs = [-round(dice.random(), 6) for _ in range(TOKENS // 3)]
-        carried = {"prompt_token_ids": ids, "generation_token_ids": ids[: TOKENS // 3]}
-        carried["generation_log_probs"] = log_probs
+        log_probs = [-round(rng.random(), 6) for _ in range(TOKENS // 3)]
+        token_fields = {"prompt_token_ids": ids, "generation_token_ids": ids[: TOKENS // 3]}
+        token_fields["generation_log_probs"] = log_probs
     for number in range(case.rows):
         task, repeat = divmod(number, REPEATS)
-        calls = dice.randrange(11)
-        success = dice.random() < 0.6
+        calls = rng.randrange(11)
+        success = rng.random() < 0.6
         items: list[dict[str, Any]] = [{"type": "function_call"}, {"type": "function_call_output"}] * calls
-        model_s, tool_s = round(dice.random(), 6), round(dice.random(), 6)
+        model_s, tool_s = round(rng.random(), 6), round(rng.random(), 6)
         row = {
             "level_id": task + 1,
             "responses_create_params": {"input": "x" * 300, "temperature": 0.8},
@@ -75,7 +75,7 @@ def rollouts(case: Case) -> Iterator[bytes]:
             "_ng_task_index": task,
             "_ng_rollout_index": repeat,
             "response": {
-                "output": [*items, {"type": "message", "role": "assistant", **carried}],
+                "output": [*items, {"type": "message", "role": "assistant", **token_fields}],
                 "usage": {"input_tokens": 400 * calls, "output_tokens": 30, "total_tokens": 400 * calls + 30},
                 "model": "builtin",
             },
@@ -99,30 +99,30 @@ def rollouts(case: Case) -> Iterator[bytes]:
 
 
 def measure(case: Case, folder: Path) -> list[object]:
-    """Write the file, profile it, and take it away again; the table's line."""
+    """Write the file, profile it, and delete it; return one row of the table."""
     path = folder / "rollouts.jsonl"
     with path.open("wb") as file:
         file.writelines(rollouts(case))
     size = path.stat().st_size
-    line = [str(COMMANDS / "ng_reward_profile"), f"+jsonl_fpath={path}", f"+output_dir={folder / 'profile'}"]
-    before, began = os.times(), time.monotonic()
-    process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    most = 0.0
+    command = [str(COMMANDS / "ng_reward_profile"), f"+jsonl_fpath={path}", f"+output_dir={folder / 'profile'}"]
+    before, started = os.times(), time.monotonic()
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    peak = 0.0
     while process.poll() is None:
-        most = max(most, _memory(process.pid))
+        peak = max(peak, _memory(process.pid))
         time.sleep(EVERY_S)
-    took, after = time.monotonic() - began, os.times()
-    said = process.stdout.read() if process.stdout else ""
+    took, after = time.monotonic() - started, os.times()
+    output = process.stdout.read() if process.stdout else ""
     path.unlink()
-    if process.returncode != 0 or f"{case.rows:,} measured" not in said:
-        raise Broken(f"ng_reward_profile: {said}")
+    if process.returncode != 0 or f"{case.rows:,} measured" not in output:
+        raise BenchmarkError(f"ng_reward_profile: {output}")
     cpu = after.children_user + after.children_system - before.children_user - before.children_system
-    used = [cpu, f"<={case.most_cpu_s:g}", verdict(cpu <= case.most_cpu_s)]
-    return [case.title, size / 1e6, took, *used, most, f"<={case.most_mb:g}", verdict(most <= case.most_mb)]
+    used = [cpu, f"<={case.max_cpu_s:g}", verdict(cpu <= case.max_cpu_s)]
+    return [case.title, size / 1e6, took, *used, peak, f"<={case.max_mb:g}", verdict(peak <= case.max_mb)]
 
 
 def _memory(pid: int) -> float:
-    """RSS in MB of the command and the processes that read for it."""
+    """Return the RSS in MB of the command and its reader processes."""
     try:
         return sum(map(rss_mb, (pid, *children(pid))))
     except (OSError, IndexError):
@@ -130,14 +130,13 @@ def _memory(pid: int) -> float:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test: 20,000 rollouts instead of 1,000,000")
+    parser.add_argument("--quick", action="store_true", help="smoke test: 20,000 rollouts instead of 1,000,000")
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory() as temporary:
         lines = [measure(case, Path(temporary)) for case in (QUICK if options.quick else CASES)]
     head = ["", "MB", "s", "CPU s", "target", "", "RSS MB", "target", ""]
-    table("ng_reward_profile: all of its processes together", head, lines)
+    table("ng_reward_profile, all processes", head, lines)
 
 
 if __name__ == "__main__":

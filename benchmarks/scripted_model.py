@@ -1,9 +1,9 @@
-"""A policy that costs next to nothing: an OpenAI-compatible endpoint which plays a script, for measuring what stands
-around it. It speaks `POST /v1/chat/completions` and `POST /v1/responses`; `GET /stats` counts turns and its own CPU.
+"""An OpenAI-compatible endpoint with almost no CPU cost, which plays a script. Measures the overhead of other servers.
 
-The script: look at the board, then one move a turn, Up and Down by turns; after `turns - 1` tool outputs a final word.
-Every answer is made before the first request; a request costs its parsing, one count over the body and one write.
-It is no example of an HTTP server: it trusts its one kind of client.
+It serves `POST /v1/chat/completions` and `POST /v1/responses`; `GET /stats` returns turn count and CPU time.
+The script looks at the board, then moves Up and Down alternately, one move per turn; after `turns - 1` tool outputs it
+sends a final message. All responses are encoded at startup, so a request costs parsing, one scan of the body and one
+write. This is not an example of an HTTP server: it trusts its clients.
 """
 
 from __future__ import annotations
@@ -23,37 +23,37 @@ from rollyard.services.types import Json
 HEAD_END = b"\r\n\r\n"
 LENGTH = b"content-length:"
 CHAT_OUTPUT, RESPONSES_OUTPUT = b'"tool_call_id"', b'"function_call_output"'
-"""Once in a request for each tool output. Inside a JSON string the quotes would be escaped: no false count."""
+"""Occurs once per tool output. Quotes inside a JSON string are escaped, so there are no false matches."""
 USAGE = {"prompt_tokens": 700, "completion_tokens": 30, "total_tokens": 730}
 
 
 class Script:
-    """The answers, ready to be written, by number of tool outputs in the request."""
+    """Encoded responses, by the number of tool outputs in the request."""
 
     def __init__(self, turns: int) -> None:
         self.chat = [http(_completion(turn, turns)) for turn in range(turns)]
         self.responses = [http(_response(turn, turns)) for turn in range(turns)]
-        self.answered = 0
+        self.turns_served = 0
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to a whole HTTP request."""
+        """Return the response to a complete HTTP request."""
         if request.startswith(b"POST /v1/chat"):
-            answers, outputs = self.chat, request.count(CHAT_OUTPUT)
+            responses, outputs = self.chat, request.count(CHAT_OUTPUT)
         elif request.startswith(b"POST /v1/responses"):
-            answers, outputs = self.responses, request.count(RESPONSES_OUTPUT)
+            responses, outputs = self.responses, request.count(RESPONSES_OUTPUT)
         else:
             return self.stats()
-        self.answered += 1
-        return answers[min(outputs, len(answers) - 1)]
+        self.turns_served += 1
+        return responses[min(outputs, len(responses) - 1)]
 
     def stats(self) -> bytes:
-        """Turns answered and CPU seconds of this process, as an answer."""
+        """Return a response with the number of turns served and the CPU seconds of this process."""
         used = resource.getrusage(resource.RUSAGE_SELF)
-        return http({"turns": self.answered, "cpu_s": used.ru_utime + used.ru_stime})
+        return http({"turns": self.turns_served, "cpu_s": used.ru_utime + used.ru_stime})
 
 
 class Connection(asyncio.Protocol):
-    """One kept-alive connection; its requests are answered in the order they come."""
+    """One keep-alive connection; responses are sent in the order of the requests."""
 
     def __init__(self, answer: Callable[[bytes], bytes], latency_s: float = 0.0) -> None:
         self._answer = answer
@@ -62,7 +62,7 @@ class Connection(asyncio.Protocol):
         self._write: Callable[[bytes], None] = lambda data: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._write = cast(asyncio.Transport, transport).write  # uvloop's is one in all but name
+        self._write = cast(asyncio.Transport, transport).write  # uvloop's transport is not a subclass
 
     def connection_lost(self, error: Exception | None) -> None:
         self._write = lambda data: None
@@ -78,15 +78,15 @@ class Connection(asyncio.Protocol):
         self._buffer = buffer
 
     def _reply(self, request: bytes) -> None:
-        answer = self._answer(request)
+        response = self._answer(request)
         if self._latency_s:
-            asyncio.get_running_loop().call_later(self._latency_s, lambda: self._write(answer))
+            asyncio.get_running_loop().call_later(self._latency_s, lambda: self._write(response))
         else:
-            self._write(answer)
+            self._write(response)
 
 
 def _content_length(head: bytes) -> int:
-    """Length of the body that follows `head`; clients differ in how they spell the header."""
+    """Return the length of the body that follows `head`; clients use different cases for the header."""
     at = head.find(b"Content-Length:")
     at = head.lower().find(LENGTH) if at < 0 else at
     return 0 if at < 0 else int(head[at + len(LENGTH) :].split(b"\r\n", 1)[0])
@@ -98,7 +98,7 @@ def http(body: Json) -> bytes:
 
 
 def _move(turn: int, turns: int) -> str | None:
-    """Arguments of the tool call after `turn` tool outputs; None for the final word."""
+    """Return the arguments of the tool call after `turn` tool outputs; None for the final message."""
     if turn >= turns - 1:
         return None
     moves = [] if turn == 0 else [("Up", "Down")[turn % 2]]
@@ -108,7 +108,7 @@ def _move(turn: int, turns: int) -> str | None:
 def _completion(turn: int, turns: int) -> Json:
     message: Json = {"role": "assistant", "content": None}
     if (arguments := _move(turn, turns)) is None:
-        message["content"] = "That is as far as I go."
+        message["content"] = "I stop here."
     else:
         function = {"name": "step", "arguments": arguments}
         message["tool_calls"] = [{"id": f"call_{turn}", "type": "function", "function": function}]
@@ -120,7 +120,7 @@ def _completion(turn: int, turns: int) -> Json:
 def _response(turn: int, turns: int) -> Json:
     item: Json
     if (arguments := _move(turn, turns)) is None:
-        text = {"type": "output_text", "text": "That is as far as I go.", "annotations": []}
+        text = {"type": "output_text", "text": "I stop here.", "annotations": []}
         item = {"id": "msg", "type": "message", "role": "assistant", "status": "completed", "content": [text]}
     else:
         item = {"id": f"fc_{turn}", "type": "function_call", "call_id": f"call_{turn}", "name": "step"}
@@ -133,7 +133,7 @@ def _response(turn: int, turns: int) -> Json:
 
 
 async def serve(answer: Callable[[bytes], bytes], port: int = 0, latency_s: float = 0.0) -> None:
-    """Answer requests until ended; the first line printed is the port."""
+    """Serve until terminated; the first line printed is the port."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     loop = asyncio.get_running_loop()
@@ -144,11 +144,11 @@ async def serve(answer: Callable[[bytes], bytes], port: int = 0, latency_s: floa
 
 
 def main() -> None:
-    """Serve until ended; the first line printed is the port."""
+    """Serve until terminated; the first line printed is the port."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--port", type=int, default=0, help="0 takes a free one, which is printed")
-    parser.add_argument("--latency-ms", type=float, default=0.0, help="time to each answer")
-    parser.add_argument("--turns", type=int, default=6, help="model calls an episode takes")
+    parser.add_argument("--port", type=int, default=0, help="0: a free port, which is printed")
+    parser.add_argument("--latency-ms", type=float, default=0.0, help="delay of each response")
+    parser.add_argument("--turns", type=int, default=6, help="model calls per episode")
     options = parser.parse_args()
     uvloop.run(serve(Script(options.turns).answer, options.port, options.latency_ms / 1000))
 

@@ -1,7 +1,8 @@
-"""Sokoban's engine against gym-sokoban 0.0.6, the environment under the reference: sessions, steps, rooms.
+"""Rollyard's Sokoban engine compared with gym-sokoban 0.0.6, the basis of the GRL environment: sessions, steps, rooms.
 
-Same tuples, same machine, one process, by turns; CPU time of the process, the least of a few rounds for each tuple,
-then the mean over tuples. A step of ours draws its board, as one of gym-sokoban draws its picture.
+Both play the same tuples alternately in one process. The result is the process's CPU time: the minimum over a few
+rounds for each tuple, then the mean over tuples. A step includes drawing the board; in gym-sokoban,
+drawing its image.
 """
 
 import contextlib
@@ -21,7 +22,7 @@ from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, Roo
 
 ROUNDS = 4
 RUNS = 5
-"""Ours are so short that a reading spans this many."""
+"""Repetitions per measurement, because a single Rollyard session is too short to measure."""
 MOVES = (1, 3, 2, 4, 4, 2, 3, 1, 1, 2)
 TARGETS = {"session": 75, "step": 500, "room": 25}
 WORK = {"session": "room + 10 steps", "step": "one step", "room": "one room"}
@@ -35,33 +36,33 @@ class Gym(NamedTuple):
 def main() -> None:
     specs = list(reproducible(100))
     gym = quiet_gym()
-    theirs: dict[str, list[float]] = {work: [] for work in TARGETS}
-    ours: dict[str, list[float]] = {work: [] for work in TARGETS}
+    gym_times: dict[str, list[float]] = {work: [] for work in TARGETS}
+    own_times: dict[str, list[float]] = {work: [] for work in TARGETS}
     streams = Streams()
     for spec in specs:
-        rounds = [(measure_gym(gym, spec), measure_ours(spec, streams)) for _ in range(ROUNDS)]
+        rounds = [(measure_gym(gym, spec), measure_own(spec, streams)) for _ in range(ROUNDS)]
         for work in TARGETS:
-            theirs[work].append(min(one[work] for one, _ in rounds))
-            ours[work].append(min(other[work] for _, other in rounds))
-    print(f"{len(specs)} tuples of the public set, {ROUNDS} rounds, CPU time in microseconds, mean over tuples\n")
-    print(f"{'work':<26}{'gym-sokoban':>12}{'ours':>9}{'ratio':>9}{'target':>9}")
+            gym_times[work].append(min(gym_round[work] for gym_round, _ in rounds))
+            own_times[work].append(min(own_round[work] for _, own_round in rounds))
+    print(f"{len(specs)} tuples of the public task set, {ROUNDS} rounds, CPU time in microseconds, mean over tuples\n")
+    print(f"{'work':<26}{'gym-sokoban':>12}{'Rollyard':>9}{'ratio':>9}{'target':>9}")
     for work, target in TARGETS.items():
-        gym_mean, our_mean = (1e6 * sum(times[work]) / len(specs) for times in (theirs, ours))
-        ratio = gym_mean / our_mean
+        gym_mean, own_mean = (1e6 * sum(times[work]) / len(specs) for times in (gym_times, own_times))
+        ratio = gym_mean / own_mean
         verdict = "met" if ratio >= target else "missed"
         label = f"{work} ({WORK[work]})"
-        print(f"{label:<26}{gym_mean:>12.1f}{our_mean:>9.2f}{ratio:>8.0f}x{target:>8}x  {verdict}")
+        print(f"{label:<26}{gym_mean:>12.1f}{own_mean:>9.2f}{ratio:>8.0f}x{target:>8}x  {verdict}")
 
 
 def reproducible(rows: int) -> Iterator[RoomSpec]:
-    """Those of the first public tuples for which the reference makes a room from the seed itself."""
+    """Yield those of the first `rows` public tuples whose seed yields a valid room at the first try."""
     for spec in islice(tuples(42), rows):
         with contextlib.suppress(InfeasibleRoom):
             if generate(spec).tries == 1:
                 yield spec
 
 
-def measure_ours(spec: RoomSpec, streams: Streams) -> dict[str, float]:
+def measure_own(spec: RoomSpec, streams: Streams) -> dict[str, float]:
     start = process_time()
     for _ in range(RUNS):
         generate(spec, streams)
@@ -89,7 +90,7 @@ def play(game: Game) -> None:
 def measure_gym(gym: Gym, spec: RoomSpec) -> dict[str, float]:
     seed(spec.seed)
     start = process_time()
-    # One call, as many tries as it makes itself: a failure is time spent as well.
+    # One call includes all of its internal tries; a failed call also counts.
     with contextlib.suppress(RuntimeError, RuntimeWarning):
         gym.generate_room(dim=spec.dim_room, num_steps=int(1.7 * sum(spec.dim_room)), num_boxes=spec.num_boxes)
     room = process_time() - start
@@ -112,7 +113,7 @@ def seed(value: int) -> None:
 
 
 def quiet_gym() -> Gym:
-    """gym announces its retirement on import, and imageio its next version at every picture."""
+    """Import gym-sokoban without gym's deprecation notice, and silence imageio's warning at every image."""
     warnings.filterwarnings("ignore")
     with contextlib.redirect_stderr(io.StringIO()):
         from gym_sokoban.envs.room_utils import generate_room

@@ -1,7 +1,7 @@
-"""From `ng_run` to "All 3 / 3 servers ready!", warm; then idle memory, processes, idle CPU, and the way down.
+"""Time from `ng_run` to "All 3 / 3 servers ready!" with warm caches; idle memory and CPU, processes, shutdown time.
 
-Memory is read from /proc/<pid>/smaps_rollup two seconds after the start, for head and servers together. The target is
-held against the sum of RSS, which counts pages that processes share once for each of them; PSS counts them once.
+Memory is read from /proc/<pid>/smaps_rollup two seconds after the start, for head and servers together. The target
+applies to the sum of RSS, which counts a shared page once per process; PSS counts it once in total.
 """
 
 from __future__ import annotations
@@ -22,33 +22,32 @@ from benchmarks.tables import table, verdict
 READY_S = 4.0
 IDLE_MB = 400.0
 SETTLE_S = 2.0
-NOWHERE = "http://127.0.0.1:9"
-"""A policy that nobody asks."""
+UNUSED_URL = "http://127.0.0.1:9"
+"""URL of a model endpoint that is never called."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """One run, up and down again without work."""
+    """Startup, idling and shutdown of one run."""
 
     ready_s: float
     cpu_s: float
-    """Of all its processes when it was ready."""
+    """CPU time of all processes until the run was ready."""
     rss_mb: float
     pss_mb: float
     processes: int
     idle_cpu: float
-    """CPU seconds a second."""
+    """CPU seconds per second."""
     stop_s: float
 
 
 def measure(folder: Path, options: Sequence[str], settle_s: float) -> Start:
-    """One start and stop."""
-    with stack(folder, workloads.game(NOWHERE), *options) as run:
+    with stack(folder, workloads.game(UNUSED_URL), *options) as run:
         pids = [run.pid, *children(run.pid)]
         used = sum(run.cpu().values())
-        began = time.monotonic()
+        started = time.monotonic()
         time.sleep(settle_s)
-        idle = (sum(run.cpu().values()) - used) / (time.monotonic() - began)
+        idle = (sum(run.cpu().values()) - used) / (time.monotonic() - started)
         memory = [memory_mb(pid) for pid in pids]
         stopping = time.monotonic()
     stop_s = time.monotonic() - stopping
@@ -57,35 +56,34 @@ def measure(folder: Path, options: Sequence[str], settle_s: float) -> Start:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test: one start of each kind")
-    parser.add_argument("--runs", type=int, default=5, help="starts of each kind, after one that does not count")
+    parser.add_argument("--quick", action="store_true", help="smoke test: one start of each kind")
+    parser.add_argument("--runs", type=int, default=5, help="measured starts of each kind, after one warm-up start")
     options = parser.parse_args(arguments)
     rows: list[list[object]] = []
     with tempfile.TemporaryDirectory() as temporary:
-        for name, extra in (("a process a server", ()), ("colocated", ("+colocate=true",))):
+        for name, extra in (("one process per server", ()), ("colocated", ("+colocate=true",))):
             if options.quick:
                 found = [measure(Path(temporary), extra, 0.2)]
             else:
                 found = [measure(Path(temporary), extra, SETTLE_S) for _ in range(options.runs + 1)][1:]
-            rows += _lines(name, found)
-    head = ["", "median", "least", "most", "target", ""]
+            rows += _table_rows(name, found)
+    head = ["", "median", "min", "max", "target", ""]
     table("ng_run: head, vllm_model, grl_sokoban, game_agent", head, rows)
 
 
-def _lines(name: str, starts: Sequence[Start]) -> list[list[object]]:
+def _table_rows(name: str, starts: Sequence[Start]) -> list[list[object]]:
     def line(label: str, values: Sequence[float], most: float | None = None) -> list[object]:
-        middle = statistics.median(values)
-        target = [f"<{most:g}", verdict(middle < most)] if most else ["", ""]
-        return [f"{name}: {label}", middle, min(values), max(values), *target]
+        median = statistics.median(values)
+        target = [f"<{most:g}", verdict(median < most)] if most else ["", ""]
+        return [f"{name}: {label}", median, min(values), max(values), *target]
 
     return [
         line("to ready, s", [start.ready_s for start in starts], READY_S),
         line("to ready, CPU-s", [start.cpu_s for start in starts]),
         line("idle RSS, MB", [start.rss_mb for start in starts], IDLE_MB),
         line("idle PSS, MB", [start.pss_mb for start in starts]),
-        line("idle CPU, s a second", [start.idle_cpu for start in starts]),
+        line("idle CPU, s/s", [start.idle_cpu for start in starts]),
         line("processes", [start.processes for start in starts]),
         line("stop, s", [start.stop_s for start in starts]),
     ]

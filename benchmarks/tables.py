@@ -1,4 +1,4 @@
-"""Tables on a terminal of 100 columns, and the one word beside a target."""
+"""Prints tables that fit a terminal of 100 columns."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ from collections.abc import Sequence
 
 
 def verdict(met: bool) -> str:
-    """The word."""
     return "met" if met else "MISSED"
 
 
 def table(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]], note: str = "") -> None:
-    """Print a table: the first column to the left, the others to the right."""
+    """Print a table; the first column is left-aligned, the others right-aligned."""
     cells = [[_shown(cell) for cell in row] for row in rows]
     widths = [max(map(len, column)) for column in zip(columns, *cells, strict=True)]
     print(f"\n{title}")

@@ -1,8 +1,8 @@
-"""An engine that costs next to nothing and speaks vLLM's token endpoints, for measuring the model server before it.
+"""An engine with almost no CPU cost that implements vLLM's token endpoints. Measures the overhead of the model server.
 
-Every answer is made before the first request, as large as vLLM 0.32 makes it: an episode of 6 turns whose prompts grow
-from 500 to 4,000 ids, each turn 100 ids long with their logprobs and one tool call. The ids mean nothing; they fit
-together as a ChatML template's would, so that later turns are contiguous wherever their prompts are sent as ids.
+All responses are encoded at startup, with the size of vLLM 0.32's: an episode of 6 turns whose prompts grow from 500 to
+4,000 ids. Each turn has 100 ids with their logprobs and one tool call. The ids are random, but turns are joined as by a
+ChatML template, so that later turns are contiguous wherever their prompts are sent as ids.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from rollyard.services.types import Json
 
 TURNS = 6
 FIRST, GENERATED, NEW = 500, 100, 600
-"""Ids of the first prompt, of a turn, and of what the world says between two turns."""
+"""Token ids of the first prompt, of a generated turn, and of the observation between two turns."""
 FRAME = 300
-"""Ids of the tools and the stand-in conversation in a rendering."""
+"""Token ids of the tools and the placeholder conversation in a rendered prompt."""
 END = 151645
 """The id that ends a turn, Qwen's <|im_end|>."""
 ARGUMENTS = orjson.dumps({"actions": ["Up", "Down", "Left", "Right"] * 12}).decode()
@@ -33,9 +33,9 @@ TOOL: Json = {
     "strict": False,
 }
 OBSERVATION = "\n".join(["##########__#O__X__P__#__####"] * 60)
-"""What the world says: some 600 ids."""
+"""About 600 token ids."""
 _SHORT, _OTHER = b'"add_generation_prompt":false', b'"content":"x"}]'
-_STAND_IN = b'"content":"x"}'
+_PLACEHOLDER = b'"content":"x"}'
 _PARAMS: Json = {
     "presence_penalty": 0.0,
     "frequency_penalty": 0.0,
@@ -50,19 +50,19 @@ _PARAMS: Json = {
     "skip_special_tokens": False,
     "output_kind": 2,
     "skip_clone": True,
-    "bad_words": [],
+    "bad_pieces": [],
     "skip_reading_prefix_cache": False,
 }
 
 
 class Prepared:
-    """The answers, ready to be written."""
+    """Encoded responses."""
 
     def __init__(self) -> None:
-        chance = random.Random(0)
-        self._chance = chance
+        rng = random.Random(0)
+        self._rng = rng
         self.turn = [*self._ids(GENERATED - 1), END]
-        self.log_probs = [_float32(-chance.expovariate(3.0)) for _ in self.turn]
+        self.log_probs = [_float32(-rng.expovariate(3.0)) for _ in self.turn]
         new = [198, *self._ids(NEW - 4), 151644, 77091, 198]
         prompt = self._ids(FIRST)
         self.first = http(self._rendered(prompt))
@@ -80,7 +80,7 @@ class Prepared:
         self.completed = http(self._completed())
 
     def answer(self, request: bytes) -> bytes:
-        """The answer to a whole HTTP request."""
+        """Return the response to a complete HTTP request."""
         path = request[5 : request.find(b" ", 5)]
         if path == b"/inference/v1/generate":
             return self.generated
@@ -89,7 +89,7 @@ class Prepared:
         if path == b"/v1/completions":
             return self.completed
         if path in (b"/v1/chat/completions/render", b"/tokenize"):
-            if _STAND_IN not in request:
+            if _PLACEHOLDER not in request:
                 return self.first
             which = 2 if _SHORT not in request else 0 if _OTHER in request else 1
             return (self.renderings if path.endswith(b"render") else self.tokenized)[which]
@@ -98,8 +98,8 @@ class Prepared:
         return self.chat[min(request.count(CHAT_OUTPUT), TURNS - 1)]
 
     def _ids(self, count: int) -> list[int]:
-        """Ids as long as ordinary text's in a vocabulary of 150,000."""
-        return [int(150_000 ** self._chance.uniform(0.3, 1.0)) for _ in range(count)]
+        """Return ids whose decimal length is distributed as in ordinary text, for a vocabulary of 150,000."""
+        return [int(150_000 ** self._rng.uniform(0.3, 1.0)) for _ in range(count)]
 
     def _chat(self, prompt: list[int]) -> Json:
         function = {"name": "step", "arguments": ARGUMENTS}
@@ -110,8 +110,8 @@ class Prepared:
         content = [{**entry, "logprob": log_prob} for log_prob in self.log_probs]
         choice = {"index": 0, "message": message, "logprobs": {"content": content}, "finish_reason": "tool_calls"}
         choice |= {"stop_reason": None, "token_ids": self.turn, "routed_experts": None}
-        answer = {"id": "chatcmpl-89bcae1ecfcb0675", "object": "chat.completion", "created": 0, "model": "tiny"}
-        return {**answer, "choices": [choice], "usage": _usage(len(prompt)), "prompt_token_ids": prompt}
+        envelope = {"id": "chatcmpl-89bcae1ecfcb0675", "object": "chat.completion", "created": 0, "model": "tiny"}
+        return {**envelope, "choices": [choice], "usage": _usage(len(prompt)), "prompt_token_ids": prompt}
 
     def _rendered(self, ids: list[int]) -> Json:
         request = {"request_id": "chatcmpl-8f87c04278e93d43", "token_ids": ids, "features": None, "model": "tiny"}
@@ -125,22 +125,22 @@ class Prepared:
         choice: Json = {"index": 0, "finish_reason": "stop", "stop_reason": None, "token_ids": self.turn}
         choice |= {"weight_versions": [{"version": "default", "start": 0, "end": GENERATED}]}
         choice |= {"logprobs": {"content": content}}
-        answer = {"request_id": "generate-tokens-8f87c04278e93d43", "model": "tiny", "created": 0}
-        return {**answer, "usage": _usage(0), "output_mode": "tokens", "choices": [choice]}
+        envelope = {"request_id": "generate-tokens-8f87c04278e93d43", "model": "tiny", "created": 0}
+        return {**envelope, "usage": _usage(0), "output_mode": "tokens", "choices": [choice]}
 
     def _completed(self) -> Json:
         text = f'<tool_call>\n{{"name": "step", "arguments": {ARGUMENTS}}}\n</tool_call>'
-        words = [" word"] * GENERATED
-        logprobs: dict[str, Any] = {"text_offset": list(range(0, 5 * GENERATED, 5)), "tokens": words}
+        pieces = [" word"] * GENERATED
+        logprobs: dict[str, Any] = {"text_offset": list(range(0, 5 * GENERATED, 5)), "tokens": pieces}
         logprobs |= {"token_logprobs": self.log_probs, "top_logprobs": [{" word": value} for value in self.log_probs]}
         choice = {"index": 0, "text": text, "logprobs": logprobs, "finish_reason": "stop", "token_ids": self.turn}
-        answer = {"id": "cmpl-85f64defacf2fe67", "object": "text_completion", "created": 0, "model": "tiny"}
-        return {**answer, "choices": [choice], "usage": _usage(0)}
+        envelope = {"id": "cmpl-85f64defacf2fe67", "object": "text_completion", "created": 0, "model": "tiny"}
+        return {**envelope, "choices": [choice], "usage": _usage(0)}
 
 
-def _without_tokens(answer: Json) -> Json:
-    (choice,) = answer["choices"]
-    return {**answer, "prompt_token_ids": None, "choices": [{**choice, "logprobs": None, "token_ids": None}]}
+def _without_tokens(response: Json) -> Json:
+    (choice,) = response["choices"]
+    return {**response, "prompt_token_ids": None, "choices": [{**choice, "logprobs": None, "token_ids": None}]}
 
 
 def _usage(prompt: int) -> Json:
@@ -148,7 +148,7 @@ def _usage(prompt: int) -> Json:
 
 
 def _float32(value: float) -> float:
-    """As an engine's floats look in JSON: 32 bits, written with 17 digits."""
+    """Return the value as engines write it to JSON: a 32-bit float with 17 digits."""
     read: float = struct.unpack("f", struct.pack("f", value))[0]
     return read
 

@@ -12,21 +12,21 @@ from rollyard.services.errors import OperatorError
 
 BEGIN, END = "<!-- rates: begin -->", "<!-- rates: end -->"
 LONGEST = 72
-"""Characters of an answer that is shown as an example."""
+"""Maximum characters of an example."""
 
 
 def write(path: Path, found: Found) -> None:
-    """Replace what is between the two marks. Raises OperatorError where they are missing."""
+    """Replace the text between the two markers. Raises OperatorError if a marker is missing."""
     text = path.read_text(encoding="utf-8") if path.is_file() else ""
     before, begin, rest = text.partition(BEGIN)
     _, end, after = rest.partition(END)
     if not begin or not end:
-        raise OperatorError(f"{path} has no {BEGIN} followed by {END}; expected the page whose tables are replaced")
+        raise OperatorError(f"{path} has no {BEGIN} followed by {END}; expected a page with both markers")
     path.write_text(f"{before}{begin}\n{tables(found)}{end}{after}", encoding="utf-8")
 
 
 def tables(found: Found) -> str:
-    """The tables in Markdown. math-verify's timeouts run by the clock: its counts may differ on a busy machine."""
+    """Return the tables in Markdown. math-verify's timeouts are in wall time: its counts may differ on a busy host."""
     lines = [
         "| grader | environment | half | false accepts | false refusals | no verdict |",
         "|---|---|---|---|---|---:|",
@@ -35,10 +35,10 @@ def tables(found: Found) -> str:
         cells = (grader, environment, half.replace("_", "-"), _rate(*accepts), _rate(*refusals), str(failed))
         lines.append(f"| {' | '.join(cells)} |")
     for right, title in ((True, "Right answers"), (False, "Wrong answers")):
-        said = "refused" if right else "did not score 0"
+        error = "refused" if right else "did not score 0"
         lines += [
             "",
-            f"**{title}**: how many of each class a grader {said}, both halves together.",
+            f"**{title}**: how many of each class a grader {error}, both halves together.",
             "",
             f"| class | example | gold | of | {' | '.join(GRADERS)} |",
             f"|---|---|---|---:|{'---:|' * len(GRADERS)}",
@@ -48,15 +48,15 @@ def tables(found: Found) -> str:
 
 
 def _class(style: str, scored: Sequence[Scored]) -> str:
-    # A row with a note shows what its class is about.
-    best = min((one.triple for one in scored), key=lambda one: (len(_example(one)) > LONGEST, not one.note))
-    example = _code(_example(best)) + (f" ({best.note})" if best.note else "")
+    # Prefer an example with a note, because the note explains the class.
+    example_triple = min((one.triple for one in scored), key=lambda one: (len(_example(one)) > LONGEST, not one.note))
+    example = _code(_example(example_triple)) + (f" ({example_triple.note})" if example_triple.note else "")
     counts = [str(sum(one.mistaken(grader) for one in scored)) for grader in GRADERS]
-    return f"| {' | '.join((style, example, _code(best.gold), str(len(scored)), *counts))} |"
+    return f"| {' | '.join((style, example, _code(example_triple.gold), str(len(scored)), *counts))} |"
 
 
 def _example(triple: Triple) -> str:
-    """What is in the last box; the line around it where that is the gold answer, and the end of a text without one."""
+    """Return the last box's content; its line if that is the gold answer; the end of a text without a box."""
     answer = last_box(triple.response)
     if answer is None:
         text = " ".join(triple.response.split()) or "(nothing)"

@@ -1,7 +1,7 @@
-"""How often a grader of mathematical answers is wrong: ours, math-verify and the string equality of MATH.
+"""Error rates of graders of mathematical answers: Rollyard's, math-verify, and the string equality of MATH.
 
-The triples of `data/verdicts.jsonl` have the labels of a careful reader. A false accept is a wrong answer that is
-rewarded, a false refusal a right one that is not. `--write docs/verdicts.md` puts the tables into that page.
+The triples of `data/verdicts.jsonl` are labelled by a careful reader. A false accept is a wrong answer that is
+rewarded; a false refusal is a right answer that is not. `--write docs/verdicts.md` updates the tables of that page.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.graders import Outcome, Triple, hendrycks, math_verify, ours
+from benchmarks.graders import Outcome, Triple, hendrycks, math_verify, rollyard
 from benchmarks.tables import table, verdict
 from benchmarks.verdict_page import write
 from benchmarks.verdict_scores import GRADERS, HALVES, Found, Scored, wilson
@@ -21,22 +21,22 @@ from rollyard.services.io.jsonl import iter_jsonl, refuse
 
 TRIPLES = Path(__file__).parent / "data" / "verdicts.jsonl"
 TARGETS = {"false accepts": 3 / 270, "false refusals": 15 / 361}
-"""Of ours, on the half of MATH's triples that was kept from those who repaired it."""
+"""Maximum error rates of Rollyard's grader on the held-out half of the MATH triples."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="every tenth triple")
-    parser.add_argument("--write", type=Path, help="page whose tables are replaced by those of this run")
+    parser.add_argument("--quick", action="store_true", help="smoke test: every tenth triple")
+    parser.add_argument("--write", type=Path, help="page whose tables to replace")
     chosen = parser.parse_args(arguments)
     if chosen.quick and chosen.write:
-        raise OperatorError("--write needs all of the triples; drop --quick")
+        raise OperatorError("--write needs all triples; drop --quick")
     triples = read(TRIPLES)[:: 10 if chosen.quick else 1]
     found = asyncio.run(grade(triples))
     show(found)
     if chosen.write:
         write(chosen.write, found)
-        print(f"wrote the tables into {chosen.write}")
+        print(f"wrote the tables to {chosen.write}")
 
 
 def read(path: Path) -> list[Triple]:
@@ -44,23 +44,23 @@ def read(path: Path) -> list[Triple]:
 
 
 async def grade(triples: Sequence[Triple]) -> Found:
-    """What each grader says of each triple; one grader after the other, so that none starves another."""
-    said: dict[str, list[Outcome]] = {}
+    """Run each grader on each triple, sequentially, so that graders do not compete for the CPU."""
+    outcomes: dict[str, list[Outcome]] = {}
     for name in GRADERS:
-        begun = time.monotonic()
+        started = time.monotonic()
         match name:
-            case "ours":
-                said[name] = await ours(triples)
+            case "rollyard":
+                outcomes[name] = await rollyard(triples)
             case "math-verify":
-                said[name] = await math_verify(triples)
+                outcomes[name] = await math_verify(triples)
             case _:
-                said[name] = [hendrycks(triple) for triple in triples]
-        print(f"{name}: {len(triples)} responses in {time.monotonic() - begun:.0f} s", flush=True)
-    return Found(triples, said)
+                outcomes[name] = [hendrycks(triple) for triple in triples]
+        print(f"{name}: {len(triples)} responses in {time.monotonic() - started:.0f} s", flush=True)
+    return Found(triples, outcomes)
 
 
 def show(found: Found) -> None:
-    """The tables, and what our grader gets wrong."""
+    """Print the tables, and the mistakes of Rollyard's grader."""
     rows = [
         (grader, f"{environment} {half.replace('_', '-')}", *(_rate(*count) for count in (accepts, refusals)), failed)
         for grader, environment, half, accepts, refusals, failed in found.rates()
@@ -68,9 +68,11 @@ def show(found: Found) -> None:
     columns = ("grader", "triples", "false accepts", "false refusals", "no verdict")
     table("Mistakes, with 95 % intervals (Wilson)", columns, rows)
     for grader, environment, half, accepts, refusals, _ in found.rates():
-        if (grader, environment, half) == ("ours", "math", "held_out"):
+        if (grader, environment, half) == ("rollyard", "math", "held_out"):
             for (name, target), (count, of) in zip(TARGETS.items(), (accepts, refusals), strict=True):
-                print(f"{name} of ours on math held-out: target {100 * target:.1f} %, {verdict(count <= target * of)}")
+                print(
+                    f"{name} of Rollyard on held-out MATH: target {100 * target:.1f} %, {verdict(count <= target * of)}"
+                )
     for right, title in (
         (False, "Wrong answers that are not scored 0, by class"),
         (True, "Right answers refused, by class"),
@@ -80,18 +82,18 @@ def show(found: Found) -> None:
                 style,
                 len(scored),
                 *(_share(scored, half) for half in HALVES),
-                *(_mistakes(scored, who) for who in GRADERS[1:]),
+                *(_mistakes(scored, grader) for grader in GRADERS[1:]),
             )
             for style, scored in found.classes(right).items()
         ]
-        table(title, ("class", "of", "ours dev", "ours held-out", *GRADERS[1:]), rows)
-    wrong = [scored for scored in found.scored if scored.mistaken("ours")]
-    print(f"\nWhat ours gets wrong, {len(wrong)} of {len(found.scored)}:")
+        table(title, ("class", "of", "rollyard dev", "rollyard held-out", *GRADERS[1:]), rows)
+    wrong = [scored for scored in found.scored if scored.mistaken("rollyard")]
+    print(f"\nMistakes of Rollyard's grader, {len(wrong)} of {len(found.scored)}:")
     for scored in wrong:
         triple = scored.triple
-        said = "no verdict" if scored.said["ours"] == "failed" else "refused" if triple.right else "accepted"
+        error = "no verdict" if scored.outcomes["rollyard"] == "failed" else "refused" if triple.right else "accepted"
         tail = " ".join(triple.response[-60:].split())
-        print(f"  {triple.id} ({triple.half}, {triple.style}): {said}; gold {triple.gold!r}, ends {tail!r}")
+        print(f"  {triple.id} ({triple.half}, {triple.style}): {error}; gold {triple.gold!r}, ends {tail!r}")
 
 
 def _rate(count: int, of: int) -> str:
@@ -103,7 +105,7 @@ def _rate(count: int, of: int) -> str:
 
 def _share(scored: Sequence[Scored], half: str) -> str:
     chosen = [one for one in scored if one.triple.half == half]
-    return f"{_mistakes(chosen, 'ours')} of {len(chosen)}" if chosen else "-"
+    return f"{_mistakes(chosen, 'rollyard')} of {len(chosen)}" if chosen else "-"
 
 
 def _mistakes(scored: Sequence[Scored], grader: str) -> int:

@@ -1,7 +1,7 @@
-"""What a verdict costs: ours beside math-verify's own parse and verify, CPU time of all processes.
+"""CPU time per verdict of all processes: Rollyard's grader compared with math-verify's parse and verify.
 
-Answers of two models to MATH-500, MATH-500's own solutions and GSM8K's gold numbers where the data sets lie beside the
-repository, else the worlds' example rows. Processes are started before the clock; what that costs stands by itself.
+The answers are those of two models to MATH-500, and the gold answers of MATH-500 and GSM8K, if the datasets are next to
+the repository; otherwise the environments' example rows. Starting the worker processes is reported separately.
 """
 
 from __future__ import annotations
@@ -21,25 +21,25 @@ from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.dataset_sources import read_rows
 from rollyard.resources_servers.environment import Verification
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
 from rollyard.resources_servers.gsm8k.prompt_formats import gold_number
 from rollyard.resources_servers.ifeval.scoring import instruction, outcome
-from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
 from rollyard.resources_servers.math.prompt_formats import gold_answer
 from rollyard.services.io.search_path import INSTALLED
 
 DATA = INSTALLED.parent / "shared" / "data"
-WORLDS = INSTALLED / "resources_servers"
+ENVIRONMENTS = INSTALLED / "resources_servers"
 Pair = tuple[str, str]
 TARGET = 1.0
-"""Our CPU time a verdict, as a part of math-verify's."""
+"""Maximum ratio of our CPU time per verdict to math-verify's."""
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a tenth of the answers")
+    parser.add_argument("--quick", action="store_true", help="smoke test: a tenth of the answers")
     asyncio.run(measure(quick=parser.parse_args(arguments).quick))
-    print(f"IFEval: {ifeval():.2f} ms of CPU a prompt, strict and loose")
+    print(f"IFEval: {ifeval():.2f} ms of CPU per prompt, strict and loose")
 
 
 async def measure(*, quick: bool) -> None:
@@ -48,20 +48,29 @@ async def measure(*, quick: bool) -> None:
     await workers.compare("x+1", "1+x")
     start = _worker_cpu()
     rows: list[tuple[object, ...]] = []
-    for name, world, pairs in sets():
+    for name, environment, pairs in sets():
         chosen = pairs[:: 10 if quick else 1]
-        mine = await ours(AnswerGrader(workers), chosen, world) / len(chosen)
-        theirs = library(chosen) / len(chosen)
-        rows.append((name, len(chosen), mine, theirs, mine / theirs, verdict(mine <= TARGET * theirs)))
+        rollyard_ms = await rollyard(AnswerGrader(workers), chosen, environment) / len(chosen)
+        library_ms = math_verify(chosen) / len(chosen)
+        rows.append(
+            (
+                name,
+                len(chosen),
+                rollyard_ms,
+                library_ms,
+                rollyard_ms / library_ms,
+                verdict(rollyard_ms <= TARGET * library_ms),
+            )
+        )
     await workers.close()
-    columns = ("answers", "number", "ours, ms", "math-verify, ms", "ratio", "target 1.0")
-    table("CPU milliseconds a verdict", columns, rows, f"starting a comparing process: {start:.1f} s of CPU, once each")
+    columns = ("answers", "number", "Rollyard, ms", "math-verify, ms", "ratio", "target 1.0")
+    table("CPU milliseconds per verdict", columns, rows, f"starting a worker process: {start:.1f} s of CPU, once each")
 
 
 def sets() -> Iterator[tuple[str, str, list[Pair]]]:
-    """(name, world, (gold, text) pairs)."""
+    """Yield (name, environment, (gold, text) pairs)."""
     if not DATA.is_dir():
-        rows = list(read_rows(WORLDS / "math" / "data" / "fewshot.jsonl"))
+        rows = list(read_rows(ENVIRONMENTS / "math" / "data" / "fewshot.jsonl"))
         yield "MATH examples", "math", [(str(gold_answer(row)), row["solution"]) for row in rows] * 50
         return
     tests = list(read_rows(DATA / "gsm8k" / "test.jsonl"))
@@ -73,57 +82,57 @@ def sets() -> Iterator[tuple[str, str, list[Pair]]]:
     tests = list(read_rows(DATA / "math" / "math500.jsonl"))
     yield "MATH-500, gold in a box", "math", [(row["answer"], f"\\boxed{{{row['answer']}}}") for row in tests]
     for model in ("gpt", "qwen3"):
-        said = json.loads((DATA / "math" / f"math500_{model}_answers.json").read_text())
-        yield f"MATH-500, {model}", "math", [(row["answer"], row["prediction"]) for row in said]
+        answers = json.loads((DATA / "math" / f"math500_{model}_answers.json").read_text())
+        yield f"MATH-500, {model}", "math", [(row["answer"], row["prediction"]) for row in answers]
 
 
-async def ours(judge: AnswerGrader, pairs: Sequence[Pair], world: str) -> float:
-    """CPU milliseconds for all of `pairs`, those of the comparing process included."""
-    reading = (GSM8K if world == "gsm8k" else MATH)["chat"]
+async def rollyard(grader: AnswerGrader, pairs: Sequence[Pair], environment: str) -> float:
+    """Return the CPU milliseconds for all `pairs`, including the worker processes."""
+    parser = (GSM8K if environment == "gsm8k" else MATH)["chat"]
     bodies = [json.dumps({"response": {"output": [message(text)]}}).encode() for _, text in pairs]
-    begun = process_time() + _worker_cpu()
+    started = process_time() + _worker_cpu()
     for (gold, _), body in zip(pairs, bodies, strict=True):
-        await judge.judge(gold, Verification(body), reading)
-    return 1000 * (process_time() + _worker_cpu() - begun)
+        await grader.judge(gold, Verification(body), parser)
+    return 1000 * (process_time() + _worker_cpu() - started)
 
 
 def message(text: str) -> dict[str, object]:
     return {"type": "message", "content": [{"type": "output_text", "text": text}]}
 
 
-def library(pairs: Sequence[Pair]) -> float:
-    """CPU milliseconds of math-verify, used as its manual has it."""
+def math_verify(pairs: Sequence[Pair]) -> float:
+    """Return the CPU milliseconds of math-verify, called as in its README."""
     from math_verify import parse, verify  # type: ignore[import-untyped]
 
     return _timed(lambda: [verify(parse(f"${gold}$"), parse(text)) for gold, text in pairs])
 
 
 def ifeval() -> float:
-    """CPU milliseconds a prompt: its instructions on a text of 300 words."""
+    """Return the CPU milliseconds per prompt, checking its instructions on a text of 280 words."""
     path = DATA / "ifeval" / "input_data.jsonl"
-    rows = list(read_rows(path if path.is_file() else WORLDS / "ifeval" / "data" / "example.jsonl"))
+    rows = list(read_rows(path if path.is_file() else ENVIRONMENTS / "ifeval" / "data" / "example.jsonl"))
     words = "This is a plain sentence about the weather, which was fine in the town. "
-    told = [
-        (kind, instruction(kind, about), f"{number} {words * 20}")
+    checks = [
+        (kind, instruction(kind, arguments), f"{number} {words * 20}")
         for number, row in enumerate(rows)
-        for kind, about in zip(row["instruction_id_list"], row["kwargs"], strict=True)
+        for kind, arguments in zip(row["instruction_id_list"], row["kwargs"], strict=True)
     ]
-    return _timed(lambda: [outcome(*one) for one in told]) / len(rows)
+    return _timed(lambda: [outcome(*check) for check in checks]) / len(rows)
 
 
 def _timed(work: Callable[[], object]) -> float:
-    begun = process_time()
+    started = process_time()
     work()
-    return 1000 * (process_time() - begun)
+    return 1000 * (process_time() - started)
 
 
 def _worker_cpu() -> float:
-    """CPU seconds of our children and of theirs so far: a comparing process forks the one that compares."""
+    """Return the CPU seconds of children and grandchildren so far: a worker forks the process that compares."""
     stats = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             fields = path.read_text().rpartition(")")[2].split()
-            # Parent, then time in user and system mode, own and of children that have ended.
+            # Parent, then user and system time of the process and of its exited children.
             stats[int(path.parent.name)] = int(fields[1]), sum(map(int, fields[11:15]))
     family = {pid for pid, (parent, _) in stats.items() if parent == os.getpid()}
     family |= {pid for pid, (parent, _) in stats.items() if parent in family}

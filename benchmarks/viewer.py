@@ -1,7 +1,7 @@
-"""ng_viewer on 3,200 rollouts of 100 MB and on 1,000,000: when it shows something, what that costs, how lists answer.
+"""ng_viewer on 3,200 rollouts of 100 MB and on 1,000,000: time to the first rows, CPU, memory, response time of lists.
 
-Rows of the million have 1 kB, to bound the disk (1.1 GB in the temporary folder); --full makes them 10 kB (10 GB).
-Files are in the page cache. A second start finds the index that the first one left.
+To limit disk usage, each of the 1,000,000 rows has 1 kB (1.1 GB in the temporary folder); 10 kB with --full (10 GB).
+Files are in the page cache. The second start reuses the index that the first one saved.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from typing import Any
 import orjson
 
 from benchmarks import profile
-from benchmarks.commands import COMMANDS, PATIENCE_S, Broken
+from benchmarks.commands import COMMANDS, TIMEOUT_S, BenchmarkError
 from benchmarks.processes import PROC, TICKS, cpu_s, rss_mb
 from benchmarks.tables import table, verdict
 
 EVERY_S = 0.05
-ASKS = 60
+REQUESTS = 60
 SORTS = ("task", "reward", "-reward", "-tool_calls", "seconds", "end")
 
 
 @dataclass(frozen=True)
 class Case:
-    """A file to open, and what that may take of the machine: CPU, because time tells who else uses it."""
+    """A file to open, with limits on CPU time and memory. Wall time has no limit: it depends on other processes."""
 
     title: str
     rows: int
     row_bytes: int
-    most_cpu_s: float
-    most_again_cpu_s: float
-    most_mb: float
-    most_ask_ms: float
+    max_cpu_s: float
+    max_second_cpu_s: float
+    max_mb: float
+    max_request_ms: float
 
 
 SMALL = Case("3,200 rollouts, 100 MB", 3_200, 31_000, 3.0, 3.0, 150.0, 10.0)
@@ -50,28 +50,29 @@ QUICK = (SMALL, Case("20,000 rollouts", 20_000, 0, 4.0, 3.0, 150.0, 10.0))
 
 
 def rollouts(case: Case) -> Iterator[bytes]:
-    """Lines of at least so many bytes."""
+    """Yield lines of at least `case.row_bytes` bytes."""
     for line in profile.rollouts(profile.Case(case.title, case.rows, False, 0.0, 0.0)):
-        more = max(case.row_bytes - len(line), 0)
-        yield line if not more else line[:-2] + b',"said":"' + b"x" * more + b'"}\n'
+        padding = max(case.row_bytes - len(line), 0)
+        yield line if not padding else line[:-2] + b',"padding":"' + b"x" * padding + b'"}\n'
 
 
 @dataclass
-class Shown:
-    """What one start came to."""
+class Startup:
+    """The times and resource usage of one start."""
 
     page_s: float = 0.0
-    """From the command to the page and the first answer."""
+    """From the command to the page and the first response."""
     rows_s: float = 0.0
-    """To the first rollouts."""
+    """From the command to the first rollouts."""
     all_s: float = 0.0
+    """From the command to all rollouts."""
     cpu_s: float = 0.0
-    """Of all its processes, until everything could be seen."""
+    """CPU time of all processes until then."""
     peak_mb: float = 0.0
 
 
 class Viewer:
-    """An ng_viewer that runs."""
+    """A running ng_viewer."""
 
     def __init__(self, path: Path) -> None:
         self._began = time.monotonic()
@@ -81,70 +82,70 @@ class Viewer:
         self._url = self.process.stdout.readline().strip()
 
     def get(self, path: str) -> bytes:
-        """An answer's body."""
-        with urllib.request.urlopen(self._url + path, timeout=PATIENCE_S) as answer:
-            body: bytes = answer.read()
+        """Return the body of the response."""
+        with urllib.request.urlopen(self._url + path, timeout=TIMEOUT_S) as response:
+            body: bytes = response.read()
             return body
 
-    def opened(self) -> dict[str, Any]:
-        """How far the file is read."""
+    def overview(self) -> dict[str, Any]:
+        """Return the overview of the run, which contains the reading progress."""
         found: dict[str, Any] = orjson.loads(self.get("api/overview"))["runs"][0]
         return found
 
-    def show(self, case: Case) -> Shown:
-        """Wait until everything can be seen."""
-        shown = Shown()
+    def await_all(self, case: Case) -> Startup:
+        """Wait until all rollouts are shown."""
+        startup = Startup()
         self.get("")
         while True:
-            opened = self.opened()
+            overview = self.overview()
             passed = time.monotonic() - self._began
-            shown.page_s = shown.page_s or passed
-            shown.rows_s = shown.rows_s or (passed if opened["measured"] else 0.0)
-            shown.peak_mb, shown.cpu_s = max(shown.peak_mb, self.memory_mb()), max(shown.cpu_s, self._cpu_s())
-            if opened["measured"] == case.rows:
+            startup.page_s = startup.page_s or passed
+            startup.rows_s = startup.rows_s or (passed if overview["measured"] else 0.0)
+            startup.peak_mb, startup.cpu_s = max(startup.peak_mb, self.memory_mb()), max(startup.cpu_s, self._cpu_s())
+            if overview["measured"] == case.rows:
                 break
-            if opened["error"] or self.process.poll() is not None:
-                raise Broken(f"ng_viewer: {opened}")
+            if overview["error"] or self.process.poll() is not None:
+                raise BenchmarkError(f"ng_viewer: {overview}")
             time.sleep(EVERY_S)
-        shown.all_s = passed
-        return shown
+        startup.all_s = passed
+        return startup
 
     def memory_mb(self) -> float:
-        """RSS of all its processes."""
+        """Return the RSS of all its processes."""
         try:
             return sum(map(rss_mb, (self.process.pid, *self._readers())))
         except (OSError, IndexError):
             return 0.0
 
-    def ask(self) -> float:
-        """CPU in ms of a list, some of them seen before and some not."""
-        dice = random.Random(0)
+    def request_ms(self) -> float:
+        """Return the CPU milliseconds per list request; some requests repeat earlier ones."""
+        rng = random.Random(0)
         before = cpu_s(self.process.pid)
-        for _ in range(ASKS):
-            asked = f"sort={dice.choice(SORTS)}&min_reward={dice.randrange(-2, 8)}&start={dice.randrange(5000)}"
-            self.get(f"api/runs/0/rollouts?{asked}&limit=100")
-        return (cpu_s(self.process.pid) - before) / ASKS * 1000
+        for _ in range(REQUESTS):
+            query = f"sort={rng.choice(SORTS)}&min_reward={rng.randrange(-2, 8)}&start={rng.randrange(5000)}"
+            self.get(f"api/runs/0/rollouts?{query}&limit=100")
+        return (cpu_s(self.process.pid) - before) / REQUESTS * 1000
 
     def search(self) -> float:
-        """Seconds until every row was searched."""
-        began = time.monotonic()
+        """Return the seconds until every row was searched."""
+        started = time.monotonic()
         while orjson.loads(self.get("api/runs/0/rollouts?q=max_steps&limit=1"))["searched"] < 1:
             pass
-        return time.monotonic() - began
+        return time.monotonic() - started
 
-    def end(self) -> None:
-        """As Ctrl-C does; the index is saved."""
+    def stop(self) -> None:
+        """Stop it as Ctrl-C does; this saves the index."""
         self.process.send_signal(signal.SIGINT)
-        if self.process.wait(PATIENCE_S) != 0:
-            raise Broken(f"ng_viewer ended with {self.process.returncode}")
+        if self.process.wait(TIMEOUT_S) != 0:
+            raise BenchmarkError(f"ng_viewer exited with {self.process.returncode}")
 
     def _readers(self) -> list[int]:
-        """Its children, whichever of its threads started them."""
+        """Return the child processes of all threads."""
         tasks = (PROC / str(self.process.pid) / "task").glob("*/children")
         return [int(pid) for task in tasks for pid in task.read_text().split()]
 
     def _cpu_s(self) -> float:
-        """Of it and of the processes that it started, those that have ended too."""
+        """Return the CPU seconds of the process and its children, including exited ones."""
         fields = (PROC / str(self.process.pid) / "stat").read_text().rpartition(")")[2].split()
         own = sum(map(int, fields[11:15])) / TICKS
         try:
@@ -154,42 +155,47 @@ class Viewer:
 
 
 def measure(case: Case, folder: Path) -> tuple[list[list[object]], list[object]]:
-    """Open it twice: the lines of two tables, starts and answers."""
+    """Open the file twice; return the rows of two tables, starts and list requests."""
     path = folder / "rollouts.jsonl"
     with path.open("wb") as file:
         file.writelines(rollouts(case))
     megabytes = path.stat().st_size / 1e6
     starts: list[list[object]] = []
-    for time_of, most in (("first", case.most_cpu_s), ("again", case.most_again_cpu_s)):
+    for start, limit in (("first", case.max_cpu_s), ("second", case.max_second_cpu_s)):
         viewer = Viewer(path)
         try:
-            shown = viewer.show(case)
-            asked, searched, peak = viewer.ask(), viewer.search(), max(shown.peak_mb, viewer.memory_mb())
+            startup = viewer.await_all(case)
+            request_ms, search_s, peak = viewer.request_ms(), viewer.search(), max(startup.peak_mb, viewer.memory_mb())
         finally:
-            viewer.end()
-        cpu = [shown.cpu_s, f"<={most:g}", verdict(shown.cpu_s <= most)]
-        memory = [peak, f"<={case.most_mb:g}", verdict(peak <= case.most_mb)]
-        starts.append([f"{case.title}, {time_of}", shown.page_s, shown.rows_s, shown.all_s, *cpu, *memory])
-    answers = [case.title, asked, f"<={case.most_ask_ms:g}", verdict(asked <= case.most_ask_ms), megabytes / searched]
+            viewer.stop()
+        cpu = [startup.cpu_s, f"<={limit:g}", verdict(startup.cpu_s <= limit)]
+        memory = [peak, f"<={case.max_mb:g}", verdict(peak <= case.max_mb)]
+        starts.append([f"{case.title}, {start}", startup.page_s, startup.rows_s, startup.all_s, *cpu, *memory])
+    requests = [
+        case.title,
+        request_ms,
+        f"<={case.max_request_ms:g}",
+        verdict(request_ms <= case.max_request_ms),
+        megabytes / search_s,
+    ]
     for left in folder.iterdir():
         left.unlink()
-    return starts, answers
+    return starts, requests
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="a smoke test: 20,000 rollouts instead of 1,000,000")
-    parser.add_argument("--full", action="store_true", help="10 kB a row: 10 GB in the temporary folder")
+    parser.add_argument("--quick", action="store_true", help="smoke test: 20,000 rollouts instead of 1,000,000")
+    parser.add_argument("--full", action="store_true", help="10 kB per row: 10 GB in the temporary folder")
     options = parser.parse_args(arguments)
     cases = QUICK if options.quick else FULL if options.full else CASES
     with tempfile.TemporaryDirectory() as temporary:
         measured = [measure(case, Path(temporary)) for case in cases]
     starts = [line for lines, _ in measured for line in lines]
     head = ["start", "page s", "rows s", "all s", "CPU s", "target", "", "RSS MB", "target", ""]
-    table("ng_viewer: until the page, the first rollouts, all of them", head, starts)
-    head = ["100 lines, sorted and filtered", "CPU ms", "target", "", "search MB/s"]
-    table("its answers", head, [line for _, line in measured])
+    table("ng_viewer: time to the page, to the first rollouts, and to all rollouts", head, starts)
+    head = ["100 rows, sorted and filtered", "CPU ms", "target", "", "search MB/s"]
+    table("List requests", head, [line for _, line in measured])
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What is measured: configs, rows, and the plug-ins that only benchmarks need, written into a user's own folder."""
+"""Configs, rows and plug-ins for benchmarks. Plug-ins are written to a temporary folder, as users write theirs."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from rollyard.resources_servers.grl_sokoban.row_selection import RowSelection
 
 AGENT = "agent"
 REPEATS = 16
-"""Rollouts of a row, the default of ng_collect_rollouts."""
+"""Rollouts per row; the default of ng_collect_rollouts."""
 
-TRIVIAL_WORLD = '''\
+TRIVIAL_ENVIRONMENT = '''\
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve, tool
 
 
 class Trivial(Environment[EnvironmentSettings]):
     @tool
     async def step(self, actions: list[str]) -> str:
-        """Nothing happens."""
+        """Do nothing."""
         return "ok"
 
     async def verify(self, response: Verification) -> Verdict:
@@ -40,11 +40,11 @@ from rollyard.services.server.settings import ServerSettings
 
 
 class InstantAgent(Server):
-    """Answers /run at once, with as many bytes as an episode of a few turns has."""
+    """Responds to /run at once, with the size of an episode of a few turns."""
 
     def __init__(self, settings: ServerSettings, context: Context) -> None:
         super().__init__(settings, context)
-        text = {"type": "output_text", "text": "said and done. " * 300, "annotations": []}
+        text = {"type": "output_text", "text": "A short sentence. " * 250, "annotations": []}
         item = {"type": "message", "role": "assistant", "status": "completed", "content": [text]}
         self._answer = orjson.dumps({"reward": 1.0, "success": True, "response": {"output": [item]}})
         self.route("/run", self._run)
@@ -58,9 +58,9 @@ server = InstantAgent
 
 
 def plug_ins(folder: Path) -> Path:
-    """A user's folder with a world and an agent of its own, for +server_roots."""
+    """Write an environment and an agent to a folder for +server_roots; return the folder."""
     for path, code in (
-        ("resources_servers/trivial/app.py", TRIVIAL_WORLD),
+        ("resources_servers/trivial/app.py", TRIVIAL_ENVIRONMENT),
         ("agents/instant_agent/app.py", INSTANT_AGENT),
     ):
         file = folder / path
@@ -69,38 +69,38 @@ def plug_ins(folder: Path) -> Path:
     return folder
 
 
-def game(policy_url: str, world: str = "grl_sokoban") -> Config:
-    """vllm_model before the scripted policy, a world, and the game agent."""
-    model = {"base_url": f"{policy_url}/v1", "api_key": "none", "model": "script"}
+def game(model_url: str, environment: str = "grl_sokoban") -> Config:
+    """Return a config: vllm_model in front of the scripted model, an environment, and the game agent."""
+    model = {"base_url": f"{model_url}/v1", "api_key": "none", "model": "script"}
     names = {
         "max_steps": 10,
-        "resources_server": {"type": "resources_servers", "name": "world"},
+        "resources_server": {"type": "resources_servers", "name": "environment"},
         "model_server": {"type": "responses_api_models", "name": "model"},
     }
     return {
         "model": {"responses_api_models": {"vllm_model": model}},
-        "world": {"resources_servers": {world: {}}},
+        "environment": {"resources_servers": {environment: {}}},
         AGENT: {"agents": {"game_agent": names}},
     }
 
 
 def instant() -> Config:
-    """One agent that asks nobody."""
+    """Return a config with only the instant agent."""
     return {AGENT: {"agents": {"instant_agent": {}}}}
 
 
 def sokoban_rows(path: Path, rollouts: int, *, seed: int, turns: int) -> Path:
-    """Rows for `rollouts`, none of which the script can solve: it moves `turns - 2` times, and they need more."""
-    wanted = -(-rollouts // REPEATS)
-    rows = list(islice(labelled(seed, wanted, RowSelection(min_moves=turns)), wanted))
+    """Write rows for `rollouts`. None can be solved by the script: it makes `turns - 2` moves, and they need more."""
+    count = -(-rollouts // REPEATS)
+    rows = list(islice(labelled(seed, count, RowSelection(min_moves=turns)), count))
     return write_rows(path, rows)
 
 
 def plain_rows(path: Path, count: int) -> Path:
-    """Rows of about a kilobyte that no world needs to read."""
-    said = "A question of ordinary length. " * 30
+    """Write rows of about 1 kB for an agent that ignores them."""
+    question = "A question of ordinary length. " * 30
 
     def row(index: int) -> dict[str, Any]:
-        return {"id": index, "responses_create_params": {"input": [{"role": "user", "content": said}]}}
+        return {"id": index, "responses_create_params": {"input": [{"role": "user", "content": question}]}}
 
     return write_rows(path, [row(index) for index in range(count)])

@@ -34,7 +34,7 @@ class Additions:
     tools: Sequence[Json]
 
     def for_row(self, row: Mapping[str, Any], *, with_tools: bool = True) -> Json:
-        """Return what the row lacks. Raises BadTask if a field of the user template is missing."""
+        """Return the input and tools that the row lacks. Raises BadTask if a field of the user template is missing."""
         given = row.get("responses_create_params")
         params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         added: Json = {}
@@ -56,8 +56,8 @@ class Additions:
 def fill(template: str, row: Mapping[str, Any]) -> str:
     r"""Replace each `{name}` in the template with the row's field of that name; values other than strings become JSON.
 
-    `{{` and `}}` stand for one brace. Any other brace is kept, so `\boxed{}` needs no escaping. Values are not expanded
-    again. Raises BadTask with the name of a field that is missing or null.
+    `{{` and `}}` become a single brace. Any other brace is kept, so `\boxed{}` needs no escaping. Inserted values are
+    not expanded again. Raises BadTask with the name of a field that is missing or null.
     """
 
     def value(found: re.Match[str]) -> str:

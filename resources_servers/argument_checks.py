@@ -10,8 +10,10 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 from pydantic import AfterValidator, BeforeValidator
 
+from rollyard.resources_servers.union_constraints import distributed
+
 MAX_DEPTH = 64
-"""Deepest nesting of an argument; serializers and recursive functions fail a little above it."""
+"""Maximum nesting depth of an argument; serializers and recursive functions fail not far above it."""
 MAX_INTEGER = 2**63 - 1
 """The largest integer that JSON parsers, databases and numpy all support."""
 
@@ -37,10 +39,15 @@ def exact(annotation: Any) -> Any:
         return annotation if plain else Annotated[annotation, BeforeValidator(no_bool)]
     if origin in (Union, types.UnionType):
         return reduce(or_, (exact(part) for part in inner))
+    if origin is Annotated and get_origin(inner[0]) in (Union, types.UnionType):
+        union = distributed(get_args(inner[0]), annotation.__metadata__)
+        if get_origin(union) is not Annotated:
+            return exact(union)
+        return Annotated[(exact(get_args(union)[0]), *union.__metadata__)]
     if origin is Annotated:
         made = exact(inner[0])
         base, *own = (get_args(made)[0], *made.__metadata__) if get_origin(made) is Annotated else (made,)
-        # The author's constraints first: pydantic writes `minimum` for them only directly behind the type.
+        # The author's constraints come first: pydantic emits `minimum` only for constraints directly after the type.
         return Annotated[(base, *annotation.__metadata__, *own)]
     if origin in (list, dict, tuple, set, frozenset):
         return origin[tuple(part if part is ... else exact(part) for part in inner)]

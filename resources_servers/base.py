@@ -19,14 +19,13 @@ You write an `Environment`. One object is one episode and keeps its state on `se
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar
 
 import orjson
-from pydantic import ValidationError
 
 from rollyard.resources_servers.additions import Additions
+from rollyard.resources_servers.author_errors import bad_task_as_failure, checked_verdict
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
@@ -35,19 +34,20 @@ from rollyard.resources_servers.environment import (
     Turn,
     Verification,
     bind,
+    check_environment,
     settings_of,
 )
 from rollyard.resources_servers.examples import example_rows, folder_of
 from rollyard.resources_servers.lifespan import Lifespan
 from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
-from rollyard.resources_servers.returned import seed_items, turn_result, verdict_json
+from rollyard.resources_servers.result_encoding import encoded, storable
+from rollyard.resources_servers.returned import reset_result, seed_items, turn_result, verdict_json
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tool, tools_of
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.rollouts.rewards import EXPECTED
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json, Verdict
@@ -65,8 +65,6 @@ __all__ = [
     "serve",
     "tool",
 ]
-
-T = TypeVar("T")
 
 
 class ResourcesServer(Server):
@@ -142,9 +140,10 @@ class ResourcesServer(Server):
         async def set_up() -> list[Json]:
             return seed_items(await session.episode.seed())
 
-        observation = await self._sessions.set_up(session, _bad_task_as_failure(set_up()))
+        observation = await self._sessions.set_up(session, bad_task_as_failure(set_up()))
         answer = {"observation": observation, **added} if observation else added
-        return RawResponse(orjson.dumps(answer), headers=((b"set-cookie", self._sessions.cookie(session)),))
+        body = encoded(answer, "seed returned items")
+        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     async def _reset(self, call: RawRequest) -> RawResponse:
         """Turn-based form: open a session for a row and return the first observation."""
@@ -154,11 +153,12 @@ class ResourcesServer(Server):
 
         async def set_up() -> tuple[str, Json]:
             await session.episode.seed()
-            return await session.episode.reset()
+            return reset_result(await session.episode.reset())
 
-        observation, info = await self._sessions.set_up(session, _bad_task_as_failure(set_up()))
+        observation, info = await self._sessions.set_up(session, bad_task_as_failure(set_up()))
         answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
-        return RawResponse(orjson.dumps(answer), headers=((b"set-cookie", self._sessions.cookie(session)),))
+        body = encoded(answer, "reset returned a result")
+        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     def _added(self, row: Json, *, with_tools: bool) -> Json:
         try:
@@ -168,8 +168,8 @@ class ResourcesServer(Server):
         return {"additions": added} if added else {}
 
     async def _act(self, call: RawRequest) -> bytes | RawResponse:
-        """Execute the model's action. Only the way in which the session was opened decides what the path means:
-        after `/seed_session` it is the name of a tool, after `/reset` it must be `/step` and takes one turn.
+        """Execute the model's action. What the path means depends only on how the session was opened: after
+        `/seed_session` it is the name of a tool; after `/reset` it must be `/step`, which takes one turn.
         """
         session = self._sessions.find(call)
         if session.turn_based:
@@ -193,7 +193,7 @@ class ResourcesServer(Server):
         # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
         if (turn.terminated or turn.truncated) and not session.named:
             await self._sessions.close(session.id)
-        return orjson.dumps(turn)
+        return encoded(vars(turn), "turn returned a Turn")
 
     async def _call_tool(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
         """Return the tool's result; an invalid call returns an error message for the model."""
@@ -206,7 +206,7 @@ class ResourcesServer(Server):
             async with self._sessions.turn(session):
                 return await used.call(session.episode, arguments)
         except InvalidToolCall as error:
-            return orjson.dumps({"error": str(error)})
+            return orjson.dumps({"error": storable(str(error))})
 
     async def _verify(self, call: RawRequest) -> bytes | RawResponse:
         """Return the verdict on the session's episode together with all fields of the request."""
@@ -218,13 +218,17 @@ class ResourcesServer(Server):
                 b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
             )
         async with self._sessions.turn(session):
-            verdict = verdict_json(await _checked_verdict(session.episode.verify(verification)))
+            found = await checked_verdict(session.episode.verify(verification))
+            verdict = verdict_json(found, turn_based=session.turn_based)
         if call.header(SESSION_END_HEADER.encode()) is None:
-            return self._with_cookie(call, session, orjson.dumps({**verification.row, **verdict}))
+            return self._with_cookie(
+                call, session, encoded({**verification.row, **verdict}, "verify returned a Verdict")
+            )
         # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
         # large bodies and a request.
+        body = encoded(verdict, "verify returned a Verdict")
         await self._sessions.close(session.id)
-        return orjson.dumps(verdict)
+        return body
 
     async def _close(self, call: RawRequest) -> bytes:
         """End the session. Ending it twice, or before it is opened, is not an error."""
@@ -254,7 +258,7 @@ class ResourcesServer(Server):
     def _with_cookie(
         self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes
     ) -> bytes | RawResponse:
-        """Build the response. Clients of other stacks get the cookie again, as some keep only the last cookies."""
+        """Build the response. Clients of other stacks get the cookie again, as some keep only the latest ones."""
         if call.header(RUN_HEADER.encode()) is not None:
             return body
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
@@ -270,27 +274,12 @@ class ResourcesServer(Server):
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
 
 
-async def _bad_task_as_failure(work: Awaitable[T]) -> T:
-    try:
-        return await work
-    except BadTask as error:
-        raise Failure(FailureKind.BAD_TASK, str(error)) from error
-
-
-async def _checked_verdict(work: Awaitable[Verdict]) -> Verdict:
-    """Raises Failure: bad_task like `_bad_task_as_failure`, malformed_answer for a Verdict with an invalid reward."""
-    try:
-        return await _bad_task_as_failure(work)
-    except ValidationError as error:
-        wrong = [each["input"] for each in error.errors() if each["loc"] == ("reward",) and each["type"] != "missing"]
-        if not wrong or error.title != Verdict.__name__:
-            raise
-        detail = f"/verify returned reward {wrong[0]!r:.100}; {EXPECTED}"
-        raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
-
-
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
-    """Return the server class for an Environment: the last line of an environment's `app.py`."""
+    """Return the server class for an Environment: the last line of an environment's `app.py`.
+
+    Raises OperatorError for anything else, and for a prompt that is not a string.
+    """
+    check_environment(environment)
     members = {
         "environment": environment,
         "folder": folder_of(environment),

@@ -1,8 +1,9 @@
 """Reads the source rows of the environments' `prepare.py` from a local file, S3 or the Hugging Face hub, in that order.
 
-Each location may be one file, or a dataset with splits and subsets, of which one is chosen by the same rule everywhere
-(`services/datasets/splits.py`). Downloads go to a temporary folder that is removed, and the output is written
-atomically, so partial data is never used. Files may be .jsonl or .json (a list), also compressed, .parquet or .arrow.
+Each location may be a single file or a dataset with splits and subsets; `services/datasets/splits.py` selects one of
+them by the same rule everywhere. Downloads go to a temporary folder that is removed afterwards, and the output is
+written atomically, so partial data is never used. Files may be .jsonl or .json (a list), optionally compressed,
+.parquet or .arrow.
 S3 needs the extra `aws`; the hub, Parquet and Arrow need the extra `hub`; .zst files need `zstd`.
 
     with rows_from(DataLocations(local=Path("clone"), hub=Hub("openai/gsm8k")), SplitSelection(split="test")) as rows:
@@ -69,13 +70,16 @@ def _print_line(line: str) -> None:
 def rows_from(
     locations: DataLocations, selection: SplitSelection = ANY, report: Callable[[str], None] = _print_line
 ) -> Iterator[RawRows]:
-    """Read the rows of the first location that has them. Raises OperatorError, RunError with each location's reason."""
+    """Read the rows of the first usable location. Raises OperatorError or RunError with the reason of each location."""
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield RawRows(_fetched(locations, selection, Path(folder), report))
 
 
 def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
-    """Read the rows of a file, or of one split and subset of a folder. Raises OperatorError: none, or ambiguous."""
+    """Read the rows of a file, or of one split and subset of a folder.
+
+    Raises OperatorError if there are no rows or if several files match equally well.
+    """
     try:
         files = _from_local(path, selection)
     except OSError as error:
@@ -108,7 +112,7 @@ def source_options(description: str | None) -> argparse.ArgumentParser:
     )
     parser.add_argument("--s3", help="s3://bucket/key, or a prefix that ends with /; tried after --local")
     parser.add_argument("--offline", action="store_true", help="do not fall back to the Hugging Face hub")
-    parser.add_argument("--limit", type=positive, help="most rows to write (default: all)")
+    parser.add_argument("--limit", type=positive, help="maximum number of rows to write (default: all)")
     parser.add_argument("--subset", "--config", help=f"subset to read if the dataset has several; or {ALL}")
     return parser
 
@@ -116,7 +120,7 @@ def source_options(description: str | None) -> argparse.ArgumentParser:
 def prepare(
     options: argparse.Namespace, hub: Hub, selection: SplitSelection, make: Callable[[int, Json], Json | None]
 ) -> None:
-    """Write the rows that `make` builds from each source row's number and the row; a None is skipped.
+    """Write the rows that `make` builds from each source row and its number; None skips the row.
 
     Raises OperatorError if a source is missing or has unexpected rows, RunError if a download failed.
     """
@@ -133,9 +137,9 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
         try:
             yield make(number, row)
         except (KeyError, TypeError, ValueError) as error:
-            found = ", ".join(sorted(row)) or "nothing"
-            why = f"no {error}" if isinstance(error, KeyError) else str(error)
-            raise OperatorError(f"row {number} of {rows.file} (with {found}) is not as expected: {why}") from error
+            found = ", ".join(sorted(row)) or "none"
+            why = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
+            raise OperatorError(f"row {number} of {rows.file} cannot be used: {why} (fields found: {found})") from error
 
 
 def _fetched(
@@ -149,7 +153,7 @@ def _fetched(
     if locations.s3 is not None:
         sources.append((locations.s3, partial(_from_s3, locations.s3, selection)))
     if locations.hub is not None:
-        sources.append((f"hub's {locations.hub.repo}", partial(_from_hub, locations.hub, selection)))
+        sources.append((f"Hugging Face dataset {locations.hub.repo}", partial(_from_hub, locations.hub, selection)))
     reasons: list[str] = []
     configuration_error = not sources
     for number, (name, fetch) in enumerate(sources):
@@ -163,7 +167,7 @@ def _fetched(
             reasons.append(f"{name}: {error}")
             configuration_error = configuration_error or isinstance(error, OperatorError | FileNotFoundError)
             if number + 1 < len(sources):
-                report(f"{reasons[-1]}; next: {sources[number + 1][0]}")
+                report(f"{reasons[-1]}; trying {sources[number + 1][0]} next")
     # The operator must fix a location that does not exist; a failed download may succeed the next time.
     raise (OperatorError if configuration_error else RunError)(
         "no rows found. " + ("; ".join(reasons) or "No location was given: pass --local or --s3")
@@ -194,11 +198,11 @@ def _from_s3(address: str, selection: SplitSelection, folder: Path) -> list[Path
         key = key.removesuffix(names[0])
     else:
         pages = client.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=key)
-        below = [item["Key"].removeprefix(key) for page in pages for item in page.get("Contents", [])]
-        found = _with_rows(below)
+        objects = [item["Key"].removeprefix(key) for page in pages for item in page.get("Contents", [])]
+        found = _with_rows(objects)
         if not found:
-            raise FileNotFoundError(f"no {', '.join(READABLE)} object below this prefix")
-        card = s3.read_text(address + CARD) if CARD in below else ""
+            raise FileNotFoundError(f"no {', '.join(READABLE)} object has this prefix")
+        card = s3.read_text(address + CARD) if CARD in objects else ""
         names = select_files(address, found, card, selection)
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -208,21 +212,21 @@ def _from_s3(address: str, selection: SplitSelection, folder: Path) -> list[Path
 
 def _from_hub(hub: Hub, selection: SplitSelection, folder: Path) -> list[Path]:
     library = load("huggingface_hub", "hub", "reading the hub")
-    about = library.HfApi().dataset_info(hub.repo, revision=hub.revision)
-    below = [file.rfilename for file in about.siblings or ()]
+    info = library.HfApi().dataset_info(hub.repo, revision=hub.revision)
+    files = [file.rfilename for file in info.siblings or ()]
 
     def download(name: str) -> Path:
-        return Path(library.hf_hub_download(hub.repo, name, repo_type="dataset", revision=about.sha, local_dir=folder))
+        return Path(library.hf_hub_download(hub.repo, name, repo_type="dataset", revision=info.sha, local_dir=folder))
 
-    found = _with_rows(below)
+    found = _with_rows(files)
     if not found:
         raise FileNotFoundError(f"no {', '.join(READABLE)} file at revision {hub.revision}")
-    card = download(CARD).read_text(encoding="utf-8", errors="replace") if CARD in below else ""
+    card = download(CARD).read_text(encoding="utf-8", errors="replace") if CARD in files else ""
     return [download(name) for name in select_files(hub.repo, found, card, selection)]
 
 
 def _with_rows(names: Iterable[str]) -> list[str]:
-    """Select the paths below a dataset's folder that may contain rows."""
+    """Return those of the paths, relative to a dataset's folder, that may contain rows."""
     known = set(names)
     return [
         name

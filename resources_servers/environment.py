@@ -16,6 +16,7 @@ The protocol between an environment, its agent and the tools that read rollouts:
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 from pydantic import Field
 
 from rollyard.resources_servers.models import Models
+from rollyard.services.errors import OperatorError
 from rollyard.services.http.request import read_object
 from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import Json, Verdict
@@ -52,7 +54,7 @@ class EnvironmentSettings(ServerSettings):
     orphan_s: float = Field(default=15.0, gt=0)
     """A session that was idle for this many seconds is closed if the process of its agent has exited."""
     max_sessions: int = Field(default=100_000, ge=1)
-    """Most open sessions; further ones are rejected."""
+    """Maximum number of open sessions; further ones are rejected."""
     system_prompt: str | None = None
     """Replaces the environment's system prompt; an empty string disables it."""
     user_template: str | None = None
@@ -205,6 +207,21 @@ def bind(environment: type[E], **members: Any) -> type[E]:
     """Return a subclass for one server, so that servers in the same process do not share class attributes."""
     names = {name: getattr(environment, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(environment.__name__, (environment,), {**names, **members})
+
+
+def check_environment(environment: Any) -> None:
+    """Raises OperatorError for anything but a subclass of Environment, and for a prompt that is not a string."""
+    if not (isinstance(environment, type) and issubclass(environment, Environment)):
+        raise OperatorError(f"serve was given {environment!r:.100}; expected a subclass of Environment")
+    for name in ("system_prompt", "user_template"):
+        if not isinstance(found := getattr(environment, name), str | None):
+            kind = type(found).__name__
+            raise OperatorError(f"{environment.__name__}.{name} is {found!r:.100} ({kind}); expected a string or None")
+    for name in ("verify", "seed", "reset", "turn", "close"):
+        if inspect.isasyncgenfunction(getattr(environment, name)):
+            raise OperatorError(
+                f"{environment.__name__}.{name} contains `yield`; expected an async method that returns"
+            )
 
 
 def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings]:

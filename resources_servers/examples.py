@@ -23,7 +23,7 @@ def example_rows(folder: Path | None) -> list[Json]:
     if file is None or not file.is_file():
         detail = f"no example rows: {file or 'the module of the environment is not a file'}"
         raise Failure(FailureKind.BAD_REQUEST, detail, status=404)
-    # Imported late: it reads every dataset format and takes 0.2 s, which would delay the start of the server.
+    # Imported late: it supports every dataset format, so its import takes 0.2 s, which would delay the server's start.
     from rollyard.resources_servers.dataset_sources import read_rows
 
     return list(read_rows(file))

@@ -60,10 +60,10 @@ class Lifespan:
         raise RunError(f"{self._name}.lifespan failed: {type(error).__name__}: {error}") from error
 
     async def check(self) -> None:
-        """Enter and leave it. Raises the same errors as `enter`.
+        """Enter and leave the lifespan. Raises the same errors as `enter`.
 
-        The check passes if entering takes longer than CHECK_S, because a start has its own deadline, and if it fails
-        because the run's other servers are not up yet.
+        The check also passes if entering takes longer than CHECK_S, because the real start has its own deadline, or if
+        entering fails because the run's other servers are not up yet.
         """
         try:
             async with asyncio.timeout(CHECK_S):
@@ -77,7 +77,7 @@ class Lifespan:
             await self.leave()
 
     async def leave(self) -> None:
-        """Run the code after the yield, within LEAVE_S. Errors are logged, not raised."""
+        """Run the code after the `yield` with a timeout of LEAVE_S. Errors are logged, not raised."""
         if self._task is None:
             return
         self._leaving.set()
@@ -95,9 +95,12 @@ class Lifespan:
                 f"{self._name}.lifespan returned {type(lifespan).__name__}, not an asynchronous context manager: "
                 "decorate it with @classmethod and, below that, @asynccontextmanager"
             )
-        async with lifespan as self._shared:
-            self._entered.set()
-            await self._leaving.wait()
+        try:
+            async with lifespan as self._shared:
+                self._entered.set()
+                await self._leaving.wait()
+        except SystemExit as error:  # in a task it would end the event loop, without a message
+            raise RunError(f"{self._name}.lifespan called sys.exit({error.code!r})") from error
 
     def _ended(self, task: asyncio.Task[None]) -> None:
         error = None if task.cancelled() else task.exception()

@@ -1,4 +1,4 @@
-"""Closes orphaned sessions: those whose agent process has exited, so that nothing else would close them.
+"""Closes orphaned sessions, whose agent process has exited and can no longer close them.
 
 An agent sends its instance id with `/seed_session` (OWNER_HEADER). The run's directory lists every registered
 instance, unresponsive ones too, so an instance that is no longer listed has exited.
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class OrphanedSessions:
-    """Ends the sessions of agents that exited at least `grace_s` ago, unless a client still uses them."""
+    """Ends the sessions of agents that exited more than `grace_s` ago, unless a client still uses them."""
 
     def __init__(self, sessions: Sessions[Any], directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:
         self._sessions = sessions
@@ -38,7 +38,7 @@ class OrphanedSessions:
                 self.look(set((await self._directory()).instances))
 
     def look(self, present: set[str]) -> None:
-        """End the sessions of instances that are missing from `present` for at least the grace period."""
+        """End the sessions of instances that have been missing from `present` for longer than the grace period."""
         now = time.monotonic()
         self._known |= present
         gone = {session.owner for session in self._sessions.open_now} & self._known - present

@@ -1,14 +1,20 @@
-"""Checks what an environment's methods return, so that a slip is named and no observation is lost silently."""
+"""Checks the return values of an environment's methods, so that a mistake raises a clear error and no observation is
+lost silently.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-from rollyard.resources_servers.environment import Turn
-from rollyard.services.types import Json, Verdict
+from rollyard.resources_servers.environment import ToolResult, Turn
+from rollyard.resources_servers.result_encoding import storable
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.io.json_values import is_number
+from rollyard.services.types import MAX_REWARD, Json, Verdict, is_recorded
 
-_ON_THE_ROW = ("response", "responses_create_params")
-"""The agent writes these; a verdict's field of the same name would replace them on the rollout."""
+_RECORDED_STEPS = frozenset({"step_rewards", "total_reward", "terminated", "info", "reset_info", "final_observation"})
+"""The agent's record of a turn-based episode."""
+_TRUTH = "True or False"
 
 
 def seed_items(found: Any) -> list[Json]:
@@ -19,22 +25,73 @@ def seed_items(found: Any) -> list[Json]:
     return found or []
 
 
-def turn_result(found: Any) -> Turn:
-    """Return the result of `turn`. Raises TypeError for anything but a Turn."""
-    if not isinstance(found, Turn):
-        raise TypeError(f"turn returned {found!r:.100}; expected a Turn, such as Turn('an observation', reward=0.5)")
+def reset_result(found: Any) -> tuple[str, Json]:
+    """Return the result of `reset`. Raises TypeError for anything but an observation and a dictionary."""
+    if not (isinstance(found, tuple) and len(found) == 2 and _is_observation(found[0]) and isinstance(found[1], dict)):
+        expected = "(observation, info), such as ('an observation', {})"
+        raise TypeError(f"reset returned {found!r:.100}; expected {expected}")
     return found
 
 
-def verdict_json(found: Any) -> Json:
+def turn_result(found: Any) -> Turn:
+    """Return the result of `turn`.
+
+    Raises TypeError for anything but a Turn and for a member of the wrong type, Failure malformed_answer for a reward
+    that is not a number, as for a verdict's.
+    """
+    if not isinstance(found, Turn):
+        raise TypeError(f"turn returned {found!r:.100}; expected a Turn, such as Turn('an observation', reward=0.5)")
+    members = (
+        ("observation", _is_observation(found.observation), "a string"),
+        ("terminated", isinstance(found.terminated, bool), _TRUTH),
+        ("truncated", isinstance(found.truncated, bool), _TRUTH),
+        ("info", isinstance(found.info, dict), "a dict"),
+    )
+    for name, valid, expected in members:
+        if not valid:
+            raise TypeError(f"turn returned a Turn with {_shown(name, getattr(found, name))}; expected {expected}")
+    if not is_number(found.reward, MAX_REWARD):
+        detail = f"turn returned a Turn with {_shown('reward', found.reward)}; expected a finite int or float"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail)
+    return found
+
+
+def tool_result(found: Any) -> Any:
+    """Return what a tool returned as JSON values. Raises TypeError for a ToolResult whose `done` is not a boolean."""
+    if not isinstance(found, ToolResult):
+        return found
+    if not isinstance(found.done, bool):
+        raise TypeError(f"the tool returned a ToolResult with {_shown('done', found.done)}; expected {_TRUTH}")
+    return found.json
+
+
+def verdict_json(found: Any, *, turn_based: bool = False) -> Json:
     """Return the verdict as JSON, without the standard fields that the environment does not define.
 
     Raises TypeError for anything but a Verdict and for a field that the rollout already has.
     """
     if not isinstance(found, Verdict):
         raise TypeError(f"verify returned {found!r:.100}; expected a Verdict, such as Verdict(reward=1.0)")
-    for name in _ON_THE_ROW:
-        if name in found.model_fields_set:
+    for name in sorted(found.model_fields_set):
+        if is_recorded(name) or (turn_based and name in _RECORDED_STEPS):
             raise TypeError(f"verify returned a Verdict with the field {name}, which the rollout has: use another name")
     absent = {"success", "reward_components"} - found.model_fields_set
-    return found.model_dump(exclude={name for name in absent if getattr(found, name) is None})
+    left_out = {name for name in absent if getattr(found, name) is None}
+    try:
+        return found.model_dump(exclude=left_out)
+    except ValueError:  # nested too deeply for pydantic
+        more = found.model_fields_set - Verdict.model_fields.keys()
+        return found.model_copy(update={name: storable(getattr(found, name)) for name in more}).model_dump(
+            exclude=left_out
+        )
+
+
+def _is_observation(found: Any) -> bool:
+    """Return True also for a list of content parts, such as images, and for None, which adds no message."""
+    return isinstance(found, str | None) or (isinstance(found, list) and all(isinstance(part, dict) for part in found))
+
+
+def _shown(name: str, value: Any) -> str:
+    kind = type(value)
+    module = "" if kind.__module__ == "builtins" else f"{kind.__module__}."
+    return f"{name}={value!r:.100} ({module}{kind.__name__})"

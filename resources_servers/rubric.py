@@ -21,7 +21,7 @@ from typing import Any
 
 from rollyard.resources_servers.environment import BadTask, Verification
 from rollyard.services.errors import Failure, FailureKind, OperatorError, did_you_mean
-from rollyard.services.types import MOST_REWARD, Json, Verdict
+from rollyard.services.types import MAX_REWARD, Json, Verdict
 
 log = logging.getLogger(__name__)
 
@@ -32,6 +32,9 @@ class Score:
 
     value: float
     fields: Json = field(default_factory=dict)
+    as_penalty: float | None = None
+    """The score under a negative weight; None if it is the same. An answer that could not be scored scores 0 where a
+    score earns and 1 where it costs."""
 
 
 Scored = float | bool | Score
@@ -44,7 +47,8 @@ class Rubric:
     """Weighted parts, checked on construction. A part of weight 0 is only reported; a negative weight is a penalty."""
 
     def __init__(self, *, success: str | float | None = None, **parts: tuple[float, Part]) -> None:
-        """`success` is the part that must get its full score, or the lowest successful reward. None reports no success.
+        """`success` is the part that must get its full score, or the lowest reward that counts as a success. If it is
+        None, the verdict has no `success`.
 
         Raises OperatorError for a weight that is not a finite number, and for a `success` that is not a part's name.
         """
@@ -82,7 +86,8 @@ class Rubric:
         tasks: list[asyncio.Task[Score]] = []
         try:
             tasks.extend(
-                asyncio.create_task(_score(name, part, subject, response)) for name, part in self._parts.items()
+                asyncio.create_task(_score(name, part, subject, response, penalty=self._weights[name] < 0))
+                for name, part in self._parts.items()
             )
             return dict(zip(self._parts, await asyncio.gather(*tasks), strict=True))
         finally:
@@ -90,7 +95,7 @@ class Rubric:
                 task.cancel()
 
 
-async def _score(name: str, part: Part, subject: Any, response: Verification) -> Score:
+async def _score(name: str, part: Part, subject: Any, response: Verification, *, penalty: bool) -> Score:
     try:
         found = part(subject, response)
         if inspect.isawaitable(found):
@@ -99,12 +104,17 @@ async def _score(name: str, part: Part, subject: Any, response: Verification) ->
         raise
     except (RecursionError, MemoryError, OverflowError) as error:
         # The model's answer determines the size of the input. A failure would give the model a second attempt.
-        log.warning("part %r of the rubric raised %r: the answer scores 0", name, error)
-        return Score(0.0)
-    except Exception as error:
+        log.warning("part %r of the rubric raised %r: the answer scores %d", name, error, penalty)
+        return Score(float(penalty))
+    except (Exception, SystemExit) as error:
         log.exception("part %r of the rubric failed", name)
         detail = f"part {name!r} of the rubric raised {type(error).__name__}: {error}"
         raise Failure(FailureKind.SERVER_ERROR, detail) from error
+    if isinstance(found, Score) and not isinstance(found.fields, dict):
+        detail = f"part {name!r} of the rubric returned a Score with fields {found.fields!r:.100}; expected a dict"
+        raise Failure(FailureKind.SERVER_ERROR, detail)
+    if isinstance(found, Score) and penalty and found.as_penalty is not None:
+        found = Score(found.as_penalty, found.fields)
     score = found if isinstance(found, Score) else Score(found) if isinstance(found, bool | int | float) else None
     if score is None or not _is_number(score.value, allow_bool=True) or not 0 <= score.value <= 1:
         detail = f"part {name!r} of the rubric returned {found!r:.200}; expected a number from 0 to 1 or a boolean"
@@ -117,7 +127,7 @@ def _fields_of(scores: Mapping[str, Score]) -> Json:
     for name, score in scores.items():
         if taken := score.fields.keys() & (_OWN | fields.keys()):
             found = ", ".join(sorted(taken))
-            detail = f"part {name!r} of the rubric reports {found}, which is taken; give the field another name"
+            detail = f"part {name!r} of the rubric reports {found}, which is already in use; rename the field"
             raise Failure(FailureKind.SERVER_ERROR, detail)
         fields |= score.fields
     return fields
@@ -133,4 +143,4 @@ def _check_part(name: str, part: Any) -> None:
 def _is_number(value: Any, *, allow_bool: bool = False) -> bool:
     if isinstance(value, bool):
         return allow_bool
-    return isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MOST_REWARD
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) <= MAX_REWARD

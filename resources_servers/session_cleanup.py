@@ -17,7 +17,7 @@ TURN_WAIT_S = 5.0
 CLOSE_S = 30.0
 """How long an environment's `close` may take before it is cancelled."""
 MAX_PARALLEL = 256
-"""Most environments that are closed at the same time."""
+"""Maximum number of environments that are closed at the same time."""
 
 
 class Closable(Protocol):
@@ -40,19 +40,19 @@ class SessionCleanup:
     def begin(
         self, name: str, episode: Closable, turn: asyncio.Lock, wait_s: float = TURN_WAIT_S
     ) -> asyncio.Task[None]:
-        """End an episode when the call that holds its `turn` is done, or after `wait_s`. The task never fails."""
+        """Close an episode when the call that holds its `turn` is done, or after `wait_s`. The task never fails."""
         task = asyncio.create_task(self._end(name, episode, turn, wait_s))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
 
     async def settle(self, deadline_s: float) -> None:
-        """Wait until all have ended; cancel those that take longer than the deadline."""
+        """Wait until all cleanups are done; cancel those that exceed the deadline."""
         if not self._running:
             return
         _, left = await asyncio.wait(self._running, timeout=deadline_s)
         if left:
-            log.warning("%d episodes did not end within %g s and are abandoned", len(left), deadline_s)
+            log.warning("%d episodes did not close within %g s and are abandoned", len(left), deadline_s)
         for task in left:
             task.cancel()
 
@@ -87,7 +87,7 @@ async def _close_episode(name: str, episode: Closable) -> None:
     finally:
         closing.cancel()
     if not done:
-        log.error("closing session %s took longer than %g s and is abandoned", name, CLOSE_S)
+        log.error("session %s did not close within %g s and is abandoned", name, CLOSE_S)
     elif closing.cancelled():
         log.error("closing session %s failed: the environment cancelled its own close", name)
     elif error := closing.exception():

@@ -2,7 +2,7 @@
 
 The session id is sent in a cookie that is signed with the run's secret. A Rollyard agent chooses the id itself and
 sends it with `/seed_session` (SESSION_HEADER), so it can end a session even if the cookie never arrived. A close that
-arrives before its session is opened leaves a tombstone, so that the late `/seed_session` is rejected.
+arrives before its session is opened leaves a tombstone, so the late `/seed_session` is rejected.
 """
 
 from __future__ import annotations
@@ -87,7 +87,10 @@ class Sessions(Generic[T]):
         if name is not None:
             self._check_name(name)
         if len(self) >= self._limit:
-            detail = f"{len(self)} sessions are open; the limit is {self._limit} (max_sessions). Are they ever closed?"
+            detail = (
+                f"{len(self)} sessions are open; the limit is {self._limit} (max_sessions). Raise it, or check "
+                "that agents close their sessions"
+            )
             raise Failure(FailureKind.OVERLOADED, detail)
         session = OpenEpisode(
             name or secrets.token_hex(16), make(), time.monotonic(), turn_based, named=name is not None, owner=owner
@@ -103,8 +106,8 @@ class Sessions(Generic[T]):
                 result = await setup
         except BaseException as error:
             ended = session.id not in self._open
-            own = asyncio.current_task()
-            if isinstance(error, asyncio.CancelledError) and own is not None and own.cancelling():
+            task = asyncio.current_task()
+            if isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling():
                 self.end(session.id)
                 raise
             await self.close(session.id)
@@ -157,7 +160,9 @@ class Sessions(Generic[T]):
             await asyncio.wait({ending}, timeout=CLOSE_WAIT_S)
 
     async def close_for(self, call: RawRequest) -> None:
-        """End the session of the call's cookie or, without a cookie, of its agent's name, even before it is opened."""
+        """End the session of the call's cookie. Without a cookie, end the session that the agent named, even if it is
+        not open yet.
+        """
         name = call.header(SESSION_HEADER.encode())
         if name is None or COOKIE in (call.header(b"cookie") or ""):
             await self.close(self._session_id(call))
@@ -180,7 +185,7 @@ class Sessions(Generic[T]):
             await asyncio.sleep(min(self._idle_s / 4, 30.0))
             now = time.monotonic()
             for session in self.open_now:
-                # A running call counts as use, but no agent waits for one for twice the idle limit.
+                # A running call counts as use, but no agent waits as long as twice the idle limit for a call.
                 limit_s = self._idle_s * (2 if session.turn.locked() else 1)
                 if now - session.touched > limit_s:
                     log.warning("session %s was idle for more than %g s and is closed", session.id, limit_s)

@@ -8,13 +8,15 @@ import json
 import logging
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, TypeVar, get_type_hints
+from typing import Annotated, Any, TypeVar, get_type_hints
 
 import orjson
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model
+from pydantic import BaseModel, ConfigDict, Field, PydanticUserError, ValidationError, create_model
+from pydantic.fields import FieldInfo
 
 from rollyard.resources_servers.argument_checks import check_values, exact
-from rollyard.resources_servers.environment import BadTask, Environment, ToolResult
+from rollyard.resources_servers.environment import BadTask, Environment
+from rollyard.resources_servers.returned import tool_result
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import RESERVED_PATHS, Json
 
@@ -24,11 +26,12 @@ log = logging.getLogger(__name__)
 
 _MARK = "__rollyard_tool__"
 _MEMBERS = frozenset({*dir(Environment), *Environment.__annotations__, "task", "settings"})
-"""A tool with one of these names would replace it: the base class would call a tool `seed` for every episode."""
+"""A tool with one of these names would override the member: the base class would call a tool `seed` in every episode.
+"""
 
 
 class InvalidToolCall(ValueError):
-    """The model made an invalid tool call. The model reads the text; nothing was executed."""
+    """The model made an invalid tool call. The message is shown to the model; nothing was executed."""
 
 
 def tool(method: Method) -> Method:
@@ -58,12 +61,12 @@ class Tool:
         """Parse the model's JSON into keyword arguments. Raises InvalidToolCall with a message for the model."""
         body = body or b"{}"
         try:
-            # Pydantic accepts these for untyped parameters: NaN, half a surrogate pair, unlimited nesting.
+            # Pydantic accepts NaN, lone surrogates and unlimited nesting for untyped parameters.
             check_values(orjson.loads(body))
             parsed = self.arguments.model_validate_json(body)
         except ValidationError as error:
             first = error.errors(include_url=False, include_input=False)[0]
-            # For a union, pydantic adds the branch to the location. The names of validators mean nothing to a model.
+            # For a union, pydantic adds the branch to the location. A model cannot make sense of validator names.
             parts = [str(part) for part in first["loc"] if not str(part).startswith("function-")]
             location = ".".join(parts)[:200] or "the arguments"
             raise InvalidToolCall(self._explain(f"{location}: {first['msg'].removeprefix('Value error, ')}")) from error
@@ -74,7 +77,7 @@ class Tool:
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
         """Call the tool and return its result as JSON. Raises InvalidToolCall with a message for the model."""
         with as_invalid_tool_call(f"the call of {self.name}", sized=bool(arguments)):
-            return _as_json(await self.method(owner, **arguments))
+            return _as_json(tool_result(await self.method(owner, **arguments)))
 
     def schema(self) -> Json:
         """Return the tool as a Responses function tool, ready for `responses_create_params.tools`."""
@@ -103,8 +106,8 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
     """Convert errors that only the model can have caused into InvalidToolCall, so that they neither invalidate nor
     repeat the rollout.
 
-    These are BadTask and its Failure, because the row was valid when the session was opened, and, if the model chose
-    the size of the input (`sized`), an overflow, too deep recursion and a lack of memory.
+    These are BadTask and its Failure, because the row was valid when the session was opened. If the model chose the
+    size of the input (`sized`), they include OverflowError, RecursionError and MemoryError.
     """
     try:
         yield
@@ -117,19 +120,22 @@ def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
     except (OverflowError, RecursionError, MemoryError) as error:
         if not sized:
             raise
-        log.warning("%s raised %r; the model is told that it is too large", what, error)
+        log.warning("%s raised %r; it is reported to the model as too large", what, error)
         raise InvalidToolCall(f"{what} is too large: {type(error).__name__}") from error
 
 
 def tools_of(owner: type) -> dict[str, Tool]:
     """Return the tools of an Environment class by name, including inherited ones.
 
-    Raises TypeError for a sync method, a method without `self`, a name that the wire format or Environment uses, and a
-    parameter that JSON cannot name.
+    Raises TypeError for a synchronous method, a method without `self`, a name that the wire format or Environment uses,
+    and a parameter that a JSON object cannot contain, such as `*args`, or that JSON schema cannot describe.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
         if not getattr(method, _MARK, False):
+            if any(getattr(base.__dict__.get(name), _MARK, False) for base in owner.__mro__):
+                remedy = f"decorate it, too, or remove the tool with `{name} = None`"
+                raise TypeError(f"{owner.__name__}.{name} replaces a tool but is not decorated with @tool: {remedy}")
             continue
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
@@ -137,19 +143,22 @@ def tools_of(owner: type) -> dict[str, Tool]:
             raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} is part of the wire format")
         if name in _MEMBERS:
             raise TypeError(f"tool {owner.__name__}.{name} needs another name: every Environment has its own {name}")
-        found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
+        try:
+            found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
+            found[name].schema()
+        except (PydanticUserError, NameError) as error:
+            reason = str(error).partition("\n")[0]
+            raise TypeError(f"tool {owner.__name__}.{name}: its signature has no JSON schema: {reason}") from error
     return found
 
 
 def _as_json(result: Any) -> bytes:
-    if isinstance(result, ToolResult):
-        result = result.json
     try:
         return orjson.dumps(result)
-    except TypeError:  # the standard library supports integers beyond 64 bits, half a surrogate pair and deep nesting
+    except TypeError:  # the standard library supports integers beyond 64 bits, lone surrogates and deep nesting
         try:
             return json.dumps(result).encode()
-        except ValueError as error:  # the integer has more digits than Python converts
+        except ValueError as error:  # the integer has more digits than Python converts to a string
             raise OverflowError(str(error)) from error
 
 
@@ -167,9 +176,15 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             kind = parameter.kind.description
             raise TypeError(
-                f"tool {name}: {parameter} is {kind}, which a JSON object cannot name; use plain parameters"
+                f"tool {name}: {parameter} is {kind}, which a JSON object cannot contain; use plain parameters"
             )
+        hint, description = hints.get(parameter.name, Any), None
         default = ... if parameter.default is parameter.empty else parameter.default
-        # With an alias any name works. As a field name, `_x` would be private and `schema` a pydantic method.
-        fields[f"p{number}"] = (exact(hints.get(parameter.name, Any)), Field(default, alias=parameter.name))
+        if isinstance(default, FieldInfo):  # `count: int = Field(3, ge=1)`
+            hint = Annotated[(hint, *default.metadata)] if default.metadata else hint
+            description = default.description
+            default = ... if default.is_required() else default.get_default(call_default_factory=True)
+        # An alias can be any name. As a field name, `_x` would be private, and `schema` would shadow a pydantic method.
+        stated: dict[str, Any] = {} if description is None else {"description": description}
+        fields[f"p{number}"] = (exact(hint), Field(default, alias=parameter.name, **stated))
     return create_model(f"{name}_arguments", __config__=ConfigDict(extra="forbid", allow_inf_nan=False), **fields)

@@ -1,4 +1,4 @@
-"""The base class of model servers, which serve a model through OpenAI's API.
+"""Defines the base class of model servers, which serve a model through OpenAI's APIs.
 
     class Echo(ModelServer[EchoSettings]):
         async def responses(self, request: Json, call: Call) -> Json: ...
@@ -6,11 +6,11 @@
     server = Echo
 
 The type argument is the settings class; the settings are in `self.settings`.
-You must write `responses`: it takes a Responses create request and returns a complete Response object (plain dicts).
-You may write `chat` (by default Chat Completions requests are converted to `responses` and back), `models`, and, if the
-model streams, `stream_responses` and `stream_chat` (by default the finished response is sent as a stream).
-The base class provides the routes, both APIs, and errors as problem documents.
-If the caller disconnects, your coroutine is cancelled or your stream closed, so that an engine behind it can abort.
+You must define `responses`: it takes a Responses create request and returns a complete Response object (plain dicts).
+You may define `chat` (by default, Chat Completions requests are converted for `responses` and the results back),
+`models`, and, if the model streams, `stream_responses` and `stream_chat` (by default, the finished response is sent as
+a stream). The base class provides the routes of both APIs and returns errors as problem documents. If the caller
+disconnects, your coroutine is cancelled or your stream is closed, so that an engine behind it can abort the request.
 """
 
 from __future__ import annotations
@@ -36,8 +36,6 @@ S = TypeVar("S", bound=ServerSettings)
 
 
 class ModelServer(Server, Generic[S]):
-    """Base of every model server."""
-
     settings: S
 
     def __init_subclass__(cls, **options: Any) -> None:
@@ -53,9 +51,9 @@ class ModelServer(Server, Generic[S]):
         self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
 
     async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
-        """Return the complete Response object for a create request without `stream` fields; subclasses define this.
+        """Return the complete Response object for a create request, which has no `stream` fields. Subclasses define it.
 
-        Return bytes or a RawResponse to pass a response through unchanged.
+        To pass on a response unchanged, return bytes or a RawResponse.
         """
         raise NotImplementedError
 
@@ -85,7 +83,7 @@ class ModelServer(Server, Generic[S]):
         return _streamed(answer, lambda completion: chunks.chat_chunks(completion, with_usage))
 
     async def __serve_responses(self, call: RawRequest) -> bytes | RawResponse:
-        """OpenAI Responses: create. With `"stream": true` the answer is a stream of events."""
+        """OpenAI Responses: create. With `"stream": true`, the response is a stream of events."""
         request = call.json()
         check_responses_request(request)
         if request.get("stream"):
@@ -93,7 +91,7 @@ class ModelServer(Server, Generic[S]):
         return _encoded(await self.responses(_without_stream(request), call))
 
     async def __serve_chat(self, call: RawRequest) -> bytes | RawResponse:
-        """OpenAI Chat Completions: create. With `"stream": true` the answer is a stream of chunks."""
+        """OpenAI Chat Completions: create. With `"stream": true`, the response is a stream of chunks."""
         request = call.json()
         check_chat_request(request)
         if request.get("stream"):
@@ -101,7 +99,7 @@ class ModelServer(Server, Generic[S]):
         return _encoded(await self.chat(_without_stream(request), call))
 
     async def __list_models(self) -> Json:
-        """The models served here, in OpenAI's list format."""
+        """Return the models of this server in OpenAI's list format."""
         return {"object": "list", "data": [self.__entry(name) for name in self.models()]}
 
     async def __retrieve_model(self, name: str) -> Json:

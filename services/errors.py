@@ -1,11 +1,11 @@
-"""The exceptions of this stack, by cause.
+"""Rollyard's exceptions, grouped by cause.
 
     RollyardError
     ├── OperatorError   a wrong command line or config: one line of output, exit status 2
     ├── RunError        the command cannot continue (no head, full disk, too many failures): exit status 1
     └── Failure         an error of a server or a host: a Problem that is forwarded unchanged and recorded
 
-A mistake of the *model*, such as an invalid tool call, is not an exception: the model receives it as a tool result.
+A mistake of the *model*, such as an invalid tool call, raises no exception: the model receives it as a tool result.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ class FailureKind(StrEnum):
     UNAUTHORIZED = "unauthorized"
     """The run token is missing or wrong."""
     FORBIDDEN = "forbidden"
-    """The run has no token, and the caller is another user of the host, a web page, or uses an unknown host name."""
+    """The run has no token, and the request comes from another user or a web page, or uses an unknown host name."""
     UNKNOWN_SERVER = "unknown_server"
     """The run has no server with that name."""
     WRONG_RUN = "wrong_run"
-    """The server at the address belongs to another run or is a foreign server."""
+    """The server at the address belongs to another run, or is not a Rollyard server."""
     SESSION_LOST = "session_lost"
     """The environment does not have the session: it restarted, or the session exceeded its idle timeout."""
     UNREACHABLE = "unreachable"
@@ -92,8 +92,12 @@ _TERMINAL = frozenset(
 )
 
 
+MAX_DETAIL = 10_000
+"""Most characters of a failure's detail."""
+
+
 class RollyardError(Exception):
-    """Base class of all exceptions of this stack."""
+    """Base class of all Rollyard exceptions."""
 
 
 EXIT_OPERATOR = 2
@@ -101,15 +105,15 @@ EXIT_OPERATOR = 2
 
 
 class OperatorError(RollyardError):
-    """The command line or a config is wrong. The message states what was found, what was expected, what to do."""
+    """The command line or a config is wrong. The message states what was found, what was expected and what to do."""
 
 
 class RunError(RollyardError):
-    """The command was valid but cannot continue. The message states why and where to look."""
+    """The command is valid but cannot continue. The message states why, and where to look."""
 
 
 class Failure(RollyardError):
-    """A failure with its kind and the server where it originated. It is sent as a Problem and recorded as a row."""
+    """A failure with its kind and the server where it originated, sent as a Problem and recorded as a FailureRow."""
 
     def __init__(
         self,
@@ -122,6 +126,10 @@ class Failure(RollyardError):
         instance: str = "",
         code: str = "",
     ) -> None:
+        # It may quote a model: halves of surrogate pairs cannot be sent, and megabytes must not be recorded.
+        detail = detail.encode("utf-8", "replace").decode()
+        if len(detail) > MAX_DETAIL:
+            detail = f"{detail[:MAX_DETAIL]}... ({len(detail)} characters)"
         super().__init__(f"{kind}: {detail}")
         self.problem = Problem(
             type=f"urn:rollyard:{kind}",
@@ -144,7 +152,7 @@ class Failure(RollyardError):
 
     @property
     def kind(self) -> FailureKind:
-        """The kind in the problem's type; a problem of another stack counts as a server error."""
+        """The kind given by the problem's type. A problem from another stack counts as a server error."""
         name = self.problem.type.removeprefix("urn:rollyard:")
         return FailureKind(name) if name in FailureKind.__members__.values() else FailureKind.SERVER_ERROR
 

@@ -1,7 +1,7 @@
 """Types of the JSON objects of a rollout: dataset row, run request, conversation, tokens, rollout row.
 
-They describe plain dicts and have no run-time cost. Every object may have further keys: the environment's own, or those
-of another stack. Only `Required` keys are guaranteed. Data from a model or the network is validated where it is read,
+They describe plain dicts and have no run-time cost. Every object may have additional keys, from its environment or from
+another stack. Only `Required` keys are guaranteed. Data from a model or the network is validated where it is read,
 not here. `pydantic.TypeAdapter(RolloutRow).validate_python(row)` validates a row of a file.
 """
 
@@ -120,15 +120,15 @@ class TokenHistory(TypedDict, total=False):
 
 
 class TokenTrail(TypedDict, total=False):
-    """How consistent the recorded tokens of an episode are."""
+    """Summary of the prefix mismatches in an episode's recorded tokens."""
 
     turns: Required[int]
-    """Number of model calls with tokens, except the first."""
+    """Number of model calls with recorded tokens, not counting the first."""
     breaks: Required[int]
-    """Number of these turns that start a new segment."""
+    """Number of these calls that start a new segment."""
     segments: Required[int]
     constrained: list[str]
-    """Constraints under which at least one of the turns was sampled."""
+    """Constraints that applied to at least one turn."""
 
 
 # --- conversation ---------------------------------------------------------------------------------------------------
@@ -172,7 +172,7 @@ class Usage(TypedDict, total=False):
 
 
 class Response(TypedDict, total=False):
-    """An OpenAI Response. In a rollout: the episode's last one, with the items of all in order."""
+    """An OpenAI Response. In a rollout: the episode's last one, with the items of all responses in order."""
 
     output: Required[list[ResponseItem]]
     id: str
@@ -184,7 +184,7 @@ class Response(TypedDict, total=False):
     incomplete_details: dict[str, Any] | None
     """Contains `reason`: `max_output_tokens` or `content_filter`."""
     finish_reason: str
-    """Rollyard's extension for `unreadable_call`, which the Responses API cannot express."""
+    """Rollyard extension that reports `unreadable_call`, which the Responses API cannot express."""
     model: str
     usage: Usage | None
     background: bool | None
@@ -228,7 +228,7 @@ class _RolloutIndex(TypedDict, total=False):
     _ng_task_index: int
     """Index of the input row from 0, without blank lines."""
     _ng_rollout_index: int
-    """Index of the repeat of the task, from 0."""
+    """Index of this repeat of the task, from 0."""
 
 
 class DatasetRow(TypedDict):
@@ -237,7 +237,7 @@ class DatasetRow(TypedDict):
     responses_create_params: CreateParams
     agent_ref: NotRequired[AgentRef | None]
     dataset_name: NotRequired[str]
-    """The dataset of a mixture to which the row belongs."""
+    """In a mixture, the dataset to which the row belongs."""
 
 
 class RunRequest(DatasetRow, _RolloutIndex):
@@ -248,7 +248,7 @@ class RunRequest(DatasetRow, _RolloutIndex):
 
 
 class EpisodeTimings(TypedDict, total=False):
-    """Seconds of wall time by stage (each summed over the episode), and counts."""
+    """Wall time of each stage in seconds, summed over the episode, and counts."""
 
     seed_s: float
     model_s: float
@@ -264,7 +264,7 @@ class PlayedEpisode(TypedDict):
     """What an agent adds to the row before the environment verifies it."""
 
     responses_create_params: CreateParams
-    """The first request to the model, including the items that the environment appended at its seed."""
+    """The first request to the model, including the items that the environment returned from `/seed_session`."""
     response: Response
     token_trail: NotRequired[TokenTrail]
     """Present if tokens were recorded."""
@@ -283,7 +283,7 @@ class PlayedEpisode(TypedDict):
 
 
 class RolloutKeys(_RolloutIndex, total=False):
-    """Keys that the collector writes, always except for `_ng_code`. It overwrites existing values of these keys."""
+    """Keys that the collector writes, overwriting existing values. All except `_ng_code` are always present."""
 
     _ng_attempt_index: int
     """Number of earlier failed attempts of this rollout, including those of earlier commands."""
@@ -310,10 +310,10 @@ class RolloutRow(RolloutKeys, total=False):
     finish_reason: FinishReason | str
     """Why the episode ended; absent in rows of NeMo Gym's agents."""
     truncated: bool
-    """A limit ended the episode, not the model and not the environment."""
+    """True if a limit ended the episode, rather than the model or the environment."""
     timings: EpisodeTimings
     token_trail: TokenTrail
     mask_sample: bool
     """NeMo Gym's flag for a rollout that is excluded from all means."""
     failure_kind: str
-    """Reason for masking, on rows of other stacks."""
+    """Reason for masking; only in rows from other stacks."""

@@ -1,4 +1,4 @@
-"""Records of a run's processes: how a server is launched, registers, sends heartbeats, and is found. Frozen."""
+"""Records that the processes of a run exchange: launch, registration, heartbeat, server directory. All are frozen."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rollyard.services.types import Json, Record
 
 
 class AccessRules(Record):
-    """Who may call the servers of a run without a token, in addition to its own user and root."""
+    """Who may call the servers of a run that has no token, in addition to its own user and root."""
 
     other_users: bool = False
-    """Whether all users of the host may call them."""
+    """Whether any user of the host may call them."""
     hosts: tuple[str, ...] = ()
-    """Further host names of the servers, such as those of a proxy."""
+    """Additional host names of the servers, such as those of a proxy."""
 
 
 class Keys(Record):
@@ -44,13 +44,13 @@ class Launch(Record):
     keys: Keys
     head_url: str
     parent_pid: int
-    """This process ends when that process dies; 0 if that is on another host."""
+    """The server exits when this process dies. 0 if it runs on another host."""
     advertise: str | None = None
-    """Host name under which others reach this host, if it is not the bound address."""
+    """Host name by which other hosts reach this host, if it differs from the bound address."""
     log_folder: str | None = None
-    """Folder of the run's logs; it may not exist on another host."""
+    """The run's log folder. It may not exist on other hosts."""
     check_only: bool = False
-    """Create the server, check for problems that would stop its start, and exit."""
+    """Create the server, check for problems that would prevent it from starting, and exit."""
 
 
 class ServerCode(Record):
@@ -65,12 +65,12 @@ class ServerCode(Record):
 
 
 class CodeSources(Record):
-    """Where the files of a `ServerCode` are on the server's host."""
+    """Locations of the files of a `ServerCode` on the server's host."""
 
     paths: dict[str, str]
     """Name in `ServerCode.files` -> absolute path."""
     folders: dict[str, str]
-    """Folders in which all code files are included: name, used as prefix of the file names -> absolute path."""
+    """Folders whose code files are all included: name (the prefix of their file names) -> absolute path."""
 
 
 class Registration(Record):
@@ -107,7 +107,7 @@ class ServerInstance(Record):
     server_type: str
     """The family."""
     name: str
-    """The implementation, as in NeMo Gym's listing; other servers use `server_name`."""
+    """The implementation, as in NeMo Gym's listing. Other servers refer to this one by `server_name`."""
     server_name: str
     dir_path: str
     entrypoint: str
@@ -124,12 +124,12 @@ class ServerInstance(Record):
     ready: bool
     requests: int
     requests_per_s: float = 0.0
-    """Mean of the last ten seconds."""
+    """Mean over the last ten seconds."""
     in_flight: int
     sessions: int
     restarts: int
     phase: str = ""
-    """The startup phase, or what it is recovering."""
+    """The startup phase, or the recovery in progress."""
     changed_files: list[str] = Field(default_factory=list)
     """Files of its code that have changed on disk since it loaded them, with names as in `ServerCode.files`."""
 
@@ -143,13 +143,13 @@ class Directory(Record):
     quiet: dict[str, list[str]] = Field(default_factory=dict)
     """Server name -> base URLs of instances with late heartbeats, which may be busy. Their sessions continue."""
     instances: list[str] = Field(default_factory=list)
-    """Every registered instance in any state, until its process ends."""
+    """Every registered instance, in any state, until its process ends."""
     families: dict[str, str]
     """Server name -> family."""
     start_timeouts_s: dict[str, float] = Field(default_factory=dict)
     """Server name -> its start timeout, if set. Callers wait that long for it."""
     settings: Json
-    """Every server's settings without addresses and secrets, which are part of a collection's identity."""
+    """Every server's settings, without addresses and secrets. They are part of a collection's identity."""
     references: dict[str, list[str]] = Field(default_factory=dict)
     """Server name -> the servers that its settings refer to."""
     code: dict[str, str] = Field(default_factory=dict)

@@ -9,14 +9,14 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, computed_field, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, computed_field, model_validator
 
 Json = dict[str, Any]
 """A JSON object as orjson parses it."""
 
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace")
-"""Training fields of the last item of a model call: three from NeMo Gym, and the origin of the tokens."""
+"""Training fields of the last item of a model call: NeMo Gym's three, and Rollyard's origin of the tokens."""
 
 RESERVED_PATHS = frozenset(
     {
@@ -33,11 +33,11 @@ RESERVED_PATHS = frozenset(
         "openapi.json",
     }
 )
-"""Paths of an environment that the model must not call, and that are not allowed as names of tools."""
+"""Paths of an environment that the model must not call, so no tool may have one of these names."""
 
 
 class Record(BaseModel):
-    """Base of models that are written or sent: frozen, and unknown fields are errors."""
+    """Base class of models that are written or sent. They are frozen, and unknown fields are errors."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -65,8 +65,8 @@ class Problem(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _without_message(cls, read: Any) -> Any:
-        return {key: value for key, value in read.items() if key != "message"} if isinstance(read, dict) else read
+    def _without_message(cls, data: Any) -> Any:
+        return {key: value for key, value in data.items() if key != "message"} if isinstance(data, dict) else data
 
     @computed_field
     def message(self) -> str:
@@ -94,7 +94,7 @@ class FinishReason(StrEnum):
     TRUNCATED = "truncated"
     """The environment truncated the episode (Gymnasium's `truncated`)."""
     MAX_STEPS = "max_steps"
-    """The agent's own limit on tool calls or turns."""
+    """The episode reached the agent's own limit on tool calls or turns."""
     LENGTH = "length"
     """The token limit truncated the model's output before it called a tool."""
     CONTENT_FILTER = "content_filter"
@@ -120,8 +120,34 @@ _TRUNCATING = (
 )
 
 
-MOST_REWARD = 1e60
-"""Largest magnitude of a reward. Above it, squares and sums of rewards would not be finite."""
+MAX_REWARD = 1e60
+"""Maximum magnitude of a reward. Squares and sums of larger rewards would not be finite."""
+
+
+RECORDED_KEYS = frozenset(
+    {
+        "responses_create_params",
+        "response",
+        "finish_reason",
+        "truncated",
+        "timings",
+        "token_trail",
+        "agent_ref",
+    }
+)
+"""Keys of a rollout row that the agent and the collector write, besides all that begin with `_ng_`."""
+
+
+def is_recorded(name: str) -> bool:
+    """Return True for a key of the rollout row that is not the environment's to report."""
+    return name in RECORDED_KEYS or name.startswith("_ng_")
+
+
+def _refuse_bool_and_text(value: Any) -> Any:
+    # By name: numpy's booleans are not a subclass of bool and would be converted as well.
+    if isinstance(value, str | bytes) or type(value).__name__.startswith("bool"):
+        raise ValueError("expected a number")
+    return value
 
 
 class Verdict(BaseModel):
@@ -129,15 +155,22 @@ class Verdict(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    reward: float = Field(ge=-MOST_REWARD, le=MOST_REWARD, allow_inf_nan=False)
+    reward: Annotated[float, BeforeValidator(_refuse_bool_and_text)] = Field(
+        ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False
+    )
     success: bool | None = None
     """Whether the task was solved. None, and not on the row, if the environment does not define success."""
     reward_components: dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None = None
-    """The parts of the reward by name. None, and not on the row, if it has none."""
+    """The parts of the reward by name. None, and not on the row, if the reward has no parts."""
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
+        for name in filter(is_recorded, cls.model_fields):
+            raise TypeError(f"{cls.__name__} has the field {name}, which the rollout has: use another name")
 
 
 class FailureRow(Record):
-    """One failed attempt, a line of `X_failures.jsonl`. It deliberately has no reward."""
+    """A failed attempt: one line of `X_failures.jsonl`. It deliberately has no reward."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", serialize_by_alias=True, validate_by_name=True)
 

@@ -8,8 +8,8 @@ from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode
 from rollyard.services.types import FinishReason
 
-MOST_STEPS = 256
-"""An unbounded episode would end in a rollout timeout, which is a failure, so the model would get a second attempt."""
+DEFAULT_MAX_STEPS = 256
+"""Not unbounded: an endless episode would time out, which is a failure, so the model would get another attempt."""
 
 
 class SimpleAgentSettings(AgentSettings):
@@ -27,7 +27,7 @@ class SimpleAgent(Agent[SimpleAgentSettings]):
                 return turn.ending
             for call in turn.calls:
                 await episode.call(call)
-            if episode.timings.model_calls >= (self.settings.max_steps or MOST_STEPS):
+            if episode.timings.model_calls >= (self.settings.max_steps or DEFAULT_MAX_STEPS):
                 return FinishReason.MAX_STEPS
 
 

@@ -57,7 +57,7 @@ class TurnEpisode(Episode):
         """Open the session with `/reset`; the first observation is the last message of the model's first request."""
         started = self._state.enter("seed", self._environment.server)
         body = await self._environment.post("/reset", row, self._tool_timeout_s)
-        self.timings.add("seed", self._state.ended("seed", started))
+        self.timings.add("seed", self._state.finish("seed", started))
         self._row = orjson.loads(row)
         opened = self._read(body, "/reset")
         if info := {key: value for key, value in opened["info"].items() if key != "supports_explicit_close"}:
@@ -72,7 +72,7 @@ class TurnEpisode(Episode):
         """Send one model response; append the environment's observation unless the episode is over."""
         started = self._state.enter("tool", self._environment.server)
         body = await self._environment.post("/step", self._step_body(response), self._tool_timeout_s)
-        self.timings.add("tool", self._state.ended("tool", started))
+        self.timings.add("tool", self._state.finish("tool", started))
         self.timings.tool_calls += 1
         answer = self._read(body, "/step")
         check_reward(answer, "/step", self._environment.server)
@@ -103,11 +103,13 @@ class TurnEpisode(Episode):
         """Return the resources server's verdict; the sum of the step rewards if it has no /verify."""
         if not self._sum_steps:
             started = self._state.enter("verify", self._environment.server)
-            answer = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
-            problem = answer.headers.get("content-type", "").startswith(PROBLEM_TYPE)
-            if problem or answer.status not in _ABSENT:
-                self.timings.add("verify", self._state.ended("verify", started))
-                verdict = read_answer(raise_for_status(answer, self._environment.server).body, self._environment.server)
+            response = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
+            problem = response.headers.get("content-type", "").startswith(PROBLEM_TYPE)
+            if problem or response.status not in _ABSENT:
+                self.timings.add("verify", self._state.finish("verify", started))
+                verdict = read_answer(
+                    raise_for_status(response, self._environment.server).body, self._environment.server
+                )
                 self.closed = "response" not in verdict
                 return verdict
         return {"reward": sum(self._rewards)}

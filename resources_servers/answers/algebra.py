@@ -15,7 +15,7 @@ from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.quantity import quantity
 
 TINY = 1e-9
-"""Smaller numbers are compared by their relative difference, with the same tolerance."""
+"""Below this absolute value, numbers are compared by their relative difference, with the same tolerance."""
 _SLASHED = re.compile(r"(?<![\w.}^_/])(\d+)/(\d+)(?=\s*(?:\\(?!frac|times|cdot)|[a-zA-Z]))")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _APPLIED_PI = re.compile(r"\\pi\s*\(")
@@ -35,7 +35,7 @@ def compare_symbolically(gold: str, answer: str, problem: str = "") -> Compariso
         return Comparison(equal=False, reason=str(refused))
     for one, other in found.steps:
         if not _equal(read(one), read(other), 6, 15):
-            return Comparison(equal=False, reason="the answer says that different numbers are equal")
+            return Comparison(equal=False, reason="the answer equates different numbers")
     for one, other in found.nearly:
         decimal, exact = quantity(other), (*read(one), None)[0]
         if (
@@ -44,10 +44,10 @@ def compare_symbolically(gold: str, answer: str, problem: str = "") -> Compariso
             or not getattr(exact, "is_number", False)
             or not is_near(float(exact), decimal)
         ):
-            return Comparison(equal=False, reason="the answer rounds a number to another one")
+            return Comparison(equal=False, reason="an approximation in the answer is wrong")
     if (decided := compared(found)) is not None and decided.equal:
         return decided
-    gold, answer = _ordered_alike(found.gold, found.answer)
+    gold, answer = _with_same_parentheses(found.gold, found.answer)
     if (same := _compared(gold, answer)).equal or (rewritten := _SLASHED.sub(r"\\frac{\1}{\2}", answer)) == answer:
         return same
     return _compared(gold, rewritten)  # `1/2x` can mean x/2 or 1/(2x)
@@ -56,27 +56,27 @@ def compare_symbolically(gold: str, answer: str, problem: str = "") -> Compariso
 def _compared(gold: str, answer: str) -> Comparison:
     golds, answers = read(gold), read(answer)
     if not answers:
-        return Comparison(equal=False, reason="the answer is not mathematics that can be read")
-    if not _equal(golds, answers, 6, 15) or _tiny_and_unlike(golds[0], answers[0]):
+        return Comparison(equal=False, reason="the answer cannot be parsed as mathematics")
+    if not _equal(golds, answers, 6, 15) or _tiny_and_different(golds[0], answers[0]):
         return Comparison(equal=False, reason="not equal")
     exact = "." not in gold + answer or _equal(golds, answers, 12, 30)
     return Comparison(equal=True, exact=exact, reason="equal" if exact else f"equal to {DECIMALS} decimals")
 
 
 def check_gold(gold: str) -> Comparison:
-    """Parse a gold answer and compare it with a number, to find out whether the gold answer itself is too expensive."""
+    """Compare a gold answer with a number, to find out whether the gold answer alone is already too expensive."""
     return _compared(claim(gold, gold).gold, "12345678")
 
 
 def silence_math_verify() -> None:
-    """Stop math-verify from logging the texts that it parses. For the process that calls `compare_symbolically`."""
+    """Stop math-verify from logging the texts that it parses. Call it in the process that compares."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
 
 
-def _ordered_alike(gold: str, answer: str) -> tuple[str, str]:
-    """Give both the same parentheses: math-verify reads a pair without them as an unordered set, a list in them as a
-    pair.
+def _with_same_parentheses(gold: str, answer: str) -> tuple[str, str]:
+    """Put both in parentheses or neither: math-verify reads a pair without parentheses as an unordered set, and a list
+    in parentheses as a pair.
     """
     gold, answer = normalized(gold), normalized(answer)
     if "," in gold and "," in answer and not _RELATION.search(gold + answer):
@@ -89,13 +89,13 @@ def _ordered_alike(gold: str, answer: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def read(text: str) -> tuple[Any, ...]:
-    """Parse `text` with math-verify: sympy expressions, followed by the text itself; empty if it is not parsable."""
+    """Parse `text` with math-verify. Returns sympy expressions followed by the text itself; empty if parsing fails."""
     from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
 
     text = _TIMES_GROUP.sub(r"\\cdot (", _APPLIED_PI.sub(r"\\pi \\cdot (", text))
     if _TRIGONOMETRY.search(text):
         text = _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
-    # Workers limit CPU time. The library's limits are on wall time and would make verdicts depend on the load.
+    # Workers limit the CPU time. The library's limits apply to wall time, so verdicts would depend on the load.
     found = parse(f"\\boxed{{{text}}}", extraction_config=[LatexExtractionConfig()], parsing_timeout=None)
     return tuple(_joined(_with_one_i(part), text) for part in found)
 
@@ -118,20 +118,16 @@ def _with_one_i(expression: Any) -> Any:
     symbols = getattr(expression, "free_symbols", ())
     if not any(symbol.name == "i" for symbol in symbols):
         return expression
-    known = {old: I if old.name == "i" else Symbol(old.name, real=True) for old in symbols}
+    replacements = {old: I if old.name == "i" else Symbol(old.name, real=True) for old in symbols}
     try:
         if isinstance(expression, Eq):  # otherwise `2i = i + i` would evaluate to True
-            return Eq(expression.lhs.subs(known), expression.rhs.subs(known), evaluate=False)
-        return expression.subs(known)
-    except (
-        TypeError,
-        ValueError,
-        AttributeError,
-    ):  # x < i has no meaning; it is a wrong answer, not a failure to verify
+            return Eq(expression.lhs.subs(replacements), expression.rhs.subs(replacements), evaluate=False)
+        return expression.subs(replacements)
+    except (TypeError, ValueError, AttributeError):  # `x < i` is undefined: a wrong answer, not a verification failure
         return expression
 
 
-def _tiny_and_unlike(gold: Any, answer: Any) -> bool:
+def _tiny_and_different(gold: Any, answer: Any) -> bool:
     """Return whether the numbers differ but are so small that math-verify would ignore their difference."""
     from sympy import Expr
 

@@ -1,6 +1,6 @@
 r"""Removes text around an answer that is not part of it: `x =`, `The answer is`, `\pmod{23}`, `\{x \mid ...\}`.
 
-A left side must be a name, or what the problem asks for: `x = 7` is 7, `-x = 7` and `x^2 = 7` are not.
+A left-hand side is removed only if it is a name or the requested quantity: `x = 7` means 7; `-x = 7`, `x^2 = 7` do not.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import re
 
 from rollyard.resources_servers.answers.latex import normalized, plain_spelling, without_spaces
 from rollyard.resources_servers.answers.problem_statement import Problem
-from rollyard.resources_servers.answers.requested_value import is_asked, residue
+from rollyard.resources_servers.answers.requested_value import is_requested, residue
 from rollyard.resources_servers.answers.vocabulary import changes_numbers
 
 _GREEK = (
@@ -42,7 +42,7 @@ _ANNOUNCED = re.compile(
     r"(?:\\text\s*\{)?\s*(?P<before>[a-zA-Z ]*?)"
     r"(?:\b(?:is|are|equals|equal to)\b(?! the answer)|\b[aA]nswer\b(?: is| are)?|:)\s*:?\s*\}?\s*(?=.*[\w\\])"
 )
-_BUILT = re.compile(r"\\\{ *[a-zA-Z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|\\vert|:|\|) *(.+)\\\}")
+_SET_BUILDER = re.compile(r"\\\{ *[a-zA-Z] *(?:\\in *\\mathbb *\{?R\}? *)?(?:\\mid|\\vert|:|\|) *(.+)\\\}")
 _REMARK = re.compile(
     r"\s*\(\s*(?:\\approx|\\text\s*\{\s*(?:about|approximately|approx\.?)\s*\}|about|approximately)\s*([^()]*)\)$"
 )
@@ -50,15 +50,15 @@ _CONCLUSION = re.compile(
     r"^(?:.*\\(?:implies|Rightarrow|Longrightarrow|iff)(?![a-zA-Z])|\\therefore(?![a-zA-Z])"
     r"|(?:\\text\s*\{\s*)?(?:[tT]herefore|[tT]hus|[hH]ence|[sS]o)(?![a-zA-Z]),?\s*\}?)\s*(?=\S)"
 )
-_PROVEN = re.compile(r"(?:\s|\\checkmark|\\blacksquare|\\square|✓|✔|✅)+$")
+_END_MARK = re.compile(r"(?:\s|\\checkmark|\\blacksquare|\\square|✓|✔|✅)+$")
 _UNIT_IN_BRACKETS = re.compile(r"(?<=[\w}]) *\( *([a-zA-Z]{3,}(?: [a-zA-Z]+)*) *\)$")
 _LABELLED = re.compile(r"\\text\s*\{\s*([a-zA-Z]\s*=\s*-?[\d./]+)\s*\}")
 _EMPHASIS = re.compile(r"\\(?:underline|uline|emph|textup|texttt|mathtt|mathnormal|boxed|fbox)\s*\{(.*)\}")
 
 
 def without_wrapping(text: str) -> str:
-    """Return `text` without an announcement; for a set that is defined by a condition, return the condition."""
-    text = _CONCLUSION.sub("", _PROVEN.sub("", normalized(text)))
+    """Return `text` without an announcement such as `The answer is`; for a set-builder expression, its condition."""
+    text = _CONCLUSION.sub("", _END_MARK.sub("", normalized(text)))
     if emphasized := _EMPHASIS.fullmatch(text):
         text = normalized(emphasized[1])
     text = _LABELLED.sub(r"\1", text)
@@ -68,8 +68,8 @@ def without_wrapping(text: str) -> str:
         text = text[announced.end() :]
         if announced.group().count("{") > announced.group().count("}"):
             text = re.sub(r"\s*\}", "", text, count=1)
-    if built := _BUILT.fullmatch(text):
-        text = built[1].strip()
+    if set_builder := _SET_BUILDER.fullmatch(text):
+        text = set_builder[1].strip()
     return _REMARK.sub(r" \\approx \1", text)
 
 
@@ -85,7 +85,7 @@ def is_name(text: str, problem: Problem) -> bool:
     if len(text) > _LONGEST:
         return False
     bare = plain_spelling(text)
-    if not bare or is_asked(text, problem):
+    if not bare or is_requested(text, problem):
         return bool(bare)
     if (names := _TUPLE.fullmatch(text)) is not None:
         return _in_order(without_spaces(names[1]).split(","), problem)

@@ -1,4 +1,4 @@
-"""Parses numbers with a base: `52_8`, `(52)_{\\text{eight}}`, `52 \\text{ base } 8`."""
+"""Parses numbers with an explicit base: `52_8`, `(52)_{\\text{eight}}`, `52 \\text{ base } 8`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def based(text: str) -> tuple[str, int] | None:
 
 
 def in_base_ten(text: str) -> str:
-    """Convert a number with a base to decimal; return any other text unchanged."""
+    """Convert a number with an explicit base to decimal; return any other text unchanged."""
     number = based(text)
     try:
         return str(int(*number)) if number and 2 <= number[1] <= 36 else text

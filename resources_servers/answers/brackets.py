@@ -9,7 +9,7 @@ from rollyard.resources_servers.answers.latex import normalized
 _SIGNS = re.compile(r"^\s*--\s*\d|^-?[\d.,]+\s*'+$|=\s*-?[\d.,]+\s*'+$")
 """`--7` and `7'` are not accepted as 7."""
 DEEPEST = 10
-"""Deepest nesting of brackets; each level doubles the parser's time."""
+"""Maximum nesting depth of brackets; each level doubles the parser's time."""
 
 
 def bracket_error(answer: str) -> str | None:
@@ -19,10 +19,10 @@ def bracket_error(answer: str) -> str | None:
         depth += (character in "([{") - (character in ")]}")
         deepest = max(deepest, depth)
     if depth:
-        return "its brackets are not balanced"
+        return "the brackets are not balanced"
     if _SIGNS.search(answer):
-        return "a number with a sign that says nothing of it"
-    return f"its brackets are nested {deepest} deep, over {DEEPEST}" if deepest > DEEPEST else None
+        return "a number has a stray sign: a double minus or an apostrophe"
+    return f"the brackets are nested {deepest} deep; the limit is {DEEPEST}" if deepest > DEEPEST else None
 
 
 def half_open(text: str) -> bool:
@@ -35,8 +35,8 @@ def brackets(text: str) -> str:
     """Return the bracket that encloses the whole `text`: `(`, `[`, `{`, or an empty string."""
     text = normalized(text).replace(r"\{", "⟨").replace(r"\}", "⟩")
     depth = 0
-    for place, character in enumerate(text):
+    for position, character in enumerate(text):
         depth += (character in "([⟨") - (character in ")]⟩")
-        if depth <= 0 and place < len(text) - 1:
+        if depth <= 0 and position < len(text) - 1:
             return ""
     return {"(": "(", "[": "[", "⟨": "{"}.get(text[:1], "") if text[-1:] in ")]⟩" else ""

@@ -1,4 +1,4 @@
-"""Determines the value that an answer claims, without names, announcements, harmless words and intermediate steps.
+"""Extracts the value that an answer claims, without names, announcements, harmless words and intermediate steps.
 
 `x = 7`, `The area is 7 \\text{ cm}^2` and `14/2 = 7` claim 7. Rejected: `x^2 = 7`, `x > 7`, `18 or 19` and `maybe 7`.
 """
@@ -43,12 +43,12 @@ _POINT = re.compile(r"^[A-Z](?=\()")
 
 
 class Refused(ValueError):
-    """The answer is wrong regardless of its value; the message states why."""
+    """The answer counts as wrong regardless of its value; the message states why."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """Two formulas to compare, and pairs that are equal according to the answer."""
+    """The two formulas to compare, and the pairs of formulas that the answer states to be equal."""
 
     gold: str
     answer: str
@@ -79,23 +79,23 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
         answer = _SEMICOLON.sub(r"\1,\2", _POINT.sub("", answer))
     found = _as_list(gold, answer, problem) or _as_value(gold, answer, problem)
     if quantity(found.answer) is None and (scale := _SCALED.search(found.answer)) and scale[1] not in found.gold:
-        raise Refused(f"{scale[1]!r} changes the answer")
-    found = _as_asked(found, problem)
-    if (left := unfinished(found.gold, found.answer, problem)) is not None:
-        raise Refused(left)
+        raise Refused(f"{scale[1]!r} changes the value")
+    found = _in_requested_unit(found, problem)
+    if (reason := unfinished(found.gold, found.answer, problem)) is not None:
+        raise Refused(reason)
     return found
 
 
-def _as_asked(found: Claim, problem: Problem) -> Claim:
-    """Remove a percent sign that the problem asks for. Raises Refused for a unit other than the problem's."""
+def _in_requested_unit(found: Claim, problem: Problem) -> Claim:
+    """Remove the percent sign if the problem asks for a percentage. Raises Refused if the unit is not the problem's."""
     wanted, given = quantity(found.gold), quantity(found.answer)
     if problem.percent and wanted and given and given.percent and not wanted.percent and abs(wanted.value) >= 1:
         return replace(found, answer=found.answer.replace("%", ""))
     if problem.text and wanted and given and abs(wanted.value) >= 1:
-        if given.percent and not wanted.percent and not problem.speaks_of_percent:
-            raise Refused("a percent; the problem speaks of none")
-        if given.unit == "degree" and wanted.unit is None and not problem.speaks_of_angles:
-            raise Refused("in degrees; the problem speaks of no angle")
+        if given.percent and not wanted.percent and not problem.mentions_percent:
+            raise Refused("in percent; the problem mentions no percentage")
+        if given.unit == "degree" and wanted.unit is None and not problem.mentions_angles:
+            raise Refused("in degrees; the problem mentions no angle")
     unit = given.unit if given else unit_of(found.answer)
     of_gold = wanted.unit if wanted else unit_of(found.gold)
     if unit and not of_gold and (other := other_unit(unit, problem.measured, problem.units)) is not None:
@@ -213,7 +213,7 @@ def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
         if not _LETTERS.search(value) and found[1][0] == "=":
             if without_spaces(found[1][1]) == without_spaces(name):
                 return Claim(value, _worded(gold, found[0][1], problem))
-            raise Refused(f"it does not define {name}")
+            raise Refused(f"the answer does not define {name}")
     if "'" in answer and "'" not in gold:
         raise Refused("a derivative is not a function")
     return Claim(gold, _worded(gold, answer, problem))
@@ -230,8 +230,8 @@ def _in_interval(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _chain(gold: str, answer: str, problem: Problem) -> Claim:
-    """Parse a chain such as `A = \\pi r^2 = 9\\pi` or `\\sqrt{2} \\approx 1.414`. Every link must hold, and the last
-    exact side is the value.
+    """Parse a chain such as `A = \\pi r^2 = 9\\pi` or `\\sqrt{2} \\approx 1.414`. Every relation in it must be true;
+    the last exact side is the value.
     """
     found = links(answer)
     if len(found) == 1:
@@ -239,9 +239,9 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
         if (
             quantity(gold) is not None
             and quantity(value) is None
-            and (unknown := _UNKNOWN.search(_unworded(value))) is not None
+            and (unknown := _UNKNOWN.search(_without_text(value))) is not None
         ):
-            raise Refused(f"{unknown[0]} is left in it")
+            raise Refused(f"the variable {unknown[0]} remains; a number is expected")
         return Claim(gold, value)
     named = is_name(found[0][1], problem)
     sides = [
@@ -255,31 +255,31 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
         raise Refused(f"{found[0][1]} is not the requested quantity")
     letters = set(_LETTERS.findall(gold))
     if named:  # drop intermediate formulas, such as \pi r^2
-        sides = [(sign, side) for sign, side in sides if set(_LETTERS.findall(_unworded(side))) <= letters]
+        sides = [(sign, side) for sign, side in sides if set(_LETTERS.findall(_without_text(side))) <= letters]
     if not sides and named:
         sides = found[-1:]  # z = i
-        if quantity(gold) is not None and _LETTERS.search(_unworded(sides[0][1])):
+        if quantity(gold) is not None and _LETTERS.search(_without_text(sides[0][1])):
             raise Refused("no value is given")
     if not sides:
         raise Refused("no value is given")
     values = [(sign, _worded(gold, side, problem)) for sign, side in sides]
-    if not named and any(set(_LETTERS.findall(_unworded(side))) - letters for _, side in values):
+    if not named and any(set(_LETTERS.findall(_without_text(side))) - letters for _, side in values):
         raise Refused(f"{found[0][1]} is not the requested quantity")
     exact = [side for sign, side in values if sign not in _APPROXIMATE]
     nearly = [side for sign, side in values if sign in _APPROXIMATE]
     if (problem.rounds or "." in gold) and nearly:
-        counted = nearly[-1]
+        value = nearly[-1]
     elif exact:
-        counted = exact[-1]
+        value = exact[-1]
     else:
         raise Refused("only an approximation is given")
     return Claim(
         gold,
-        counted,
+        value,
         tuple(pairwise(map(in_base_ten, exact))),
         tuple((exact[-1], side) for side in nearly) if exact else (),
     )
 
 
-def _unworded(side: str) -> str:
+def _without_text(side: str) -> str:
     return re.sub(r"\\text\s*\{[^{}]*\}|\\[a-z]+(?=\s*\{)", "", side)

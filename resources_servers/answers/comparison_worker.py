@@ -1,9 +1,9 @@
-"""A worker process that compares answers with math-verify and can be killed at any time: run it with `python -m`.
+"""A worker process, run with `python -m`, that compares answers with math-verify and can be killed at any time.
 
 It reads JSON lines `{gold, answer, problem, cpu_s}` and responds to each with one line. If `answer` is null, it checks
 whether the gold answer alone can be parsed. A child that is forked after the slow imports does the comparison: the
 kernel kills it when its CPU time is used up, even during one long multiplication, and the next child is ready within
-milliseconds. The limit is on CPU time, so that the load of the host does not affect verdicts.
+milliseconds. The limit applies to CPU time, so the host's load does not affect verdicts.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rollyard.services.io.jsonl import iter_jsonl, refuse
 from rollyard.services.io.lines import with_offsets
 
 MEMORY_BYTES = 1024**3
-BROKEN_OFF = 3
+EXIT_AFTER_ERROR = 3
 """Exit status of a child after an error: sympy's caches may contain incomplete results, so it is not reused."""
 
 
@@ -38,7 +38,7 @@ def main() -> None:
         _, status = os.waitpid(child, 0)
         if os.WIFEXITED(status) and os.WEXITSTATUS(status) == 0:
             return
-        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == BROKEN_OFF:
+        if os.WIFEXITED(status) and os.WEXITSTATUS(status) == EXIT_AFTER_ERROR:
             continue
         _write({"died": os.WTERMSIG(status) if os.WIFSIGNALED(status) else -os.WEXITSTATUS(status)})
 
@@ -47,26 +47,26 @@ def _serve() -> None:
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     # Unbuffered: a buffer could contain a second line, which would be lost with this child.
     with os.fdopen(0, "rb", buffering=0, closefd=False) as lines:
-        for question in iter_jsonl(with_offsets(iter(lines.readline, b"")), refuse("standard input")):
-            gold, answer, problem = (question.value[name] for name in ("gold", "answer", "problem"))
-            signal.setitimer(signal.ITIMER_PROF, question.value["cpu_s"])
+        for request in iter_jsonl(with_offsets(iter(lines.readline, b"")), refuse("standard input")):
+            gold, answer, problem = (request.value[name] for name in ("gold", "answer", "problem"))
+            signal.setitimer(signal.ITIMER_PROF, request.value["cpu_s"])
             try:
                 result = (
                     check_gold(gold) if answer is None else compare_symbolically(gold, answer, problem)
                 ).model_dump()
             except MemoryError:
-                result = {"failed": f"it took more than {MEMORY_BYTES // 1024**2} MiB of memory"}
+                result = {"failed": f"comparing needs more than {MEMORY_BYTES // 1024**2} MiB of memory"}
             except (Exception, RecursionError) as error:
                 result = {"failed": f"{type(error).__name__}: {error}"[:300]}
             signal.setitimer(signal.ITIMER_PROF, 0)
             _write(result)
             if "failed" in result:
-                os._exit(BROKEN_OFF)
+                os._exit(EXIT_AFTER_ERROR)
     os._exit(0)
 
 
-def _write(what: dict[str, object]) -> None:
-    os.write(1, orjson.dumps(what) + b"\n")
+def _write(result: dict[str, object]) -> None:
+    os.write(1, orjson.dumps(result) + b"\n")
 
 
 if __name__ == "__main__":

@@ -26,10 +26,10 @@ class AnswerSettings(EnvironmentSettings):
     equality: Literal["math_verify", "numbers"] = "math_verify"
     """`numbers` needs no extra and supports only plain numbers, fractions, percents and words."""
     verify_workers: int = Field(default=0, ge=0)
-    """Worker processes that compare answers, started on demand; 0: one per CPU."""
+    """Maximum number of worker processes that compare answers. They are started on demand; 0: one per CPU."""
     verify_cpu_s: float = Field(default=1.0, gt=0)
-    """CPU seconds per comparison. An answer that takes longer is wrong. The rollout fails only if the gold answer alone
-    takes half of this time."""
+    """CPU seconds per comparison. An answer that takes longer counts as wrong. The rollout fails only if the gold
+    answer alone takes half of this time."""
 
 
 class AnswerEnvironment(Environment[AnswerSettings]):
@@ -57,10 +57,9 @@ class AnswerEnvironment(Environment[AnswerSettings]):
         return self.shared
 
     def verdict(self, grade: Grade, gold: str) -> Verdict:
-        """Build the verdict from the grade."""
         right = grade.lenient if self.settings.score == "lenient" else grade.strict
         return Verdict(
-            reward=1.0 if right else self.settings.format_weight if grade.asked_form else 0.0,
+            reward=1.0 if right else self.settings.format_weight if grade.in_requested_format else 0.0,
             success=right,
             strict_score=float(grade.strict),
             lenient_score=float(grade.lenient),

@@ -20,7 +20,7 @@ from rollyard.resources_servers.answers.sets import with_usual_sets
 from rollyard.services.types import Record
 
 MOST_CHARACTERS = 2000
-"""Longer answers are wrong without being parsed: gold answers are much shorter, and parsing would take seconds."""
+"""Longer answers count as wrong and are not parsed: gold answers are much shorter, and parsing would take seconds."""
 DECIMALS = 6
 """A decimal with at least this many digits after the point equals the exact number that rounds to it."""
 _ARTICLE = re.compile(r"^(\\text\s*\{)?\s*(?:an?|the)\s+(?=[a-zA-Z]{3})", re.IGNORECASE)
@@ -40,17 +40,20 @@ class Comparison(Record):
 
 
 def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Comparison | None:
-    """Compare without algebra; None if that is not enough. `problem`: its text, which states the requested quantity."""
+    """Compare without algebra; None if that is not enough. `problem` is the problem's text, which states the requested
+    quantity.
+    """
     if len(answer) > MOST_CHARACTERS:
-        return Comparison(equal=False, reason=f"the answer has {len(answer)} characters, over {MOST_CHARACTERS}")
+        reason = f"the answer has {len(answer)} characters; the limit is {MOST_CHARACTERS}"
+        return Comparison(equal=False, reason=reason)
     if not without_spaces(answer):
         return Comparison(equal=False, reason="the answer is empty")
     if without_spaces(gold) == without_spaces(answer) or unquoted(gold) == unquoted(answer):
         return Comparison(equal=True, reason="the same text")
-    if choice(answer) is None and (wrong := bracket_error(with_usual_sets(answer))) is not None:
-        return Comparison(equal=False, reason=wrong)
-    if (wrong := why_too_costly(gold, answer)) is not None:
-        return Comparison(equal=False, reason=wrong)
+    if choice(answer) is None and (error := bracket_error(with_usual_sets(answer))) is not None:
+        return Comparison(equal=False, reason=error)
+    if (error := why_too_costly(gold, answer)) is not None:
+        return Comparison(equal=False, reason=error)
     try:
         found = claim(gold, answer, problem)
     except Refused as refused:
@@ -63,7 +66,7 @@ def compared(found: Claim) -> Comparison | None:
     """Compare a claim's formulas without algebra; None if that is not enough."""
     gold, answer = found.gold, found.answer
     if contradicts(found):
-        return Comparison(equal=False, reason="the answer says that different numbers are equal")
+        return Comparison(equal=False, reason="the answer equates different numbers")
     if without_spaces(gold) == without_spaces(answer):
         return Comparison(equal=True, reason="the same text")
     return (
@@ -76,7 +79,7 @@ def compared(found: Claim) -> Comparison | None:
 
 
 def contradicts(found: Claim) -> bool | None:
-    """Return True if a step of the answer is false, False if all are true, None if that requires algebra."""
+    """Return True if a step of the answer is false, False if all are true, None if the decision requires algebra."""
     open_steps = False
     for one, other in (*found.steps, *found.nearly):
         first, second = quantity(one), quantity(other)
@@ -91,7 +94,7 @@ def contradicts(found: Claim) -> bool | None:
 
 
 def is_near(exact: float, decimal: Quantity) -> bool:
-    """Return whether the decimal is the exact number, rounded or truncated at its last place."""
+    """Return whether the decimal is the exact number, rounded or truncated at its last digit."""
     scale = 100 if decimal.percent else 1
     given, last = float(decimal.value) / scale, 10.0 ** -(decimal.decimals or 0) / scale
     beyond = abs(given) - abs(exact)
@@ -99,7 +102,7 @@ def is_near(exact: float, decimal: Quantity) -> bool:
 
 
 def _same_base(gold: str, answer: str) -> Comparison | None:
-    """Compare numbers with a base. Digits and base must both match, because the problem asks for the base."""
+    """Compare numbers with an explicit base. Digits and base must both match, because the problem asks for the base."""
     wanted, given = based(gold), based(answer)
     if wanted == given:
         return None if wanted is None else Comparison(equal=True, reason="the same digits in the same base")
@@ -123,7 +126,7 @@ def _same_time(gold: str, answer: str) -> Comparison | None:
         for time in (wanted, given)
     }
     equal = len(halves) == len(clocks) == 1
-    return Comparison(equal=equal, reason="the same time" if equal else "another time")
+    return Comparison(equal=equal, reason="the same time" if equal else "a different time")
 
 
 def _is_short_afternoon(time: re.Match[str], *both: re.Match[str]) -> bool:
@@ -139,19 +142,19 @@ def _same_words(gold: str, answer: str) -> Comparison | None:
     if len(wanted) == 1 and (chosen := choice(answer)) is not None:
         given = chosen[0].casefold()
     equal = wanted == given or (_letters(wanted) is not None and _letters(wanted) == _letters(given))
-    return Comparison(equal=equal, reason="the same words" if equal else "other words")
+    return Comparison(equal=equal, reason="the same words" if equal else "different words")
 
 
-def _letters(spoken: str) -> list[str] | None:
+def _letters(text: str) -> list[str] | None:
     """Return the letters of a multiple choice such as `C, E`, sorted because their order does not matter."""
-    named = [letter.strip("( )") for letter in spoken.replace(" and ", ",").split(",")]
-    return sorted(named) if all(len(letter) == 1 and letter.isalpha() for letter in named) else None
+    letters = [letter.strip("( )") for letter in text.replace(" and ", ",").split(",")]
+    return sorted(letters) if all(len(letter) == 1 and letter.isalpha() for letter in letters) else None
 
 
 def _same_quantity(gold: str, answer: str) -> Comparison | None:
     wanted, given = quantity(gold), quantity(answer)
     units = (wanted.unit if wanted else unit_of(gold)), (given.unit if given else unit_of(answer))
-    if units[0] and units[1] and _unlike(units[0], units[1]):
+    if units[0] and units[1] and _units_differ(units[0], units[1]):
         return Comparison(equal=False, reason=f"in {units[1]}; expected {units[0]}")
     if wanted is None or given is None:
         return None
@@ -159,26 +162,26 @@ def _same_quantity(gold: str, answer: str) -> Comparison | None:
         return Comparison(equal=True, reason="the same number")
     if wanted.percent == given.percent and _rounds(wanted, given):
         return Comparison(equal=True, exact=False, reason=f"equal to {DECIMALS} decimals")
-    return Comparison(equal=False, reason="another number")
+    return Comparison(equal=False, reason="a different number")
 
 
-def _unlike(one: str, other: str) -> bool:
-    """Return whether the units differ. `dollars` is accepted as short for `dollars per hour`."""
+def _units_differ(one: str, other: str) -> bool:
+    """Return whether the units differ. `dollars` is accepted as an abbreviation of `dollars per hour`."""
     return any(part != counterpart for part, counterpart in zip(one.split("/"), other.split("/"), strict=False))
 
 
 def _meanings(wanted: Quantity, given: Quantity) -> tuple[Fraction, ...]:
-    """Return the values that the given number may have to be equal, depending on percent signs."""
+    """Return the values of the given number that count as equal, depending on the percent signs."""
     if wanted.percent == given.percent:
         return (wanted.value,)
     if wanted.percent:  # 50% is 0.5, and the sign may be omitted
         return wanted.value, wanted.value / 100
-    # A gold value below 1 is a share, and 0.5% is a different one. Otherwise the percent sign acts as a unit.
+    # A gold value below 1 is a fraction of the whole, and 0.5% is another one. Otherwise `%` acts as a unit.
     return (wanted.value * 100,) if abs(wanted.value) < 1 else (wanted.value, wanted.value * 100)
 
 
 def _rounds(one: Quantity, other: Quantity) -> bool:
-    """Return whether one is a decimal approximation of the other, exact one. Long ones may be truncated."""
+    """Return whether one number is a decimal approximation of the other. Long decimals may be truncated."""
     decimal, exact = (one, other) if one.decimals is not None else (other, one)
     if exact.decimals is not None or decimal.decimals is None or decimal.decimals < DECIMALS:
         return False
@@ -190,19 +193,19 @@ def _rounds(one: Quantity, other: Quantity) -> bool:
 
 
 def _same_brackets(gold: str, answer: str) -> Comparison | None:
-    """Reject a set for a pair or an interval, and a half-open interval for any of the others."""
+    """Reject a set if a pair or an interval is expected, and a half-open interval if other brackets are expected."""
     kinds = brackets(gold), brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is neither a pair nor an interval")
-    # At an infinite end both brackets have the same meaning.
+    # At an infinite end, both kinds of brackets mean the same.
     if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in normalized(gold + answer):
-        return Comparison(equal=False, reason="other brackets")
+        return Comparison(equal=False, reason="different brackets")
     if kinds[1] in ("(", "[") and "," in answer and not kinds[0] and not re.search(r",|<|>|\\[lg]e|\\[a-z]", gold):
         return Comparison(equal=False, reason="a pair or an interval; one value is expected")
     if kinds[0] and not kinds[1] and "\\pm" in answer and "\\pm" not in gold:
         return Comparison(equal=False, reason="two values; an interval or a pair is expected")
     if kinds == ("(", "[") and gold.count(",") == answer.count(",") == 1 and "\\infty" not in normalized(gold + answer):
-        return Comparison(equal=False, reason="other brackets")
+        return Comparison(equal=False, reason="different brackets")
     if _RATIO.fullmatch(without_spaces(answer)) and quantity(gold) is not None and quantity(answer) is None:
         return Comparison(equal=False, reason="a ratio; one number is expected")
     if _HEDGE.search(normalized(answer)) and not re.search(r"\\text|\bor\b|,|\\pm|\\cup|<|>|\\[lg]e", gold):

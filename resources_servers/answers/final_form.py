@@ -13,8 +13,8 @@ from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.splitting import links, parts
 
 MOST_STEPS = 2
-"""Additional operations (sums, products, roots and so on) that a number may have compared with the gold answer: `2^5`
-is accepted for 32."""
+"""Number of operations (sums, products, roots and so on) that a number may have in excess of the gold answer: `2^5` is
+accepted for 32."""
 _INVERSE = r"\\arc|\\(?:sin|cos|tan|cot|sec|csc)h?\s*\^\s*\{?\s*-\s*1"
 _UNFINISHED = tuple(
     (name, re.compile(pattern))
@@ -32,9 +32,9 @@ _UNFINISHED = tuple(
             "a limit, a derivative or an integral",
             r"\\(?:lim|i*int|oint)(?![a-z])|\\frac\s*\{\s*d\s*\}|\\frac\s*\{d\b",
         ),
-        ("a rounding", r"\\(?:lfloor|lceil)|\\text\s*\{\s*(?:floor|ceil|round)"),
+        ("a rounding function", r"\\(?:lfloor|lceil)|\\text\s*\{\s*(?:floor|ceil|round)"),
         (
-            "a divisor, a remainder or an extreme",
+            "a divisor, a remainder, a maximum or a minimum",
             r"\\(?:gcd|lcm|max|min|sup|inf|bmod|mod|det|deg|dim|ker)(?![a-z])|\b(?:gcd|lcm|mod|det|max|min)\b",
         ),
         ("an inverse trigonometric function", _INVERSE),
@@ -74,21 +74,21 @@ _PRODUCT = re.compile(r"\([^()]*[-+][^()]*\)\s*(?:\^|[\w(\\])|\w\s*\([^()]*[-+][
 
 
 def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
-    """Return what remains to be evaluated in `answer`, which may equal `gold`; None if nothing does."""
+    """Return what remains to be evaluated in `answer`, even if it equals `gold`; None if nothing remains."""
     gold, answer = normalized(gold), normalized(answer)
     for name, pattern in _UNFINISHED:
         if pattern.search(answer) and not pattern.search(gold) and not _is_residue(name, answer):
-            return f"{name} is left to work out"
+            return f"{name} is left unevaluated"
     if plain_spelling(answer) == plain_spelling(gold):
         return None
-    if _said_back(gold, answer, problem):
-        return "the problem's own formula is given back"
+    if _is_problem_formula(gold, answer, problem):
+        return "the answer repeats a formula of the problem"
     if (unsolved := _unsolved(gold, answer)) is not None:
         return unsolved
     if quantity(gold) is not None and _is_set_up(answer, problem):
-        return "the problem's own numbers are left to work out"
+        return "the answer is an unevaluated calculation with the problem's numbers"
     if not _LETTER.search(_bare(gold)) and _steps(answer) > 2 * _steps(gold) + MOST_STEPS * (answer.count(",") + 1):
-        return "the arithmetic is left to work out"
+        return "the arithmetic is left unevaluated"
     return _other_form(gold, answer, problem)
 
 
@@ -96,8 +96,8 @@ def _is_residue(name: str, answer: str) -> bool:
     return name.startswith("a divisor") and re.fullmatch(r"-?\d+ *\\bmod *\d+", answer) is not None
 
 
-def _said_back(gold: str, answer: str, problem: Problem) -> bool:
-    """Return whether the answer is a formula of the problem, unless it is as simple as the gold answer."""
+def _is_problem_formula(gold: str, answer: str, problem: Problem) -> bool:
+    """Return whether the answer only repeats a formula of the problem that is not as simple as the gold answer."""
     bare = plain_spelling(answer)
     if bare not in problem.formulas and plain_spelling(_bare(answer)) not in problem.formulas:
         return False
@@ -121,7 +121,7 @@ def _unsolved(gold: str, answer: str) -> str | None:
     for of_gold in parts(gold):
         if _COMPARISON.search(of_gold) and not _is_solved(of_gold):
             return None
-    return None if all(_is_solved(part) for part in parts(answer)) else "the inequality is left to solve"
+    return None if all(_is_solved(part) for part in parts(answer)) else "the inequality is not solved"
 
 
 def _is_solved(part: str) -> bool:
@@ -147,8 +147,8 @@ def _bare(text: str) -> str:
 
 
 def _is_set_up(answer: str, problem: Problem) -> bool:
-    """Return whether the answer still computes with the problem's numbers: `64 - 56` if the problem mentions 56.
-    A number in scientific notation and a fraction do not.
+    """Return whether the answer is an unevaluated calculation with the problem's numbers: `64 - 56` if the problem
+    mentions 56. A fraction or a number in scientific notation is not.
     """
     bare = _SCIENTIFIC.sub("", _bare(answer)).strip()
     if _FRACTION.fullmatch(bare) or _ARITHMETIC.search(bare) is None:
@@ -162,24 +162,24 @@ def _largest_radicand(text: str) -> int:
 
 
 def _other_form(gold: str, answer: str, problem: Problem) -> str | None:
-    """If the problem requires a form, check that the answer has at least as many factors, or no more terms, than the
-    gold answer.
+    """If the problem requires a form, check that the answer has at least as many factors as the gold answer, or no more
+    terms than it.
     """
     if "simplif" in problem.tasks and _largest_radicand(answer) > _largest_radicand(gold) > 0:
-        return "a root is left to simplify"
+        return "a root is not simplified"
     if not _LETTER.search(_bare(gold)) or "=" in gold:
         return None
     if "factor" in problem.tasks and _factors(answer) < _factors(gold):
-        return "it is not factored as far as the expected answer"
+        return "the answer is not factored as far as the gold answer"
     if "expand" in problem.tasks and not _PRODUCT.search(gold) and _PRODUCT.search(answer):
-        return "it is not expanded"
+        return "the answer is not expanded"
     if "simplif" in problem.tasks and _terms(answer) > max(_terms(gold), 1) and _factors(answer) <= _factors(gold):
-        return "it is not simplified"
+        return "the answer is not simplified"
     return None
 
 
 def _factors(text: str) -> int:
-    """Count the factors with a variable at the outermost level, with multiplicity."""
+    """Count the outermost factors that contain a variable, with multiplicity."""
     count = 0
     for match in re.finditer(r"(?:\(([^()]*(?:\([^()]*\)[^()]*)*)\)|([a-zA-Z]))(?:\s*\^\s*\{?(\d{1,3})\}?)?", text):
         if match[2] or _LETTER.search(match[1]):
@@ -189,7 +189,7 @@ def _factors(text: str) -> int:
 
 def _terms(text: str) -> int:
     depth, count = 0, 1
-    for place, character in enumerate(text.replace("\\{", "{").strip()):
+    for position, character in enumerate(text.replace("\\{", "{").strip()):
         depth += (character in "([{") - (character in ")]}")
-        count += depth == 0 and place > 0 and character in "+-"
+        count += depth == 0 and position > 0 and character in "+-"
     return count

@@ -13,15 +13,15 @@ from rollyard.resources_servers.answers.latex import normalized
 
 MOST_DIGITS = 10_000
 MOST_TERMS = 2_000
-"""Terms of an expanded product or power."""
+"""Maximum number of terms of an expanded product or power."""
 MOST_DEGREE = 300
 MOST_RANGE = 1_000
-"""Steps of a sum or product over a range."""
+"""Maximum number of steps of a sum or product over a range."""
 MOST_ROOTS = 8
 DEEPEST = 30
-"""Nesting of brackets, fractions, roots and exponents."""
+"""Maximum nesting depth of brackets, fractions, roots and exponents."""
 MOST_CELLS = 64
-"""Cells of a matrix."""
+"""Maximum number of cells of a matrix."""
 _TOKEN = re.compile(
     r"\\(?:begin|end)\s*\{[^{}]*\}|\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|\\.|\d(?:,?\d)*\.?\d*|\.\d+|\S", re.DOTALL
 )
@@ -77,16 +77,16 @@ class _Size:
 
 
 def why_too_costly(gold: str, answer: str) -> str | None:
-    """Return why `answer` is too expensive; None if it is not. A large gold answer raises the limits."""
+    """Return why `answer` is too expensive to compare; None if it is not. A large gold answer raises the limits."""
     wanted, given = _sizes(normalized(gold)), _sizes(normalized(answer))
     for name, size in given.items():
-        most = max(_MOST[name], 2 * wanted[name])
-        if not size <= most:
-            return f"it takes {_shown(size)} {name}, over {most:,.0f}"
+        limit = max(_LIMITS[name], 2 * wanted[name])
+        if not size <= limit:
+            return f"the answer has {_shown(size)} {name}; the limit is {limit:,.0f}"
     return None
 
 
-_MOST = {
+_LIMITS = {
     "digits": MOST_DIGITS,
     "terms": MOST_TERMS,
     "degrees": MOST_DEGREE,
@@ -145,7 +145,7 @@ def _power(base: float, times: float) -> float:
         return math.inf
 
 
-_ENDLESS = _Size(math.inf, math.inf, math.inf, math.inf)
+_INFINITE = _Size(math.inf, math.inf, math.inf, math.inf)
 
 
 class _Reader:
@@ -153,32 +153,32 @@ class _Reader:
 
     def __init__(self, text: str) -> None:
         self._tokens = _TOKEN.findall(text)
-        self._place = self._depth = 0
+        self._position = self._depth = 0
 
     def formula(self, ending: str = "") -> _Size:
         """Return the size of everything up to and including `ending`."""
         total, product = _Size(0.0, 0.0, 0.0), _Size(0.0)
-        begun = False
-        while self._place < len(self._tokens):
-            token = self._tokens[self._place]
+        started = False
+        while self._position < len(self._tokens):
+            token = self._tokens[self._position]
             if token in _ENDING:
-                self._place += 1
+                self._position += 1
                 if token == ending or ending:
                     break
                 continue
             if token in ("+", "-", ",", "=", "<", ">", "&", ";", r"\\", r"\pm", r"\mp") or token in _RELATIONS:
-                self._place += 1
-                if begun:
-                    total, product, begun = total + product, _Size(0.0), False
+                self._position += 1
+                if started:
+                    total, product, started = total + product, _Size(0.0), False
                 continue
-            product, begun = product * self._powered(), True
-        return total + product if begun or total.terms == 0 else total
+            product, started = product * self._powered(), True
+        return total + product if started or total.terms == 0 else total
 
     def _powered(self) -> _Size:
         size = self._operand()
-        while self._place < len(self._tokens) and self._tokens[self._place] in ("^", "!", "_"):
-            sign = self._tokens[self._place]
-            self._place += 1
+        while self._position < len(self._tokens) and self._tokens[self._position] in ("^", "!", "_"):
+            sign = self._tokens[self._position]
+            self._position += 1
             if sign == "!":
                 size = _factorial(size)
             elif sign == "_":
@@ -190,22 +190,22 @@ class _Reader:
     def _exponent(self) -> _Size:
         """Parse an exponent with its own exponents: `9^9^9` is read as `9^{9^9}`."""
         size = self._operand()
-        if self._place < len(self._tokens) and self._tokens[self._place] == "^":
-            self._place += 1
+        if self._position < len(self._tokens) and self._tokens[self._position] == "^":
+            self._position += 1
             self._depth += 1
-            size = size ** (_ENDLESS if self._depth > DEEPEST else self._exponent())
+            size = size ** (_INFINITE if self._depth > DEEPEST else self._exponent())
             self._depth -= 1
             return size
-        if self._place < len(self._tokens) and self._tokens[self._place] == "!":
-            self._place += 1
+        if self._position < len(self._tokens) and self._tokens[self._position] == "!":
+            self._position += 1
             return _factorial(size)
         return size
 
     def _operand(self) -> _Size:
         """Parse one number, letter, command or group. The size is infinite beyond DEEPEST levels of nesting."""
         if self._depth > DEEPEST:
-            self._place = len(self._tokens)
-            return _ENDLESS
+            self._position = len(self._tokens)
+            return _INFINITE
         self._depth += 1
         try:
             return self._read()
@@ -213,10 +213,10 @@ class _Reader:
             self._depth -= 1
 
     def _read(self) -> _Size:
-        if self._place >= len(self._tokens):
+        if self._position >= len(self._tokens):
             return _Size(0.0)
-        token = self._tokens[self._place]
-        self._place += 1
+        token = self._tokens[self._position]
+        self._position += 1
         if token in _OPENING:
             return self.formula(_OPENING[token])
         if re.match(r"\.?\d", token):

@@ -20,9 +20,9 @@ from rollyard.resources_servers.environment import Verification
 P = ParamSpec("P")
 R = TypeVar("R")
 LONG = 20_000
-"""Texts of at least this many characters are processed in a thread, so that other episodes do not wait."""
+"""Texts of at least this many characters are processed in a thread, so that they do not delay other episodes."""
 MOST_VALUES = 12
-"""Most values in one answer; an answer with more is wrong without a comparison."""
+"""Maximum number of values in one answer; an answer with more counts as wrong without a comparison."""
 _LISTING = re.compile(r",|;|\\pm|\\\\|\\{|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])")
 _INEQUALITY = re.compile(r"[<>≤≥]|\\[lg]eq?(?![a-z])")
 OPEN_ENDED = frozenset({"last_number", "last_formula", "whole_text"})
@@ -36,13 +36,13 @@ class AnswerForm:
     """How answers are extracted for one prompt format."""
 
     stops: tuple[str, ...]
-    """Stop strings. The text is cut at the first one, in case the engine did not honour them."""
+    """Stop strings. The text is cut at the first one, in case the engine ignored them."""
     strict: Finder
-    """Finds an answer in the requested format."""
+    """Finds an answer in the requested format only."""
     lenient: tuple[Finder, ...]
-    """Tried in order; the first one that finds an answer decides."""
+    """Finders for other formats, tried in order; the first answer found counts."""
     matches: Callable[[str, str], bool] | None = None
-    """The harness's comparison (gold, answer) for the strict score; None: exact comparison by meaning."""
+    """lm-eval's own comparison (gold, answer) for the strict score; None: an exact mathematical comparison."""
 
 
 @dataclass(frozen=True)
@@ -54,35 +54,33 @@ class Grade:
     reason: str
     strict: bool
     lenient: bool
-    asked_form: bool
-    """The text contains an answer in the requested format."""
+    in_requested_format: bool
+    """Whether the text contains an answer in the requested format."""
 
 
 class AnswerGrader:
-    """Compares texts with gold answers."""
-
     def __init__(self, workers: WorkerPool | None) -> None:
         self._workers = workers
-        """If None, answers that require algebra count as not equal."""
+        """If None, answers that can only be compared with algebra count as wrong."""
 
-    async def judge(self, gold: str, response: Verification, reading: AnswerForm, problem: str = "") -> Grade:
+    async def judge(self, gold: str, response: Verification, form: AnswerForm, problem: str = "") -> Grade:
         """Grade a response to `problem`. Raises Failure if the answer could not be verified."""
-        asked, found = await _aside(len(response.text), read, response, reading)
+        strict_found, found = await _in_thread_if_long(len(response.text), read, response, form)
         if found is None or not found.whole:
             return Grade(None, "none", _why_nothing(response, found), False, False, False)
         compared = await self._compared(gold, found, problem)
-        if asked is None:
+        if strict_found is None:
             strict = False
-        elif reading.matches is not None:
-            strict = await _aside(len(asked.text), reading.matches, gold, asked.text)
+        elif form.matches is not None:
+            strict = await _in_thread_if_long(len(strict_found.text), form.matches, gold, strict_found.text)
         else:
-            same = (asked.text, asked.parts) == (found.text, found.parts)
-            exactly = compared if same else await self._compared(gold, asked, problem)
+            same = (strict_found.text, strict_found.parts) == (found.text, found.parts)
+            exactly = compared if same else await self._compared(gold, strict_found, problem)
             strict = exactly.equal and exactly.exact
-        return Grade(found.text, found.method, compared.reason, strict, compared.equal, asked is not None)
+        return Grade(found.text, found.method, compared.reason, strict, compared.equal, strict_found is not None)
 
     async def _compared(self, gold: str, found: Found, problem: str) -> Comparison:
-        """Compare the answer. Of several values, all must equal the gold answer, or their list must equal it."""
+        """Compare the answer. Several values are right if each equals the gold answer, or if their list does."""
         if _is_list(gold) and (listed := _listed(found)) is not None:
             as_list = await self._equal(gold, listed, problem)
             if as_list.equal:
@@ -96,7 +94,7 @@ class AnswerGrader:
 
     async def _equal(self, gold: str, answer: str, problem: str) -> Comparison:
         if len(answer) > MOST_CHARACTERS:
-            reason = f"the answer has {len(answer)} characters, over {MOST_CHARACTERS}"
+            reason = f"the answer has {len(answer)} characters; the limit is {MOST_CHARACTERS}"
             return Comparison(equal=False, reason=reason)
         decided = compare_without_algebra(gold, answer, problem=problem)
         if decided is not None:
@@ -106,26 +104,26 @@ class AnswerGrader:
         return await self._workers.compare(gold, answer, problem)
 
 
-async def _aside(length: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-    """Call `function`, which processes `length` characters, without blocking the event loop."""
+async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
+    """Call `function`, which processes `length` characters, without blocking the event loop for long."""
     if length < LONG:
         return function(*args, **kwargs)
     return await asyncio.to_thread(function, *args, **kwargs)
 
 
-def read(response: Verification, reading: AnswerForm) -> tuple[Found | None, Found | None]:
-    """Return the answer in the requested format and the answer in any format. Linear in the length of the text."""
-    text = cut(without_reasoning(response.text), reading.stops)
-    kept, broken = after_last_retraction(text), _broken_off(response)
-    # A harness's comparison does not handle retracted answers.
-    where = text if reading.matches else kept
-    asked, found = _usable(reading.strict(where), where, broken), first_of(reading.lenient, kept)
-    if asked is not None and reading.matches is None:
-        asked = with_alternatives(where, asked)
+def read(response: Verification, form: AnswerForm) -> tuple[Found | None, Found | None]:
+    """Return the answer in the requested format and the answer in any format, in time linear in the text's length."""
+    text = cut(without_reasoning(response.text), form.stops)
+    kept, truncated = after_last_retraction(text), _is_truncated(response)
+    # lm-eval's comparisons do not handle retracted answers.
+    searched = text if form.matches else kept
+    strict, found = _usable(form.strict(searched), searched, truncated), first_of(form.lenient, kept)
+    if strict is not None and form.matches is None:
+        strict = with_alternatives(searched, strict)
     if found is None:
-        return asked, None
-    usable = _usable(found, kept, broken)
-    return asked, with_alternatives(kept, usable) if usable else replace(found, whole=False)
+        return strict, None
+    usable = _usable(found, kept, truncated)
+    return strict, with_alternatives(kept, usable) if usable else replace(found, whole=False)
 
 
 def _is_list(gold: str) -> bool:
@@ -142,29 +140,29 @@ def _listed(found: Found) -> str | None:
     return (r" \text{ or } " if all(map(_INEQUALITY.search, values)) else ", ").join(values)
 
 
-def _broken_off(response: Verification) -> bool:
+def _is_truncated(response: Verification) -> bool:
     """Return whether a limit truncated the model's output."""
     return response.response.get("status") == "incomplete"
 
 
-def _usable(found: Found | None, text: str, broken: bool) -> Found | None:
+def _usable(found: Found | None, text: str, truncated: bool) -> Found | None:
     if found is None or not found.whole:
         return None
-    if broken and found.method not in CLOSED and (found.method in OPEN_ENDED or not text[found.end :].strip()):
+    if truncated and found.method not in CLOSED and (found.method in OPEN_ENDED or not text[found.end :].strip()):
         return None
     return found
 
 
 def _why_nothing(response: Verification, found: Found | None) -> str:
     if found is not None:
-        return "the text breaks off before an answer is whole"
+        return "the text is truncated before an answer is complete"
     if not response.text.strip():
-        return "the model wrote nothing"
-    return "no answer after the thinking" if not without_reasoning(response.text).strip() else "no answer found"
+        return "the model's text is empty"
+    return "no answer after the reasoning" if not without_reasoning(response.text).strip() else "no answer found"
 
 
 def narrowed(finder: Finder, narrow: Callable[[str], Sequence[str]]) -> Finder:
-    """Return a finder that applies `narrow` to the found answer, which may yield several values."""
+    """Return a finder that applies `narrow` to each value found; `narrow` may return several values."""
 
     def find(text: str) -> Found | None:
         found = finder(text)

@@ -55,7 +55,7 @@ _REWRITTEN = tuple(
         (r"(?<![\\a-zA-Z])sqrt\s*(?:\(([^()]*)\)|\{([^{}]*)\})", r"\\sqrt{\1\2}"),
     )
 )
-"""Applied in this order."""
+"""Rewrite rules (pattern, replacement), applied in this order."""
 _FREE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORDS_IN_TEXT = re.compile(r"[^\W\d_][^\W\d_ ,.'’&-]*(?:[ ,.'’&-]+[^\W\d_]+)*")
@@ -77,7 +77,7 @@ def normalized(text: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    """Return `normalized` text without spaces, except those between digits, for a comparison by characters."""
+    """Return the `normalized` text without spaces, except those between digits, to compare it as a string."""
     return _FREE_SPACE.sub("", normalized(text))
 
 
@@ -87,7 +87,7 @@ def unquoted(text: str) -> str:
 
 
 def plain_spelling(text: str) -> str:
-    r"""Return the same spelling for formulas with the same structure: `1/2` and `\frac{1}{2}`, `2 \cdot x` and `2x`."""
+    r"""Map formulas with the same structure to the same spelling: `1/2` and `\frac{1}{2}`, `2 \cdot x` and `2x`."""
     text = _TIMES.sub(lambda match: "*" if match[1] else "", unquoted(text))
     text = _SLASH.sub(r"\\frac{\1}{\2}", text.replace(r"^\circ", ""))
     return _SINGLE.sub(r"\1", text).replace("{}", "").strip("$ ")
@@ -98,9 +98,9 @@ def words(text: str) -> str | None:
     text = normalized(text)
     plain = _TEXT.sub(r"\1", text).replace('"', "").replace("``", "").replace("''", "")
     bare = plain.strip(" ().").strip()
-    # Without \text a short run of letters is a product of variables, and a hyphen is a minus.
-    written = _WORDS_IN_TEXT if plain != text else _WORDS
-    if not written.fullmatch(bare) and not _CHOICE.fullmatch(text):
+    # Without \text, a short run of letters is a product of variables, and a hyphen is a minus sign.
+    pattern = _WORDS_IN_TEXT if plain != text else _WORDS
+    if not pattern.fullmatch(bare) and not _CHOICE.fullmatch(text):
         return None
     return " ".join(bare.casefold().split())
 

@@ -1,4 +1,4 @@
-"""Extracts from a problem's text what is relevant for its answer: formulas, the requested quantity, words, units."""
+"""Extracts from a problem's text what matters for its answer: formulas, the requested quantity, words and units."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from rollyard.resources_servers.answers.splitting import links, parts, sides
 from rollyard.resources_servers.answers.vocabulary import unit_name
 
 MOST_CHARACTERS = 20_000
-"""The rest of a longer problem is ignored."""
+"""Only the first part of a longer problem is used."""
 _PRICE = re.compile(
     r"(?<!\\)\$(?=\d[\d,.]*(?:[ ?!;:)]|$)(?=[^$]{0,40}[a-z]{3})(?![^$]{0,40}[\\^=_+<>{}]))", re.MULTILINE
 )
-_PLACE = re.compile("⟦(\\d+)⟧")
+_PLACEHOLDER = re.compile("⟦(\\d+)⟧")
 _ASKS = re.compile(
     r"\b(?:find|compute|calculate|evaluate|determine|simplify|express|convert|factor|expand|enter|give|write|form"
     r"|what(?:'s|[^.?!⟦]{0,80}?\b(?:is|are|was|were)))\b",
@@ -56,7 +56,7 @@ class Problem:
 
     formulas: frozenset[str] = frozenset()
     """All formulas with their sides and items."""
-    asked: frozenset[str] = frozenset()
+    requested: frozenset[str] = frozenset()
     """Formulas after `find`, `what is` and similar phrases."""
     computed: frozenset[str] = frozenset()
     """Formulas whose value is requested: `find $a+b$`, not `find the roots of $x^2-x$`."""
@@ -75,9 +75,9 @@ class Problem:
     """The answer is a percentage."""
     rounds: bool = False
     """The answer may be an approximation."""
-    speaks_of_percent: bool = False
-    speaks_of_angles: bool = False
-    """The answer may be in degrees, of an angle or a temperature."""
+    mentions_percent: bool = False
+    mentions_angles: bool = False
+    """The problem mentions an angle or a temperature, so the answer may be in degrees."""
     numbers: frozenset[str] = frozenset()
     text: str = ""
 
@@ -85,8 +85,8 @@ class Problem:
 def problem_text(task: Mapping[str, Any]) -> str:
     """Return the row's `problem` or `question`, otherwise the last user message of a chat; empty if it has neither."""
     for key in ("problem", "question"):
-        if isinstance(written := task.get(key), str) and written.strip():
-            return written
+        if isinstance(text := task.get(key), str) and text.strip():
+            return text
     params = task.get("responses_create_params")
     messages = params.get("input") if isinstance(params, Mapping) else None
     if task.get("form", "chat") != "chat" or not isinstance(messages, list) or not messages:
@@ -97,40 +97,39 @@ def problem_text(task: Mapping[str, Any]) -> str:
 
 @lru_cache(maxsize=512)
 def read_problem(text: str) -> Problem:
-    """Parse the problem's text."""
     if not text:
         return Problem()
     text = _PRICE.sub(r"\\$", text[:MOST_CHARACTERS])
-    written = list(formulas(text))
-    found = [normalized(formula.text) for formula in written]
-    prose = _with_numbers(text, written)
-    asked, computed = set[str](), set[str]()
+    spans = list(formulas(text))
+    found = [normalized(formula.text) for formula in spans]
+    prose = _with_placeholders(text, spans)
+    requested, computed = set[str](), set[str]()
     for match in _ASKS.finditer(prose):
         clause = prose[match.end() : match.end() + 300]
         end = _CLAUSE_ENDS.search(clause)
-        for place in _PLACE.finditer(clause[: end.start()] if end else clause):
-            asked |= _single(found[int(place[1])])
+        for placeholder in _PLACEHOLDER.finditer(clause[: end.start()] if end else clause):
+            requested |= _single(found[int(placeholder[1])])
     for match in _BY_ITSELF.finditer(prose):
         computed |= _single(found[int(match[1])])
     pieces = set[str]().union(*map(_pieces, found))
-    said = frozenset(word.casefold() for word in _WORD.findall(prose))
+    words = frozenset(word.casefold() for word in _WORD.findall(prose))
     counted = {match[1].casefold() for match in (*_COUNTED.finditer(prose), *_COMPARED.finditer(prose))}
     return Problem(
         formulas=frozenset(pieces),
-        asked=frozenset(asked),
+        requested=frozenset(requested),
         computed=frozenset(computed),
         tuples=tuple(
             dict.fromkeys(piece for piece in pieces if re.fullmatch(r"\([\\a-zA-Z]+(,[\\a-zA-Z]+)+\)", piece))
         ),
-        words=said,
+        words=words,
         counted=frozenset(counted),
         tasks=frozenset(task for task in _TASKS if re.search(rf"\b{task}", prose, re.IGNORECASE)),
-        units=frozenset(unit for word in said if (unit := unit_name(word))) | ({"dollar"} if r"\$" in text else set()),
+        units=frozenset(unit for word in words if (unit := unit_name(word))) | ({"dollar"} if r"\$" in text else set()),
         measured=frozenset(unit for match in _MEASURED.finditer(prose) if (unit := unit_name(match[1]))),
         percent=_PERCENT.search(prose) is not None,
         rounds=_ROUNDS.search(prose) is not None,
-        speaks_of_percent="%" in text or "percent" in prose.casefold(),
-        speaks_of_angles=_ANGLES.search(text) is not None,
+        mentions_percent="%" in text or "percent" in prose.casefold(),
+        mentions_angles=_ANGLES.search(text) is not None,
         numbers=frozenset(_NUMBER.findall(text.replace(",", ""))),
         text=prose,
     )
@@ -142,13 +141,13 @@ def _single(formula: str) -> set[str]:
     return {plain_spelling(item) for item in items if len(links(item)) == 1}
 
 
-def _with_numbers(text: str, written: list[Formula]) -> str:
+def _with_placeholders(text: str, spans: list[Formula]) -> str:
     """Replace the formulas in `text` with `⟦0⟧`, `⟦1⟧`, ..."""
-    prose, place = list[str](), 0
-    for number, formula in enumerate(written):
-        prose += [text[place : formula.start], f"⟦{number}⟧"]
-        place = formula.end
-    return "".join([*prose, text[place:]])
+    prose, position = list[str](), 0
+    for number, formula in enumerate(spans):
+        prose += [text[position : formula.start], f"⟦{number}⟧"]
+        position = formula.end
+    return "".join([*prose, text[position:]])
 
 
 def _pieces(formula: str) -> set[str]:

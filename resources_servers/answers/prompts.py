@@ -1,4 +1,4 @@
-"""Builds the prompts of rows: the chat form, and lm-eval's completion forms with few-shot examples and stop strings."""
+"""Builds prompts for dataset rows: chat prompts, and lm-eval's completion prompts with examples and stop strings."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ def chat(question: str, system: str) -> Json:
 
 
 def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Json:
-    """Return request parameters for a text completion up to a stop string.
+    """Return request parameters for a text completion that ends at a stop string.
 
     The Responses API has no `stop`, so it is sent in `metadata.extra_body`, which model servers merge into the request
-    to the engine. The environment also cuts at the stop strings, for engines that do not support them.
+    to the engine. The environment also cuts the text at the stop strings, for engines that do not support them.
     """
     extra = orjson.dumps({"stop": list(stops)}).decode()
     return {
@@ -30,5 +30,5 @@ def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Jso
 
 
 def with_shots(shots: Sequence[tuple[str, str]], prompt: str) -> str:
-    """Build lm-eval's few-shot prompt: one blank before each answer, one empty line after each example."""
-    return "".join(f"{asked} {answered}\n\n" for asked, answered in shots) + prompt
+    """Build lm-eval's few-shot prompt: one space before each answer, one empty line after each example."""
+    return "".join(f"{question} {answer}\n\n" for question, answer in shots) + prompt

@@ -1,6 +1,6 @@
 r"""Parses numbers in common notations: `-1,018.50`, `\$18`, `50\%`, `3\frac{1}{2}`, `1.5 \times 10^3`, `18 \text{ cm}`.
 
-Values are exact fractions. A text that is not a single number yields None.
+Values are exact fractions. The result is None for a text that is not a single number.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _TAIL = re.compile(
     r"(?:\\text\s*\{\s*(?P<text>[^{}]*?)\s*\}|(?P<bare>[a-zA-Z][a-zA-Z ./'-]*))\s*(?:\^\s*\{?(?P<power>\d)\}?)?"
 )
 _REPEATING = re.compile(r"(-?)(\d{0,50})\.(\d{0,50})\\(?:overline|bar)\s*\{(\d{1,50})\}")
-_ENDLESS = re.compile(r"(-?\d{0,50}\.\d{0,50}?)(?:(?=(\d{1,12})\2+\\ldots)\d+\\ldots|(?=\((\d{1,12})\))\(\d+\))")
+_RECURRING = re.compile(r"(-?\d{0,50}\.\d{0,50}?)(?:(?=(\d{1,12})\2+\\ldots)\d+\\ldots|(?=\((\d{1,12})\))\(\d+\))")
 r"""Repeating decimals `0.1666\ldots` and `0.1(6)`: the final digits that occur at least twice."""
 _HEDGES = frozenset({"or", "and", "to", "not", "than", "least", "most", "more", "less", "plus", "minus", "over"})
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "sterling", "¥": "yen", "": None}
@@ -84,11 +84,11 @@ def _bare(text: str, any_words: bool) -> str:
         text = text if _HEDGES & set(before[1].lower().split()) else text[before.end() :]
     if power := re.fullmatch(r"(-?)10\s*\^\s*\{?\s*([+-]?\d{1,3})\s*\}?", text):
         text = f"{power[1]}1e{power[2]}"
-    if endless := _ENDLESS.fullmatch(text):
-        text = f"{endless[1]}\\overline{{{endless[2] or endless[3]}}}"
+    if recurring := _RECURRING.fullmatch(text):
+        text = f"{recurring[1]}\\overline{{{recurring[2] or recurring[3]}}}"
     if repeating := _REPEATING.fullmatch(text):
-        sign, whole, fixed, again = repeating.groups()
-        value = Fraction(int(whole + fixed + again) - int(whole + fixed), (10 ** len(again) - 1) * 10 ** len(fixed))
+        sign, whole, fixed, period = repeating.groups()
+        value = Fraction(int(whole + fixed + period) - int(whole + fixed), (10 ** len(period) - 1) * 10 ** len(fixed))
         text = f"{sign}{value.numerator}/{value.denominator}"
     return text
 
@@ -121,31 +121,31 @@ def _number(text: str) -> Fraction:
 
 
 def _tail(tail: str, any_words: bool) -> tuple[int, bool, str | None] | None:
-    """Parse the words after a number into factor, percent flag and unit; None if they are not just words."""
+    """Parse the words after a number into a factor, a percent flag and a unit; None if they are not plain words."""
     match = _TAIL.fullmatch(tail)
     if match is None:
         return None
     if match["bare"] and len(match["bare"].split()[0]) == 1:  # a variable
         return None
-    spoken = [word.strip(".'") for word in (match["text"] or match["bare"] or "").lower().split()]
-    if _HEDGES & set(spoken):
+    words = [word.strip(".'") for word in (match["text"] or match["bare"] or "").lower().split()]
+    if _HEDGES & set(words):
         return None
     scale = 1
-    while spoken and spoken[0].removesuffix("s") in SCALES:
-        scale *= SCALES[spoken.pop(0).removesuffix("s")]
-    if not spoken:
+    while words and words[0].removesuffix("s") in SCALES:
+        scale *= SCALES[words.pop(0).removesuffix("s")]
+    if not words:
         return scale, False, None
-    if spoken[0].startswith("percent"):
+    if words[0].startswith("percent"):
         return scale, True, None
-    unit = _unit(spoken, match["power"] or "")
+    unit = _unit(words, match["power"] or "")
     if unit is None and match["bare"] and not any_words:
         return None
     return scale, False, unit
 
 
-def _unit(spoken: list[str], power: str) -> str | None:
+def _unit(words: list[str], power: str) -> str | None:
     """Return `cm^2` for `square centimeters`, `mi/h` for `miles per hour`; None if the first word is not a unit."""
-    first, *others = re.split(r" ?/ ?| per ", " ".join(spoken))
+    first, *others = re.split(r" ?/ ?| per ", " ".join(words))
     names, own = first.split(), ""
     if len(names) > 1 and names[0] in ("square", "sq", "cubic"):
         own = "^3" if names[0] == "cubic" else "^2"

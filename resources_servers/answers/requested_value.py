@@ -22,25 +22,25 @@ _DIVIDED = re.compile(rf"([^=]{{1,200}}?) *{_MODULUS} *= *(-?\d+)")
 
 
 def derivative(formula: str) -> tuple[str, int] | None:
-    r"""Return function and order of `f'(x)`, `y''`, `\frac{dy}{dx}`, `\frac{d}{dx} f(x)`; None for anything else."""
+    r"""Return function name and order of `f'(x)`, `y''`, `\frac{dy}{dx}`, `\frac{d}{dx} f(x)`; None for others."""
     match = _DERIVATIVE.fullmatch(plain_spelling(formula))
     if match is None:
         return None
     return (match["primed"] or match["above"] or match["behind"], len(match["order"] or "'"))
 
 
-def is_asked(name: str, problem: Problem) -> bool:
+def is_requested(name: str, problem: Problem) -> bool:
     """Return whether the problem asks for this formula, or for this derivative in a different notation."""
-    if plain_spelling(name) in problem.asked:
+    if plain_spelling(name) in problem.requested:
         return True
     derived = derivative(name)
-    return derived is not None and derived in {derivative(asked) for asked in problem.asked}
+    return derived is not None and derived in {derivative(formula) for formula in problem.requested}
 
 
 def is_other_quantity(name: str, problem: Problem) -> bool:
-    """Return whether the problem asks for one formula and uses `name` for something else."""
+    """Return whether `name` is a quantity of the problem other than the one it asks for."""
     bare = plain_spelling(name)
-    if not problem.computed or is_asked(name, problem) or _is_set_equal(bare, problem):
+    if not problem.computed or is_requested(name, problem) or _is_set_equal(bare, problem):
         return False
     if _VARIABLE.fullmatch(bare):
         return any(bare in _LETTER.findall(formula) for formula in problem.formulas)
@@ -73,7 +73,7 @@ def residue(answer: str, problem: Problem) -> tuple[str, str] | None:
         return None
     left = (left or "").strip()
     if divided or not _VARIABLE.fullmatch(left):
-        known = left == "" or is_asked(left, problem) or not _LETTER.search(left)
-        if not known or (left and not problem.words & _REMAINDER and not is_asked(left, problem)):
+        known = left == "" or is_requested(left, problem) or not _LETTER.search(left)
+        if not known or (left and not problem.words & _REMAINDER and not is_requested(left, problem)):
             return None
     return left, RELATIONS.sub("", value)

@@ -68,7 +68,7 @@ def solved_set(answer: str) -> str:
 
 
 def _without_points(answer: str) -> str | None:
-    r"""Convert `0 < x < 5, x \ne 2` and `x \ne 2, 3` to differences and unions of intervals; else None."""
+    r"""Convert `0 < x < 5, x \ne 2` and `x \ne 2, 3` to differences or unions of intervals; None for anything else."""
     points, names, base = list[tuple[Fraction, str]](), set[str](), ""
     for item in parts(answer):
         excluded = _EXCLUDED.fullmatch(item)
@@ -98,10 +98,10 @@ def _interval(part: str) -> tuple[str, str]:
         sides, signs = sides[::-1], [{">": "<", r"\ge": r"\le"}[sign] for sign in signs[::-1]]
     if not signs or any(sign not in ("<", r"\le") for sign in signs) or len(sides) > 3:
         return "", ""
-    names = [place for place, side in enumerate(sides) if re.fullmatch(r"[a-zA-Z](?:\([a-z]\))?", side)]
+    names = [position for position, side in enumerate(sides) if re.fullmatch(r"[a-zA-Z](?:\([a-z]\))?", side)]
     if len(names) != 1 or (len(sides) == 3 and names != [1]):
         return "", ""
-    place = names[0]
-    low = ("[" if signs[place - 1] == r"\le" else "(") + sides[place - 1] if place else r"(-\infty"
-    high = sides[place + 1] + ("]" if signs[place] == r"\le" else ")") if place + 1 < len(sides) else r"\infty)"
-    return sides[place], f"{low},{high}".replace(r"(-\infty,\infty]", r"(-\infty,\infty)")
+    at = names[0]
+    low = ("[" if signs[at - 1] == r"\le" else "(") + sides[at - 1] if at else r"(-\infty"
+    high = sides[at + 1] + ("]" if signs[at] == r"\le" else ")") if at + 1 < len(sides) else r"\infty)"
+    return sides[at], f"{low},{high}".replace(r"(-\infty,\infty]", r"(-\infty,\infty)")

@@ -1,4 +1,4 @@
-"""Splits a formula outside all brackets: at relations, commas, `and` and `or`."""
+"""Splits a formula at relations, commas, `and` and `or` that are outside all brackets."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ def parts(text: str) -> list[str]:
 
 
 def sides(text: str) -> list[str]:
-    """Return the sides of `=` and of the signs for "approximately equal"."""
+    """Return the sides of the equations and approximate equations in `text`."""
     return [side for _, side in _split(text, _EQUALS)]
 
 
 def links(text: str) -> list[tuple[str, str]]:
-    """Return each side of a chain of relations with the sign before it; the first sign is empty."""
+    """Return each side of a chain of relations together with the sign before it; the first sign is empty."""
     return _split(text, RELATIONS)
 
 

@@ -1,6 +1,6 @@
-r"""Removes harmless words around a number: `18 \text{ eggs}` is 18; `\text{half of } 18`, `\text{maybe } 18` are not.
+r"""Removes harmless words around a number: `18 \text{ eggs}` means 18; `\text{half of } 18`, `\text{maybe } 18` do not.
 
-Allowed are units of measure, common nouns and words of the problem. Any other word makes the answer wrong.
+Units of measure, common nouns and words of the problem are allowed. Any other word makes the answer wrong.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ def without_words(gold: str, answer: str, problem: Problem) -> str:
             return match[0]
         if match["bare"] is not None and _is_formula(match["bare"], known, symbolic, problem):
             return match[0]
-        spoken = match["text"] if match["text"] is not None else match["bare"] or match["foreign"]
-        if _BEFORE_NUMBER.match(answer, match.end()) and (word := _leading(spoken, known, problem)) is not None:
+        words = match["text"] if match["text"] is not None else match["bare"] or match["foreign"]
+        if _BEFORE_NUMBER.match(answer, match.end()) and (word := _leading(words, known, problem)) is not None:
             raise UnknownWord(word)
-        left = _kept(spoken, known, problem)
+        left = _kept(words, known, problem)
         if (
             not left
             and re.search(r"\d\s*$", answer[: match.start()])
@@ -68,7 +68,7 @@ def without_words(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
-    """Return the first word that may not precede a number, as in `multiple of 5`; None if there is none."""
+    """Return the first word that is not allowed before a number, as in `multiple of 5`; None if there is none."""
     word: str
     for word in _WORD.findall(text):
         lower = word.casefold()
@@ -78,7 +78,7 @@ def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
 
 
 def _is_formula(run: str, known: frozenset[str], symbolic: bool, problem: Problem) -> bool:
-    """Return whether letters outside `\\text` are a product of variables or a pair of points instead of words."""
+    """Return whether letters outside `\\text` are a product of variables or a pair of points rather than words."""
     if " " in run:
         return all(_is_formula(word, known, symbolic, problem) for word in run.split())
     if run.isupper() or run.casefold() in known:
@@ -102,41 +102,41 @@ def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
     """Return the part of a run of words that is kept. Raises UnknownWord."""
     if not _WORD.search(text):
         return text
-    spoken = _WORD.findall(text)
+    words = _WORD.findall(text)
     lone = text.strip()
-    if spoken == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or _is_symbol(lone)):
+    if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or _is_symbol(lone)):
         return lone  # \text{i}, \mathrm{AB}
-    for place, word in enumerate(spoken):
-        if not _is_allowed(word.casefold(), spoken, place, known, problem):
+    for position, word in enumerate(words):
+        if not _is_allowed(word.casefold(), words, position, known, problem):
             raise UnknownWord(word)
-    joined = {word.casefold() for word in spoken} & _JOINING
+    joined = {word.casefold() for word in words} & _JOINING
     if joined:
-        if len(spoken) > 1 and not re.search(r"\d", text):
-            raise UnknownWord(" ".join(spoken))
+        if len(words) > 1 and not re.search(r"\d", text):
+            raise UnknownWord(" ".join(words))
         return rf"\text{{{text}}}"
-    if any(word.casefold() in known for word in spoken) or re.search(r"[\d:%$]", text):
-        return rf"\text{{{text}}}" if _is_plain(spoken) else _without(text)
-    return rf"\text{{ {' '.join(measured)}}}" if (measured := _measured(spoken, problem)) else ""
+    if any(word.casefold() in known for word in words) or re.search(r"[\d:%$]", text):
+        return rf"\text{{{text}}}" if _is_plain(words) else _without(text)
+    return rf"\text{{ {' '.join(measured)}}}" if (measured := _measured(words, problem)) else ""
 
 
 def _is_symbol(word: str) -> bool:
     return len(word) == 1 and not is_unit(word)
 
 
-def _is_plain(spoken: list[str]) -> bool:
+def _is_plain(words: list[str]) -> bool:
     """Return whether every word is a unit of measure or a factor."""
-    return all(is_unit(word) or word.casefold() in SCALES or word.casefold() == "per" for word in spoken)
+    return all(is_unit(word) or word.casefold() in SCALES or word.casefold() == "per" for word in words)
 
 
 def _without(text: str) -> str:
-    spoken = _WORD.findall(text)
-    return _WORD.sub(lambda match: match[0] if is_unit(match[0]) or _is_plain(spoken) else "", text)
+    words = _WORD.findall(text)
+    return _WORD.sub(lambda match: match[0] if is_unit(match[0]) or _is_plain(words) else "", text)
 
 
-def _measured(spoken: list[str], problem: Problem) -> list[str]:
+def _measured(words: list[str], problem: Problem) -> list[str]:
     """Return the unit at the start of the words: `dollars` for `dollars for eggs`; empty for `eggs per day`."""
     taken: list[str] = []
-    for word in spoken:
+    for word in words:
         lower = word.casefold()
         if stems(word) & problem.counted and lower in CHANGING:
             break
@@ -146,19 +146,19 @@ def _measured(spoken: list[str], problem: Problem) -> list[str]:
     return taken if taken and taken[0].casefold() not in ("per", "each", "every", "a", "an") else []
 
 
-def _is_allowed(word: str, spoken: list[str], place: int, known: frozenset[str], problem: Problem) -> bool:
+def _is_allowed(word: str, words: list[str], position: int, known: frozenset[str], problem: Problem) -> bool:
     if word in known or word in _JOINING:
         return True
     if word in _POWERS:
-        beside = spoken[max(place - 1, 0) : place + 2]
+        beside = words[max(position - 1, 0) : position + 2]
         return any(is_unit(other) and other.casefold() not in _POWERS for other in beside)
     if word in _APPROXIMATE:
         return problem.rounds
     forms = stems(word)
     if forms & {stem for counted in problem.counted for stem in stems(counted)}:
-        return "than" not in spoken
+        return "than" not in words
     if word.removesuffix("s") in SCALES:
-        return all(other.casefold().removesuffix("s") in SCALES for other in spoken[:place])
+        return all(other.casefold().removesuffix("s") in SCALES for other in words[:position])
     if is_unit(word) or is_common(word):
         return True
     return not forms & CHANGING and any(forms & stems(other) for other in problem.words)

@@ -1,4 +1,4 @@
-"""Lists words that may accompany a number without changing it, and words that change it."""
+"""Lists the words that may accompany a number without changing its value, and the words that change it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import re
 
 
 def word_set(words: str) -> frozenset[str]:
-    """Split a text into a set of words."""
     return frozenset(words.split())
 
 
@@ -100,8 +99,8 @@ CHANGING = word_set(
     infinity
     """
 )
-"""Never accepted as nouns of the problem: with these words a number has a different value, is a guess, or is one of
-several."""
+"""Words that are rejected even if the problem contains them: with them, a number has a different value, is a guess, or
+is one of several."""
 _LEFT_SIDE = CHANGING - word_set(
     """
     sum difference product ratio quotient maximum max minimum min least most greatest number square root some
@@ -109,7 +108,7 @@ _LEFT_SIDE = CHANGING - word_set(
     larger smaller greater between near close pair pairs different above below over under
     """
 )
-"""Names of quantities may contain `sum` or `least`: "the sum of the roots is 5"."""
+"""Words that are rejected in a quantity's name, which may contain `sum` or `least`: "the sum of the roots is 5"."""
 _ONES = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
     eighteen nineteen
@@ -153,19 +152,19 @@ def is_common(word: str) -> bool:
 
 
 def changes_numbers(name: str) -> bool:
-    """Return whether words of a left side or an announcement indicate that the number is not the quantity itself."""
-    said = re.findall(r"[a-z]{2,}", re.sub(r"\\(?!text)[a-z]+", "", name).casefold())
-    return any(word in _LEFT_SIDE for word in said)
+    """Return whether a word of a left-hand side or an announcement shows that the number is not the quantity itself."""
+    words = re.findall(r"[a-z]{2,}", re.sub(r"\\(?!text)[a-z]+", "", name).casefold())
+    return any(word in _LEFT_SIDE for word in words)
 
 
 def spoken_number(text: str) -> int | None:
     """Parse number words: 21 for `twenty-one`; None if the text is not exactly the words of one integer."""
-    said = text.casefold().replace("-", " ").replace(" and ", " ").split()
+    words = text.casefold().replace("-", " ").replace(" and ", " ").split()
     total = group = 0
     previous = ""
-    if not said or len(said) > 20:
+    if not words or len(words) > 20:
         return None
-    for word in said:
+    for word in words:
         if (
             word in _SPOKEN_ONES
             and previous in ("", "tens", "hundred", "scale")

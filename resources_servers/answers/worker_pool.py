@@ -1,4 +1,4 @@
-"""Runs comparisons that may never finish in a pool of processes. Waiting for a free process counts against no limit."""
+"""Runs comparisons, which may never finish, in a process pool. The wait for a free process counts against no limit."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.search_path import INSTALLED
 
 WALL_S = 120.0
-"""Deadline for comparisons that do not use up their CPU time because the host is overloaded."""
+"""Wall-time limit of a comparison, for an overloaded host on which it does not use up its CPU time."""
 MOST_GOLDS = 10_000
-"""Most gold answers for which the pool caches whether they can be parsed."""
-_FROM_OUTSIDE = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+"""Maximum number of gold answers for which the pool caches whether they can be parsed."""
+_EXITED: dict[str, object] = {"external": True, "failed": "the process exited"}
+_EXTERNAL_SIGNALS = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 class WorkerPool:
@@ -26,15 +27,15 @@ class WorkerPool:
 
     def __init__(self, count: int, cpu_s: float) -> None:
         self._cpu_s = cpu_s
-        self._readable: dict[str, bool] = {}
-        # The most recently used process is reused first, so that the others need not be started.
+        self._parsable: dict[str, bool] = {}
+        # The most recently used process is reused first, so that no more processes are started than necessary.
         self._idle: asyncio.LifoQueue[_Worker] = asyncio.LifoQueue()
         self._all = [_Worker() for _ in range(count or len(os.sched_getaffinity(0)))]
         for worker in reversed(self._all):
             self._idle.put_nowait(worker)
 
     async def compare(self, gold: str, answer: str, problem: str = "") -> Comparison:
-        """Return the result of `compare_symbolically`; not equal if the answer is too expensive or crashes it.
+        """Return the result of `compare_symbolically`. An answer that is too expensive or crashes it is not equal.
 
         Raises Failure if the answer is not the cause: timeout if the gold answer alone takes too long, server_error if
         the worker process failed.
@@ -44,63 +45,62 @@ class WorkerPool:
             return Comparison.model_validate(result)
         reason = self._reason(result)
         # If an expensive answer were a failure, a policy could get a second attempt for its wrong answers.
-        if not _is_outside(result) and await self._reads(gold):
+        if not _is_external(result) and await self._can_parse(gold):
             return Comparison(equal=False, reason=reason)
         kind = FailureKind.TIMEOUT if result.get("died") == signal.SIGPROF else FailureKind.SERVER_ERROR
         raise Failure(kind, f"the answer could not be verified: {reason}: {_shown(answer)}")
 
-    async def _reads(self, gold: str) -> bool:
-        """Return whether the gold answer is parsed within half of the CPU time."""
-        if gold not in self._readable:
+    async def _can_parse(self, gold: str) -> bool:
+        """Return whether the gold answer can be parsed within half of the CPU time."""
+        if gold not in self._parsable:
             result = await self._request(gold, None, "", self._cpu_s / 2)
-            if _is_outside(result):
+            if _is_external(result):
                 return False
-            if len(self._readable) >= MOST_GOLDS:
-                self._readable.clear()
-            self._readable[gold] = "equal" in result
-        return self._readable[gold]
+            if len(self._parsable) >= MOST_GOLDS:
+                self._parsable.clear()
+            self._parsable[gold] = "equal" in result
+        return self._parsable[gold]
 
     async def _request(self, gold: str, answer: str | None, problem: str, cpu_s: float) -> dict[str, object]:
         worker = await self._idle.get()
         try:
-            return await worker.ask({"gold": gold, "answer": answer, "problem": problem, "cpu_s": cpu_s})
+            return await worker.request({"gold": gold, "answer": answer, "problem": problem, "cpu_s": cpu_s})
         finally:
             self._idle.put_nowait(worker)
 
     def _reason(self, result: dict[str, object]) -> str:
         if result.get("died") == signal.SIGPROF:
-            return f"comparing took more than {self._cpu_s:g} s of CPU time (setting verify_cpu_s)"
-        return str(result.get("failed") or f"the process ended with signal {result.get('died')}")
+            return f"comparing takes more than {self._cpu_s:g} s of CPU time (setting verify_cpu_s)"
+        return str(result.get("failed") or f"the process was killed by signal {result.get('died')}")
 
     async def close(self) -> None:
-        """Stop every process."""
         for worker in self._all:
             await worker.stop()
 
 
 class _Worker:
-    """A worker process, which is started with its first comparison."""
+    """A worker process, started with its first comparison."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
         self._busy = False
 
-    async def ask(self, question: dict[str, object]) -> dict[str, object]:
+    async def request(self, comparison: dict[str, object]) -> dict[str, object]:
         self._busy = True
         try:
             process = self._process = self._process or await _started()
             assert process.stdin and process.stdout
-            process.stdin.write(orjson.dumps(question) + b"\n")
+            process.stdin.write(orjson.dumps(comparison) + b"\n")
             async with asyncio.timeout(WALL_S):
                 line = await process.stdout.readline()
             self._busy = not line
-            result: dict[str, object] = orjson.loads(line) if line else {"outside": True, "failed": "its process ended"}
+            result: dict[str, object] = orjson.loads(line) if line else _EXITED
         except TimeoutError:
-            result = {"outside": True, "failed": f"no answer within {WALL_S:g} s"}
+            result = {"external": True, "failed": f"no result within {WALL_S:g} s"}
         except ConnectionError:
-            result = {"outside": True, "failed": "its process ended"}
+            result = _EXITED
         finally:
-            if self._busy:  # a late response would be mistaken for the next one's
+            if self._busy:  # a late response would be mistaken for the response to the next request
                 await asyncio.shield(self.stop())
                 self._busy = False
         return result
@@ -124,7 +124,7 @@ class _Worker:
 async def _started() -> asyncio.subprocess.Process:
     return await asyncio.create_subprocess_exec(
         sys.executable,
-        "-P",  # the working directory's folders are not modules
+        "-P",  # modules are not imported from the working directory
         "-m",
         "rollyard.resources_servers.answers.comparison_worker",
         cwd=INSTALLED,
@@ -137,9 +137,9 @@ async def _started() -> asyncio.subprocess.Process:
     )
 
 
-def _is_outside(result: dict[str, object]) -> bool:
+def _is_external(result: dict[str, object]) -> bool:
     """Return whether something other than the formulas ended the comparison, such as an external signal."""
-    return bool(result.get("outside")) or result.get("died") in _FROM_OUTSIDE
+    return bool(result.get("external")) or result.get("died") in _EXTERNAL_SIGNALS
 
 
 def _shown(answer: str) -> str:

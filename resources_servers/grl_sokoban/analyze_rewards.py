@@ -18,7 +18,7 @@ from rollyard.services.rollouts.rollout_files import check_output
 
 
 def analysis(profile: Profile, model: str) -> str:
-    """Return the report. Metrics follow the definitions of the GRL Sokoban evaluation; gaps in the data are noted."""
+    """Return the report. Metrics are defined as in the GRL Sokoban evaluation; gaps in the data are noted."""
     covered, solved, rewards, calls = profile.coverage, profile.solved, profile.rewards, profile.tool_calls
     lines = [
         f"# Reward analysis: {escaped(model)}",
@@ -60,7 +60,7 @@ def analysis(profile: Profile, model: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report or write it to --output. Returns 1 if nothing was measured. Raises OperatorError, RunError."""
+    """Print the report or write it to --output. Returns 1 if none was measured. Raises OperatorError, RunError."""
     parser = ScriptParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--rollouts-path", type=Path, required=True, help="rollouts file of ng_collect_rollouts (JSON Lines)"

@@ -42,7 +42,7 @@ class GrlSokoban(Environment[SokobanSettings]):
         puzzle = puzzle_of(row, settings)
         self.max_steps = row.max_steps or settings.max_steps
         self.room, self.optimum = puzzle.room, puzzle.optimum
-        self.play = GameEpisode(puzzle.room, self.max_steps, settings)
+        self.episode = GameEpisode(puzzle.room, self.max_steps, settings)
         self.view = View(settings.observations, settings.tile_px)
 
     @classmethod
@@ -62,36 +62,36 @@ class GrlSokoban(Environment[SokobanSettings]):
     @tool
     async def undo(self, moves: Integer = 1) -> Json | list[Json]:
         """Take back the last moves, so many of them. Each one taken back costs a step, like a move."""
-        if self.play.over:
+        if self.episode.over:
             return self._answer(0.0)
-        if not 1 <= moves <= self.play.undoable:
-            raise InvalidToolCall(f"undo of {moves} moves: {self.play.undoable} can be taken back; nothing was done")
+        if not 1 <= moves <= self.episode.undoable:
+            raise InvalidToolCall(f"cannot undo {moves} moves: only {self.episode.undoable} can be undone")
         reward = 0.0
         for _ in range(moves):
-            if self.play.over:
+            if self.episode.over:
                 break
-            reward += self.play.undo()
+            reward += self.episode.undo()
         return self._answer(reward)
 
     def _moved(self, moves: list[int]) -> float:
         reward = 0.0
         for move in moves:
-            if self.play.over:
+            if self.episode.over:
                 break
-            reward += self.play.move(move)
+            reward += self.episode.move(move)
         return reward
 
     def _answer(self, reward: float) -> Json | list[Json]:
-        game = self.play.game
-        facts: Json = {
+        game = self.episode.game
+        state: Json = {
             "reward": reward,
-            "total_reward": self.play.total_reward,
-            "done": self.play.over,
+            "total_reward": self.episode.total_reward,
+            "done": self.episode.over,
             "steps": game.steps,
         }
         if self.settings.deadlock:
-            facts["deadlocked"] = self.play.lost
-        return self.view.answer(game.board(), facts)
+            state["deadlocked"] = self.episode.lost
+        return self.view.answer(game.board(), state)
 
     async def reset(self) -> tuple[str, Json]:
         """Return the board and the answer format. Raises BadTask for settings that this form does not support."""
@@ -99,23 +99,23 @@ class GrlSokoban(Environment[SokobanSettings]):
             raise BadTask("the turn-based form shows no images; set observations to text, coordinates or both")
         if self.settings.charge_unplayed:
             raise BadTask("the turn-based form has no final verdict; set charge_unplayed to false")
-        how = "Answer each turn with one move: <action>Up</action>, <action>Down</action>, Left or Right."
+        instruction = "Answer each turn with one move: <action>Up</action>, <action>Down</action>, Left or Right."
         legend = _LEGEND if "text" in self.settings.observations else ""
-        return f"{self._shown()}\n\n{legend}{how}", self._info()
+        return f"{self._shown()}\n\n{legend}{instruction}", self._info()
 
     async def turn(self, text: str) -> Turn:
         """Execute one move from the model's message. A message without a move costs nothing and gets a hint."""
         move = read_move(text)
         if move is None:
-            words = "No move found in your message. Answer with <action>Up</action>, Down, Left or Right."
-            return Turn(f"{words}\n\n{self._shown()}", 0.0, False, False, self._info())
+            hint = "No move found in your message. Answer with <action>Up</action>, Down, Left or Right."
+            return Turn(f"{hint}\n\n{self._shown()}", 0.0, False, False, self._info())
         reward = self._moved([move])
-        terminated = self.play.game.success or self.play.ended_lost
-        return Turn(self._shown(), reward, terminated, self.play.over and not terminated, self._info())
+        terminated = self.episode.game.success or self.episode.ended_lost
+        return Turn(self._shown(), reward, terminated, self.episode.over and not terminated, self._info())
 
     async def verify(self, response: Verification) -> Verdict:
         """Return the accumulated reward together with the moves used and the optimum."""
-        game, optimum = self.play.game, self.optimum
+        game, optimum = self.episode.game, self.optimum
         fields = {
             **self._info(),
             "moves": game.steps,
@@ -124,17 +124,17 @@ class GrlSokoban(Environment[SokobanSettings]):
             "deadlocked": False if game.success else is_deadlocked(game.position(), self.settings.solver_states),
             "room_seed": self.room.seed,
         }
-        if self.play.shaped is not None:
-            fields["shaping_reward"] = self.play.shaped
-        return Verdict(reward=self.play.reward(), **fields)
+        if self.episode.shaped is not None:
+            fields["shaping_reward"] = self.episode.shaped
+        return Verdict(reward=self.episode.reward(), **fields)
 
     def _shown(self) -> str:
-        return self.view.words(self.play.game.board())
+        return self.view.text(self.episode.game.board())
 
     def _info(self) -> Json:
-        game = self.play.game
-        info = {"success": game.success, "boxes_on_target": game.boxes_on_target, "done": self.play.over}
-        return {**info, "deadlocked": self.play.lost} if self.settings.deadlock else info
+        game = self.episode.game
+        info = {"success": game.success, "boxes_on_target": game.boxes_on_target, "done": self.episode.over}
+        return {**info, "deadlocked": self.episode.lost} if self.settings.deadlock else info
 
 
 def read_move(text: str) -> int | None:

@@ -8,7 +8,7 @@ UP, DOWN, LEFT, RIGHT = 1, 2, 3, 4
 STEP_COST = 0.1
 MOVES = {"up": UP, "down": DOWN, "left": LEFT, "right": RIGHT}
 
-# A game keeps its board as ASCII bytes and edits them in place; "v" stands for √, which ASCII lacks.
+# A game keeps its board as ASCII bytes and edits them in place; "v" represents √, which is not in ASCII.
 _PLAIN = bytes.maketrans(bytes((WALL, FLOOR, TARGET, BOX, PLAYER)), b"#_OXP")
 _ON_TARGET = bytes.maketrans(b"_XP", b"OvS")
 _STATE = bytes.maketrans(b"#_OXvPS", bytes((WALL, FLOOR, TARGET, BOX, BOX, PLAYER, PLAYER)))
@@ -21,9 +21,9 @@ _FREE, _BOXES, _COVERED = b"_O", b"Xv", ord("v")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A position: one byte per cell with its code, row by row, surrounded by wall.
+    """A position: one byte with the code of each cell, row by row, surrounded by wall.
 
-    `fixed` contains the codes WALL, FLOOR and TARGET; `state` also BOX and PLAYER, which are on the cell in `fixed`.
+    `fixed` contains the codes WALL, FLOOR and TARGET. `state` also contains BOX and PLAYER in place of the cells below.
     """
 
     rows: int
@@ -33,7 +33,7 @@ class Room:
     seed: int | None = None
     """The seed that generated the room; None for rooms from other sources."""
     tries: int = 0
-    """Number of seeds that were tried; 1 means that the requested seed yielded a room."""
+    """Number of seeds tried; 1 means that the requested seed yielded a room."""
 
     def board(self) -> str:
         """Return one line per row: # wall, _ floor, O target, X box, √ box on target, P player, S player on target."""
@@ -63,21 +63,20 @@ class Step(NamedTuple):
 
     reward: float
     done: bool
-    """All boxes are on targets, or the step limit is reached."""
+    """Whether all boxes are on targets or the step limit is reached."""
     effective: bool
-    """The player moved."""
+    """Whether the player moved."""
     success: bool
-    """All boxes are on targets."""
+    """Whether all boxes are on targets."""
 
 
 class Game:
-    """One episode, for a single use. The caller must stop at `done`: as in the reference, `step` still works then."""
+    """One episode, for a single use. The caller must stop at `done`; like the reference, `step` does not check it."""
 
     __slots__ = ("_cells", "_deltas", "_player", "_room", "_targets", "boxes_on_target", "done", "max_steps", "steps",
                  "success", "total_reward")  # fmt: skip
 
     def __init__(self, room: Room, max_steps: int = 100) -> None:
-        """Start from `room`; the episode ends after `max_steps` steps at the latest."""
         stride = room.cols + 1
         self._room = room
         self._deltas = (0, -stride, stride, -1, 1)
@@ -98,17 +97,17 @@ class Game:
         return Room(room.rows, room.cols, room.fixed, state, room.seed, room.tries)
 
     def step(self, action: int) -> Step:
-        """Move the player, pushing a box if necessary. A blocked move costs a step, too.
+        """Move the player, pushing a box if necessary. A blocked move also costs a step.
 
         Raises ValueError if the action is not one of UP, DOWN, LEFT, RIGHT.
         """
         if not UP <= action <= RIGHT:
-            raise ValueError(f"no such action: {action}; use 1 Up, 2 Down, 3 Left, 4 Right")
+            raise ValueError(f"unknown action {action}; use 1 (Up), 2 (Down), 3 (Left) or 4 (Right)")
         before = self.boxes_on_target
         effective = self._move(self._deltas[action])
         after = self.boxes_on_target
         self.steps += 1
-        # The reference adds in this order, which affects the floating-point result.
+        # The additions are in the reference's order, which affects the floating-point result.
         reward = -0.1
         if after > before:
             reward += 1
@@ -122,7 +121,7 @@ class Game:
         return Step(reward, done, effective, success)
 
     def back_to(self, before: Room) -> float:
-        """Restore an earlier position of this game. Costs a step and the rewards of boxes that leave their targets.
+        """Restore an earlier position of this game. Costs a step, and the rewards of boxes that leave their targets.
 
         Returns the reward. Must not be called when the game is done.
         """
@@ -158,7 +157,7 @@ class Game:
 
 
 def parse_action(value: str | int) -> int:
-    """Parse an action of the model: a label in any case, or 1 to 4 as number or text. Raises ValueError."""
+    """Parse a model's action: a label in any case, or 1 to 4 as a number or text. Raises ValueError."""
     action = MOVES.get(value.strip().lower()) if isinstance(value, str) else None
     if action is None and not isinstance(value, bool) and str(value).strip() in ("1", "2", "3", "4"):
         action = int(value)
@@ -170,9 +169,9 @@ def parse_action(value: str | int) -> int:
 def canonical_board(board: str) -> str:
     """Return a text that is the same for all rotations and reflections of a board, to compare puzzles."""
     grid = board.split("\n")
-    turned = ["".join(column) for column in zip(*grid, strict=True)]
-    mirrored = [[line[::-1] for line in way] for way in (grid, turned)]
-    return min("\n".join(way[::order]) for way in (grid, turned, *mirrored) for order in (1, -1))
+    transposed = ["".join(column) for column in zip(*grid, strict=True)]
+    mirrored = [[line[::-1] for line in lines] for lines in (grid, transposed)]
+    return min("\n".join(lines[::order]) for lines in (grid, transposed, *mirrored) for order in (1, -1))
 
 
 def _cells(room: Room) -> bytearray:

@@ -16,7 +16,7 @@ class GameEpisode:
     def __init__(self, start: Room, max_steps: int, settings: SokobanSettings) -> None:
         self.game = Game(start, max_steps)
         self._settings = settings
-        self._watched = settings.undo or settings.deadlock is not None or settings.shaping is not None
+        self._tracks_positions = settings.undo or settings.deadlock is not None or settings.shaping is not None
         self._before: list[Room] = []
         self._here = start
         self._covered_at_start = self.game.boxes_on_target
@@ -24,7 +24,7 @@ class GameEpisode:
         self.lost: bool | None = self._is_lost() if settings.deadlock else None
         """Whether the position can no longer be solved; None if unknown or not checked."""
         self.over = self.game.done or self.ended_lost
-        """The episode has ended: solved, out of steps, or lost if the settings end lost episodes."""
+        """Whether the episode has ended: solved, out of steps, or lost if the settings end lost episodes."""
 
     @property
     def ended_lost(self) -> bool:
@@ -43,13 +43,13 @@ class GameEpisode:
 
     @property
     def undoable(self) -> int:
-        """Number of moves that can be undone: those that moved the player and were not undone yet."""
+        """Number of moves that can be undone: those that moved the player and have not been undone yet."""
         return len(self._before)
 
     def move(self, action: int) -> float:
         """Execute a move, 1 to 4, and return its reward."""
         step = self.game.step(action)
-        if not self._watched:
+        if not self._tracks_positions:
             self.over = step.done
             return step.reward
         before = self._here
@@ -69,7 +69,7 @@ class GameEpisode:
             return self.total_reward
         if self.game.steps:
             return self.total_reward - STEP_COST * (self.game.max_steps - self.game.steps)
-        # The lowest possible reward minus one step, which is more than the rounding error.
+        # One step below the lowest reward of any other episode; a step is more than the rounding error.
         bound = self._settings.shaping.bound if self._settings.shaping else 0.0
         return -STEP_COST * (self.game.max_steps + 1) - self._covered_at_start - bound
 
@@ -86,7 +86,7 @@ class GameEpisode:
 
 @lru_cache(maxsize=16384)
 def is_lost(room: Room, most_states: int) -> bool | None:
-    """Cached `is_deadlocked`: repeats of a task, and undo, reach the same positions."""
+    """Cached `is_deadlocked`: rollouts of the same task, and undo, reach the same positions."""
     return is_deadlocked(room, most_states)
 
 

@@ -1,4 +1,4 @@
-"""Write Sokoban task rows from level files (.xsb or Boxoban's .txt), without duplicates, with the optimum if found."""
+"""Write Sokoban task rows from level files (.xsb or Boxoban's .txt): without duplicates, with the optimum if found."""
 
 import argparse
 from collections import Counter
@@ -27,8 +27,8 @@ from rollyard.services.rollouts.rollout_files import check_output
 class LevelRows:
     """Converts levels to rows and counts the reasons for which levels are skipped."""
 
-    choice: RowSelection
-    wording: PromptBuilder
+    selection: RowSelection
+    prompts: PromptBuilder
     max_rows: int
     boxes: range
     most_states: int
@@ -37,7 +37,7 @@ class LevelRows:
     skipped: Counter[str] = field(default_factory=Counter)
 
     def rows(self, paths: Iterable[Path]) -> Iterator[Row]:
-        """Yield the rows of the files in order. Raises InvalidLevel for the first invalid level, OSError."""
+        """Yield the rows of the files in order. Raises InvalidLevel at the first invalid level, and OSError."""
         seen, made = set[str](), 0
         for path in paths:
             levels = levels_of(path)
@@ -51,25 +51,25 @@ class LevelRows:
                 if reason:
                     self.skipped[reason] += 1
                     continue
-                for symmetry in self.choice.images(room):
+                for symmetry in self.selection.images(room):
                     made += 1
-                    yield row(made, self._keys(path, level, room), solution, symmetry, self.wording)
+                    yield row(made, self._keys(path, level, room), solution, symmetry, self.prompts)
 
     def _solve(self, level: Level, room: Room, known: bool) -> tuple[Solution | None, str]:
         """Return the optimum and the reason to skip the level, which is empty if it becomes a row."""
         if known:
             return None, "the same puzzle as an earlier one"
         if max(room.rows, room.cols) > self.max_rows:
-            return None, f"over {self.max_rows} rows or columns"
+            return None, f"more than {self.max_rows} rows or columns"
         if (boxes := room.state.count(BOX)) not in self.boxes:
             return None, f"{boxes} box{'es' * (boxes > 1)}"
         try:
             solution = solve(room, self.most_states)
         except UnsolvableRoom as error:
             raise InvalidLevel(f"{level.file}, level {level.index} (line {level.line}): {error}") from error
-        if solution is None and self.choice.needs_optimum:
+        if solution is None and self.selection.needs_optimum:
             return None, f"optimum not found in {self.most_states:,} positions"
-        return solution, "" if self.choice.takes(room, solution) else f"not {self.choice}"
+        return solution, "" if self.selection.accepts(room, solution) else f"not {self.selection}"
 
     def _keys(self, path: Path, level: Level, room: Room) -> Row:
         if self.folder is not None:
@@ -78,7 +78,7 @@ class LevelRows:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError for an invalid level, and if no level is left."""
+    """Write the rows. Raises OperatorError for an invalid level and if every level was skipped."""
     options, level_rows = _options(arguments)
     check_output(options.output, options.input)
     try:
@@ -89,7 +89,7 @@ def main(arguments: list[str] | None = None) -> None:
         raise OperatorError(f"{error.filename} cannot be read: {error.strerror}; expected a level file") from error
     skipped = "".join(f"\n  skipped {number}: {reason}" for reason, number in level_rows.skipped.items())
     if not rows:
-        raise OperatorError(f"no level is left{skipped}")
+        raise OperatorError(f"every level was skipped; relax the filters{skipped}")
     write(rows, options.output)
     print(f"{len(rows)} rows -> {options.output}{skipped}")
 
@@ -98,14 +98,17 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows
     parser = ScriptParser(description=__doc__)
     parser.add_argument("--input", type=Path, nargs="+", required=True, help="level files, .xsb or Boxoban's .txt")
     add_output(parser)
-    parser.add_argument("--num-examples", type=positive, help="most rows to write (default all)")
+    parser.add_argument("--num-examples", type=positive, help="maximum number of rows to write (default all)")
     parser.add_argument(
-        "--max-rows", type=positive, default=10, help="most rows and columns of a level (default 10, as in the server)"
+        "--max-rows",
+        type=positive,
+        default=10,
+        help="maximum rows and columns of a level (default 10, as in the server)",
     )
-    parser.add_argument("--min-boxes", type=positive, default=1, help="fewest boxes (default 1)")
-    parser.add_argument("--max-boxes", type=positive, default=4, help="most boxes (default 4)")
+    parser.add_argument("--min-boxes", type=positive, default=1, help="minimum number of boxes (default 1)")
+    parser.add_argument("--max-boxes", type=positive, default=4, help="maximum number of boxes (default 4)")
     parser.add_argument(
-        "--most-states", type=positive, default=100_000, help="most positions per search (default 100,000)"
+        "--most-states", type=positive, default=100_000, help="maximum positions per search (default 100,000)"
     )
     parser.add_argument(
         "--levels-folder", type=Path, help="write level files relative to this folder, the server's levels_folder"
@@ -115,12 +118,12 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows
     folder = options.levels_folder and options.levels_folder.resolve()
     for path in options.input:
         if folder is not None and not path.resolve().is_relative_to(folder):
-            parser.error(f"{path} is not below --levels-folder {options.levels_folder}")
+            parser.error(f"{path} is not in --levels-folder {options.levels_folder}")
     boxes = range(options.min_boxes, options.max_boxes + 1)
     if not boxes:
         parser.error(f"--min-boxes {options.min_boxes} exceeds --max-boxes {options.max_boxes}")
-    choice, wording = selection_from_options(parser, options), prompt_builder_from_options(options)
-    return options, LevelRows(choice, wording, options.max_rows, boxes, options.most_states, folder)
+    selection, prompts = selection_from_options(parser, options), prompt_builder_from_options(options)
+    return options, LevelRows(selection, prompts, options.max_rows, boxes, options.most_states, folder)
 
 
 if __name__ == "__main__":

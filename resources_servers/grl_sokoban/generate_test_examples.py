@@ -1,4 +1,4 @@
-"""Write Sokoban task rows: feasible, distinct, with their optimum; or, with --compat, the tuples of the public set."""
+"""Write Sokoban task rows that are feasible, distinct and labelled; with --compat, write those of the public set."""
 
 import argparse
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5),
 BOXES = (1, 1, 1, 1, 1, 2, 2, 3)
 PUBLIC_ROWS = 500
 DRAWS_A_ROW = 500
-"""Tuples that are drawn per requested row before a filter counts as too narrow."""
+"""Number of tuples drawn per requested row before a filter counts as too narrow."""
 
 
 def tuples(seed: int) -> Iterator[RoomSpec]:
@@ -37,12 +37,12 @@ def tuples(seed: int) -> Iterator[RoomSpec]:
 
 
 def labelled(
-    seed: int, wanted: int, choice: RowSelection | None = None, wording: PromptBuilder | None = None
+    seed: int, wanted: int, selection: RowSelection | None = None, prompts: PromptBuilder | None = None
 ) -> Iterator[Row]:
-    """Yield up to `wanted` rows of the stream that `choice` accepts. They are feasible at their first seed, so the
-    reference generates them too, and distinct up to rotation and reflection, unless `choice` requests the images.
+    """Yield up to `wanted` labelled rows that `selection` accepts. They are feasible at their first seed, so the
+    reference generates them too, and distinct up to rotation and reflection, unless `selection` requests the images.
     """
-    choice = choice or RowSelection()
+    selection = selection or RowSelection()
     streams, seen, made = Streams(), set[str](), 0
     for spec in islice(tuples(seed), wanted * DRAWS_A_ROW):
         try:
@@ -53,10 +53,10 @@ def labelled(
         if room.tries > 1 or puzzle in seen:
             continue
         seen.add(puzzle)
-        if (solution := solve(room)) and choice.takes(room, solution):
-            for symmetry in choice.images(room):
+        if (solution := solve(room)) and selection.accepts(room, solution):
+            for symmetry in selection.images(room):
                 made += 1
-                yield row(made, keys(spec), solution, symmetry, wording)
+                yield row(made, keys(spec), solution, symmetry, prompts)
                 if made == wanted:
                     return
 
@@ -67,21 +67,21 @@ def keys(spec: RoomSpec) -> Row:
 
 
 def compat(seed: int, wanted: int) -> Iterator[Row]:
-    """Yield the unfiltered stream, including infeasible tuples: seed 42 with 500 rows is the public set."""
+    """Yield all rows, including infeasible ones: seed 42 with 500 rows is the public set."""
     return (row(index + 1, keys(spec)) for index, spec in enumerate(islice(tuples(seed), wanted)))
 
 
 def main(arguments: list[str] | None = None) -> None:
     """Write the rows. Raises OperatorError if the filter leaves too few."""
-    options, choice = _options(arguments)
+    options, selection = _options(arguments)
     check_output(options.output, options.apart_from)
     if options.compat:
         rows = list(compat(options.seed, options.num_examples or PUBLIC_ROWS))
     else:
         wanted = options.num_examples or 200
-        rows = list(labelled(options.seed, wanted, choice, prompt_builder_from_options(options)))
+        rows = list(labelled(options.seed, wanted, selection, prompt_builder_from_options(options)))
         if len(rows) < wanted:
-            found = f"only {len(rows)} of {wanted} rows found with {choice}"
+            found = f"only {len(rows)} of {wanted} rows found with {selection}"
             raise OperatorError(f"{found}; request fewer rows or a wider range")
     write(rows, options.output)
     print(f"{len(rows)} rows -> {options.output}")
@@ -91,16 +91,16 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, RowSelect
     parser = ScriptParser(description=__doc__)
     add_output(parser)
     parser.add_argument("--num-examples", type=positive, help="rows to write (default 200; 500 with --compat)")
-    parser.add_argument("--seed", type=int, default=42, help="seed of the stream of tuples (default 42)")
+    parser.add_argument("--seed", type=int, default=42, help="seed of the random row parameters (default 42)")
     add_selection_options(parser)
     parser.add_argument(
-        "--compat", action="store_true", help="write the public set's tuples, unfiltered and without labels"
+        "--compat", action="store_true", help="write the public set's rows, unfiltered and without labels"
     )
     options = parser.parse_args(arguments)
-    choice = selection_from_options(parser, options)
-    if options.compat and (choice != RowSelection() or prompt_builder_from_options(options) != PromptBuilder()):
+    selection = selection_from_options(parser, options)
+    if options.compat and (selection != RowSelection() or prompt_builder_from_options(options) != PromptBuilder()):
         parser.error("--compat writes the public rows unchanged; drop the filters, --observations and --undo")
-    return options, choice
+    return options, selection
 
 
 if __name__ == "__main__":

@@ -11,9 +11,9 @@ from rollyard.resources_servers.grl_sokoban.geometry import Geometry, counted, g
 from rollyard.resources_servers.grl_sokoban.reverse_play import Start, reverse_play
 
 LAYOUTS_A_SEED = 4
-"""Number of layouts that the reference carves from a seed before it gives up on the seed."""
+"""Number of layouts that the reference carves from a seed before it abandons the seed."""
 MOST_SEEDS = 64
-"""Seeds tried before giving up; the public tuples need at most 8."""
+"""Maximum number of seeds tried; the public rows need at most 8."""
 _SEEDS = 2**32
 
 
@@ -23,15 +23,15 @@ class InfeasibleRoom(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
-    """The parameters of a room; equal ones yield equal rooms. Raises ValueError for a seed out of range."""
+    """The parameters that determine a room. Raises ValueError for a seed out of range."""
 
     seed: int
-    """0 to 2**32 - 1."""
+    """From 0 to 2**32 - 1."""
     dim_room: tuple[int, int] = (6, 6)
     """Rows and columns, including the outer wall."""
     num_boxes: int = 1
     search_depth: int = 100
-    """Most moves of the reverse play."""
+    """Maximum number of moves of the reverse play."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < _SEEDS:
@@ -65,12 +65,12 @@ class Streams:
             drawn = self.bits(width)
         return drawn
 
-    def place(self, count: int) -> int:
-        """Draw a number below `count` like numpy's legacy `randint`, which draws nothing for count 1."""
+    def numpy_below(self, count: int) -> int:
+        """Draw a number below `count` like numpy's legacy `randint`, which consumes no bits if `count` is 1."""
         mask = (1 << (count - 1).bit_length()) - 1
         while mask:
             if not self._words:
-                # In batches, because a call takes as long as a dozen words.
+                # Drawn in batches, because one call takes as long as drawing a dozen words.
                 self._words = self._mersenne.random_raw(16)[::-1].tolist()
             drawn = self._words.pop() & mask
             if drawn < count:
@@ -81,8 +81,8 @@ class Streams:
 def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
     """Generate the room of a specification; pass `streams` to generate many.
 
-    If a seed yields no room, the next one is (1664525 * seed + 1013904223) mod 2**32, a bounded number of times. Raises
-    InfeasibleRoom.
+    If a seed yields no room, (1664525 * seed + 1013904223) mod 2**32 is tried next, up to MOST_SEEDS seeds in total.
+    Raises InfeasibleRoom.
     """
     rows, cols = spec.dim_room
     description = f"a {rows}x{cols} room with {counted(spec.num_boxes)}"
@@ -109,8 +109,8 @@ def _from_seed(tables: Geometry, spec: RoomSpec, streams: Streams) -> tuple[byte
         free = [cell for cell in range(len(tables.cell)) if floor >> cell & 1]
         if len(free) <= spec.num_boxes + 1:
             return None
-        player = free.pop(streams.place(len(free)))
-        targets = tuple(free.pop(streams.place(len(free))) for _ in range(spec.num_boxes))
+        player = free.pop(streams.numpy_below(len(free)))
+        targets = tuple(free.pop(streams.numpy_below(len(free))) for _ in range(spec.num_boxes))
         start = reverse_play(tables, floor, targets, player, spec.search_depth)
         if start.distance:
             return _cells(tables, floor, targets, start.boxes, _walk(tables, floor, start, streams))
@@ -121,17 +121,17 @@ def _carve(tables: Geometry, streams: Streams) -> int:
     """Draw a layout and return the floor as bits of interior cells."""
     random, bits, onward, stamps = streams.random, streams.bits, tables.onward, tables.stamps
     ahead = onward[streams.below(4)]
-    place = (1 + streams.below(tables.rows - 1)) * tables.cols
-    place += 1 + streams.below(tables.cols - 1)
+    cell = (1 + streams.below(tables.rows - 1)) * tables.cols
+    cell += 1 + streams.below(tables.cols - 1)
     floor = 0
     for _ in range(tables.steps):
         if random() < 0.35:
             ahead = onward[streams.below(4)]
-        place = ahead[place]
+        cell = ahead[cell]
         mask = bits(3)
         while mask >= 5:
             mask = bits(3)
-        floor |= stamps[mask][place]
+        floor |= stamps[mask][cell]
     return floor
 
 

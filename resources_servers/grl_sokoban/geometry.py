@@ -1,4 +1,4 @@
-"""Computes what depends only on a board's size: the generator's lookup tables, and whether rooms can exist."""
+"""Computes the generator's lookup tables, which depend only on a board's size, and whether a room can exist."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,7 +19,7 @@ class Geometry:
     rows: int
     cols: int
     steps: int
-    """Steps of the random walk that carves a room."""
+    """Length of the random walk that carves a room."""
     cell: tuple[int, ...]
     """Interior number -> cell number."""
     row: tuple[int, ...]
@@ -32,14 +32,14 @@ class Geometry:
     near: tuple[tuple[tuple[int, int, int], ...], ...]
     """near[interior cell]: (neighbour, its bit, cell behind or -1), neighbours in the order up, down, left, right."""
     bit: tuple[int, ...]
-    """Interior number -> the cell's bit in a search key, which contains the player's number below all bits."""
+    """Interior number -> the cell's bit in a search key, whose lowest bits are the player's interior number."""
 
 
 @lru_cache(maxsize=64)
 def geometry(rows: int, cols: int) -> Geometry:
     """Return the cached tables for a board of this size (at least 3x3)."""
     inside = [(row, col) for row in range(1, rows - 1) for col in range(1, cols - 1)]
-    number = {place: index for index, place in enumerate(inside)}
+    number = {cell: index for index, cell in enumerate(inside)}
     low = len(inside).bit_length()
     return Geometry(
         rows=rows,
@@ -50,7 +50,7 @@ def geometry(rows: int, cols: int) -> Geometry:
         col=tuple(col for _, col in inside),
         onward=tuple(_onward(rows, cols, *direction) for direction in _DIRECTIONS),
         stamps=tuple(_stamps(rows, cols, mask.split("/"), number) for mask in _MASKS),
-        near=tuple(_near(place, number, low) for place in inside),
+        near=tuple(_near(cell, number, low) for cell in inside),
         bit=tuple(1 << (low + index) for index in number.values()),
     )
 
@@ -68,14 +68,14 @@ def _stamps(rows: int, cols: int, mask: list[str], number: dict[tuple[int, int],
     offsets = [(row - 1, col - 1) for row in range(3) for col in range(3) if mask[row][col] == "1"]
 
     def stamp(row: int, col: int) -> int:
-        places = [(row + down, col + right) for down, right in offsets]
-        return sum(1 << number[place] for place in places if place in number)
+        cells = [(row + down, col + right) for down, right in offsets]
+        return sum(1 << number[cell] for cell in cells if cell in number)
 
     return tuple(stamp(row, col) for row in range(rows) for col in range(cols))
 
 
-def _near(place: tuple[int, int], number: dict[tuple[int, int], int], low: int) -> tuple[tuple[int, int, int], ...]:
-    row, col = place
+def _near(cell: tuple[int, int], number: dict[tuple[int, int], int], low: int) -> tuple[tuple[int, int, int], ...]:
+    row, col = cell
     return tuple(
         (there, 1 << (low + there), number.get((row - down, col - right), _NOWHERE))
         for down, right in _PULLS
@@ -84,10 +84,10 @@ def _near(place: tuple[int, int], number: dict[tuple[int, int], int], low: int) 
 
 
 def why_infeasible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
-    """Return why no seed can yield such a room, as a clause for an error message; None if there is no known reason.
+    """Return why no seed can yield such a room, as a clause for an error message; None if no reason is known.
 
     Reverse play must pull every box off its target and leave the player off all targets. Walls and further boxes only
-    make that harder, so a number of boxes that is impossible in an empty interior is impossible in all of its rooms.
+    make this harder, so a number of boxes that is impossible in an empty interior is impossible with walls too.
     """
     if rows < 3 or cols < 3:
         return "a board needs at least 3 rows and 3 columns, including the surrounding wall"
@@ -96,14 +96,13 @@ def why_infeasible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
     height, width = sorted((rows - 2, cols - 2))
     most = _most_boxes(height, width)
     if boxes > most:
-        return f"its interior of {rows - 2}x{cols - 2} cells has room for at most {counted(most)}"
+        return f"its interior of {rows - 2}x{cols - 2} cells has space for at most {counted(most)}"
     if depth < boxes + 2:
         return f"pulling {counted(boxes)} off the targets requires a search depth of at least {boxes + 2}"
     return None
 
 
 def counted(boxes: int) -> str:
-    """Return the number with its noun."""
     return f"{boxes} box" if boxes == 1 else f"{boxes} boxes"
 
 
@@ -113,7 +112,7 @@ def _most_boxes(height: int, width: int) -> int:
     if width < 3:
         return 0  # a pull needs three cells in line
     if height == 1:
-        return 1  # in a corridor every step away from one box drags it along
+        return 1  # in a corridor, every step away from a box pulls it along
     if cells <= 15:
         return cells // 3  # found by an exhaustive search over all interiors of this size
-    return (cells - 1) // 2  # every box has its own target and is on none; the player also needs a cell
+    return (cells - 1) // 2  # each box needs its target's cell and another one; the player needs one

@@ -10,20 +10,20 @@ from textwrap import dedent
 
 from rollyard.resources_servers.grl_sokoban.game import Room
 
-_XSB = str.maketrans({" ": "_", "-": "_", ".": "O", "o": "O", "$": "X", "b": "X", "*": "√", "B": "√", "@": "P",
+_XSB_SYMBOLS = str.maketrans({" ": "_", "-": "_", ".": "O", "o": "O", "$": "X", "b": "X", "*": "√", "B": "√", "@": "P",
                       "p": "P", "+": "S", "P": "S"})  # fmt: skip
-_OURS = str.maketrans({" ": "_", "-": "_"})
+_OWN_SYMBOLS = str.maketrans({" ": "_", "-": "_"})
 _SYMBOLS = frozenset("#_OX√PS")
 _RUNS = frozenset("0123456789()")
 _CELLS = r"[-#_ .$*@+pPbBoOX√S]"
 _LINE = re.compile(rf"(?=.*#)(?:(?:\d*{_CELLS}|\|)+|#.*#)")
-"""A line of a level: symbols with at least one wall. Also matches lines with invalid symbols, to report them."""
+"""A line of a level: symbols with at least one wall. It also matches lines with invalid symbols, to report them."""
 _RUN = re.compile(r"(?<!\d)(\d{1,3})([^\d\n])")
 """Run-length encoding: a number of at most three digits, then the symbol."""
 
 
 class InvalidLevel(ValueError):
-    """The level cannot be used; the text states why."""
+    """The level cannot be used; the message states why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def levels_of(path: Path) -> tuple[Level, ...]:
 
 @lru_cache(maxsize=32)
 def _levels_of(path: Path, changed_ns: int) -> tuple[Level, ...]:
-    # Old collections use old encodings in titles and comments, but their boards are ASCII.
+    # Old collections use legacy encodings in titles and comments, but their boards are ASCII.
     lines = path.read_text(encoding="utf-8-sig", errors="replace").split("\n")
     found: list[Level] = []
     first: int | None = None
@@ -75,8 +75,8 @@ def read_level(text: str) -> Room:
     """
     text = _RUN.sub(lambda run: int(run[1]) * run[2], re.sub(r"\r\n?|\|", "\n", text))
     lines = [line.rstrip() for line in dedent(text).strip("\n").split("\n")]
-    # Every board has a box, and .xsb uses different symbols for boxes.
-    symbols = _OURS if {"X", "√"} & set(text) else _XSB
+    # Every board has a box, and .xsb uses other symbols for boxes.
+    symbols = _OWN_SYMBOLS if {"X", "√"} & set(text) else _XSB_SYMBOLS
     lines = [line.translate(symbols) for line in lines]
     if unknown := sorted(set("".join(lines)) - _SYMBOLS):
         shown = " ".join(symbol if symbol.isprintable() else repr(symbol) for symbol in unknown)
@@ -99,24 +99,24 @@ def sealed(lines: list[str]) -> str:
     """Return the board as a rectangle with wall in unreachable cells. Raises InvalidLevel if the wall has a hole."""
     width = max(map(len, lines), default=0)
     cells = [list(line.ljust(width, "_")) for line in lines]
-    places = [(row, col) for row, line in enumerate(cells) for col, symbol in enumerate(line) if symbol in "PS"]
-    if len(places) != 1:
-        raise InvalidLevel(f"a level needs one player; found {len(places)}")
-    reached = set(places)
-    while places:
-        row, col = places.pop()
+    queue = [(row, col) for row, line in enumerate(cells) for col, symbol in enumerate(line) if symbol in "PS"]
+    if len(queue) != 1:
+        raise InvalidLevel(f"a level needs one player; found {len(queue)}")
+    reached = set(queue)
+    while queue:
+        row, col = queue.pop()
         if row in (0, len(cells) - 1) or col in (0, width - 1):
-            raise InvalidLevel(f"the wall has a hole: the player could leave by row {row}, column {col} (from 0)")
+            raise InvalidLevel(f"the wall has a hole: the player could leave at row {row}, column {col} (from 0)")
         for near in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
             if near not in reached and cells[near[0]][near[1]] != "#":
                 reached.add(near)
-                places.append(near)
+                queue.append(near)
     for row, line in enumerate(cells):
         for col, symbol in enumerate(line):
             if (row, col) in reached:
                 continue
             if symbol in "XO":
                 what = "box" if symbol == "X" else "target"
-                raise InvalidLevel(f"the {what} in row {row}, column {col} (from 0) is out of the player's reach")
+                raise InvalidLevel(f"the {what} in row {row}, column {col} (from 0) cannot be reached by the player")
             line[col] = "#"
     return "\n".join("".join(line) for line in cells)

@@ -26,7 +26,7 @@ class View:
         self.kinds = kinds
         self._tile_px = tile_px
 
-    def words(self, board: str) -> str:
+    def text(self, board: str) -> str:
         """Return the text part of the observation."""
         if self.kinds == ("text",):
             return board
@@ -35,9 +35,9 @@ class View:
             shown.append(coordinates(board))
         return "\n\n".join(shown) or "The board is in the image."
 
-    def answer(self, board: str, facts: Json) -> Json | list[Json]:
-        """Return a tool's result: one object; or, with an image, content parts: the object as text, then the image."""
-        answer = {"observation": self.words(board), **facts}
+    def answer(self, board: str, state: Json) -> Json | list[Json]:
+        """Return a tool's result: one object or, with an image, content parts (the object as text, then the image)."""
+        answer = {"observation": self.text(board), **state}
         if "image" not in self.kinds:
             return answer
         image = {"type": "input_image", "image_url": data_url(board, self._tile_px), "detail": "auto"}
@@ -45,7 +45,7 @@ class View:
 
 
 def coordinates(board: str) -> str:
-    """Return the board as lists of cells, without loss of information."""
+    """Return the board as lists of coordinates, without loss of information."""
     lines = board.split("\n")
     last_row, last_col = len(lines) - 1, len(lines[0]) - 1
     found: dict[str, list[str]] = {symbol: [] for symbol in "PSX√O#"}

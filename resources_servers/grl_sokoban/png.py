@@ -1,4 +1,4 @@
-"""Draws a board as a PNG image: square tiles with a frame in the colour of the ground around the object on it."""
+"""Draws a board as a PNG image: square tiles, with a frame in the colour of the floor or target below the object."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _LOOKS = {
     "P": (_FLOOR, _PLAYER),
     "S": (_TARGET, _PLAYER),
 }
-"""Symbol -> colours of the frame and of the middle; a covered target is visible as the frame of its box or player."""
+"""Symbol -> colours of the frame and the middle. The frame of a box or player shows whether it is on a target."""
 LEGEND = (
     "dark grey is wall, light is floor, a red square is a target, a brown one a box, a blue one is you; on a target "
     "the box is green in a red frame, and you are blue in a red frame"
@@ -42,7 +42,7 @@ def png(board: str, tile_px: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _rows(line: str, tile_px: int) -> bytes:
-    """Return the pixel lines of a line of cells. Each begins with a 0 for PNG's filter type none."""
+    """Return the pixel rows of a row of cells. Each begins with a 0, PNG's filter type None."""
     frame = max(1, tile_px // 5)
     middle = tile_px - 2 * frame
     edge = b"\0" + b"".join(bytes([_LOOKS[symbol][0]]) * tile_px for symbol in line)

@@ -8,7 +8,7 @@ from typing import Any
 from rollyard.resources_servers.grl_sokoban.observation import Observation
 from rollyard.resources_servers.grl_sokoban.png import LEGEND
 
-_SHOWN: dict[Observation, str] = {
+_LEGENDS: dict[Observation, str] = {
     "text": """\
 The board is a grid of symbols, one line per row:
 # is a wall, _ is floor, O is a target, X is a box, √ is a box on a target, P is you, S is you standing on a target.""",
@@ -36,16 +36,16 @@ all boxes are on targets. Finish with a short answer that says whether the puzzl
 
 @dataclass(frozen=True)
 class PromptBuilder:
-    """Builds a row's prompt and tools for a server with these settings."""
+    """Builds the prompt and the tools of a row for a server with these settings."""
 
     observations: tuple[Observation, ...] = ("text",)
     undo: bool = False
 
     def create_params(self) -> dict[str, Any]:
         """Return the row's `responses_create_params`."""
-        shown = "\n".join(words for kind, words in _SHOWN.items() if kind in self.observations)
-        words = ["You are playing Sokoban. " + shown, _RULES, _STEP, *([_UNDO] if self.undo else [])]
-        messages = [{"role": "developer", "content": "\n".join(words)}, {"role": "user", "content": _USER}]
+        legend = "\n".join(text for kind, text in _LEGENDS.items() if kind in self.observations)
+        parts = ["You are playing Sokoban. " + legend, _RULES, _STEP, *([_UNDO] if self.undo else [])]
+        messages = [{"role": "developer", "content": "\n".join(parts)}, {"role": "user", "content": _USER}]
         return {"input": messages, "tools": [_step_tool(), *([_undo_tool()] if self.undo else [])]}
 
 

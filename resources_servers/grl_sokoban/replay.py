@@ -21,8 +21,8 @@ CANDIDATE_SETTINGS = (
     SokobanSettings(undo=True, deadlock="flag", solver_states=2_000),
     SokobanSettings(undo=True, deadlock="end", solver_states=2_000),
 )
-"""Candidate settings, because a row does not record them: they differ in whether a lost room ends the episode. Their
-`solver_states` is low because a page shows several episodes.
+"""A row does not record the settings of its episode. These candidates differ in whether a lost room ends the episode.
+Their `solver_states` is low because a page shows several episodes.
 """
 CELLS = [
     Cell(symbol="#", name="wall", looks="wall"),
@@ -35,7 +35,7 @@ CELLS = [
 ]
 _STATES = 50_000
 _LARGEST_SOLVED = 144
-"""Most cells of a room for which the solver is called."""
+"""Maximum number of cells of a room for which the solver is called."""
 
 
 def replay(row: Json) -> Replay | None:
@@ -45,27 +45,28 @@ def replay(row: Json) -> Replay | None:
     if not boards and environment is None:
         return None
     steps = environment.max_steps if environment else 100
-    plays = [
+    candidates = [
         (start, note, frames)
         for (start, note), settings in product(_starts(turns, boards, environment), CANDIDATE_SETTINGS)
         if (frames := _played(start, turns, steps, settings)) is not None
     ]
-    if not plays:
+    if not candidates:
         return _as_recorded(turns, boards)
-    # If moves after the end change nothing, the boards match both settings; the verdict's `moves` decides.
-    start, note, frames = next((play for play in plays if len(play[2]) - 1 == row.get("moves")), plays[0])
-    best, about = _best(start)
+    # If moves after the end changed nothing, the boards match both settings; the verdict's `moves` decides.
+    matching = (candidate for candidate in candidates if len(candidate[2]) - 1 == row.get("moves"))
+    start, note, frames = next(matching, candidates[0])
+    best, reason = _best(start)
     return Replay(
         cells=CELLS,
         frames=frames,
         optimal=best,
         title=_title(start),
-        note=" ".join(filter(None, [note, about, _rewards(row, frames, turns)])),
+        note=" ".join(filter(None, [note, reason, _rewards(row, frames, turns)])),
     )
 
 
 def _environment(row: Json) -> GrlSokoban | None:
-    """Create the row's puzzle with the local generator; None if the row has no valid one."""
+    """Create the row's puzzle with the local generator; None if the row has no valid puzzle."""
     if "level" not in row and not ("seed" in row and {"dim_room", "num_boxes"} & row.keys()):
         return None
     try:
@@ -75,7 +76,7 @@ def _environment(row: Json) -> GrlSokoban | None:
 
 
 def _starts(turns: list[Turn], boards: list[str], environment: GrlSokoban | None) -> list[tuple[Room, str]]:
-    """Return the possible starts of the episode, most likely first, each with a note."""
+    """Return the possible start positions of the episode, most likely first, each with a note."""
     starts = []
     if turns and not turns[0].moves and turns[0].board is not None:
         other = environment is not None and environment.room.board() != turns[0].board
@@ -96,7 +97,7 @@ def _played(start: Room, turns: list[Turn], max_steps: int, settings: SokobanSet
     play = GameEpisode(start, max_steps, settings)
     frames = [Frame(board=play.game.board(), total=0.0)]
     for turn in turns:
-        # The environment ignores an undo of more moves than were made.
+        # The environment rejects an undo of more moves than can be undone.
         for move in turn.moves if turn.moves.count(UNDO) <= play.undoable else ():
             if play.over:
                 break
@@ -153,7 +154,7 @@ def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
     if shaped is not None and abs(played + shaped - recorded) < 1e-6:
         notes.append(f"Shaping adds {shaped:g} to the rewards of the moves.")
     elif abs(played - recorded) >= 1e-6:
-        notes.append(f"By the rules the total is {played:g}; the recorded total is {recorded:g}.")
+        notes.append(f"By the rules, the total is {played:g}; the recorded total is {recorded:g}.")
     if paid is not None and abs(paid - recorded) >= 1e-6:
         notes.append(f"The steps earned {recorded:g}; the verdict's reward is {paid:g}.")
     return " ".join(notes)

@@ -5,11 +5,11 @@ from typing import NamedTuple
 from rollyard.resources_servers.grl_sokoban.geometry import Geometry
 
 MOST_EXPLORED = 300_000
-"""Number of rooms after which the reference stops its search."""
+"""Number of positions after which the reference stops its search."""
 
 
 class Start(NamedTuple):
-    """The best position found, in interior numbers."""
+    """The best position found, with cells as interior numbers."""
 
     player: int
     boxes: tuple[int, ...]
@@ -22,10 +22,10 @@ def reverse_play(geometry: Geometry, floor: int, targets: tuple[int, ...], playe
     """Search depth-first, last move first, for the position with the highest score: box changes times distance.
 
     `floor` is a set of interior cells as bits. The search order must be the reference's, because the first visit to a
-    room determines its number of box changes; a different order would find different rooms.
+    position determines its number of box changes; a different order would find different rooms.
 
-    A room's key is one int: the player's cell, the occupied cells including walls as bits, and one bit per target for a
-    box that was never pulled, because the reference distinguishes such boxes from pulled ones.
+    A position's key is one int: the player's cell, the occupied cells including walls as bits, and one bit per target
+    whose box was never pulled, because the reference distinguishes such boxes from pulled ones.
     """
     near, bit, row, col = geometry.near, geometry.bit, geometry.row, geometry.col
     still = [bit[-1] << order for order in range(1, len(targets) + 1)]

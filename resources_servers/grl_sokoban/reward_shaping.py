@@ -18,7 +18,7 @@ class ShapingSettings(BaseModel):
     gamma: float = Field(default=1.0, gt=0, le=1)
     """The trainer's discount factor. With 1, the total shaping reward is phi(end) - phi(start)."""
     scale: float = Field(default=10.0, gt=0)
-    """Number of moves closer to the solution that are worth a reward of 1."""
+    """Number of moves towards the solution that earn a reward of 1."""
     most_moves: int = Field(default=50, ge=1)
     """Upper limit of the distance, also used for lost positions and for those that the solver cannot decide."""
 
@@ -28,7 +28,7 @@ class ShapingSettings(BaseModel):
         return self.most_moves / self.scale
 
     @model_validator(mode="after")
-    def _waiting_costs(self) -> ShapingSettings:
+    def _check_gamma(self) -> ShapingSettings:
         """Check that a blocked move far from the solution costs more than the (1 - gamma) * bound that it earns."""
         if (1 - self.gamma) * self.bound >= STEP_COST:
             least = 1 - STEP_COST / self.bound
@@ -49,7 +49,7 @@ class Shaping:
         self.total = 0.0
 
     def potential(self, position: Room) -> float:
-        """Return phi: from -bound to 0, the potential of a solved position."""
+        """Return phi, which is between -bound and 0; it is 0 for a solved position."""
         left = _moves_left(position, self._states)
         most = self._settings.most_moves
         return -(most if left is None else min(left, most)) / self._settings.scale
@@ -65,7 +65,7 @@ class Shaping:
 
 @lru_cache(maxsize=16384)
 def _moves_left(room: Room, most_states: int) -> int | None:
-    """Return the fewest moves left; None if lost or unknown. Cached because repeats of a task share positions."""
+    """Return the fewest moves left; None if lost or unknown. Cached because rollouts of a task share positions."""
     try:
         return fewest_moves(room, most_states)
     except UnsolvableRoom:

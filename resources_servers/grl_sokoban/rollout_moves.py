@@ -16,13 +16,13 @@ from rollyard.services.io.json_values import items, mapping, number
 from rollyard.services.types import Json
 
 UNDO = 0
-"""Entry among moves: undoes the last move that moved the player."""
+"""Pseudo-move that undoes the last move that moved the player."""
 _SYMBOLS = frozenset("#_OX√PS")
 _LARGEST = 50
 _LONGEST_TEXT = 200_000
 _MOST_TURNS = 2000
 MOST = 1e9
-"""Largest reward that is shown."""
+"""Maximum absolute value of a reward that is shown."""
 _ACTION = re.compile(r"<action>.*?</action>", re.IGNORECASE | re.DOTALL)
 
 
@@ -42,8 +42,8 @@ def turns_of(row: Json) -> list[Turn]:
     """Return all turns in order. The first one has no moves if the start was shown."""
     found: list[Turn] = []
     params = mapping(row.get("responses_create_params"))
-    # The last board in the prompt; earlier ones belong to examples.
-    shown = [board for item in items(params.get("input")) for board in boards_in(_words(mapping(item)))]
+    # The start is the last board in the prompt; earlier boards belong to examples.
+    shown = [board for item in items(params.get("input")) for board in boards_in(_text_of(mapping(item)))]
     shown = shown or list(boards_in(params["input"] if isinstance(params.get("input"), str) else ""))
     if shown:
         found.append(Turn(board=shown[-1]))
@@ -57,12 +57,12 @@ def turns_of(row: Json) -> list[Turn]:
 def boards_in(text: str) -> Iterator[str]:
     """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols.
 
-    If there are none, yield the board that is given as coordinates.
+    If there is none, yield the board that is described by coordinates.
     """
     if "#" not in text:
-        told = board_in(text[:_LONGEST_TEXT])
-        if told is not None and _is_room(told):
-            yield told
+        board = board_in(text[:_LONGEST_TEXT])
+        if board is not None and _is_room(board):
+            yield board
         return
     block: list[str] = []
     for line in [*text[:_LONGEST_TEXT].split("\n"), ""]:
@@ -88,10 +88,10 @@ def _is_call(item: Any) -> bool:
 
 
 def _played(output: list[Any], before: int) -> Iterator[Turn]:
-    """Yield the turns of an episode's output. `before`: number of tool calls in the prompt."""
+    """Yield the turns of an episode's output. `before` is the number of tool calls in the prompt."""
     calls = before
     pending: dict[str, tuple[int, tuple[int, ...]]] = {}
-    said = ""
+    message = ""
     for item in map(mapping, output):
         kind = str(item.get("type") or "message")
         if _is_call(item):
@@ -101,15 +101,15 @@ def _played(output: list[Any], before: int) -> Iterator[Turn]:
             event, moves = pending.pop(str(item.get("call_id")), (None, ()))
             yield _answered(item, event, moves)
         elif kind == "message" and item.get("role") == "assistant":
-            said = _words(item)
+            message = _text_of(item)
         elif kind == "message" and item.get("role") == "user":
-            board = next(boards_in(_words(item)), None)
-            move = read_move(said) if said else None
+            board = next(boards_in(_text_of(item)), None)
+            move = read_move(message) if message else None
             if board is not None or move is not None:
                 yield Turn(() if move is None else (move,), board)
-            said = ""
+            message = ""
     # The environment may not respond to the last move.
-    if (tag := _ACTION.search(said)) and calls == before and (move := read_move(tag.group())) is not None:
+    if (tag := _ACTION.search(message)) and calls == before and (move := read_move(tag.group())) is not None:
         yield Turn((move,))
 
 
@@ -128,20 +128,20 @@ def _moves(call: Json) -> tuple[int, ...]:
 
 def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> Turn:
     output = item.get("output")
-    text = output if isinstance(output, str) else _words({"content": output})
+    text = output if isinstance(output, str) else _text_of({"content": output})
     try:
         answer = mapping(orjson.loads(text)) if text.startswith("{") else {}
     except orjson.JSONDecodeError:
         answer = {}
     shown = [text, *(value for value in answer.values() if isinstance(value, str))]
     board = next((board for words in shown[::-1] for board in boards_in(words)), None)
-    # A call that the environment rejected moved nothing.
+    # A call that the environment rejected did not move anything.
     played = () if "error" in answer and board is None else moves
     reward, total = (number(answer.get(name), None, MOST) for name in ("reward", "total_reward"))
     return Turn(played, board, reward, total, event)
 
 
-def _words(item: Json) -> str:
+def _text_of(item: Json) -> str:
     content = item.get("content")
     if isinstance(content, str):
         return content

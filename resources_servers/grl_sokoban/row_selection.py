@@ -1,4 +1,4 @@
-"""Selects the rooms that become task rows, by optimal moves and by split, and their images."""
+"""Selects the rooms that become task rows, by optimal moves and split, and the images (symmetries) of each room."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def difficulty(moves: int) -> Band:
 
 @dataclass(frozen=True)
 class RowSelection:
-    """The criteria for rooms; by default every room is accepted."""
+    """Criteria for rooms. By default every room is accepted."""
 
     min_moves: int = 1
     max_moves: int = NO_LIMIT
@@ -42,15 +42,15 @@ class RowSelection:
     test_share: float = 0.1
     symmetries: bool = False
     apart: frozenset[str] = frozenset()
-    """Puzzles in the form of `puzzle_of_board` that are excluded with all their images."""
+    """Puzzles, as returned by `puzzle_of_board`, that are excluded with all their images."""
 
     @property
     def needs_optimum(self) -> bool:
         """Whether rooms with an unknown optimum are rejected."""
         return (self.min_moves, self.max_moves) != (1, NO_LIMIT) or set(self.bands) != set(BANDS)
 
-    def takes(self, room: Room, solution: Solution | None) -> bool:
-        """Return whether the room becomes a row; `solution` is None if the optimum is unknown."""
+    def accepts(self, room: Room, solution: Solution | None) -> bool:
+        """Return whether the room becomes a row. `solution` is None if the optimum is unknown."""
         if solution is None and self.needs_optimum:
             return False
         if solution is not None:
@@ -81,25 +81,24 @@ class RowSelection:
 
 
 def puzzles_of(path: Path) -> frozenset[str]:
-    """Return the puzzles of a file of task rows. Raises OperatorError for unreadable files, BadTask for other rows."""
-    # No caps, because the rows may be for a server with larger ones. No search, because only the boards are needed.
-    anything = SokobanSettings(max_rows=NO_LIMIT, max_boxes=NO_LIMIT, max_search_depth=NO_LIMIT, solver_states=1)
-    return frozenset(puzzle_of_board(puzzle_of(read_task(row), anything).room.board()) for row in read_rows(path))
+    """Return the puzzles of a file of task rows. Raises OperatorError if it is unreadable, BadTask for invalid rows."""
+    # No limits, because the rows may be for a server with larger limits. No search, because only boards are needed.
+    no_limits = SokobanSettings(max_rows=NO_LIMIT, max_boxes=NO_LIMIT, max_search_depth=NO_LIMIT, solver_states=1)
+    return frozenset(puzzle_of_board(puzzle_of(read_task(row), no_limits).room.board()) for row in read_rows(path))
 
 
 def add_selection_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `selection_from_options` reads."""
-    parser.add_argument("--min-moves", type=not_negative, default=1, help="fewest optimal moves (default 1)")
-    parser.add_argument("--max-moves", type=not_negative, default=NO_LIMIT, help="most optimal moves (default any)")
+    parser.add_argument("--min-moves", type=not_negative, default=1, help="minimum optimal moves (default 1)")
+    parser.add_argument("--max-moves", type=not_negative, default=NO_LIMIT, help="maximum optimal moves (default any)")
     parser.add_argument(
         "--difficulty",
         nargs="+",
         choices=BANDS,
         default=BANDS,
-        help=f"bands by optimal moves: easy up to {EASY_UP_TO}, medium up to {MEDIUM_UP_TO}, hard beyond (default all)",
+        help=f"by optimal moves: easy up to {EASY_UP_TO}, medium up to {MEDIUM_UP_TO}, hard beyond (default all)",
     )
     parser.add_argument(
-        "--split", choices=get_args(Split), help="only rooms of this split; a room's split never changes"
+        "--split", choices=get_args(Split), help="write only rooms of this split; a room's split never changes"
     )
     parser.add_argument("--test-share", type=float, default=0.1, help="share of rooms in the test split (default 0.1)")
     parser.add_argument(
@@ -107,17 +106,17 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
         type=Path,
         nargs="+",
         default=(),
-        help="files of rows whose puzzles are excluded",
+        help="files of task rows whose puzzles are excluded",
     )
-    parser.add_argument("--symmetries", action="store_true", help="each room in all its rotations and reflections")
+    parser.add_argument("--symmetries", action="store_true", help="write all rotations and reflections of each room")
 
 
 def selection_from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> RowSelection:
-    """Return the selection; exits with an error message if the options contradict each other."""
+    """Return the selection. Exits with an error message if the options contradict each other."""
     if options.min_moves > options.max_moves:
         parser.error(f"--min-moves {options.min_moves} exceeds --max-moves {options.max_moves}")
     if not 0 <= options.test_share <= 1:
-        parser.error(f"--test-share {options.test_share} is not between 0 and 1")
+        parser.error(f"--test-share is {options.test_share}; expected a number from 0 to 1")
     try:
         apart = frozenset[str]().union(*map(puzzles_of, options.apart_from))
     except (BadTask, OperatorError) as error:

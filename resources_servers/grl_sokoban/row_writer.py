@@ -1,4 +1,4 @@
-"""Builds and writes task rows; shared by the scripts."""
+"""Builds and writes task rows, for both scripts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def row(
     room: Row,
     solution: Solution | None = None,
     symmetry: SymmetryName = "same",
-    wording: PromptBuilder | None = None,
+    prompts: PromptBuilder | None = None,
 ) -> Row:
-    """Build a task row from its number, the keys that determine the room, the image's name if it is not the room
-    itself, and labels if the optimum is given.
+    """Build a task row from its number, the keys that determine the room, the symmetry applied to the room, and the
+    optimum, which adds labels.
     """
     labels = {} if solution is None else {
         "optimal_moves": solution.moves,
@@ -34,7 +34,7 @@ def row(
         "difficulty": difficulty(solution.moves),
     }  # fmt: skip
     image = {} if symmetry == "same" else {"symmetry": symmetry}
-    params = (wording or PromptBuilder()).create_params()
+    params = (prompts or PromptBuilder()).create_params()
     return {"level_id": level_id, **room, **image, **labels, "responses_create_params": params}
 
 
@@ -46,13 +46,12 @@ def add_output(parser: argparse.ArgumentParser) -> None:
         nargs="+",
         choices=get_args(Observation),
         default=("text",),
-        help="the server's setting `observations`, which the prompt explains (default text)",
+        help="the server's setting `observations`, which the prompt describes (default text)",
     )
     parser.add_argument("--undo", action="store_true", help="offer the tool undo, for a server with undo: true")
 
 
 def prompt_builder_from_options(options: argparse.Namespace) -> PromptBuilder:
-    """Return the prompt builder for the options."""
     return PromptBuilder(tuple(options.observations), options.undo)
 
 

@@ -14,22 +14,22 @@ from rollyard.resources_servers.grl_sokoban.reward_shaping import ShapingSetting
 
 
 class SokobanSettings(EnvironmentSettings):
-    """The first settings limit rows, because one huge room would block every other session.
+    """Limits of a row's room, because one huge room would block every other session; then optional features.
 
-    With the defaults the environment behaves like the reference; each of the later settings adds one feature.
+    With the defaults the environment behaves like the reference.
     """
 
     max_rows: int = Field(default=10, ge=3)
-    """Most rows and columns of a room, including walls."""
+    """Maximum number of rows and columns of a room, including walls."""
     max_boxes: int = Field(default=4, ge=1)
     max_search_depth: int = Field(default=300, ge=1)
     solver_states: int = Field(default=50_000, ge=1)
-    """Most positions that a search for the optimum visits, about 0.3 s at most; beyond it the optimum is null. The
-    first hundred public rooms need under 2,000."""
+    """Maximum number of positions that a search for the optimum visits, which takes at most about 0.3 s. If it is not
+    enough, the optimum is null. The first hundred public rooms need under 2,000."""
     max_steps: int = Field(default=100, ge=1, le=1000)
-    """Moves per episode unless its row sets `max_steps`, up to 1,000."""
+    """Maximum number of moves per episode, up to 1,000. A row's `max_steps` overrides it."""
     levels_folder: Path | None = None
-    """Folder of the rows' `level_file`; without it such rows are rejected."""
+    """Folder of the level files that rows name in `level_file`. If it is not set, such rows are rejected."""
     observations: tuple[Observation, ...] = ("text",)
     """Observations for the model: one or more of text, coordinates, image."""
     tile_px: int = Field(default=32, ge=8, le=64)
@@ -37,13 +37,13 @@ class SokobanSettings(EnvironmentSettings):
     undo: bool = False
     """Offer the tool `undo`, which undoes moves at the cost of one step each."""
     deadlock: Literal["flag", "end"] | None = None
-    """flag: responses state after every push whether the room is lost; end: a lost episode also ends. The verdict
-    contains it in any case."""
+    """flag: after every push, responses state whether the room is lost; end: a lost room also ends the episode. The
+    verdict states it in any case."""
     shaping: ShapingSettings | None = None
     """Additional reward by the distance to the solution."""
     charge_unplayed: bool = False
-    """Charge an unsolved episode for the steps that it did not use; one without any gets less than the worst other
-    episode."""
+    """Charge an unsolved episode for its unused steps; an episode without any step gets less than every other episode.
+    """
 
     @field_validator(
         "max_rows", "max_boxes", "max_search_depth", "solver_states", "tile_px", "max_steps", mode="before"

@@ -7,7 +7,8 @@ from functools import lru_cache
 from rollyard.resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, PLAYER, RIGHT, TARGET, UP, WALL, Room
 
 MOST_STATES = 100_000
-"""Most positions that a search visits, within a second; rooms of 8x8 with 3 boxes need far fewer."""
+"""Maximum number of positions that a search visits, which takes under a second; 8x8 rooms with 3 boxes need far fewer.
+"""
 
 
 class UnsolvableRoom(ValueError):
@@ -16,7 +17,7 @@ class UnsolvableRoom(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The optimum of a position. Moves and pushes are each minimal, though not always in the same solution."""
+    """The optimum of a position. Moves and pushes are minimal, but possibly in different solutions."""
 
     moves: int
     pushes: int
@@ -36,8 +37,8 @@ class _Level:
     deltas: dict[int, int]
     """Action -> difference of cell numbers."""
     near: dict[int, tuple[tuple[int, int, int], ...]]
-    """Floor cell -> (difference, the neighbour's bit, the bit of the cell that a box there is pushed to, 0 if it must
-    not be pushed). Bits are above the player's number, as in the search keys."""
+    """Floor cell -> (difference, the neighbour's bit, the bit of the cell to which a box there is pushed, or 0 if it
+    must not be pushed). Bits are above the player's number, as in the search keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,16 +54,16 @@ def solve(room: Room, most_states: int = MOST_STATES) -> Solution | None:
     Raises UnsolvableRoom if there is no solution.
     """
     play = _play(room)
-    # Moves first: their positions are ten times cheaper and more numerous, so the limit is reached early.
+    # Moves first: their positions are ten times cheaper and more numerous, so an undecided search ends early.
     path = _fewest_moves(play, most_states)
     pushes = None if path is None else _fewest_pushes(play, most_states)
     return None if path is None or pushes is None else Solution(len(path), pushes, path)
 
 
 def fewest_moves(room: Room, most_states: int = MOST_STATES) -> int | None:
-    """Return the fewest moves left; None if `most_states` positions did not decide it. Raises UnsolvableRoom."""
+    """Return the fewest moves left; None if `most_states` positions are not enough. Raises UnsolvableRoom."""
     play = _play(room)
-    # The search by pushes detects a lost position with far fewer positions.
+    # The search by pushes visits far fewer positions to detect a lost room.
     if _fewest_pushes(play, most_states) is None:
         return None
     path = _fewest_moves(play, most_states)
@@ -70,7 +71,7 @@ def fewest_moves(room: Room, most_states: int = MOST_STATES) -> int | None:
 
 
 def is_deadlocked(room: Room, most_states: int = MOST_STATES) -> bool | None:
-    """Return whether the position can no longer be solved; None if `most_states` positions did not decide it."""
+    """Return whether the position can no longer be solved; None if `most_states` positions are not enough to decide."""
     try:
         return None if _fewest_pushes(_play(room), most_states) is None else False
     except UnsolvableRoom:
@@ -82,14 +83,14 @@ def _fewest_moves(play: _Play, most_states: int) -> tuple[int, ...] | None:
     near, width = play.level.near, _width(play.level)
     cell, goal = (1 << width) - 1, play.level.targets << width
     start = play.player | play.boxes << width
-    came: dict[int, int] = {start: start}
+    predecessors: dict[int, int] = {start: start}
     if start & ~cell == goal:
         return ()
     layer = [start]
     while layer:
         following: list[int] = []
         for key in layer:
-            if len(came) > most_states:
+            if len(predecessors) > most_states:
                 return None
             for delta, there, beyond in near[key & cell]:
                 after = key + delta
@@ -97,32 +98,32 @@ def _fewest_moves(play: _Play, most_states: int) -> tuple[int, ...] | None:
                     if not beyond or key & beyond:
                         continue
                     after ^= there | beyond
-                if after in came:
+                if after in predecessors:
                     continue
-                came[after] = key
+                predecessors[after] = key
                 if after & ~cell == goal:
-                    return _retrace(came, after, cell, play.level)
+                    return _retrace(predecessors, after, cell, play.level)
                 following.append(after)
         layer = following
     raise UnsolvableRoom("no sequence of moves solves this position")
 
 
-def _retrace(came: dict[int, int], key: int, cell: int, level: _Level) -> tuple[int, ...]:
+def _retrace(predecessors: dict[int, int], key: int, cell: int, level: _Level) -> tuple[int, ...]:
     action = {delta: action for action, delta in level.deltas.items()}
     path: list[int] = []
-    while (before := came[key]) != key:
+    while (before := predecessors[key]) != key:
         path.append(action[(key & cell) - (before & cell)])
         key = before
     return tuple(reversed(path))
 
 
 def _fewest_pushes(play: _Play, most_states: int) -> int | None:
-    """Search breadth-first by pushes. Positions are equivalent if the boxes agree and the player can walk between."""
+    """Search breadth-first by pushes. Positions with equal boxes are equivalent if the player can walk between them."""
     level, goal = play.level, play.level.targets
     if play.boxes == goal:
         return 0
     layer = [(play.boxes, 1 << play.player)]
-    walked: dict[int, int] = {}  # boxes -> the cells from which the player was tried with them
+    walked: dict[int, int] = {}  # boxes -> the player's cells that were already tried with them
     states = pushes = 0
     while layer:
         pushes += 1
@@ -212,7 +213,7 @@ def _level(rows: int, cols: int, fixed: bytes) -> _Level:
 
 
 def _alive(targets: int, floor: int, deltas: tuple[int, ...]) -> int:
-    """Find the cells that a single box can be pulled to from the targets."""
+    """Return the cells to which a single box can be pulled from a target."""
     alive, before = targets, 0
     while alive != before:
         before = alive

@@ -21,7 +21,7 @@ from rollyard.resources_servers.grl_sokoban.symmetry import Symmetry, SymmetryNa
 
 
 class SokobanTask(BaseModel):
-    """A row's puzzle; exactly one of seed, level and level_file determines its room."""
+    """A row's puzzle. Exactly one of seed, level and level_file determines its room."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -36,7 +36,7 @@ class SokobanTask(BaseModel):
     level_index: Integer | None = Field(default=None, ge=0)
     """Number of the level in the file, from 0."""
     symmetry: SymmetryName = "same"
-    """The image of the room that is used."""
+    """Rotation or reflection applied to the room."""
     max_steps: Integer | None = Field(default=None, ge=1, le=1000)
 
     @model_validator(mode="after")
@@ -55,7 +55,7 @@ class Puzzle:
 
     room: Room
     optimum: Solution | None
-    """None if the search reached its limit."""
+    """None if the search reached its limit before it found the optimum."""
 
 
 def read_task(row: Mapping[str, Any]) -> SokobanTask:
@@ -84,7 +84,7 @@ def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
 
 @lru_cache(maxsize=4096)
 def prepared(spec: RoomSpec, solver_states: int = 50_000) -> Puzzle:
-    """Return the puzzle of a specification, cached for a task's repeats. Raises InfeasibleRoom."""
+    """Return the puzzle of a specification, cached for the rollouts of a task. Raises InfeasibleRoom."""
     room = generate(spec)
     return Puzzle(room, solve(room, solver_states))
 
@@ -95,7 +95,7 @@ def _solved(room: Room, solver_states: int) -> Puzzle:
 
 
 def _from_seed(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
-    _check_caps(task.dim_room, task.num_boxes, settings)
+    _check_limits(task.dim_room, task.num_boxes, settings)
     if task.search_depth > settings.max_search_depth:
         raise BadTask(_over("search_depth", task.search_depth, settings.max_search_depth))
     assert task.seed is not None
@@ -110,7 +110,7 @@ def _from_level(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
         assert task.level_file is not None and task.level_index is not None
         name = f"{task.level_file}, level {task.level_index}"
         room = _level_from_file(task.level_file, task.level_index, settings.levels_folder)
-    _check_caps((room.rows, room.cols), room.state.count(BOX), settings)
+    _check_limits((room.rows, room.cols), room.state.count(BOX), settings)
     try:
         return _solved(room, settings.solver_states)
     except UnsolvableRoom as error:
@@ -122,23 +122,23 @@ def _level_from_file(name: str, index: int, folder: Path | None) -> Room:
         raise BadTask(f"the row has level_file {name!r}, but the setting levels_folder is not set on this server")
     root = folder.resolve()
     path = (root / name).resolve()
-    # Resolved first, so that neither .. nor a link can leave the folder.
+    # Resolved first, so that neither `..` nor a symbolic link can escape from the folder.
     if not path.is_relative_to(root) or not path.is_file():
-        raise BadTask(f"level_file {name!r} is not a file below this server's levels_folder")
+        raise BadTask(f"level_file {name!r} is not a file in this server's levels_folder")
     levels = levels_of(path)
     if index >= len(levels):
         raise BadTask(f"level_index {index} of {name!r} does not exist: the file has {len(levels)} levels, from 0")
     return levels[index].room()
 
 
-def _check_caps(size: tuple[int, int], boxes: int, settings: SokobanSettings) -> None:
-    for what, found, most in (
+def _check_limits(size: tuple[int, int], boxes: int, settings: SokobanSettings) -> None:
+    for name, found, limit in (
         ("dim_room", max(size), settings.max_rows),
         ("num_boxes", boxes, settings.max_boxes),
     ):
-        if found > most:
-            raise BadTask(_over(what, found, most))
+        if found > limit:
+            raise BadTask(_over(name, found, limit))
 
 
-def _over(what: str, found: int, most: int) -> str:
-    return f"{what} {found} exceeds this server's limit of {most} (a setting of the environment)"
+def _over(name: str, found: int, limit: int) -> str:
+    return f"{name} {found} exceeds this server's limit of {limit} (a setting of the environment)"

@@ -4,7 +4,7 @@ from pathlib import Path
 from random import Random
 
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, SYSTEM, create_params, gold_number
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_number
 from rollyard.services.datasets.splits import SplitSelection
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.script import not_negative, run_script
@@ -19,31 +19,31 @@ def main(arguments: list[str] | None = None) -> None:
     """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--split", help="split to read (default test); or all")
-    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="prompt format (default chat)")
+    parser.add_argument("--form", choices=tuple(ANSWER_FORMS), default="chat", help="prompt format (default chat)")
     parser.add_argument(
         "--shots", type=not_negative, help="few-shot examples (default: 8 for lm_eval_cot, otherwise 0)"
     )
-    parser.add_argument("--shots-from", type=Path, help="GSM8K rows to draw the examples from; lm_eval: train split")
-    parser.add_argument("--seed", type=int, default=42, help="seed of that draw, lm_eval's --seed (default 42)")
+    parser.add_argument("--shots-from", type=Path, help="GSM8K rows to sample the examples from (lm_eval: train split)")
+    parser.add_argument("--seed", type=int, default=42, help="sampling seed, as lm_eval's --seed (default 42)")
     parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 8 if options.form == "lm_eval_cot" else 0
     if options.form == "chat" and count:
         parser.error("--shots requires one of the lm_eval forms")
     if options.form == "lm_eval" and count and not options.shots_from:
-        parser.error("--shots with --form lm_eval requires --shots-from, the rows to draw from")
+        parser.error("--shots with --form lm_eval requires --shots-from, the rows to sample from")
     try:
         pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS, TRAIN)]
     except (OperatorError, KeyError) as error:
-        parser.error(f"--shots-from: {error if isinstance(error, OperatorError) else f'a row without {error}'}")
+        parser.error(f"--shots-from: {error if isinstance(error, OperatorError) else f'a row has no field {error}'}")
     if count > len(pool):
         parser.error(f"--shots {count} exceeds the {len(pool)} available rows")
-    rng = Random(options.seed)  # one draw per row, in order; equal to lm_eval's if the pool is the full train split
+    rng = Random(options.seed)  # one sample per row, in order, as in lm_eval if the pool is the full train split
 
     def make(number: int, row: Json) -> Json:
         gold = gold_number(row["answer"])
         if gold is None:
-            raise ValueError("its answer does not end with #### and a number")
+            raise ValueError("the answer does not end with #### and a number")
         shots = rng.sample(pool, count) if options.shots_from else pool[:count]
         return {
             "id": f"gsm8k_{number}",
@@ -53,8 +53,8 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, row["question"], shots, options.system_prompt),
         }
 
-    wanted = SplitSelection(options.split, options.subset, default_split="test", default_subset="main")
-    prepare(options, Hub("openai/gsm8k"), wanted, make)
+    selection = SplitSelection(options.split, options.subset, default_split="test", default_subset="main")
+    prepare(options, Hub("openai/gsm8k"), selection, make)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prompt formats of GSM8K, and how the answers to each are extracted."""
+"""Defines the prompt formats of GSM8K and how answers to each of them are extracted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def gold_number(answer: str) -> str | None:
 
 
 def same_digits(gold: str, answer: str) -> bool:
-    """Return whether both are equal without commas, dollars and one final dot: lm-eval's exact match."""
+    """Return whether both are equal without commas, dollar signs and one final dot, as in lm-eval's exact match."""
 
     def bare(text: str) -> str:
         return re.sub(r"[,$]", "", text).removesuffix(".")
@@ -48,12 +48,12 @@ def _first(pattern: re.Pattern[str], method: str, text: str) -> Found | None:
 
 
 def _numbers_in(text: str) -> list[str]:
-    """Return the number at the start of each value of a sentence, or at the end of the value's last equation."""
+    """Return the number in each value of a sentence: at its start, or after its last equals sign."""
     return [_number_in(value) for value in values(text)]
 
 
 def _number_in(text: str) -> str:
-    """Extract the number, as in `9 * 2 = $18 a day` -> `$18`; return the text itself if its words change the number."""
+    """Extract the number, as in `9 * 2 = $18 a day` -> `$18`. Returns the text if its words change the number."""
     text = bare_value(text)
     if quantity(text, any_words=True) is not None:
         return text
@@ -75,7 +75,7 @@ _LENIENT = (
     narrowed(phrased, _numbers_in),
     number,
 )
-READINGS = {
+ANSWER_FORMS = {
     "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
     "lm_eval": AnswerForm(
         stops=("Question:", "</s>", "<|im_end|>"),
@@ -93,10 +93,11 @@ READINGS = {
 
 
 def create_params(form: str, question: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters. `shots`: (question, answer) pairs for the lm-eval forms. Raises KeyError."""
-    stops = READINGS[form].stops
+    """Build the request parameters. `shots` are (question, answer) pairs for the lm-eval forms. Raises KeyError."""
+    stops = ANSWER_FORMS[form].stops
     if form == "chat":
         return chat(question, system)
-    asked = "Question: {}\nAnswer:" if form == "lm_eval" else "Q: {}\nA:"
-    prompt = with_shots([(asked.replace("{}", shot), answer) for shot, answer in shots], asked.replace("{}", question))
+    template = "Question: {}\nAnswer:" if form == "lm_eval" else "Q: {}\nA:"
+    examples = [(template.replace("{}", shot), answer) for shot, answer in shots]
+    prompt = with_shots(examples, template.replace("{}", question))
     return completion(prompt, stops, MAX_OUTPUT_TOKENS)

@@ -14,7 +14,7 @@ from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
 class HumanEvalTask(BaseModel):
-    """A row's task under HumanEval's own field names."""
+    """A row's task, with HumanEval's own field names."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -23,11 +23,11 @@ class HumanEvalTask(BaseModel):
     entry_point: str
     """The function's name."""
     test: str
-    """Defines `check(candidate)`."""
+    """Code that defines `check(candidate)`."""
 
 
 class HumanEval(ProgramEnvironment[ProgramSettings]):
-    """A task to write the rest of a function."""
+    """One function to complete."""
 
     def __init__(self, task: Mapping[str, Any], settings: ProgramSettings) -> None:
         """Parse the row. Raises BadTask."""
@@ -40,7 +40,7 @@ class HumanEval(ProgramEnvironment[ProgramSettings]):
         name = self.row.entry_point
         if not name.isidentifier():
             raise BadTask(f"entry_point is {name[:80]!r}; expected a function's name")
-        # Tests may call the prompt's helpers. They must use the row's version, not one that an answer has changed.
+        # Tests may call the prompt's helpers. They must use the row's version, even if the answer redefines them.
         self.tests = Tests((name,), (f"{self.row.test}\ncheck({name})",), prelude=self.row.prompt)
 
     async def verify(self, response: Verification) -> Verdict:

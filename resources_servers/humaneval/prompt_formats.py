@@ -1,4 +1,4 @@
-"""Prompt formats of HumanEval, and how an answer is turned into a program."""
+"""Defines the prompt formats of HumanEval and how an answer is converted to a program."""
 
 from __future__ import annotations
 
@@ -31,7 +31,6 @@ SYSTEM = "You write Python. Answer with the whole function, imports included, in
 
 
 def create_params(form: str, prompt: str, system: str = SYSTEM) -> Json:
-    """Build the request parameters of a task."""
     if form == "chat":
         return chat(f"Complete this function:\n\n```python\n{prompt.rstrip()}\n```", system)
     return completion(prompt, STOPS, MAX_OUTPUT_TOKENS)
@@ -43,7 +42,7 @@ def lm_eval_program(prompt: str, text: str) -> str:
 
 
 def program(prompt: str, entry_point: str, text: str) -> Program | None:
-    """Extract the program from `text`: a complete function after the prompt's other definitions, or the rest of one."""
+    """Extract the program from `text`, which contains the complete function or only the rest of it."""
     whole = find(text, (entry_point,))
     if whole is not None and entry_point in defined(whole.code):
         return Program(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
@@ -68,7 +67,7 @@ def _bodies(text: str) -> Iterator[tuple[str, str]]:
         yield f"    {code.lstrip()}", "fenced block, rest of the function, first line indented"
     text = clean(text)
     yield text, "rest of the function"
-    # Chat endpoints strip leading blanks from an answer.
+    # Chat endpoints strip leading spaces from an answer.
     yield f"    {text.lstrip()}", "rest of the function, first line indented"
     yield textwrap.indent(text, "    "), "rest of the function, indented"
     if indented := _INDENTED.search(text):

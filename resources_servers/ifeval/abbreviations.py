@@ -1,4 +1,4 @@
-"""Parameters for Punkt in English: abbreviations, in lower case and without their last dot, and common words."""
+"""Punkt's parameters for English: abbreviations, in lower case and without the final dot, and common words."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ABBREVIATIONS = Abbreviations(" ".join((_TITLES, _COMPANIES, _DATES, _PLACES, _D
 
 _BEFORE_NUMBERS = "art ch chap eq ex fig figs jul jun mar no nos p par pp ref sec tab vol vols"
 BEFORE_NUMBERS = frozenset(_BEFORE_NUMBERS.split())
-"""Abbreviations before a number only: `No. 5`, but `The answer is no.`"""
+"""Words that are abbreviations only before a number: `No. 5`, but `The answer is no.`"""
 
 _COMMON_WORDS = """
 a about above according after again all also although am among an and another any are as at be because been before
@@ -44,4 +44,4 @@ this those though through thus to today together tomorrow too two under unlike u
 when where whether which while who whose why will with within without would yes yesterday yet you your
 """
 COMMON_WORDS = frozenset(_COMMON_WORDS.split())
-"""Words that are lower case inside a sentence. Capitalized after an abbreviation, they start a new sentence."""
+"""Words that are lower case inside a sentence. If one is capitalized after an abbreviation, it starts a sentence."""

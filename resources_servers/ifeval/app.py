@@ -14,16 +14,16 @@ from rollyard.resources_servers.ifeval.sentences import sentence_count
 from rollyard.services.io.optional import EXTRAS, require
 
 LONG = 2_000
-"""Answers of at least this many characters are checked in a thread: sentence splitting can take 15 µs per character."""
+"""Answers of at least this many characters are checked in a thread; sentence splitting can take 15 µs per character."""
 
 
 class IfevalSettings(EnvironmentSettings):
     """Settings of IFEval."""
 
     score: Literal["strict", "lenient"] = "strict"
-    """Score that becomes the reward; the lenient one ignores a first line, a last line and asterisks."""
+    """Score that becomes the reward. The lenient score may ignore the first line, the last line and asterisks."""
     reward: Literal["prompt", "instruction"] = "prompt"
-    """prompt: 1 if all instructions are followed, otherwise 0; instruction: the share of followed instructions."""
+    """prompt: 1 if all instructions are followed, otherwise 0; instruction: the fraction of followed instructions."""
 
 
 class Ifeval(Environment[IfevalSettings]):
@@ -40,7 +40,7 @@ class Ifeval(Environment[IfevalSettings]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: IfevalSettings) -> AsyncIterator[None]:
-        """Load the packages for the verdicts. Raises OperatorError without the extra `ifeval`."""
+        """Check that the extra `ifeval` is installed and load NLTK. Raises OperatorError."""
         for package in EXTRAS["ifeval"].packages:
             require(package, "ifeval", cls.__name__)
         sentence_count("Ready.")  # imports NLTK, which takes half a second, before the first verdict
@@ -55,7 +55,7 @@ class Ifeval(Environment[IfevalSettings]):
         loose = [each.loose for each in outcomes]
         chosen = strict if self.settings.score == "strict" else loose
         share = sum(chosen) / len(chosen)
-        missed = [each.kind for each, followed in zip(outcomes, chosen, strict=True) if not followed]
+        violated = [each.kind for each, followed in zip(outcomes, chosen, strict=True) if not followed]
         return Verdict(
             reward=share if self.settings.reward == "instruction" else float(all(chosen)),
             success=all(chosen),
@@ -65,7 +65,7 @@ class Ifeval(Environment[IfevalSettings]):
             inst_level_loose=sum(loose) / len(loose),
             follow_instruction_list=strict,
             follow_instruction_list_loose=loose,
-            reason=f"not followed: {', '.join(missed)}" if missed else "every instruction is followed",
+            reason=f"not followed: {', '.join(violated)}" if violated else "every instruction is followed",
         )
 
     def _outcomes(self, text: str) -> list[Outcome]:

@@ -12,7 +12,7 @@ Relation = Literal["at least", "less than"]
 _HOLDS: dict[Relation, Callable[[int, int], bool]] = {"at least": operator.ge, "less than": operator.lt}
 
 
-def _no_flag(value: Any) -> Any:
+def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError(f"found {value}, expected an integer")
     return value
@@ -24,14 +24,14 @@ def _not_blank(text: str) -> str:
     return text
 
 
-Count = Annotated[int, BeforeValidator(_no_flag), Field(ge=0)]
-"""A number of things. Accepts 3.0 for 3, because tables with the keys of all kinds convert integers to floats."""
+Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
+"""A non-negative integer. Accepts 3.0 for 3, because tables with the keys of all kinds convert integers to floats."""
 Phrase = Annotated[str, AfterValidator(_not_blank)]
-"""A search string. Must not be blank, because a blank string would occur in any text."""
+"""A search string. It must not be blank, because any text would contain it."""
 
 
 class Instruction(BaseModel):
-    """Base of all kinds of instructions. The fields are the row's `kwargs`; keys of other kinds are ignored."""
+    """Base class of all kinds of instructions. Its fields are the row's `kwargs`; keys of other kinds are ignored."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -51,7 +51,7 @@ def counted(found: int, relation: Relation, number: int) -> bool:
 def read(kind: str, instruction_type: type[Instruction], arguments: Any) -> Instruction:
     """Build the instruction from a row's arguments. Raises ValueError with a message that starts with `kind`."""
     if not isinstance(arguments, Mapping | None):
-        raise ValueError(f"{kind}: its kwargs are {shown(arguments)}; expected an object")
+        raise ValueError(f"{kind}: kwargs are {shown(arguments)}; expected an object")
     try:
         # Tabular datasets contain the keys of all kinds, null if unused.
         return instruction_type.model_validate(

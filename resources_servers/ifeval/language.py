@@ -11,12 +11,12 @@ LANGUAGES = (
     "hr", "hu", "id", "it", "ja", "kn", "ko", "lt", "lv", "mk", "ml", "mr", "ne", "nl", "no", "pa", "pl", "pt", "ro",
     "ru", "sk", "sl", "so", "sq", "sv", "sw", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "zh-cn", "zh-tw",
 )  # fmt: skip
-"""The codes that langdetect supports. Listed here so that rows can be checked without installing langdetect."""
+"""The language codes that langdetect supports, so that rows can be checked without installing it."""
 
 
 @lru_cache(maxsize=16)  # several instructions may check the variants of one text
 def language_of(text: str) -> str | None:
-    """Return the language code, such as `en` or `zh-cn`; None if the text contains too little of any language."""
+    """Return the language code, such as `en` or `zh-cn`; None if the text is not enough to detect a language."""
     from langdetect import LangDetectException  # type: ignore[import-untyped]
 
     detector = _factory().create()
@@ -33,7 +33,7 @@ def _factory() -> Any:
     from langdetect.detector_factory import PROFILES_DIRECTORY  # type: ignore[import-untyped]
 
     factory = DetectorFactory()
-    factory.seed = 0  # it samples at random, and similar languages would be confused
-    # In a fixed order: the order of files in a folder depends on the file system and would decide ties differently.
+    factory.seed = 0  # langdetect samples at random, so results for similar languages would vary
+    # In a fixed order, because the order of files in a folder depends on the file system and would affect ties.
     factory.load_json_profile([(Path(PROFILES_DIRECTORY) / code).read_text("utf-8") for code in LANGUAGES])
     return factory

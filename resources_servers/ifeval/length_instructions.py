@@ -1,4 +1,4 @@
-"""Instructions on a text's length, beginning, end and parts."""
+"""Instructions about a text's length, beginning, end and parts."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ class RepeatPrompt(Instruction):
 
 
 class TwoResponses(Instruction):
-    """Consists of two different answers, separated by `******`."""
+    """Consists of exactly two different answers, separated by `******`."""
 
     def _holds(self, text: str) -> bool:
         parts = [part.strip() for part in _inner(text.split("******"))]
@@ -103,7 +103,7 @@ class TwoResponses(Instruction):
 
 
 def _inner(parts: list[str]) -> list[str]:
-    """Drop an empty part before the first separator and after the last."""
+    """Drop empty parts before the first separator and after the last one."""
     first, last = 0, len(parts)
     if not parts[0].strip():
         first = 1

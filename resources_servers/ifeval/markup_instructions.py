@@ -1,4 +1,4 @@
-"""Instructions on a text's markup: lists, sections, highlights, titles, JSON."""
+"""Instructions about a text's markup: lists, sections, highlights, titles, JSON."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class NumberPlaceholders(Instruction):
 
 
 class Postscript(Instruction):
-    """Has a postscript that begins with the marker, such as `P.S.`; blanks between its letters are allowed."""
+    """Has a postscript that begins with the marker, such as `P.S.`; spaces between its letters are allowed."""
 
     postscript_marker: Phrase
 
@@ -64,7 +64,7 @@ class NumberHighlightedSections(Instruction):
 
 
 class MultipleSections(Instruction):
-    """Has at least the given number of sections, each with a heading of the word and a number."""
+    """Has at least the given number of sections, each headed by the given word and a number."""
 
     section_spliter: Phrase
     num_sections: Count
@@ -82,7 +82,7 @@ class Title(Instruction):
 
 
 class JsonFormat(Instruction):
-    """Is a JSON document. A code fence around it is allowed, even if one of its ends is missing."""
+    """Is a JSON document. A code fence around it is allowed, even if its opening or closing line is missing."""
 
     def _holds(self, text: str) -> bool:
         text = text.strip()
@@ -99,5 +99,5 @@ def _no_json(name: str) -> NoReturn:
 
 
 def _up_to_last(ending: str, text: str) -> list[str]:
-    """Return each line up to the last `ending`. Otherwise every unclosed opening would scan the rest of its line."""
+    """Return each line up to its last `ending`, so that an unclosed opening does not scan the rest of the line."""
     return [line[: line.rfind(ending) + len(ending)] for line in text.split("\n") if ending in line]

@@ -14,7 +14,7 @@ from rollyard.services.io.script import run_script
 from rollyard.services.types import Json
 
 MAX_OUTPUT_TOKENS = 1280
-"""The limit of lm-eval."""
+"""lm-eval's limit."""
 TEST, TRAIN = "ifeval", "ifeval_train"
 HUB = {
     TEST: Hub("google/IFEval"),
@@ -31,7 +31,9 @@ def main(arguments: list[str] | None = None) -> None:
         default=TEST,
         help="ifeval: the test set (default); ifeval_train: a training set",
     )
-    parser.add_argument("--form", choices=("chat", "lm_eval"), default="chat", help="lm_eval: at most 1,280 tokens")
+    parser.add_argument(
+        "--form", choices=("chat", "lm_eval"), default="chat", help="lm_eval: at most 1,280 output tokens"
+    )
     parser.add_argument("--system-prompt", default="", help="system prompt (default: none)")
     parser.add_argument("--split", help="split to read if the dataset has several; or all")
     options = parser.parse_args(arguments)
@@ -52,7 +54,7 @@ def _test_row(params: Callable[[str], Json]) -> Callable[[int, Json], Json]:
         if "ground_truth" in row:
             raise ValueError(f"this is a row of RLVR-IFEval; pass --dataset {TRAIN}")
         instructions(row)
-        kwargs = [{key: value for key, value in (about or {}).items() if value is not None} for about in row["kwargs"]]
+        kwargs = [{key: value for key, value in (each or {}).items() if value is not None} for each in row["kwargs"]]
         return {
             "id": f"ifeval_{row.get('key', number)}",
             "prompt": row["prompt"],
@@ -68,7 +70,7 @@ def _training_row(params: Callable[[str], Json], skipped: list[str]) -> Callable
     def make(number: int, row: Json) -> Json | None:
         prompts = [message["content"] for message in row["messages"] if message["role"] == "user"]
         if not prompts:
-            raise ValueError("its messages contain no user message")
+            raise ValueError("the row has no user message")
         try:
             rlvr.instruction(row["ground_truth"])
         except ValueError as error:

@@ -1,7 +1,7 @@
 """The 25 functions of the training set RLVR-IFEval (allenai/RLVR-IFeval). A row's `ground_truth` names one of them.
 
-The fields have the names of the functions' arguments. A function that means the same as an instruction of IFEval
-reuses that instruction with its own argument names. README.md lists the differences to IFEval and the published code.
+The fields have the names of the functions' arguments. A function that is equivalent to an instruction of IFEval reuses
+it with its own argument names. README.md lists the differences from IFEval and from the published code.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class KeywordFrequency(Instruction):
 
 
 class ForbiddenWords(Instruction):
-    """Contains none of the words, ignoring case, not even inside other words."""
+    """Contains none of the words, ignoring case, not even inside another word."""
 
     forbidden_words: list[Phrase] = Field(min_length=1)
 
@@ -136,8 +136,8 @@ class Postscript(Instruction):
     postscript_marker: Phrase
 
     def _holds(self, text: str) -> bool:
-        _, marker, behind = text.partition(self.postscript_marker.strip())
-        return bool(marker and behind.strip())
+        _, marker, rest = text.partition(self.postscript_marker.strip())
+        return bool(marker and rest.strip())
 
 
 class Placeholders(markup_instructions.NumberPlaceholders):
@@ -153,7 +153,7 @@ class BulletPoints(markup_instructions.NumberBulletLists):
 
 
 class Choice(Instruction):
-    """Names exactly one of the options, as a whole word. An answer that lists all options chooses none."""
+    """Contains exactly one of the options, as a whole word. An answer that lists all options chooses none."""
 
     options: Annotated[list[Phrase], BeforeValidator(_listed)] = Field(min_length=1)
 
@@ -174,7 +174,7 @@ class HighlightedSections(markup_instructions.NumberHighlightedSections):
 
 
 class Sections(Instruction):
-    """Has at least N sections, each with a heading of the word, ignoring case, and a number."""
+    """Has at least N sections, each headed by the given word, ignoring case, and a number."""
 
     N: Count
     section_splitter: Phrase
@@ -199,7 +199,7 @@ class Lowercase(Instruction):
 
 
 class CapitalWords(Instruction):
-    """Has at least, at most or around (±10 %) N words in capitals A to Z, single letters included."""
+    """Has at least, at most or around (±10 %) N words of capital letters A to Z, including single letters."""
 
     N: Count
     quantifier: Quantifier

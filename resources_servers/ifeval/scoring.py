@@ -1,4 +1,4 @@
-"""Checks whether a response follows a prompt's instructions, strictly or ignoring text around the answer."""
+"""Checks whether a response follows a prompt's instructions: strictly, or loosely without text around the answer."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Outcome:
 
 
 def instructions(row: Mapping[str, Any]) -> list[tuple[str, Instruction]]:
-    """Return the kind and the instruction of each item of a row of IFEval or RLVR-IFEval.
+    """Return the instructions of a row of IFEval or RLVR-IFEval, each with its kind.
 
     Raises ValueError with what was found and expected.
     """
@@ -60,13 +60,13 @@ def instructions(row: Mapping[str, Any]) -> list[tuple[str, Instruction]]:
             f"found instruction_id_list {shown(kinds)} and kwargs {shown(arguments)}; expected two non-empty lists of"
             " equal length"
         )
-    return [(kind, instruction(kind, about)) for kind, about in zip(kinds, arguments, strict=True)]
+    return [(kind, instruction(kind, kwargs)) for kind, kwargs in zip(kinds, arguments, strict=True)]
 
 
 def instruction(kind: Any, arguments: Any) -> Instruction:
     """Build the instruction from an item of `instruction_id_list` and its `kwargs`. Raises ValueError."""
     if not isinstance(kind, str) or kind not in KINDS:
-        raise ValueError(f"instruction {shown(kind)} is unknown; known: {', '.join(KINDS)}")
+        raise ValueError(f"instruction {shown(kind)} is unknown; expected one of {', '.join(KINDS)}")
     return read(kind, KINDS[kind], arguments)
 
 
@@ -77,7 +77,7 @@ def outcome(kind: str, checked: Instruction, text: str) -> Outcome:
 
 
 def variants(text: str) -> list[str]:
-    """Return the text, the text without its first line, its last line or both, and all four without asterisks."""
+    """Return the text, the text without its first line, last line or both, and all four without asterisks."""
     lines = text.split("\n")
     cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return list(dict.fromkeys([*cuts, *(part.replace("*", "") for part in cuts)]))

@@ -15,8 +15,8 @@ from rollyard.resources_servers.ifeval.abbreviations import ABBREVIATIONS, BEFOR
 _WORD = re.compile(r"\w")
 # `1.`, `- **2.3.**` and `a)` before the text of a list item; possessive, so that each line is scanned once.
 _LABEL = re.compile(r"^[ \t>*_#+-]*+(?:\d{1,9}(?:\.\d{1,9}){0,9}+|[^\W\d_])[.)][.)*_]*+(?=[ \t]+\S)", re.MULTILINE)
-_EMPHASIS_BEHIND_AN_END = re.compile(r"(?<=[.!?])[*_]++")
-# A run of them is one end, because each one costs Punkt as much as a sentence.
+_EMPHASIS_AFTER_END = re.compile(r"(?<=[.!?])[*_]++")
+# A run of these counts as one end, because Punkt would spend the time of a sentence on each.
 _OTHER_ENDS = re.compile(r"[。।！？]++")
 
 
@@ -26,8 +26,8 @@ def sentence_count(text: str) -> int:
 
 
 def sentences(text: str) -> list[str]:
-    """Split `text` into sentences, without labels of list items and without pieces that have no letter or digit."""
-    plain = _EMPHASIS_BEHIND_AN_END.sub("", _LABEL.sub("", _OTHER_ENDS.sub("! ", text)))
+    """Split `text` into sentences, dropping labels of list items and pieces without a letter or digit."""
+    plain = _EMPHASIS_AFTER_END.sub("", _LABEL.sub("", _OTHER_ENDS.sub("! ", text)))
     return [piece for piece in _punkt().tokenize(plain) if _WORD.search(piece)]
 
 

@@ -1,4 +1,4 @@
-"""Instructions on words, letters, languages and letter case."""
+"""Instructions about words, letters, languages and letter case."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ class ForbiddenWords(Instruction):
 
 
 class LetterFrequency(Instruction):
-    """Contains a character the given number of times, ignoring case. Any character is allowed; for `#`, Google's
-    checker counts a random letter.
+    """Contains a character the given number of times, ignoring case. Any character is allowed; Google's checker counts
+    a random letter instead of `#`.
     """
 
     letter: str = Field(min_length=1, max_length=1)
@@ -61,7 +61,7 @@ class LetterFrequency(Instruction):
 
 
 class ResponseLanguage(Instruction):
-    """Is in the given language. A text without a detectable language never is."""
+    """Is in the given language. A text without a detectable language is never accepted."""
 
     language: str
 

@@ -1,16 +1,18 @@
 """Grades answers with a model of the run (LLM-as-a-judge).
 
-    judge = Judge(models, settings.judge)          # one for all episodes of a server
+    judge = Judge(models, settings.judge)          # one per server, shared by its episodes
     score = await judge.grade(question=..., response=response.text, reference=self.task["answer"])
     return Verdict(reward=score.value, success=score.value == 1.0, **score.fields)
 
-An unreachable judge is a Failure, never a reward, and the rollout is retried. The same holds if the judge's answers
-cannot be parsed, unless `on_unreadable` is set to `zero`.
+An unreachable judge is a Failure, never a reward, and the rollout is retried. The graded answer, however, can make the
+judge write something that cannot be parsed. The judge is then asked again about the same answer, up to `tries` times,
+and the vote counts as 0: as a Failure it would give the policy a second try.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from collections import Counter, OrderedDict
 from dataclasses import dataclass
@@ -22,6 +24,8 @@ from rollyard.resources_servers.judging.settings import JudgeSettings
 from rollyard.resources_servers.rubric import Score
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
+
+log = logging.getLogger(__name__)
 
 
 class Models(Protocol):
@@ -36,7 +40,7 @@ class Vote:
     """One answer of the judge."""
 
     score: float | None
-    """The grade; None if it could not be parsed, which counts as 0."""
+    """The grade; None if it could not be parsed, which counts as 0, or as 1 in a penalty."""
     text: str
 
 
@@ -50,19 +54,23 @@ class Judge:
         self._name = name
         self._slots = asyncio.Semaphore(settings.parallel)
         self._cache: OrderedDict[str, Score] = OrderedDict()
+        self._unreadable = 0
 
     async def grade(self, *, question: str, response: str, reference: str = "") -> Score:
         """Return the combined score from 0 to 1, with the votes and the judge's texts as fields for the verdict.
 
         Raises Failure with the name of the judge's model server.
         """
+        for name, text in {"question": question, "response": response, "reference": reference}.items():
+            if not isinstance(text, str):
+                raise TypeError(f"grade was given {name}={text!r:.100} ({type(text).__name__}); expected a string")
         if len(response) > self._settings.max_response_chars:
             return self._zero(f"the answer has {len(response)} characters: too long to be graded")
         item = Question(question, response, reference)
         key = item.digest(self._settings)
-        if (known := self._cache.get(key)) is not None:
+        if (cached := self._cache.get(key)) is not None:
             self._cache.move_to_end(key)
-            return known
+            return cached
         try:
             votes = await self._votes(item, key[:8])
         except Failure as failure:
@@ -79,11 +87,14 @@ class Judge:
 
     async def _votes(self, item: Question, code: str) -> list[Vote]:
         request = {**self._settings.params, "input": item.prompt(code, self._settings)}
-        until = time.monotonic() + self._settings.timeout_s
+        deadline = time.monotonic() + self._settings.timeout_s
         tasks: list[asyncio.Task[Vote]] = []
         try:
             async with asyncio.timeout(self._settings.timeout_s):
-                tasks.extend(asyncio.create_task(self._vote(request, code, until)) for _ in range(self._settings.votes))
+                tasks.extend(
+                    asyncio.create_task(self._vote(request, code, item.response, deadline))
+                    for _ in range(self._settings.votes)
+                )
                 return await asyncio.gather(*tasks)
         except TimeoutError as error:
             detail = f"the judge returned no grade within {self._settings.timeout_s:g} s"
@@ -92,38 +103,48 @@ class Judge:
             for task in tasks:
                 task.cancel()
 
-    async def _vote(self, request: Json, code: str, until: float) -> Vote:
+    async def _vote(self, request: Json, code: str, response: str, deadline: float) -> Vote:
         server, text, reason = self._settings.model_server.name, "", ""
         for _ in range(self._settings.tries):
             async with self._slots:
-                left_s = max(until - time.monotonic(), 0.001)
-                answer = await self._models.respond(server, request, timeout_s=left_s)
+                remaining_s = max(deadline - time.monotonic(), 0.001)
+                answer = await self._models.respond(server, request, timeout_s=remaining_s)
             try:
                 text = judge_text(answer)
-                return Vote(read_score(text, code, self._settings), self._shortened(text))
+                # A thread, because a pattern may need a process of its own.
+                score = await asyncio.to_thread(read_score, text, code, self._settings, response)
+                return Vote(score, self._shortened(text))
             except UnreadableGrade as error:
                 reason = str(error)
-        if self._settings.on_unreadable == "zero":
-            return Vote(None, self._shortened(text))
         detail = f"the judge's answer contains no grade after {self._settings.tries} tries: {reason}"
+        if self._settings.on_unreadable == "zero":
+            self._unreadable += 1
+            if self._unreadable == 10 ** (len(str(self._unreadable)) - 1):  # the 1st, 10th, 100th, ...
+                log.warning("%s: %s. The vote counts as 0 (number %d)", server, detail, self._unreadable)
+            return Vote(None, self._shortened(text))
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
 
     def _combined(self, votes: list[Vote]) -> Score:
-        scores = [vote.score or 0.0 for vote in votes]
-        if self._settings.combine == "mean":
-            value = sum(scores) / len(scores)
-        else:
-            counts = Counter(scores)
-            value = min(score for score, count in counts.items() if count == max(counts.values()))
+        value, as_penalty = (
+            self._value([unread if vote.score is None else vote.score for vote in votes]) for unread in (0.0, 1.0)
+        )
         texts = [vote.text for vote in votes] if self._settings.text_chars else []
-        return self._score(value, votes=[vote.score for vote in votes], texts=texts)
+        unreadable = sum(vote.score is None for vote in votes)
+        scores = [vote.score for vote in votes]
+        return self._score(value, as_penalty, votes=scores, texts=texts, unreadable=unreadable)
+
+    def _value(self, scores: list[float]) -> float:
+        if self._settings.combine == "mean":
+            return sum(scores) / len(scores)
+        counts = Counter(scores)
+        return min(score for score, count in counts.items() if count == max(counts.values()))
 
     def _zero(self, note: str) -> Score:
-        return self._score(0.0, votes=[], texts=[], note=note)
+        return self._score(0.0, 1.0, votes=[], texts=[], note=note)
 
-    def _score(self, value: float, **fields: object) -> Score:
-        return Score(value, {f"{self._name}_{key}": value for key, value in fields.items()})
+    def _score(self, value: float, as_penalty: float, **fields: object) -> Score:
+        return Score(value, {f"{self._name}_{key}": value for key, value in fields.items()}, as_penalty)
 
     def _shortened(self, text: str) -> str:
-        most, text = self._settings.text_chars, text.strip()
-        return text if len(text) <= most else f"... {text[-most:]}" if most else ""
+        limit, text = self._settings.text_chars, text.strip()
+        return text if len(text) <= limit else f"... {text[-limit:]}" if limit else ""

@@ -3,6 +3,9 @@
 The graded answer is untrusted: it can give the judge instructions and can contain text that looks like a grade.
 Therefore only the last line counts, it must match the pattern completely, and a pattern with {code} cannot occur in
 the graded answer because the code depends on that answer.
+
+Judges write the line in bold, in a code fence, or in other letters than the pattern. Such a line is read without the
+Markdown. Judges quote in the same way: without {code}, a line that the graded answer contains is no grade.
 """
 
 from __future__ import annotations
@@ -12,12 +15,14 @@ import re
 
 import orjson
 
+from rollyard.resources_servers.judging.markdown import is_quoted, plain, unfenced
+from rollyard.resources_servers.judging.pattern_matching import matched_group
 from rollyard.resources_servers.judging.settings import JudgeSettings
 from rollyard.services.types import Json
 
 
 class UnreadableGrade(ValueError):
-    """The judge's answer contains no grade; the text states what was found instead."""
+    """The judge's answer contains no valid grade; the message states what was found instead."""
 
 
 def judge_text(response: Json) -> str:
@@ -34,16 +39,36 @@ def judge_text(response: Json) -> str:
     raise UnreadableGrade("the answer has no message")
 
 
-def read_score(text: str, code: str, settings: JudgeSettings) -> float:
-    """Return the score from 0 to 1 in the last line of the judge's text. Raises UnreadableGrade."""
-    line = text.strip().rpartition("\n")[2].strip()
+def read_score(text: str, code: str, settings: JudgeSettings, response: str = "") -> float:
+    """Return the score from 0 to 1 in the last line of the judge's text. Raises UnreadableGrade.
+
+    `response` is the graded answer.
+    """
+    try:
+        return _score(_last_line(text), text, code, settings)
+    except UnreadableGrade as error:
+        block = unfenced(text)
+        line = _last_line(block)
+        shown = block if settings.json_field is not None else plain(line)
+        try:
+            score = _score(shown, block, code, settings, re.IGNORECASE)
+        except UnreadableGrade:
+            raise error from None
+        if (settings.json_field is not None or "{code}" not in settings.pattern) and is_quoted(shown, response):
+            raise UnreadableGrade(f"the last line, {line[:200]!r}, may be a quotation from the graded answer") from None
+        return score
+
+
+def _score(line: str, text: str, code: str, settings: JudgeSettings, flags: re.RegexFlag = re.NOFLAG) -> float:
     if settings.json_field is not None:
         grade = _json_grade(line, text, settings.json_field)
-    elif found := re.fullmatch(settings.pattern.replace("{code}", re.escape(code)), line):
-        grade = found[1]
     else:
-        raise UnreadableGrade(f"the last line is {line[:200]!r}, which does not match {settings.pattern!r}")
+        grade = _pattern_grade(line, code, settings.pattern, flags)
     return _scaled(grade, settings.scale) if settings.scale else _graded(grade, settings.grades)
+
+
+def _last_line(text: str) -> str:
+    return text.strip().rpartition("\n")[2].strip()
 
 
 def _without_thinking(text: str) -> str:
@@ -51,6 +76,16 @@ def _without_thinking(text: str) -> str:
     if "</think>" in text:
         return text.rpartition("</think>")[2]
     return text.partition("<think>")[0]
+
+
+def _pattern_grade(line: str, code: str, pattern: str, flags: re.RegexFlag) -> str:
+    try:
+        grade = matched_group(pattern, code, line, flags)
+    except TimeoutError as error:
+        raise UnreadableGrade(f"the last line is {line[:200]!r}, too long for {pattern!r}: {error}") from error
+    if grade is None:
+        raise UnreadableGrade(f"the last line is {line[:200]!r}, which does not match {pattern!r}")
+    return grade
 
 
 def _json_grade(line: str, text: str, key: str) -> object:
@@ -66,17 +101,17 @@ def _json_grade(line: str, text: str, key: str) -> object:
 
 
 def _graded(grade: object, grades: dict[str, float]) -> float:
-    normalized = str(grade).strip().strip("*`\"'.").strip().upper()
-    for label, score in grades.items():
-        if label.strip().upper() == normalized:
-            return score
+    for text in (str(grade).strip(), plain(str(grade))):
+        for label, score in grades.items():
+            if label.strip().upper() == text.upper():
+                return score
     raise UnreadableGrade(f"the grade is {str(grade)[:100]!r}; expected {' or '.join(grades)}")
 
 
 def _scaled(grade: object, scale: tuple[float, float]) -> float:
     worst, best = scale
     try:
-        number = math.nan if isinstance(grade, bool) else float(str(grade).strip().strip("*`"))
+        number = math.nan if isinstance(grade, bool) else float(plain(str(grade)))
     except ValueError:
         number = math.nan
     if not worst <= number <= best:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AliasChoices, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 
+from rollyard.resources_servers.judging.pattern_matching import longest_line
 from rollyard.services.errors import did_you_mean
 from rollyard.services.types import Json, ServerRef
 
@@ -57,22 +58,23 @@ class JudgeSettings(BaseModel):
     scale: tuple[float, float] | None = None
     """[worst, best]: the grade is a number between them instead of one of `grades`."""
     pattern: str = r"GRADE {code}:\s*(.+)"
-    """The judge's last line must match it completely; group 1 is the grade. {code} is replaced by the code."""
+    """The judge's last line must match it completely; group 1 is the grade. {code} is replaced by the code. A line with
+    Markdown around it is also tried without, case-insensitively."""
     json_field: str | None = None
-    """Read the grade from this key of a JSON object, which is the judge's last line or its complete answer, instead of
-    using `pattern`."""
+    """Read the grade from this key of a JSON object instead of matching `pattern`. The object must be the judge's last
+    line or its complete answer."""
     votes: int = Field(default=1, ge=1, le=99)
     """Number of times that the judge grades each answer."""
     combine: Literal["majority", "mean"] = "majority"
     """majority: the most frequent score, in a tie the lowest; mean: the average."""
     tries: int = Field(default=3, ge=1)
-    """Most requests for one vote, until the judge's answer can be parsed."""
-    on_unreadable: Literal["fail", "zero"] = "fail"
-    """If no answer could be parsed: fail the rollout, or count the vote as 0."""
+    """Maximum number of requests per vote. A request is repeated if the judge's answer cannot be parsed."""
+    on_unreadable: Literal["fail", "zero"] = "zero"
+    """If no answer could be parsed: count the vote as 0, or fail the rollout, which gives the policy a second try."""
     max_response_chars: int = Field(default=50_000, ge=1)
     """A longer answer scores 0 without a request to the judge."""
     parallel: int = Field(default=32, ge=1)
-    """Most concurrent requests to the judge per environment process."""
+    """Maximum number of concurrent requests to the judge per environment process."""
     timeout_s: float = Field(default=100.0, gt=0)
     """Deadline per answer: all votes, all tries and the wait for a free slot. Keep it below the agent's
     `tool_timeout_s`."""
@@ -87,7 +89,7 @@ class JudgeSettings(BaseModel):
             raise ValueError("the judge's prompt has no {response}: add it, or the judge does not see the answer")
         for word in _WORD.findall(self.prompt):
             if word not in FIELDS and (hint := did_you_mean(word, FIELDS)):
-                raise ValueError(f"the judge's prompt has {{{word}}}{hint}")
+                raise ValueError(f"the judge's prompt has the unknown placeholder {{{word}}}{hint}")
         if self.json_field is None:
             self._check_pattern()
         if self.scale is not None and not self.scale[0] < self.scale[1]:
@@ -102,8 +104,13 @@ class JudgeSettings(BaseModel):
     def _check_pattern(self) -> None:
         try:
             groups = re.compile(self.pattern.replace("{code}", "0")).groups
-        except re.error as error:
+        except (re.error, OverflowError, RecursionError) as error:
             raise ValueError(f"the judge's pattern {self.pattern!r} is not a regular expression: {error}") from error
+        try:
+            longest_line(self.pattern)
+        except ValueError as error:
+            remedy = "it could take exponential time; write it without the outer or the inner repeat"
+            raise ValueError(f"the judge's pattern {self.pattern!r} {error}: {remedy}") from error
         if groups < 1:
             raise ValueError(f"the judge's pattern {self.pattern!r} has no group (...) for the grade")
         if "{code}" in self.pattern and "{code}" not in self.prompt:

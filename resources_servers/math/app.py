@@ -1,4 +1,4 @@
-"""MATH: competition problems whose answers are formulas that are compared by mathematical meaning."""
+"""MATH: competition problems whose answers are formulas, compared by mathematical meaning."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollyard.resources_servers.answers.environment import AnswerEnvironment, An
 from rollyard.resources_servers.answers.equality import MOST_CHARACTERS
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
-from rollyard.resources_servers.math.prompt_formats import READINGS, gold_answer
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
 
 
 class Math(AnswerEnvironment):
@@ -25,13 +25,13 @@ class Math(AnswerEnvironment):
                 f"the gold answer is {found}; expected expected_answer, answer, or a solution with a \\boxed{{}}"
             )
         form = task.get("form", "chat")
-        if form not in READINGS:
-            raise BadTask(f"form is {form!r}; expected one of {', '.join(READINGS)}")
-        self.gold, self.reading, self.problem = gold, READINGS[form], problem_text(task)
+        if form not in ANSWER_FORMS:
+            raise BadTask(f"form is {form!r}; expected one of {', '.join(ANSWER_FORMS)}")
+        self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
         """Reward 1 for an answer that is equivalent to the gold answer."""
-        return self.verdict(await self.judge.judge(self.gold, response, self.reading, self.problem), self.gold)
+        return self.verdict(await self.judge.judge(self.gold, response, self.form, self.problem), self.gold)
 
 
 server = serve(Math)

@@ -1,4 +1,4 @@
-"""Selects the worked examples before a problem as lm_eval does."""
+"""Selects the few-shot examples of a prompt as lm_eval does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.services.types import Json
 
 
 def subject_of(row: Json) -> str:
-    """Return the subject of MATH that a row belongs to."""
+    """Return the row's subject, such as `Algebra`."""
     return str(row.get("subject") or row.get("type") or "unknown")
 
 
@@ -29,10 +29,10 @@ class FixedShots:
         return self._shots
 
 
-class DrawnShots:
-    """Draws rows of the problem's subject for each problem.
+class SampledShots:
+    """Samples rows of the problem's subject for each problem.
 
-    lm_eval scores each subject as a separate task: it starts with the seed and draws once per row, in order.
+    lm_eval scores each subject as a separate task: it starts with the seed and samples once per row, in order.
     """
 
     def __init__(self, form: str, rows: Iterable[Json], count: int, seed: int) -> None:
@@ -41,11 +41,11 @@ class DrawnShots:
         self._pools = defaultdict[str, list[tuple[str, str]]](list)
         for row in rows:
             self._pools[subject_of(row)].append(worked(form, row))
-        self._draws = defaultdict[str, Random](lambda: Random(seed))
+        self._rngs = defaultdict[str, Random](lambda: Random(seed))
 
     def before(self, subject: str) -> list[tuple[str, str]]:
         """Return the examples for the next row of `subject`. Raises ValueError if its pool is too small."""
         pool = self._pools[subject]
         if self._count > len(pool):
             raise ValueError(f"--shots {self._count} exceeds the {len(pool)} rows of {subject} in --shots-from")
-        return self._draws[subject].sample(pool, self._count)
+        return self._rngs[subject].sample(pool, self._count)

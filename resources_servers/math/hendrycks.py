@@ -1,6 +1,6 @@
 r"""Implements the string equality of the MATH dataset and the answer extraction of lm-eval's hendrycks_math.
 
-Both make scores comparable with published ones. They count a \boxed{} answer without dollars as wrong.
+They make scores comparable with published ones. A \boxed{} answer without dollar signs counts as wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SLASH = re.compile(r"(-?\d+)/(-?\d+)")
 
 
 def between_dollars(text: str) -> Found | None:
-    """Return the text between the first and the last dollar; the whole text if there are fewer than two."""
+    """Return the text between the first and the last dollar sign; the whole text if there are fewer than two."""
     first, last = text.find("$"), text.rfind("$")
     if first < last:
         return Found(text[first + 1 : last], "between_dollars", last + 1)
@@ -44,12 +44,12 @@ def last_box(solution: str) -> str | None:
 def same_string(gold: str, answer: str) -> bool:
     """Return whether both normalize to the same string. Texts that cannot be normalized are compared verbatim."""
     try:
-        return spelled(gold) == spelled(answer)
+        return normalized(gold) == normalized(answer)
     except ValueError:
         return gold == answer
 
 
-def spelled(text: str) -> str:
+def normalized(text: str) -> str:
     r"""Normalize an answer as MATH's original code does.
 
     Raises ValueError where the original does: for two units, and for a \sqrt or \frac without an argument.

@@ -5,8 +5,8 @@ from collections import Counter
 from pathlib import Path
 
 from rollyard.resources_servers.dataset_sources import Hub, prepare, read_rows, source_options
-from rollyard.resources_servers.math.few_shots import DrawnShots, FixedShots, subject_of
-from rollyard.resources_servers.math.prompt_formats import READINGS, SYSTEM, create_params, gold_answer
+from rollyard.resources_servers.math.few_shots import FixedShots, SampledShots, subject_of
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, SYSTEM, create_params, gold_answer
 from rollyard.services.datasets.splits import ALL, SplitSelection
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.script import not_negative, run_script
@@ -21,28 +21,30 @@ def main(arguments: list[str] | None = None) -> None:
     """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--split", help="split to read (default test); or all")
-    parser.add_argument("--form", choices=tuple(READINGS), default="chat", help="prompt format (default chat)")
+    parser.add_argument("--form", choices=tuple(ANSWER_FORMS), default="chat", help="prompt format (default chat)")
     parser.add_argument(
         "--shots", type=not_negative, help="few-shot examples (default: 4 for lm_eval_minerva, otherwise 0)"
     )
     parser.add_argument(
         "--shots-from",
         type=Path,
-        help="MATH rows to draw the examples from, by the problem's subject; lm_eval uses the train split",
+        help="MATH rows to sample the examples from, by the problem's subject; lm_eval uses the train split",
     )
-    parser.add_argument("--seed", type=int, default=42, help="seed of that draw, lm_eval's --seed (default 42)")
+    parser.add_argument("--seed", type=int, default=42, help="sampling seed, as lm_eval's --seed (default 42)")
     parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
-    parser.add_argument("--levels", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="difficulties to keep")
+    parser.add_argument(
+        "--levels", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="difficulties to keep (default all)"
+    )
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 4 if options.form == "lm_eval_minerva" else 0
     if options.form == "chat" and count:
         parser.error("--shots requires one of the lm_eval forms")
     if options.form == "lm_eval_hendrycks" and count and not options.shots_from:
-        parser.error("--shots with --form lm_eval_hendrycks requires --shots-from, the rows to draw from")
-    shots: FixedShots | DrawnShots
+        parser.error("--shots with --form lm_eval_hendrycks requires --shots-from, the rows to sample from")
+    shots: FixedShots | SampledShots
     try:
         if options.shots_from:
-            shots = DrawnShots(options.form, read_rows(options.shots_from, TRAIN), count, options.seed)
+            shots = SampledShots(options.form, read_rows(options.shots_from, TRAIN), count, options.seed)
         else:
             shots = FixedShots(options.form, read_rows(SHOTS), count)
     except (OperatorError, ValueError) as error:
@@ -53,13 +55,13 @@ def main(arguments: list[str] | None = None) -> None:
         subject = subject_of(row)
         number = numbers[subject]
         numbers[subject] += 1
-        before = shots.before(subject)  # also for a skipped row, because lm_eval draws for every row
+        examples = shots.before(subject)  # also for a skipped row, because lm_eval samples for every row
         level = _level(row.get("level"))
         if level is not None and level not in options.levels:
             return None
         gold = gold_answer(row)
         if gold is None:
-            raise ValueError("it has neither an answer nor a solution with \\boxed{}")
+            raise ValueError("the row has neither an answer nor a solution with \\boxed{}")
         return {
             "id": f"math_{subject.lower()}_{number}",
             "problem": row["problem"],
@@ -67,16 +69,16 @@ def main(arguments: list[str] | None = None) -> None:
             "subject": subject,
             "level": level,
             "form": options.form,
-            "responses_create_params": create_params(options.form, row["problem"], before, options.system_prompt),
+            "responses_create_params": create_params(options.form, row["problem"], examples, options.system_prompt),
         }
 
-    wanted = SplitSelection(options.split, options.subset, default_split="test", default_subset=ALL)
-    prepare(options, Hub("EleutherAI/hendrycks_math"), wanted, make)
+    selection = SplitSelection(options.split, options.subset, default_split="test", default_subset=ALL)
+    prepare(options, Hub("EleutherAI/hendrycks_math"), selection, make)
 
 
-def _level(written: object) -> int | None:
+def _level(value: object) -> int | None:
     """Parse 1 to 5 from `3` or `Level 3`; None for the few rows without a level."""
-    found = re.search(r"[1-5]", str(written))
+    found = re.search(r"[1-5]", str(value))
     return int(found.group()) if found else None
 
 

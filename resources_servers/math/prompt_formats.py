@@ -1,4 +1,4 @@
-"""Prompt formats of MATH, and how the answers to each are extracted."""
+"""Defines the prompt formats of MATH and how answers to each of them are extracted."""
 
 from __future__ import annotations
 
@@ -33,20 +33,20 @@ _CONCLUDING = re.compile(
 def gold_answer(row: Mapping[str, Any]) -> str | None:
     r"""Return the row's `expected_answer`, `answer`, or the last box of its `solution`; None if all are missing."""
     for key in ("expected_answer", "answer", "solution"):
-        written = row.get(key)
-        if isinstance(written, int | float) and not isinstance(written, bool):
-            written = str(written)
-        if isinstance(written, str) and written.strip():
+        value = row.get(key)
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, str) and value.strip():
             # Any of these keys may contain a complete solution.
-            box = boxed(written)
+            box = boxed(value)
             if box is not None and box.whole:
                 return box.text or None
-            return written.strip() if key != "solution" else None
+            return value.strip() if key != "solution" else None
     return None
 
 
 def whole(text: str) -> Found | None:
-    """Return the text itself if it is one line of few words and contains only the answer."""
+    """Return the text itself if it is a single line with at most three words, which is then only the answer."""
     line = text.strip()
     if not line or "\n" in line or len(_WORD.findall(line)) > 3:
         return None
@@ -54,7 +54,7 @@ def whole(text: str) -> Found | None:
 
 
 def concluded(text: str) -> Found | None:
-    """Return the conclusion at the end of a text, as in `Therefore, x = 5.`, if it contains only the answer."""
+    """Return the conclusion at the end of a text, as in `Therefore, x = 5.`, if it consists only of the answer."""
     text = text.rstrip()
     begin = max(text.rfind("\n"), text.rfind(". "), len(text) - LONGEST_CONCLUSION, 0)
     lead = deque(_CONCLUDING.finditer(text, begin), 1)
@@ -76,7 +76,7 @@ _LENIENT = (
     narrowed(whole, _values),
     number,
 )
-READINGS = {
+ANSWER_FORMS = {
     "chat": AnswerForm(stops=(), strict=boxed, lenient=_LENIENT),
     "lm_eval_hendrycks": AnswerForm(stops=("Problem:",), strict=between_dollars, lenient=_LENIENT, matches=same_string),
     "lm_eval_minerva": AnswerForm(
@@ -89,12 +89,12 @@ READINGS = {
 
 
 def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
-    """Turn a solved row into an example of `form`: lm_eval's hendrycks_math shows answers, minerva_math full solutions.
+    """Convert a solved row to a few-shot example: lm_eval's hendrycks_math shows answers, minerva_math full solutions.
 
-    Raises ValueError if the row is not a solved problem, or if it has no box to take the answer from.
+    Raises ValueError if the row is not a solved problem, or if its solution has no box for the answer.
     """
     if not row.get("problem") or not row.get("solution"):
-        raise ValueError(f"an example has {', '.join(row) or 'nothing'}; expected problem and solution")
+        raise ValueError(f"a few-shot example has {', '.join(row) or 'no fields'}; expected problem and solution")
     problem, solution = str(row["problem"]), str(row["solution"])
     if form != "lm_eval_hendrycks":
         return problem, solution
@@ -105,10 +105,11 @@ def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters. `shots`: (problem, solution) pairs for the lm-eval forms. Raises KeyError."""
-    reading = READINGS[form]
+    """Build the request parameters. `shots` are (problem, solution) pairs for the lm-eval forms. Raises KeyError."""
+    answer_form = ANSWER_FORMS[form]
     if form == "chat":
         return chat(problem, system)
-    asked = "Problem:\n{}\n\nSolution:" if form == "lm_eval_minerva" else "Problem: {}\nAnswer:"
-    prompt = with_shots([(asked.replace("{}", shot), answer) for shot, answer in shots], asked.replace("{}", problem))
-    return completion(prompt, reading.stops, MAX_OUTPUT_TOKENS)
+    template = "Problem:\n{}\n\nSolution:" if form == "lm_eval_minerva" else "Problem: {}\nAnswer:"
+    examples = [(template.replace("{}", shot), answer) for shot, answer in shots]
+    prompt = with_shots(examples, template.replace("{}", problem))
+    return completion(prompt, answer_form.stops, MAX_OUTPUT_TOKENS)

@@ -16,7 +16,7 @@ from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
 class MbppTask(BaseModel):
-    """A row's task under MBPP's own field names."""
+    """A row's task, with MBPP's own field names."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -38,7 +38,7 @@ class MbppSettings(ProgramSettings):
 
 
 class Mbpp(ProgramEnvironment[MbppSettings]):
-    """A task to write a function that passes three tests."""
+    """One function to write, usually with three tests."""
 
     def __init__(self, task: Mapping[str, Any], settings: MbppSettings) -> None:
         """Parse the row's tests. Raises BadTask."""
@@ -47,7 +47,7 @@ class Mbpp(ProgramEnvironment[MbppSettings]):
             row = MbppTask.model_validate(dict(task))
             tests = (*row.test_list, *(row.challenge_test_list if settings.challenge_tests else ()))
             names = names_used(row.test_setup_code, tests)
-            # Not the answer's imports: an answer could define its own `math` for which all numbers are close.
+            # Not the answer's imports: an answer could define its own `math`, in which all numbers are close.
             imports = "".join(f"import {module}\n" for module in modules_used(row.test_setup_code, tests))
         except ValidationError as error:
             problems = "; ".join(f"{one['loc'][0]}: {one['msg']}" for one in error.errors(include_url=False))

@@ -11,7 +11,7 @@ from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974), "all": (1, 974)}
-"""First and last task id."""
+"""First and last task id of each split."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -49,8 +49,8 @@ def main(arguments: list[str] | None = None) -> None:
             "responses_create_params": create_params(options.form, text, tests, shots[:count], options.system_prompt),
         }
 
-    wanted = SplitSelection(ALL, options.subset, default_subset="full")  # --split selects by task id
-    prepare(options, Hub("google-research-datasets/mbpp"), wanted, make)
+    selection = SplitSelection(ALL, options.subset, default_subset="full")  # --split selects by task id
+    prepare(options, Hub("google-research-datasets/mbpp"), selection, make)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Prompt formats of MBPP, how answers are cut, and which names its tests use."""
+"""Defines the prompt formats of MBPP, truncates answers, and determines which names the tests use."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SYSTEM = "You write Python. Answer with one complete program in a ```python bloc
 
 def question(text: str, tests: Sequence[str]) -> str:
     """Return the benchmark's prompt up to the start of the program."""
-    asked = f"You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:"
-    return asked + "\n\n" + "\n".join(tests) + "\n[BEGIN]\n"
+    request = f"You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:"
+    return request + "\n\n" + "\n".join(tests) + "\n[BEGIN]\n"
 
 
 def create_params(form: str, text: str, tests: Sequence[str], shots: Sequence[Json] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters of a task. `shots`: solved rows for the lm-eval form."""
+    """Build the request parameters of a task. `shots` are solved rows for the lm-eval form."""
     if form == "chat":
         listed = "\n".join(tests)
         return chat(f"{text}\n\nYour code should pass these tests:\n\n```python\n{listed}\n```", system)
@@ -38,10 +38,10 @@ def lm_eval_program(text: str) -> str:
 
 
 def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that the tests expect from the answer: those that neither the tests nor Python define.
+    """Return the names that the answer must define: those that the tests use and neither they nor Python define.
 
-    If there is none, the tested function is named like a builtin, as in `assert sum(10, 15) == 6`, and the name of the
-    first called function is returned. Raises SyntaxError.
+    If there are none, the tested function has the name of a builtin, as in `assert sum(10, 15) == 6`, and the name of
+    the first called function is returned. Raises SyntaxError.
     """
     tree = ast.parse("\n".join([setup, *tests]))
     modules = modules_used(setup, tests)
@@ -63,12 +63,12 @@ def modules_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
 
 def _free(tree: ast.Module) -> tuple[str, ...]:
     """Return the names that the tests use and that neither the tests nor Python define."""
-    made = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
-    made |= {alias.asname or alias.name.partition(".")[0] for alias in _imported(tree)}
-    made |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
-    made |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
+    defined = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    defined |= {alias.asname or alias.name.partition(".")[0] for alias in _imported(tree)}
+    defined |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}
+    defined |= {node.arg for node in ast.walk(tree) if isinstance(node, ast.arg)}
     used = [node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
-    return tuple(dict.fromkeys(name for name in used if name not in made and not hasattr(builtins, name)))
+    return tuple(dict.fromkeys(name for name in used if name not in defined and not hasattr(builtins, name)))
 
 
 def _imported(tree: ast.Module) -> Iterator[ast.alias]:

@@ -1,4 +1,4 @@
-"""Finds the fenced blocks of a model's text: ``` or ~~~, closed or not, in lists and quotations, also nested."""
+"""Finds the fenced code blocks of a model's text: ``` or ~~~, closed or unclosed, in lists and quotes, also nested."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 _MOST_BLOCKS = 50
-"""Only the last ones of a text are kept, because the answer is at the end."""
+"""Only the last blocks of a text are kept, because the answer is at the end."""
 _MOST_ENDS = 8
-"""Closing fences that are tried for one block, because a docstring may contain fences."""
+"""Maximum number of closing fences that are tried for one block; a docstring may contain fences."""
 _OPENING = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)[ \t]*+\{?\.?([\w+#.-]*+)[^\n`]*+\n", re.MULTILINE)
 _PYTHON = re.compile(r"(?:i?python|py)[\d.]*")
 _QUOTES = ('"""', "'''")
@@ -21,8 +21,6 @@ _QUOTED = re.compile(r"^[ \t]*> ?", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Block:
-    """The text between two fences."""
-
     code: str
     language: str
     """Language from the opening fence; empty if there is none."""
@@ -36,18 +34,21 @@ class Block:
 def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
     """Return the blocks in order; an unclosed block extends to the end of the text.
 
-    A block ends at the first closing fence for which `is_complete` accepts its code, otherwise at the first fence.
+    A block ends at the first closing fence at which `is_complete` accepts its code. If there is none, it ends at the
+    first fence.
     """
-    found, place = deque[Block](maxlen=_MOST_BLOCKS), 0
-    while opening := _OPENING.search(text, place):
+    found, position = deque[Block](maxlen=_MOST_BLOCKS), 0
+    while opening := _OPENING.search(text, position):
         ends = list(_ends(text, opening))
-        code, place = next(((code, end) for code, end in ends if is_complete(code)), ends[0])
+        code, position = next(((code, end) for code, end in ends if is_complete(code)), ends[0])
         found.append(Block(code, opening.group(2).lower()))
     return list(found)
 
 
 def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Yield the block's possible code and its end: at a fence on its own line, otherwise one at the end of a line."""
+    """Yield each candidate for the block's code with its end: first at fences on their own line, then at a fence at the
+    end of a line.
+    """
     begin, fence = opening.end(), re.escape(opening.group(1))
     quoted = ">" in opening.group().partition(opening.group(1))[0]
     own_line, last_line = (re.compile(rf"{before}{fence}[`~]*[ \t]*$", re.MULTILINE) for before in ("^[ \\t>]*+", ""))
@@ -59,13 +60,13 @@ def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
         elif not any(text.count(quotes, begin, first) % 2 for quotes in _QUOTES):
             break
         yield _stripped(code, quoted), closing.end()
-    if behind := last_line.search(text, begin, first):
-        yield _stripped(text[begin : behind.start()], quoted), behind.end()
+    if trailing := last_line.search(text, begin, first):
+        yield _stripped(text[begin : trailing.start()], quoted), trailing.end()
     if first == text_end:
         yield _stripped(text[begin:], quoted), text_end
 
 
 def _stripped(code: str, quoted: bool) -> str:
-    """Remove quotation marks and common indentation from every line."""
+    """Remove Markdown's `>` quote markers and the common indentation from every line."""
     code = _QUOTED.sub("", code) if quoted else code
     return textwrap.dedent(code) if code.lstrip("\n")[:1].isspace() else code

@@ -20,17 +20,18 @@ class ProgramSettings(EnvironmentSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"sandbox_slots"}
 
     score: Literal["lenient", "strict"] = "lenient"
-    """Score that becomes the reward. lenient: a program found anywhere in the answer; strict: the answer cut as in the
-    benchmark."""
+    """Score that becomes the reward. lenient: a program found anywhere in the answer; strict: the answer, truncated by
+    the benchmark's own rule."""
     limits: Limits = Limits()
     """Resource limits per answer."""
     sandbox_slots: int | None = Field(default=None, ge=1)
-    """Answers that run in parallel; null: one per processor. The others wait; waiting does not count as run time."""
+    """Maximum number of answers that run in parallel; null: one per CPU. Others wait, which does not count as run time.
+    """
     sandbox_python: str | None = None
     """Python interpreter that runs answers; null: the server's interpreter without its packages."""
     allow_unsandboxed: bool = False
-    """Start even if no isolation works. Answers then have all permissions of the server's user and may leave processes
-    behind."""
+    """Start even if no isolation is available. Answers then run with all permissions of the server's user and may leave
+    processes behind."""
 
 
 P = TypeVar("P", bound=ProgramSettings)
@@ -44,7 +45,7 @@ class ProgramEnvironment(Environment[P]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: P) -> AsyncIterator[Sandbox]:
-        """Start one sandbox per server. Raises OperatorError if no isolation works."""
+        """Start one sandbox per server. Raises OperatorError if no isolation is available."""
         sandbox = Sandbox(
             settings.limits,
             slots=settings.sandbox_slots,

@@ -15,7 +15,7 @@ from rollyard.resources_servers.answers.reading.extraction import without_reason
 from rollyard.resources_servers.python_answers.code_blocks import blocks
 
 MOST_CHARACTERS = 30_000
-"""Longest program that is parsed, because parsing blocks the server."""
+"""Maximum length of a program that is parsed; parsing blocks the server."""
 _MOST_CUTS = 10
 _MOST_BEGINNINGS = 4
 _BEGINNING = r"(?:def |async def |class |import |from \w[\w.]* import |@\w|[A-Za-z_]\w* = )"
@@ -23,9 +23,9 @@ _FIRST = re.compile(rf"^{_BEGINNING}", re.MULTILINE)
 _INDENTED = re.compile(rf"^([ \t]+){_BEGINNING}.*\n?(?:\1.*\n?|[ \t]*\n)*", re.MULTILINE)
 _AFTER_BEGIN = re.compile(r"\[BEGIN\]\s*\n?(.*)", re.DOTALL)
 _SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
-_NOTHING = re.compile("[\u200b-\u200d\u2060\ufeff]")
-_NO_PYTHON = re.compile(r"^(?:[%!].*|>>> .*)$", re.MULTILINE)
-"""Notebook commands, and lines of a console session, which demonstrate the program and are not part of it."""
+_ZERO_WIDTH = re.compile("[\u200b-\u200d\u2060\ufeff]")
+_CONSOLE_LINE = re.compile(r"^(?:[%!].*|>>> .*)$", re.MULTILINE)
+"""Notebook commands and lines of a console session, which demonstrate the program but are not part of it."""
 _FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)
 
 
@@ -82,7 +82,7 @@ def visible_text(text: str) -> str:
 
 
 def find(text: str, wanted: Sequence[str]) -> Program | None:
-    """Return the program in `text` that defines all names of `wanted`, else the first valid one, else None."""
+    """Return the first program in `text` that defines all names in `wanted`, else the first valid one, else None."""
     names, first, seen = set(wanted), None, {""}
     for program in _candidates(visible_text(text)):
         if program.code in seen or not program.code.strip() or not parsed(program.code):
@@ -95,15 +95,17 @@ def find(text: str, wanted: Sequence[str]) -> Program | None:
 
 
 def fenced(text: str) -> list[list[str]]:
-    """Return the fenced blocks that may be the program: those marked as Python, then also those without a language."""
+    """Return the fenced blocks that may form the program, as one or two groups: the blocks marked as Python, then these
+    together with the blocks without a language.
+    """
     found = blocks(text, lambda code: parsed(code) is not None)
     named = [block.code for block in found if block.python]
-    some = [block.code for block in found if block.python or not block.language]
-    return [group for group in (named, some) if group][: 1 if named == some else 2]
+    possible = [block.code for block in found if block.python or not block.language]
+    return [group for group in (named, possible) if group][: 1 if named == possible else 2]
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Join the pieces to one program, with `from __future__` imports first."""
+    """Join the pieces into one program, with `from __future__` imports first."""
     code = "\n".join(pieces)
     future = "".join(_FUTURE.findall(code))
     return future + _FUTURE.sub("\n", code) if future else code
@@ -114,7 +116,7 @@ def _candidates(text: str) -> Iterator[Program]:
         readable = [python for code in group if (python := _readable(code)) is not None]
         method = "fenced blocks that are Python" if len(readable) < len(group) else "fenced blocks"
         yield Program(joined(readable), method if len(group) > 1 else "fenced block")
-        for python in reversed(readable):  # joined they may be too long to be parsed
+        for python in reversed(readable):  # joined, they may be too long to be parsed
             yield Program(python, "one of the fenced blocks")
     marked = _AFTER_BEGIN.search(text)
     plain = clean((marked.group(1) if marked else text).partition("[DONE]")[0].partition("\n```")[0])
@@ -129,21 +131,21 @@ def _candidates(text: str) -> Iterator[Program]:
 
 
 def _readable(code: str) -> str | None:
-    """Return `code` as valid Python: with blanks normalized, without notebook commands, or only its beginning."""
-    for version in (code, cleaned := clean(code), cleaned := _NO_PYTHON.sub("", cleaned)):
+    """Return `code` as valid Python: with normalized spaces, without notebook commands, or only its beginning."""
+    for version in (code, cleaned := clean(code), cleaned := _CONSOLE_LINE.sub("", cleaned)):
         if parsed(version):
             return version
     return next((program.code for program in shortened(cleaned) if program.code.strip() and parsed(program.code)), None)
 
 
 def clean(code: str) -> str:
-    """Replace special blanks with ordinary ones and remove zero-width characters, if `code` does not parse as it is."""
-    return code if parsed(code) else _SPACES.sub(" ", _NOTHING.sub("", code))
+    """Replace Unicode spaces with ordinary ones and remove zero-width characters, unless `code` parses as it is."""
+    return code if parsed(code) else _SPACES.sub(" ", _ZERO_WIDTH.sub("", code))
 
 
 def shortened(text: str, before: str = "") -> Iterator[Program]:
-    """Yield `text` cut before the top-level statement that is not valid Python after `before`. Base models continue
-    after their answer and are truncated.
+    """Yield ever shorter beginnings of `text`, each cut before the top-level statement with the syntax error. `before`
+    is the code above `text`. The cuts remove what base models generate after their answer, and incomplete statements.
     """
     above = before.count("\n")
     for _ in range(_MOST_CUTS):

@@ -1,4 +1,4 @@
-"""Scores a model's text twice: the program of the benchmark's strict rule, and the extracted program."""
+"""Scores a model's text twice: as the benchmark's strict rule cuts it, and as the extracted program."""
 
 from __future__ import annotations
 
@@ -18,10 +18,9 @@ class Tests:
     prelude: str = ""
     setup: str = ""
     times: int = 1
-    """Multiple of the sandbox's time limits."""
+    """Factor by which the sandbox's time limits are multiplied."""
 
     def trial(self, code: str, *, forgiving: bool = False) -> Trial:
-        """Return the sandbox trial of `code`."""
         return Trial(
             code=code,
             names=self.names,
@@ -38,9 +37,9 @@ class Score:
     """The strict and the lenient score of one text."""
 
     strict: bool
-    """The unmodified text, cut as in the benchmark, passes."""
+    """Whether the text, cut by the benchmark's rule and otherwise unmodified, passes."""
     lenient: bool
-    """The extracted program passes, regardless of its own top-level statements. Always true if `strict` is."""
+    """Whether the extracted program passes; its own top-level statements may fail. Always true if `strict` is."""
     program: Program | None
     outcome: Outcome | None
     """Outcome of `program`; None if the text contains none."""

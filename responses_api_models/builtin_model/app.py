@@ -1,4 +1,4 @@
-"""The built-in model: a policy that needs no GPU. It reads the conversation as a model would and plays Sokoban.
+"""The built-in model: a policy that needs no GPU. Like a model, it sees only the conversation; it plays Sokoban.
 
 board_parser.py     finds the board in the conversation
 planner.py          computes the shortest solution of a board
@@ -42,17 +42,19 @@ class BuiltinModelSettings(ServerSettings):
     seed: int = 0
     """Seeds every random stream: servers with equal seeds return equal responses to equal seeded requests."""
     temperature: float = Field(default=1.0, ge=0)
-    """Used for requests without a temperature; OpenAI's default."""
+    """Temperature of requests that do not set one; OpenAI's default."""
     slips: ErrorRates = ErrorRates()
     """Error rates above temperature 0."""
     moves_per_call: int = Field(default=1, ge=1)
-    """Moves per `step` call; more if the plan would not fit into `calls_planned` otherwise."""
+    """Moves per `step` call; more if the plan would otherwise need more than `calls_planned` calls."""
     moves_spread: int = Field(default=1, ge=0)
     """Maximum number of additional moves per call above temperature 0."""
     calls_planned: int = Field(default=9, ge=1)
-    """Tool calls within which a plan is to finish, including the first look; one less than an agent's usual limit."""
+    """Number of tool calls within which a plan should finish, including the first, empty one; one less than an agent's
+    usual limit."""
     search_limit: int = Field(default=50_000, ge=1)
-    """Positions searched before a board counts as unsolvable: about 20 ms; public rooms need less than 1 ms."""
+    """Number of positions searched before a board counts as unsolvable, which takes about 20 ms; public rooms need less
+    than 1 ms."""
     plans_kept: int = Field(default=4096, ge=0)
     """Number of boards whose plans are cached."""
     faults: FaultSettings = FaultSettings()
@@ -67,7 +69,7 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
     """Serves the Sokoban policy through both OpenAI APIs."""
 
     def __init__(self, settings: BuiltinModelSettings, context: Context) -> None:
-        # Created before the base class registers its routes, because `route` wraps each of them.
+        # Created before the base class registers its routes, because `route` wraps their handlers.
         self._faults = Faults(
             settings.faults, seed=settings.seed, latency_s=settings.latency_s, jitter_s=settings.jitter_s
         )
@@ -114,7 +116,7 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
     def _draws(self, text: bytes, seed: object, temperature: float) -> tuple[RandomDraws, str]:
         """Return the random numbers and the id of this turn.
 
-        A seed determines both. Without one the id is new, and so are the numbers unless the temperature is 0.
+        A seed determines both. Without a seed the id is random, and so are the numbers unless the temperature is 0.
         """
         if seed is not None:
             draws = RandomDraws(text, f"seed/{self.settings.seed}/{seed}")

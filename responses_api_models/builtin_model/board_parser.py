@@ -1,4 +1,4 @@
-"""Reads the conversation of a request and finds the last board in it.
+"""Parses the conversation of a request and finds the last board in it.
 
 The board is drawn with `#` wall, `_` floor, `O` target, `X` box, `√` box on target, `P` player, `S` player on target.
 Only the last board is parsed; earlier tool outputs are only hashed.
@@ -15,8 +15,8 @@ import orjson
 from rollyard.services.types import Json
 
 ROWS = re.compile(r"(?:^[ \t]*[#_OX√PS](?: ?[#_OX√PS]){2,}[ \t]*\r?(?:\n|\Z)){3,}", re.MULTILINE)
-BLANKS_READ = 3
-"""Trailing outputs without a board that are counted; a higher number would make no difference."""
+MAX_BLANKS = 3
+"""Maximum number of trailing outputs without a board that are counted; the policy does not distinguish more."""
 
 
 @dataclass(slots=True)
@@ -24,19 +24,18 @@ class Conversation:
     """The input of one policy decision."""
 
     text: bytes
-    """The texts of all items, without ids, so that equal conversations have equal text."""
+    """The texts of all items without their ids, so that equal conversations have equal texts."""
     board: str | None = None
     """The last board shown, one line per row."""
     done: bool = False
-    """True if the environment returned `done`, or every box is on a target."""
+    """Whether the environment returned `done`, or every box is on a target."""
     blanks: int = 0
-    """Tool outputs without a board after the last board, up to `BLANKS_READ`."""
+    """Tool outputs without a board after the last board, up to `MAX_BLANKS`."""
     calls: list[str] = field(default_factory=list)
     """Arguments of the tool calls made so far."""
 
 
 def read(request: Json) -> Conversation:
-    """Read the conversation of a Responses create request."""
     items = request.get("input")
     texts: list[str] = []
     calls: list[str] = []
@@ -64,12 +63,12 @@ def read(request: Json) -> Conversation:
 
 
 def _find_last_board(conversation: Conversation, outputs: list[str], user_texts: list[str]) -> None:
-    """Set the last board from the tool outputs, else from the user messages."""
+    """Set the last board of the conversation: from the tool outputs, else from the user messages."""
     for output in reversed(outputs):
         shown, done = _observation(output)
         conversation.board = find_board(shown)
         conversation.done |= done
-        if conversation.board or conversation.done or conversation.blanks == BLANKS_READ:
+        if conversation.board or conversation.done or conversation.blanks == MAX_BLANKS:
             break
         conversation.blanks += 1
     else:

@@ -1,6 +1,6 @@
 """Injects the faults of a real endpoint, as raw HTTP responses, in front of any handler.
 
-The random stream depends on the request number, so that a retry of the same conversation may succeed.
+The random numbers depend on the number of the request, so a retry of the same conversation may succeed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class FaultSettings(BaseModel):
     garbage_rate: float = Field(default=0.0, ge=0, le=1)
     """Truncated JSON with status 200."""
     slow_rate: float = Field(default=0.0, ge=0, le=1)
-    """A response that is `slow_s` late."""
+    """The regular response, `slow_s` seconds late."""
     slow_s: float = Field(default=2.0, ge=0)
     """Delay of a slow response."""
     hang_s: float = Field(default=600.0, ge=0)
@@ -76,7 +76,7 @@ class Faults:
         self._jitter_s = jitter_s
         self._requests = 0
         self.waits = bool(latency_s or jitter_s or settings.hang_rate or settings.slow_rate)
-        """True if a request may wait without using the CPU."""
+        """Whether requests may wait without using the CPU."""
 
     def around(self, handler: Handler) -> Handler:
         if not self.waits and not any(self._settings.rates.values()):
@@ -112,7 +112,7 @@ class Faults:
         if fault is Fault.GARBAGE:
             return RawResponse(TRUNCATED)
         await asyncio.sleep(self._settings.hang_s)
-        return _error(504, "The engine gave no answer in time.", "server_error", "timeout")
+        return _error(504, "The engine did not respond in time.", "server_error", "timeout")
 
 
 def _error(

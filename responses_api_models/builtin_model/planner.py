@@ -1,8 +1,8 @@
 """Finds the shortest Sokoban solution by breadth-first search over (player, boxes); each state is one integer.
 
-The low bits hold the player's cell, followed by one bit per cell for the boxes. Only floor cells are numbered, so that
-a state of an ordinary room fits into one or two machine words. Boxes may not enter cells from which no target can be
-reached, which makes unsolvable positions inexpensive.
+The low bits are the player's cell, followed by one bit per cell for the boxes. Only floor cells are numbered, so that a
+state of an ordinary room fits into one or two machine words. Boxes may not enter cells from which no target can be
+reached, so unsolvable positions are detected quickly.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ from itertools import pairwise
 
 MOVES = ("Up", "Down", "Left", "Right")
 Exits = list[tuple[int, int, int]]
-"""Exits of a cell: the next cell, its box bit, and the bits that change when a box there is pushed (0: impossible)."""
+"""Exits of a cell: the next cell, its box bit, and the bits that change if a box there is pushed (0: impossible)."""
 
 
 def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """Return the fewest moves that solve `board`; None if no solution exists within `limit` positions."""
+    """Return a shortest solution of `board`; None if `limit` positions contain no solution."""
     flat, stride = _flat(board)
     cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
     number = {at: index for index, at in enumerate(cells)}
@@ -88,7 +88,7 @@ def _flat(board: str) -> tuple[str, int]:
 
 
 def _live(flat: str, stride: int) -> set[int]:
-    """Return the cells from which a single box can be pushed to some target, found by pulling from the targets."""
+    """Return the cells from which a single box can be pushed to a target, found by pulling boxes from the targets."""
     todo = [at for at, symbol in enumerate(flat) if symbol in "O√S"]
     live = set(todo)
     while todo:

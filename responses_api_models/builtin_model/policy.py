@@ -1,7 +1,7 @@
-"""Decides one turn of the policy. At temperature 0 it follows the plan; above, some decisions go wrong.
+"""Decides one turn of the policy. At temperature 0 it follows the plan; at higher temperatures some decisions go wrong.
 
-Its output has the forms that environments read: a call of `step` with a list of moves, `<action>Up</action>` if there
-is no tool, and `<answer>Up || Left</answer>` at the end.
+Its output has the formats that environments parse: a call of `step` with a list of moves, `<action>Up</action>` if
+there is no tool, and `<answer>Up || Left</answer>` at the end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import NamedTuple
 import orjson
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from rollyard.responses_api_models.builtin_model.board_parser import BLANKS_READ, Conversation
+from rollyard.responses_api_models.builtin_model.board_parser import MAX_BLANKS, Conversation
 from rollyard.responses_api_models.builtin_model.planner import MOVES, plan
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 
@@ -29,16 +29,16 @@ class ErrorRates(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     stray: float = Field(default=0.35, ge=0, lt=1)
-    """Moves at random, possibly before it has seen the board."""
+    """Probability of random moves, possibly before the board was shown."""
     give_up: float = Field(default=0.07, ge=0, lt=1)
-    """Answers before the board is solved; in the first turn this results in an episode without actions."""
+    """Probability of answering before the board is solved; in the first turn this ends an episode without actions."""
     mumble: float = Field(default=0.08, ge=0, lt=1)
-    """Calls the tool with an unknown move, or with arguments that are not JSON."""
+    """Probability of calling the tool with an unknown move or with arguments that are not JSON."""
     resign: float = Field(default=0.1, ge=0, le=1)
-    """Probability per turn above temperature 0 to give up an unsolvable board; otherwise it moves at random."""
+    """Probability per turn, above temperature 0, of giving up an unsolvable board; otherwise it moves at random."""
 
     @model_validator(mode="after")
-    def _leave_room(self) -> ErrorRates:
+    def _check_total(self) -> ErrorRates:
         if self.total >= 1:
             raise ValueError(f"stray, give_up and mumble add up to {self.total:g}; expected less than 1")
         return self
@@ -50,12 +50,11 @@ class ErrorRates(BaseModel):
 
 
 class Turn(NamedTuple):
-    """One decision: call the tool `name` with `arguments`, or answer with `text` if they are None."""
+    """One decision: call the tool `name` with `arguments`, or answer with `text` if `arguments` is None."""
 
     arguments: str | None
     text: str = ""
     name: str = "step"
-    """The tool that is called."""
 
 
 class SokobanPolicy:
@@ -94,7 +93,7 @@ class SokobanPolicy:
             return Turn(INVALID_ARGUMENTS[draws.below(len(INVALID_ARGUMENTS))])
         if slip == "stray":
             return _wander(draws)
-        if conversation.blanks == BLANKS_READ:
+        if conversation.blanks == MAX_BLANKS:
             return _answer(conversation)
         if conversation.board is None or conversation.blanks:
             return _step()
@@ -105,7 +104,7 @@ class SokobanPolicy:
         return _step(*moves[: self._size(len(moves), len(conversation.calls), temperature, draws)])
 
     def _size(self, moves: int, calls_made: int, temperature: float, draws: RandomDraws) -> int:
-        """Return the number of moves of this call: few, but enough to finish within the planned number of calls."""
+        """Return the number of moves of this call: as few as allow the plan to finish within the planned calls."""
         calls_left = max(1, self._calls_planned - calls_made)
         size = max(self._moves_per_call, -(-moves // calls_left))
         return size + draws.below(self._moves_spread + 1) if temperature > 0 else size
@@ -147,7 +146,7 @@ def _answer(conversation: Conversation) -> Turn:
 
 
 def _moves_made(calls: list[str]) -> list[str]:
-    """Return the moves of earlier calls that an environment can have understood."""
+    """Return the valid moves of the earlier calls."""
     made: list[str] = []
     for arguments in calls:
         try:

@@ -1,4 +1,4 @@
-"""Calls of tools that the policy does not know: arguments at random, of the kinds that the tool's schema names."""
+"""Calls tools that the policy has no plan for, with random arguments that fit their schemas."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from rollyard.responses_api_models.builtin_model.policy import Turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 from rollyard.services.types import Json
 
-ANSWERS_IN = 8
-"""One turn in so many answers in words instead of calling a tool."""
+TURNS_PER_ANSWER = 8
+"""On average, one of this many turns is an answer in words instead of a tool call."""
 RANGE = 100
-"""Whole numbers without bounds are drawn from 0 to 99."""
+"""Integers without bounds are drawn from 0 to 99."""
 WORDS = ("yes", "no", "a", "b", "red", "blue", "one", "two", "left", "right")
-DEEPEST = 4
-"""Below that, objects and lists hold no more than they must: a schema may refer to itself."""
+MAX_DEPTH = 4
+"""Nesting depth beyond which objects and lists get only required values, because a schema may refer to itself."""
 
 
 def callable_tools(request: Json) -> list[Json]:
-    """The function tools that the request allows to be called."""
+    """Return the function tools that the request allows the model to call."""
     choice = request.get("tool_choice")
     named = choice.get("name") if isinstance(choice, dict) else None
     if choice == "none":
@@ -31,9 +31,11 @@ def callable_tools(request: Json) -> list[Json]:
 
 
 def random_turn(request: Json, tools: Sequence[Json], *, done: bool, draws: RandomDraws) -> Turn:
-    """A call of one of `tools`; an answer in words once the environment has said `done`, and now and then."""
+    """Return a call of one of `tools`; after the environment has returned `done`, and occasionally before, an answer in
+    words.
+    """
     must_call = request.get("tool_choice") not in (None, "auto")
-    if done or (not must_call and draws.below(ANSWERS_IN) == 0):
+    if done or (not must_call and draws.below(TURNS_PER_ANSWER) == 0):
         return Turn(None, f"The answer is {draws.below(RANGE)}.")
     tool = tools[draws.below(len(tools))]
     schema = tool.get("parameters") or {}
@@ -45,7 +47,7 @@ def _value(schema: Any, defs: Mapping[str, Any], draws: RandomDraws, depth: int)
     if not isinstance(schema, dict):
         return None
     if isinstance(reference := schema.get("$ref"), str):
-        return None if depth > 8 * DEEPEST else _value(defs.get(reference.rpartition("/")[2]), defs, draws, depth + 1)
+        return None if depth > 8 * MAX_DEPTH else _value(defs.get(reference.rpartition("/")[2]), defs, draws, depth + 1)
     for key in ("enum", "examples"):
         if isinstance(listed := schema.get(key), list) and listed:
             return listed[draws.below(len(listed))]
@@ -61,7 +63,7 @@ def _value(schema: Any, defs: Mapping[str, Any], draws: RandomDraws, depth: int)
         return draws.below(2) == 1
     if kind == "array":
         least = int(schema.get("minItems", 0))
-        most = least if depth > DEEPEST else min(int(schema.get("maxItems", least + 3)), least + 3)
+        most = least if depth > MAX_DEPTH else min(int(schema.get("maxItems", least + 3)), least + 3)
         count = least + draws.below(most - least + 1)
         return [_value(schema.get("items"), defs, draws, depth + 1) for _ in range(count)]
     if kind == "object":
@@ -72,7 +74,7 @@ def _value(schema: Any, defs: Mapping[str, Any], draws: RandomDraws, depth: int)
 def _object(schema: Mapping[str, Any], defs: Mapping[str, Any], draws: RandomDraws, depth: int) -> Json:
     properties = schema.get("properties") or {}
     required = schema.get("required") or ()
-    chosen = [name for name in properties if name in required or (depth <= DEEPEST and draws.below(2))]
+    chosen = [name for name in properties if name in required or (depth <= MAX_DEPTH and draws.below(2))]
     return {name: _value(properties[name], defs, draws, depth) for name in chosen}
 
 

@@ -1,4 +1,4 @@
-"""Random numbers that depend on the decision's input, never on order, process or time."""
+"""Random numbers that depend on the input of a decision, but not on order, process or time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RandomDraws:
         self._block = hashlib.blake2b(material, key=name).digest()
         self._left = list(BLOCK.unpack(self._block))
         self.tag = self._block[:16].hex()
-        """32 hex digits for ids; no number is drawn from them."""
+        """32 hex digits for ids; they are not used for random numbers."""
 
     def unit(self) -> float:
         """Draw a number in [0, 1)."""

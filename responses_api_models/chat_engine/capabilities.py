@@ -1,4 +1,4 @@
-"""Detects what the engine supports beyond chat: which token backend it has, and what its logprobs mean."""
+"""Detects which token backend the engine supports and what its logprobs mean."""
 
 from __future__ import annotations
 
@@ -28,11 +28,13 @@ RETRY_AFTER_S = 60.0
 """Seconds until a rejected capability is checked again, because an engine may gain one later."""
 UNKNOWN = "unknown"
 _CANNOT = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
-"""Failures that mean that the engine, or a proxy in front of it, lacks an endpoint."""
+"""Failures that show that the engine, or a proxy in front of it, lacks an endpoint."""
 
 
 class Capabilities:
-    """Capabilities of an engine: detected at the first call that needs them, cached, and checked again if missing."""
+    """The capabilities of an engine. They are detected at the first call that needs them and cached; missing ones are
+    checked again later.
+    """
 
     def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
         self._upstream = upstream
@@ -53,7 +55,7 @@ class Capabilities:
         return self._backend
 
     async def logprobs_mode(self, request_context: RequestContext) -> str:
-        """Return the detected --logprobs-mode of the engine that answered last.
+        """Return the detected --logprobs-mode of the engine that responded last.
 
         `raw_logprobs` are taken before temperature and top_p, `processed_logprobs` from the sampled distribution.
         Raises Failure upstream_refused if the engine returns logits, or if the mode differs from the setting.
@@ -79,7 +81,7 @@ class Capabilities:
         return mode if time.monotonic() < until else None
 
     async def _find_backend(self, request_context: RequestContext) -> tuple[TokenBackend | None, bool]:
-        """Return the backend, and whether it is final: an engine that rejects a check may still be loading."""
+        """Return the backend and whether it is final: an engine that rejects a check may still be loading."""
         settings = self._settings
         if settings.token_in == "off" or settings.send_token_ids:
             return None, True
@@ -112,7 +114,7 @@ class Capabilities:
     async def _find_mode(self, request_context: RequestContext) -> str | None:
         """Compare the top logprob of one prompt at two temperatures: raw logprobs do not depend on the temperature.
 
-        Return None if the engine could not be reached.
+        Returns None if the engine could not be reached.
         """
 
         async def top_logprob(temperature: float) -> float:

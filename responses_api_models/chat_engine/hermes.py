@@ -1,6 +1,6 @@
 """Parses hermes tool calls, `<tool_call>{"name": ..., "arguments": {...}}</tool_call>`, from a model's text.
 
-Used for engines that accept token ids but return plain text, without a tool parser of their own.
+It is used for engines that accept token ids but return plain text, because they have no tool parser.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ def read(text: str) -> Json:
 
 def plain(text: str) -> Json:
     """Parse `text` into an assistant message with reasoning and content, but without tool calls."""
-    thought, content = split_thinking(text)
-    return {"role": "assistant", "content": content, **({"reasoning_content": thought} if thought else {})}
+    reasoning, content = split_thinking(text)
+    return {"role": "assistant", "content": content, **({"reasoning_content": reasoning} if reasoning else {})}
 
 
 def _call(text: str) -> Json | None:
     try:
         call = json.loads(text)
-        # The same spacing as vLLM's, which is also what models write.
+        # The same spacing as in vLLM, which models also generate.
         name, arguments = call["name"], json.dumps(call["arguments"], ensure_ascii=False)
         f"{name}{arguments}".encode()  # raises for a lone surrogate, which could not be encoded later
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -47,8 +47,8 @@ class ChatEngineModel(ModelServer[S]):
     """Serves the Responses API over Chat Completions."""
 
     def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
-        self.upstream = Upstream(replicas, settings, api_key, context.beyond)
-        # Created before the base class registers its routes, because `route` puts each of them behind the gate.
+        self.upstream = Upstream(replicas, settings, api_key, context.external_transport)
+        # Created before the base class registers its routes, because `route` puts their handlers behind the gate.
         self.trainer = TrainerApi(self.upstream, settings, context, self.on_invalid_weights, self.located)
         super().__init__(settings, context)
         self.measure(replicas)
@@ -140,7 +140,7 @@ class ChatEngineModel(ModelServer[S]):
             raise malformed(f"cannot be encoded as JSON ({error})", completion.keys()) from error
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a chat request under the engine's model name, and return the bytes of the response."""
+        """Forward a chat request under the engine's model name and return the bytes of the response."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._chat_body(request)
         if self._turns is not None:
@@ -150,8 +150,8 @@ class ChatEngineModel(ModelServer[S]):
         return self._reply(answer, request_context)
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Return the engine's chunks as Responses events. If tokens are recorded, the events are built from the
-        complete response, because no token backend streams parsed chunks.
+        """Convert the engine's chunks to Responses events. If tokens are recorded, the events are built from the
+        complete response, because token backends do not stream parsed chunks.
         """
         if self._turns is not None:
             return await super().stream_responses(request, call)
@@ -166,7 +166,7 @@ class ChatEngineModel(ModelServer[S]):
         )
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Pass on the engine's chunks. If tokens are recorded, they are built from the complete response."""
+        """Forward the engine's chunks. If tokens are recorded, the chunks are built from the complete response."""
         if self._turns is not None:
             return await super().stream_chat(request, call)
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))

@@ -1,4 +1,4 @@
-"""Visits and rewrites the texts of a chat request that end up in the prompt, each with its path."""
+"""Visits and rewrites the texts of a chat request that become part of the prompt, each with its path."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _NOT_TEXT = frozenset({"prompt_token_ids", "generation_token_ids", "generation_l
 _PART_TEXTS = ("text", "refusal", "thinking", "name")
 """Keys that hold the text of a content part; parts without one are images, audio and files."""
 _SOURCES: dict[str, Source] = {"role": "schema", "tools": "schema", "tool_call_id": "model"}
-"""Keys of a message whose text was not written by its author: a tool call's id, for example, comes from the model."""
+"""Keys of a message whose text does not come from its author: a tool call's id, for example, comes from the model."""
 _PROSE = frozenset({"description", "title", "$comment"})
 """Keys of a tool or its JSON schema whose text only the model reads."""
 
 LONGEST = 128
-"""Characters of earlier parts that are examined together with the next part of a message."""
+"""Number of characters of the earlier parts that are examined together with the next part of a message."""
 
 
 def rewritten(body: Json, rewrite: Rewrite) -> Json:
@@ -33,7 +33,7 @@ def rewritten(body: Json, rewrite: Rewrite) -> Json:
 
 
 def rewritten_tools(body: Json, rewrite: Rewrite) -> Json:
-    """Rewrite only tools, documents and template arguments, which precede the conversation."""
+    """Rewrite only the tools, documents and template arguments, which precede the conversation."""
     tools = _rewritten(body, "tools", rewrite, lambda tool, path, apply: _nested(tool, path, apply, "schema"))
     body = _rewritten(tools, "documents", rewrite, lambda one, path, apply: _nested(one, path, apply, "caller"))
     arguments = body.get("chat_template_kwargs")
@@ -102,8 +102,8 @@ def _call(call: Any, path: str, rewrite: Rewrite) -> Any:
 
 
 def _arguments(text: str, path: str, rewrite: Rewrite) -> str:
-    """Rewrite arguments, which stay valid JSON when a space is inserted into a string. Engines pass the decoded values
-    to templates, so characters written as \\u003c are considered, too.
+    """Rewrite a call's arguments, which remain valid JSON if a space is inserted into a string. Engines pass decoded
+    values to templates, so characters written as \\u003c are considered, too.
     """
     if "\\u" in text:
         with contextlib.suppress(ValueError, TypeError):

@@ -1,8 +1,8 @@
 """Records how a turn was sampled: the sampling parameters and every active constraint.
 
-The generate backend gets them from the engine: its render endpoint returns the sampling parameters that it derived from
-the chat request, including the grammar of strict or forced tool calls. Otherwise they are derived from the request.
-services/responses/policy_logprobs.py documents what they mean for the recorded log-probabilities.
+The generate backend gets them from the engine, whose render endpoint returns the sampling parameters that it derived
+from the chat request, including the grammar of strict or forced tool calls. The other backends derive them from the
+request. services/responses/policy_logprobs.py documents their effect on the recorded log-probabilities.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PLAIN: Json = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "rep
 generation_config) cannot be queried, and training requires the model's own distribution."""
 _NEUTRAL: Json = {**PLAIN, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 ENDINGS = ("stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "repetition_detection")
-"""Parameters that decide where a turn ends without changing the distribution of a token. `min_tokens` is not among
+"""Parameters that determine where a turn ends without changing the distribution of a token. `min_tokens` is not one of
 them, because it masks the tokens that would end the turn."""
 GRAMMARS = (
     *("structured_outputs", "response_format", "structural_tag"),
@@ -53,7 +53,9 @@ def of_engine(params: Json, body: Json) -> SamplingRecord:
 
 
 def of_request(body: Json, *, tools_constrain: bool) -> SamplingRecord:
-    """Return the record of a turn from the chat request. `tools_constrain`: strict and forced calls are enforced."""
+    """Return the record of a turn, derived from the chat request. `tools_constrain` tells whether the engine enforces
+    strict and forced calls.
+    """
     encoded, by_tools = [*_explicit(body)], [*_of_tools(body)]
     values = {name: body[name] for name in encoded}
     if not tools_constrain:

@@ -35,7 +35,7 @@ class ChatEngineSettings(CallSettings):
     """Required --logprobs-mode of the engine; it is detected at the first turn and recorded with the tokens. Calls to
     an engine with another mode fail. Null: either."""
     policy_version: str = "0"
-    """Version of the initial weights; each weight update through this server sets the next."""
+    """Version of the initial weights; each weight update through this server sets a new version."""
     trainer_endpoints: bool = False
     """Expose the engine's tokenize, token-in and weight-update endpoints to callers with the run token."""
     weights_check: Literal["values", "headers", "off"] = "values"
@@ -50,15 +50,15 @@ class ChatEngineSettings(CallSettings):
     """True if the engine separates reasoning from content. False: `<think>...</think>` at the start of the content is
     the reasoning, in requests and responses."""
     reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
-    """Fields of assistant messages for earlier reasoning. Each vLLM version reads one of them and ignores the other."""
+    """Fields for the reasoning of earlier assistant messages. Each vLLM version reads one and ignores the other."""
     replace_developer_role_with_system: bool = True
     """Most chat templates have no developer role; Qwen's silently drops such messages."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Chat Completions field for the output token limit."""
     strict_tools: bool | None = None
     """Whether function tools are sent as strict; null: as in the request. vLLM enforces the schema of strict calls with
-    a grammar, which changes the sampled distribution; false disables it (and lets another constraint, such as
-    structured_outputs, take effect)."""
+    a grammar, which changes the sampled distribution. false disables the grammar, so that another constraint, such as
+    structured_outputs, can take effect."""
     chat_template_kwargs: Json | None = None
     """Chat template arguments for every call, e.g. {enable_thinking: false}; a row's own take precedence."""
     sampling_overrides: Json | None = None

@@ -3,8 +3,8 @@
 An engine's tokenizer reads the name of a special token as that token anywhere in a prompt, so a tool result, the text
 of a row or the description of a tool could end turns and start others. Each candidate is looked up in the engine once:
 /tokenize shows whether it is a single token, and a completion restricted to that token shows whether it is special,
-because special tokens are not included in the text. Markers that are text for the model, such as `<think>` in Qwen's
-vocabulary, stay unchanged, and texts without special tokens reach the engine unchanged.
+because special tokens are not included in the text. Markers that are ordinary text for the model, such as `<think>` in
+Qwen's vocabulary, are not changed, and texts without special tokens reach the engine unchanged.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ _USUAL = re.compile(
     r"<\|[^<>\s]+\|>|<｜[^<>\s]+｜>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn|sop|eop)>"
     r"|\[/?(INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK)\]"
 )
-"""Special tokens of well-known models, for engines that do not support the look-up."""
+"""Special tokens of well-known models, used if the engine does not support the lookup."""
 KNOWN = 10_000
 """Maximum number of cached names."""
 AT_ONCE = 16
-"""Names looked up per request, which has to fit into a small model's context."""
+"""Number of names looked up per request, which must fit into the context of a small model."""
 _CANNOT_TELL = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
@@ -53,7 +53,7 @@ class SpecialTokens:
     """Finds special tokens in the texts of a request and escapes or refuses them according to the setting."""
 
     def __init__(self, upstream: Upstream, model: str, treatment: Treatment, trusted: Json) -> None:
-        """`trusted`: chat template arguments from the settings."""
+        """`trusted` contains the chat template arguments from the settings, which are not checked."""
         self._upstream = upstream
         self._trusted = trusted
         self._model = model
@@ -64,7 +64,7 @@ class SpecialTokens:
         """Return the chat request to send, and the special tokens that were escaped in it.
 
         Raises Failure bad_request if the setting is `refuse`, and for a special token in a tool's name or schema, whose
-        meaning would change with it. The model's own output is escaped under both settings.
+        meaning escaping would change. The model's own output is escaped with both settings.
         """
         untrusted = self._untrusted(body)
         if self._treatment == "allow" or not (found := await self._found(untrusted, request_context)):
@@ -97,11 +97,11 @@ class SpecialTokens:
     async def in_tools(self, body: Json, request_context: RequestContext) -> bool:
         """Return True if tools, documents or template arguments contain a special token and the setting allows it."""
         return self._treatment == "allow" and bool(
-            await self._found(self._untrusted(body), request_context, tools_alone=True)
+            await self._found(self._untrusted(body), request_context, tools_only=True)
         )
 
-    async def _found(self, body: Json, request_context: RequestContext, *, tools_alone: bool = False) -> set[str]:
-        keys = ("tools", "documents", "chat_template_kwargs", *(() if tools_alone else ("messages",)))
+    async def _found(self, body: Json, request_context: RequestContext, *, tools_only: bool = False) -> set[str]:
+        keys = ("tools", "documents", "chat_template_kwargs", *(() if tools_only else ("messages",)))
         encoded = orjson.dumps([body.get(key) for key in keys])
         if not any(mark in encoded for mark in _MAY_JOIN) and not any(shape.search(encoded) for shape in _IN_JSON):
             return set()
@@ -112,7 +112,7 @@ class SpecialTokens:
                 candidates.update(shape.findall(text))
             return text
 
-        (rewritten_tools if tools_alone else rewritten)(body, look)
+        (rewritten_tools if tools_only else rewritten)(body, look)
         return await self._special(candidates, request_context) if candidates else set()
 
     async def _special(self, candidates: set[str], request_context: RequestContext) -> set[str]:

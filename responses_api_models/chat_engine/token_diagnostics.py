@@ -1,8 +1,8 @@
 """Checks whether multi-turn token histories are contiguous with this model, template and tool parser.
 
-There are two checks. For turns of several kinds (text, calls, reasoning) rendered by the template: does the next prompt
-begin with their ids? For turns sampled from the model and sent as messages: does the next prompt begin with the
-generated ids? The prompt built from token ids is checked in the same way.
+There are two checks. The first renders turns of several kinds (text, calls, reasoning) with the template and checks
+that the next prompt begins with their ids. The second samples turns from the model, sends them as messages, and checks
+that the next prompt begins with the generated ids. The prompt built from token ids is checked in the same way.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rollyard.services.responses.response_validity import first_choice
 from rollyard.services.types import Json
 
 SHOWN_IDS = 12
-"""Ids decoded on each side of a difference."""
+"""Number of ids decoded on each side of a difference."""
 TOOL: Json = {
     "type": "function",
     "function": {
@@ -65,9 +65,9 @@ def _cases() -> list[Case]:
     one, two = [_call(1, "left")], [_call(1, "left"), _call(2, "up")]
     left = "The goal is left of me."
 
-    def message(content: str | None, calls: list[Json] | None = None, thought: str = "") -> Json:
-        reasoning = {"reasoning_content": thought, "reasoning": thought} if thought else {}
-        return {"role": "assistant", "content": content, **reasoning, **({"tool_calls": calls} if calls else {})}
+    def message(content: str | None, calls: list[Json] | None = None, reasoning: str = "") -> Json:
+        fields = {"reasoning_content": reasoning, "reasoning": reasoning} if reasoning else {}
+        return {"role": "assistant", "content": content, **fields, **({"tool_calls": calls} if calls else {})}
 
     return [
         Case("text, then a question", message("I am at the goal."), [_FOLLOW_UP]),
@@ -88,17 +88,17 @@ class TokenDiagnostics:
         self._body: Json = {"model": model, "tools": [TOOL], "temperature": 1.0, "max_tokens": 256}
         self._request_context = RequestContext({})
         self._takes_seeds = takes_seeds
-        """With seeds, repeated checks of an engine sample the same turns."""
+        """If set, requests have seeds, so that repeated checks of an engine sample the same turns."""
         self._continuation = Continuation()
 
     async def template(self) -> list[Json]:
-        """Check each kind of turn. `retokenized` and `token_in` are null if contiguous, else they describe the
-        mismatch; `parser` is the result of the tool parser.
+        """Check each kind of turn. `retokenized` and `token_in` describe a mismatch, or are null if the ids are
+        contiguous; `parser` is the result of the tool parser.
         """
         return [await self._case(case) for case in _cases()]
 
     async def sampled(self, count: int) -> Json:
-        """Check sampled turns; return their number, the number of prefix mismatches, and the first mismatch."""
+        """Check sampled turns. Returns their number, the number of prefix mismatches, and the first mismatch."""
         mismatches: list[Json] = []
         for seed in range(count):
             body = {**self._body, "messages": _START, "return_token_ids": True}
@@ -148,7 +148,7 @@ class TokenDiagnostics:
         parsed = await self._parsed(prompt, ids[len(prompt) :], case.message)
         return {**name, "retokenized": await self._difference(ids, after), "token_in": token_in, "parser": parsed}
 
-    async def _parsed(self, prompt: list[int], generated: list[int], written: Json) -> str:
+    async def _parsed(self, prompt: list[int], generated: list[int], original: Json) -> str:
         """Return `ok`, or how the tool parser misread the calls of a rendered turn."""
         if isinstance(self._backend, GenerateBackend):
             answer: Json = {"request_id": "checkup", "choices": [{"index": 0, "token_ids": generated}]}
@@ -156,12 +156,12 @@ class TokenDiagnostics:
             _, message = first_choice(await self._backend.read(answer, prompt, self._body, self._request_context))
         else:
             message = hermes.read(await self._text(generated, special=False))
-        expected, found = _calls(written), _calls(message)
+        expected, found = _calls(original), _calls(message)
         text = str(message.get("content"))[:200]
         return "ok" if expected == found else f"expected {expected}, found {found} in {text!r}"
 
     async def _difference(self, expected: list[int], found: list[int]) -> Json | None:
-        """Describe where `found` stops matching `expected`; None if `found` begins with it."""
+        """Describe where `found` differs from `expected`; None if `found` begins with `expected`."""
         at = first_difference(expected, found)
         if at is None:
             return None

@@ -1,1 +1,1 @@
-"""OpenAI Responses to Chat Completions and back, as pure functions on plain dictionaries."""
+"""Converts between OpenAI's Responses and Chat Completions, with pure functions on plain dicts."""

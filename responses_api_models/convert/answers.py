@@ -35,7 +35,7 @@ _DEFAULT = Dialect()
 
 
 def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
-    """Convert a chat completion to the Response to the Responses create request `request`."""
+    """Convert a chat completion to a Response. `request` is the Responses create request that it answers."""
     choice, message = check_completion(answer)
     try:
         return _response(answer, choice, message, request, dialect)
@@ -60,7 +60,9 @@ def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
 
 
 def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
-    """Return the Response with this `output`; the other fields come from `answer`, whose id is bare, and `request`."""
+    """Return the Response with this `output`. Its other fields come from `request` and from `answer`, whose id has no
+    prefix.
+    """
     reason = _INCOMPLETE.get(finish_reason or "")
     response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
     response.update({key: request[key] for key in _ECHOED if request.get(key) is not None})
@@ -96,13 +98,13 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
         parts: list[Json] = []
         if content or not refusal:
             annotations = [annotation(entry) for entry in message.get("annotations") or ()]
-            said_logprobs = logprobs_of_text(logprobs, content, to_end=not calls)
-            text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": said_logprobs}
+            own = logprobs_of_text(logprobs, content, to_end=not calls)
+            text = {"type": "output_text", "text": content, "annotations": annotations, "logprobs": own}
             parts.append(text)
         if refusal:
             parts.append({"type": "refusal", "refusal": refusal})
-        said = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
-        output.append(said)
+        item = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
+        output.append(item)
     taken: set[str] = set()
     for index, call in enumerate([calls] if isinstance(calls, dict) else calls or ()):
         output.append(call_item(call, f"fc_{serial}_{index}", taken))
@@ -121,7 +123,7 @@ def text_of(content: Any) -> str:
 def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
     """Convert a tool call to an item. Invalid parts are kept, so that the agent can return an error to the model.
 
-    `taken`: ids of earlier calls.
+    `taken` contains the ids of earlier calls.
     """
     if not isinstance(call, dict):
         call = {"function": {"arguments": as_text(call)}}
@@ -142,7 +144,7 @@ def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
 
 
 def annotation(entry: Json) -> Json:
-    """Convert a chat message's annotation to that of an output text."""
+    """Convert an annotation of a chat message to one of an output text."""
     kind = entry["type"]
     return {**entry[kind], "type": kind} if kind in entry else entry
 
@@ -171,9 +173,8 @@ def text_logprobs(choice: Json) -> list[Json]:
 
 
 def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
-    """Return the entries of the tokens of `text`; engines also return those of reasoning before and calls after it.
-
-    `to_end`: no calls follow, so that the remaining tokens belong to the text.
+    """Return the entries of the tokens of `text`. Engines also return those of the reasoning before it and the calls
+    after it. If no calls follow (`to_end`), the remaining tokens belong to the text.
     """
     tokens = [entry.get("token") or "" for entry in entries]
     begin = "".join(tokens).rfind(text) if text else -1
@@ -194,13 +195,13 @@ def _top(entry: Json) -> list[Json]:
 def _response_usage(usage: Json | None) -> Json | None:
     if not usage:
         return None
-    read, written = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
+    prompt, completion = usage.get("prompt_tokens") or 0, usage.get("completion_tokens") or 0
     return {
-        "input_tokens": read,
+        "input_tokens": prompt,
         "input_tokens_details": {**_NO_INPUT_DETAILS, **_given(usage.get("prompt_tokens_details"))},
-        "output_tokens": written,
+        "output_tokens": completion,
         "output_tokens_details": {"reasoning_tokens": 0, **_given(usage.get("completion_tokens_details"))},
-        "total_tokens": usage.get("total_tokens") or read + written,
+        "total_tokens": usage.get("total_tokens") or prompt + completion,
     }
 
 
@@ -266,12 +267,12 @@ def _add_item(message: Json, choice: Json, item: Json) -> None:
 
 
 def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
-    """Return an item's non-standard fields, e.g. thought signatures, which must be sent back."""
+    """Return an item's non-standard fields, such as thought signatures, which must be sent back."""
     return {key: item[key] for key in item.keys() - known - taken.keys() if item[key] is not None}
 
 
 def _chat_annotation(entry: Json) -> Json:
-    """Convert an annotation of an output text to that of a chat message."""
+    """Convert an annotation of an output text to one of a chat message."""
     kind = entry.get("type")
     if kind != "url_citation" or kind in entry:
         return entry

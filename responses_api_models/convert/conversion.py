@@ -12,8 +12,8 @@ One turn of the model is one assistant message in chat and several items in Resp
     message.tool_calls[i]                    <->  {"type": "function_call", "call_id", "name", "arguments"}
     {"role": "tool", "tool_call_id"}         <->  {"type": "function_call_output", "call_id", "output"}
 
-Fields that neither API defines are copied unchanged. The model's output is not validated: tool arguments stay the
-string that the model wrote, even if it is not JSON.
+Fields that neither API defines are copied unchanged. The model's output is not validated: tool arguments remain the
+string that the model generated, even if it is not JSON.
 """
 
 from rollyard.responses_api_models.convert.answers import chat_to_response, response_to_chat

@@ -1,4 +1,4 @@
-"""Converts conversations: Responses input items <-> chat messages. The performance-critical part of `convert`."""
+"""Converts conversations between Responses input items and chat messages. This is the hot path of `convert`."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ class Dialect:
     developer_as_system: bool = True
     """Most chat templates have no developer role, and many silently drop such messages."""
     reasoning_fields: tuple[str, ...] = ("reasoning_content", "reasoning")
-    """Fields of assistant messages for earlier reasoning. Older vLLM reads the first, newer vLLM the second, and each
-    silently ignores the other, so both are sent."""
+    """Fields for the reasoning of earlier assistant messages. Older vLLM reads the first, newer vLLM the second, and
+    each silently ignores the other, so both are sent."""
     think_tags: bool = False
-    """True if the engine has no reasoning parser: reasoning is `<think>...</think>` at the start of the content."""
+    """Whether reasoning is `<think>...</think>` at the start of the content (engines without a reasoning parser)."""
     max_tokens_field: str = "max_tokens"
     """Name of the field for the output token limit."""
     send_token_ids: bool = False
@@ -42,7 +42,7 @@ def unconvertible(where: str, found: str) -> Failure:
 
 
 def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
-    """Convert input items to chat messages; consecutive items of the model become one assistant message."""
+    """Convert input items to chat messages. Consecutive items of the model become one assistant message."""
     messages: list[Json] = []
     turn: Json | None = None
     for index, item in enumerate(items):
@@ -149,9 +149,9 @@ def _add_reasoning(turn: Json, item: Json, dialect: Dialect) -> None:
 
 
 def _chat_content(parts: Any, where: str) -> str | list[Json]:
-    """Convert content parts to chat; a single text becomes a string, because many templates support nothing else."""
+    """Convert content parts to chat. A single text becomes a string, because many templates support nothing else."""
     if not isinstance(parts, list):
-        raise unconvertible(where, f"found {type(parts).__name__}; text or a list of parts is expected")
+        raise unconvertible(where, f"found {type(parts).__name__}; expected text or a list of parts")
     converted: list[Json] = []
     for index, part in enumerate(parts):
         kind = part.get("type") if isinstance(part, dict) else None
@@ -230,7 +230,7 @@ def _turn_items(message: Json, where: str) -> list[Json]:
 
 def _response_content(parts: Any, where: str) -> list[Json]:
     if not isinstance(parts, list):
-        raise unconvertible(where, f"found {type(parts).__name__}; text or a list of parts is expected")
+        raise unconvertible(where, f"found {type(parts).__name__}; expected text or a list of parts")
     converted: list[Json] = []
     for part in parts:
         kind = part.get("type") if isinstance(part, dict) else None

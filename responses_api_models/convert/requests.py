@@ -1,4 +1,4 @@
-"""Converts create requests in both directions, except for the conversation (items.py)."""
+"""Converts create requests in both directions; items.py converts the conversations in them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
 
     @property
     def phase(self) -> str:
-        """The startup phase of the engines that are not up."""
+        """The startup phase of an engine that is not up; empty if all are."""
         waiting = [engine.phase for engine in self._engines if not engine.is_up]
         if not waiting or len(self._engines) == 1:
             return "".join(waiting)
@@ -64,7 +64,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
         if ended := await asyncio.to_thread(end_orphans):
-            log.warning("killed the orphaned processes %s of an engine whose server has died", ended)
+            log.warning("killed the orphaned processes %s of engines whose servers have died", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
         environ = dict(os.environ)
         gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ))
@@ -113,7 +113,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         given = self.context.log_folder
         if given is not None and given.is_dir():
             return given
-        return Path(tempfile.mkdtemp(prefix="rollyard-logs-"))  # the log folder is on another host of a Ray cluster
+        return Path(tempfile.mkdtemp(prefix="rollyard-logs-"))  # on another host of a Ray cluster
 
 
 def _check_model(model: str) -> None:
@@ -128,8 +128,8 @@ def _check_command(program: str) -> None:
     """Fail fast if vLLM is not installed."""
     if shutil.which(program) is None:
         raise OperatorError(
-            f"vllm_command: there is no command {program!r}; install vLLM (pip install 'rollyard[vllm]'), or set the "
-            "path of another environment's: vllm_command: [/path/to/env/bin/vllm]"
+            f"vllm_command: the command {program!r} does not exist; install vLLM (pip install 'rollyard[vllm]'), or "
+            "set the path of another environment's: vllm_command: [/path/to/env/bin/vllm]"
         )
 
 

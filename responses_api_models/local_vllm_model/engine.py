@@ -1,5 +1,5 @@
-"""One replica of vLLM, which is restarted when it dies. Its address changes with every start, so that no episode
-outlives its engine.
+"""Runs one replica of vLLM and restarts it when it dies. Its address changes with every start, so no episode outlives
+its engine.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from rollyard.services.errors import Failure, RunError
 log = logging.getLogger(__name__)
 
 HEALTH_S = 0.25
-"""Interval of health checks; calls to a dead engine are retried within a second."""
+"""Interval of health checks, so that calls to a dead engine are retried within a second."""
 
 
 class Engine:
@@ -63,7 +63,7 @@ class Engine:
         self._keep_task = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
-        """Stop the engine; none of its processes is left."""
+        """Stop the engine with all of its processes."""
         if self._keep_task is not None:
             self._keep_task.cancel()
             await asyncio.wait([self._keep_task])
@@ -76,7 +76,7 @@ class Engine:
             why = await self._wait_for_death(process)
             self._close()
             uptime_s = time.monotonic() - started
-            if uptime_s > self._restarts.calm_after_s:
+            if uptime_s > self._restarts.reset_after_s:
                 self._pause_s = 0.0
             title, log_file = self.plan.title, self.plan.log_file
             log.error("%s %s after %.0f s; restarting it; log: %s", title, why, uptime_s, log_file)

@@ -17,9 +17,9 @@ from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FO
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
 
 GRACE_S = 1.5
-"""vLLM exits 0.6 s after SIGTERM; the supervisor gives a server a few seconds in total."""
+"""Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server a few seconds."""
 STOP_TIMEOUT_S = 30.0
-"""A reaper that takes longer to end its processes is killed."""
+"""How long a reaper may take to end its processes before it is killed."""
 _HERE = Path(__file__).parent
 _LONGEST_TAIL = 256 * 1024
 
@@ -38,7 +38,7 @@ class EngineProcess:
 
     def __init__(self, reaper: asyncio.subprocess.Process, folder: Path, log: Path, offset: int) -> None:
         self.ended = asyncio.create_task(self._follow(reaper))
-        """Done as soon as vLLM or its reaper has died, with the exit status (negative: the signal)."""
+        """Done as soon as vLLM or its reaper has died; the result is the exit status (negative: the signal)."""
         self.gone = asyncio.create_task(self._wait_and_clean_up(reaper, folder))
         """Done when none of its processes is left."""
         self._reaper = reaper
@@ -60,12 +60,12 @@ class EngineProcess:
                 stdout=asyncio.subprocess.PIPE,
                 stderr=output,
                 env=dict(environ),
-                start_new_session=True,  # outlives the kill -9 of this process's group, and cleans up after it
+                start_new_session=True,  # so that it survives kill -9 of this process group and cleans up afterwards
             )
         return cls(reaper, folder, log, offset)
 
     async def stop(self) -> None:
-        """Stop it, and wait until none of its processes is left."""
+        """Stop vLLM and wait until none of its processes is left."""
         self._signal(signal.SIGTERM)
         done, _ = await asyncio.wait([self.gone], timeout=STOP_TIMEOUT_S)
         if not done:
@@ -82,7 +82,7 @@ class EngineProcess:
         return lines
 
     def printed(self) -> list[str]:
-        """Return the last lines of its output."""
+        """Return the last lines of the output."""
         with self._log.open("rb") as file:
             file.seek(max(self._begin, file.seek(0, os.SEEK_END) - _LONGEST_TAIL))
             return file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines()

@@ -1,7 +1,7 @@
 """Finds and kills processes of engines whose reaper has died, by an environment variable that they inherit.
 
-The process guard ends Python processes within milliseconds; this finds the others. SPT_NOENV keeps the variable
-readable, which vLLM would otherwise overwrite when it sets process titles.
+The process guard kills Python processes within milliseconds; this module finds the others. SPT_NOENV keeps the variable
+readable; otherwise vLLM would overwrite it when it sets process titles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 MARK = "ROLLYARD_ENGINE"
-"""Environment variable with the folder of the engine that a process belongs to."""
+"""Environment variable with the folder of the process's engine."""
 FOLDERS = "rollyard-engine-"
 """Prefix of engine folders."""
 YOUNG_S = 600.0

@@ -1,4 +1,4 @@
-"""A small process between the model server and vLLM, which ensures that no process of vLLM is left behind.
+"""A small process between the model server and vLLM that ensures that no process of vLLM is left behind.
 
     python reaper.py FOLDER PARENT GRACE_S COMMAND...
 
@@ -24,7 +24,7 @@ from pathlib import Path
 TRACKERS_S = 1.0
 """How long Python's resource trackers may take to unlink the shared memory of processes that died."""
 KILL_TIMEOUT_S = 20.0
-"""A process that survives SIGKILL for this long hangs in a driver and cannot be killed."""
+"""How long processes may take to exit after SIGKILL; those that take longer hang in a driver and cannot be killed."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
 
@@ -51,7 +51,7 @@ def main() -> int:
         readable, _, _ = select.select([0, waker], [], [])
         signals = os.read(waker, 4096) if waker in readable else b""
         if (0 in readable and not os.read(0, 4096)) or any(number != signal.SIGCHLD for number in signals):
-            tree.ask(grace_s)
+            tree.terminate(grace_s)
             break
         tree.reap()
     if tree.status is not None:
@@ -98,7 +98,7 @@ class _ProcessTree:
             if pid == self.pid:
                 self.status = os.waitstatus_to_exitcode(status)
 
-    def ask(self, grace_s: float) -> None:
+    def terminate(self, grace_s: float) -> None:
         """Send SIGTERM to vLLM and wait up to `grace_s`."""
         self.reap()
         if self.status is None:
@@ -110,11 +110,11 @@ class _ProcessTree:
 
     def end(self) -> None:
         """Kill all remaining processes."""
-        began = time.monotonic()
-        while left := _below(os.getpid()):
-            waited = time.monotonic() - began
+        started = time.monotonic()
+        while left := _descendants(os.getpid()):
+            waited = time.monotonic() - started
             if waited > KILL_TIMEOUT_S:
-                os.write(2, f"reaper: processes {left} survive SIGKILL\n".encode())
+                os.write(2, f"reaper: processes {left} have not exited after SIGKILL\n".encode())
                 return
             for pid in left:
                 if waited > TRACKERS_S or not _is_tracker(pid):
@@ -123,7 +123,7 @@ class _ProcessTree:
             self.reap()
 
 
-def _below(root: int) -> list[int]:
+def _descendants(root: int) -> list[int]:
     """Return every living descendant of `root`."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -136,9 +136,9 @@ def _below(root: int) -> list[int]:
             children.setdefault(int(parent), []).append(int(stat.parent.name))
     found, reached = [], [root]
     while reached:
-        below = children.get(reached.pop(), [])
-        found += below
-        reached += below
+        direct = children.get(reached.pop(), [])
+        found += direct
+        reached += direct
     return found
 
 

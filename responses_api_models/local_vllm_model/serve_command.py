@@ -83,11 +83,13 @@ def _is_secret_flag(flag: str) -> bool:
 def engine_environment(
     settings: LocalVllmModelSettings, base: Mapping[str, str], folder: Path, gpus: Sequence[str], key: str
 ) -> dict[str, str]:
-    """Return an engine's environment: this process's without Rollyard's secrets, plus the settings' and the guard's."""
+    """Return an engine's environment: that of this process without Rollyard's secrets, with the variables of the
+    settings and of the process guard.
+    """
     environ = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1", **base}
     if settings.start_timeout_s is not None:
         environ.setdefault("VLLM_ENGINE_READY_TIMEOUT_S", str(math.ceil(settings.start_timeout_s)))  # else 600
-    environ.pop("VLLM_SERVER_DEV_MODE", None)  # it enables control endpoints without a key, so only settings may set it
+    environ.pop("VLLM_SERVER_DEV_MODE", None)  # it opens control endpoints without a key; only settings may set it
     environ.pop("ROLLYARD_TOKEN", None)
     environ |= settings.environment
     path = [part for part in environ.get("PYTHONPATH", "").split(os.pathsep) if part]

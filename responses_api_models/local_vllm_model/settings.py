@@ -1,4 +1,4 @@
-"""Settings of a local_vllm_model: the engines' options under vLLM's names, their number and their GPUs."""
+"""Settings of a local_vllm_model: the engines' number, their GPUs, and their options under vLLM's names."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class LocalVllmModelSettings(ChatEngineSettings):
     served_model_name: str | None = None
     """Name of the model in responses and at /v1/models; default: `model`."""
     vllm_command: list[str] = Field(["vllm"], min_length=1)
-    """Command that is run with `serve ...`; set a path to use the vllm of another environment."""
+    """Command that is run with `serve ...`; set a path to use vLLM from another environment."""
     engine_replicas: int = Field(1, ge=1)
     """Number of engines, each on its own GPUs; an episode stays on one. (`replicas` counts servers and must be 1.)"""
     gpus: list[int | str] | None = None
     """GPUs to use, named as in CUDA_VISIBLE_DEVICES; default: all visible GPUs, or the CPU if there are none."""
     tensor_parallel_size: int = Field(1, ge=1)
-    """GPUs that share each layer."""
+    """Number of GPUs that share each layer."""
     pipeline_parallel_size: int = Field(1, ge=1)
-    """Groups of GPUs among which the layers are divided."""
+    """Number of GPU groups among which the layers are divided."""
     data_parallel_size: int = Field(1, ge=1)
-    """Copies of the model behind one engine's API (for expert parallelism; otherwise prefer engine_replicas)."""
+    """Number of copies of the model behind one engine's API (for expert parallelism; otherwise use engine_replicas)."""
     dtype: str = "auto"
-    """Type of weights and activations."""
+    """Data type of weights and activations."""
     gpu_memory_utilization: float | None = Field(None, gt=0, le=1)
     """Fraction of each GPU's memory that the engine uses; null: vLLM's default."""
     max_model_len: int | None = Field(None, ge=1)
@@ -54,8 +54,8 @@ class LocalVllmModelSettings(ChatEngineSettings):
     reasoning_parser: str | None = None
     """The model's reasoning format (qwen3, deepseek_r1, ...); null: reasoning stays in the content."""
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] | None = "processed_logprobs"
-    """Log-probabilities before (raw) or after (processed) temperature and penalties; trainers need those of the sampled
-    distribution."""
+    """Log-probabilities before (raw) or after (processed) temperature and penalties. Trainers need those of the
+    distribution that was sampled from."""
     enable_scale_out: bool = True
     """Enable vLLM's token-in endpoints (/inference/v1/generate, .../render). Set false if vLLM lacks the flag."""
     ray_address: str | None = None

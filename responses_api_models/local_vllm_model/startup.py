@@ -29,7 +29,7 @@ HEALTH_TIMEOUT_S = 5.0
 TAIL_LINES = 12
 """Lines of the engine's log in the error; the supervisor shows 20 lines in total."""
 MAX_PORT_ATTEMPTS = 3
-"""Number of ports tried if they are taken by other processes."""
+"""Maximum number of ports tried if other processes take them."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class EngineStart:
         self.phase = FIRST
         """The current startup phase."""
         self.url = ""
-        """Address of its API, with the /v1."""
+        """Address of its API, including /v1."""
         self._plan = plan
         self._launching: asyncio.Task[EngineProcess] | None = None
         self._started = time.monotonic()
@@ -65,7 +65,7 @@ class EngineStart:
             with _reserved(self._plan.settings.engine_host) as port:
                 self.url = _url(self._plan.settings.engine_host, port)
                 self._launching = asyncio.create_task(self._launch(port))
-                process = await asyncio.shield(self._launching)  # a cancelled task would be lost to `end`
+                process = await asyncio.shield(self._launching)  # `end` needs the task, so it must not be cancelled
                 why = await self._until_ready(process)
             if not why:
                 log.info("%s is up at %s after %.0f s", self._plan.title, self.url, time.monotonic() - self._started)
@@ -77,7 +77,7 @@ class EngineStart:
         raise RunError(self._error_report(why, printed))
 
     async def end(self) -> None:
-        """Stop the process if it was started; none of its processes is left."""
+        """Stop the engine with all of its processes, if it was started."""
         if self._launching is not None:
             process = await self._launching
             await process.stop()

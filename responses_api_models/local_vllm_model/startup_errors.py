@@ -1,6 +1,6 @@
-"""Derives from its log why vLLM did not start, and what to do. The patterns match the log lines of vLLM 0.32.
+"""Derives from vLLM's log why it did not start and what to do. The patterns match the log lines of vLLM 0.32.
 
-Only errors are examined, because vLLM's warnings mention many of the same things without failing.
+Only errors are examined, because vLLM's warnings contain many of the same phrases although nothing failed.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     for pattern, message in (
         (
             r"reaper: cannot start '(.+?)': (.+)",
-            "there is no command {0} ({1}): install vLLM where this server runs, or set the path of another "
+            "the command {0} cannot be started ({1}): install vLLM where this server runs, or set the path of another "
             "environment's, vllm_command=[/path/to/bin/vllm]",
         ),
         (
             r"unrecognized arguments: (.+)",
-            "this vLLM does not support {0}: it is too old, or the flag is misspelt. Remove the flag "
+            "this vLLM does not support {0}: it is too old, or the flag is misspelled. Remove the flag "
             "(enable_scale_out: false, logprobs_mode: null, extra_flags) or update vLLM",
         ),
         (r"error: argument (\S+?):? (.+)", "vLLM rejects {0}: {1}"),
         (
             r"invalid tool call parser: (\S+) \(chose from \{ ?(.+?) ?\}\)",
-            "there is no tool_call_parser {0}; available are {1}",
+            "tool_call_parser {0} does not exist; available are {1}",
         ),
         (
             r"invalid reasoning parser: (\S+) \(chose from \{ ?(.+?) ?\}\)"
             r"|Reasoning parser '(\S+)' not found. Available parsers: ([^\"]+)",
-            "there is no reasoning_parser {0}{2}; available are {1}{3}",
+            "reasoning_parser {0}{2} does not exist; available are {1}{3}",
         ),
         (r"OSError: \[Errno 98\]|error while attempting to bind|DistNetworkError: .*EADDRINUSE", PORT_TAKEN),
         (
@@ -89,7 +89,7 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Cannot find any model weights with `(.+?)`", "{0} contains no weights (*.safetensors)"),
         (
             r"Model architectures \[(.+?)\] (?:are not supported|failed to be inspected)|model type `(.+?)` but",
-            "this vLLM does not support the model's architecture: a newer vLLM may",
+            "this vLLM does not support the model's architecture: try a newer vLLM",
         ),
         (
             r"Can't load tokenizer|backend tokenizer|Tokenizer class .+ does not exist",

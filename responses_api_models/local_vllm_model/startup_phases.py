@@ -1,6 +1,6 @@
 """Derives the startup phase of vLLM from its log. The patterns match vLLM 0.32 and mostly also older versions.
 
-A phase is only displayed; no decision depends on it.
+Phases are only displayed; no decision depends on them.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PHASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (r"Loading weights took|Model loading took", "profiling memory"),
         (r"Dynamo bytecode transform time|Compiling a graph for|Directly load the compiled graph", "compiling"),
         (r"torch\.compile (?:and initial profiling|took|takes)|Initial profiling/warmup run took", "profiling memory"),
-        (r"Available KV cache memory|KV cache size:", "making the KV cache"),
+        (r"Available KV cache memory|KV cache size:", "allocating the KV cache"),
         (r"JIT kernel warmup starting|[Aa]utotun\w+ ", "warming up kernels"),
         (r"Capturing CUDA graphs.*" + _COUNT, "capturing CUDA graphs {}"),
         (r"init engine \(profile, create kv cache, warmup model\) took", "starting the API server"),

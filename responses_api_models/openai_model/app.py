@@ -1,7 +1,7 @@
 """A model server in front of an endpoint that supports the Responses API (OpenAI, vLLM's /v1/responses).
 
-Requests are forwarded with the model's name, and with earlier calls in a form that endpoints accept. The bytes of the
-response are returned unchanged once they are validated.
+Requests are forwarded under the configured model name, with earlier tool calls in a form that endpoints accept. The
+bytes of the response are validated and returned unchanged.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from rollyard.services.types import Json
 
 
 class OpenaiModel(ModelServer[EndpointSettings]):
-    """Serves the Responses API through an endpoint's Responses API."""
+    """Forwards both APIs to an endpoint that supports them."""
 
     def __init__(self, settings: EndpointSettings, context: Context) -> None:
         super().__init__(settings, context)
         self._defaults = settings.extra_body or {}
         replicas = Replicas(settings.urls)
         self.measure(replicas)
-        self._upstream = Upstream(replicas, settings, settings.api_key, context.beyond)
+        self._upstream = Upstream(replicas, settings, settings.api_key, context.external_transport)
 
     async def advice(self) -> list[str]:
-        return await endpoint_advice(self.settings, self.context.beyond)
+        return await endpoint_advice(self.settings, self.context.external_transport)
 
     async def responses(self, request: Json, call: RawRequest) -> RawResponse:
         """Forward a Responses create request."""

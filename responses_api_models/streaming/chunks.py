@@ -1,7 +1,7 @@
 """Converts a finished chat completion to a stream of chunks, for model servers that do not stream themselves.
 
-Nothing arrives earlier, but clients that request a stream can use such a server. `stream_events.whole` does the same
-for the Responses API; it is a separate module because agents need it, too.
+The client gets nothing earlier, but clients that require a stream can use such a server. `stream_events.whole` does the
+same for the Responses API; it is in `services` because agents also use it.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def chat_chunks(completion: Json, with_usage: bool = False) -> bytes:
     for choice in completion["choices"]:
         index, message = choice["index"], choice["message"]
         delta = {key: value for key, value in message.items() if key != "tool_calls" and value is not None}
-        said = {key: value for key, value in choice.items() if key not in ("message", "finish_reason")}
-        send([{**said, "delta": delta, "finish_reason": None}])
+        fields = {key: value for key, value in choice.items() if key not in ("message", "finish_reason")}
+        send([{**fields, "delta": delta, "finish_reason": None}])
         for number, call in enumerate(message.get("tool_calls") or ()):
             tool_calls = [{**call, "index": number}]
             send([{"index": index, "delta": {"tool_calls": tool_calls}, "finish_reason": None}])

@@ -1,7 +1,7 @@
 """Converts a chat engine's chunks to the events of a Responses stream, without I/O.
 
-The streamed events add up to the result of `chat_to_response` for the complete completion. Either one text is open, or
-any number of calls, whose deltas may be interleaved; text after a tool call starts another item.
+The streamed events add up to the result of `chat_to_response` for the complete completion. At any time, either one text
+is open, or any number of calls, whose deltas may be interleaved. Text after a tool call starts a new item.
 """
 
 from __future__ import annotations
@@ -105,13 +105,13 @@ class ResponseEvents:
                 self._finish_reason = reason
 
     def _delta(self, delta: Json, choice: Json) -> Iterator[Event]:
-        thought = delta.get("reasoning_content") or delta.get("reasoning") or ""
+        reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""
         content = text_of(delta.get("content"))
         if content and self._tags is not None:
             found, content = self._tags.split(content)
-            thought += found
-        if thought:
-            yield from self._add_text("summary_text", thought)
+            reasoning += found
+        if reasoning:
+            yield from self._add_text("summary_text", reasoning)
         if self._with_logprobs:
             self._logprobs += text_logprobs(choice)
         self._annotations += [annotation(entry) for entry in delta.get("annotations") or ()]
@@ -136,25 +136,25 @@ class ResponseEvents:
             blank |= {"summary": []} if item_kind == "reasoning" else {"role": "assistant", "content": []}
             growing = StreamedText({"id": self._id(item_kind), **blank}, len(self._output))
             self._open = [growing]
-            yield growing.begin()
+            yield growing.start()
         yield from growing.add(kind, text, logprobs or ())
 
     def _taken_logprobs(self, text: str) -> list[Json]:
-        """Take the waiting logprobs that belong to the text; before its start they may belong to the reasoning."""
+        """Take the waiting logprobs that belong to the text. Before its start, some may belong to the reasoning."""
         waiting, self._logprobs = self._logprobs, []
         continues = self._open and isinstance(self._open[-1], StreamedText) and self._open[-1].kind == "message"
         return waiting if continues else logprobs_of_text(waiting, text)
 
     def _call(self, call: Json) -> Iterator[Event]:
-        writing = [one for one in self._open if isinstance(one, StreamedToolCall)]
-        growing = next((one for one in reversed(writing) if one.continues_with(call)), None)
+        open_calls = [one for one in self._open if isinstance(one, StreamedToolCall)]
+        growing = next((one for one in reversed(open_calls) if one.continues_with(call)), None)
         if growing is None:
-            if not writing:
+            if not open_calls:
                 yield from self._close()
-            index = len(self._output) + len(writing)
-            growing = StreamedToolCall(call, index, self._id("function_call", len(writing)), self._call_ids)
-            self._open = [*writing, growing]
-            yield growing.begin()
+            index = len(self._output) + len(open_calls)
+            growing = StreamedToolCall(call, index, self._id("function_call", len(open_calls)), self._call_ids)
+            self._open = [*open_calls, growing]
+            yield growing.start()
         function = call.get("function")
         if isinstance(function, dict):
             arguments = function.get("arguments")
@@ -170,9 +170,9 @@ class ResponseEvents:
         self._open = []
 
     def _finish(self) -> Iterator[Event]:
-        thought, held = self._tags.rest() if self._tags is not None else ("", "")
-        if thought:
-            yield from self._add_text("summary_text", thought)
+        reasoning, held = self._tags.rest() if self._tags is not None else ("", "")
+        if reasoning:
+            yield from self._add_text("summary_text", reasoning)
         if held or not self._open:
             yield from self._add_text("output_text", held, self._taken_logprobs(held))
         elif isinstance(text := self._open[-1], StreamedText) and text.kind == "message":
@@ -184,7 +184,7 @@ class ResponseEvents:
         yield stream_events.ended(response)
 
     def _id(self, kind: str, more: int = 0) -> str:
-        """Return the id as in `chat_to_response`; a second text gets its own. `more`: number of open items."""
+        """Return the id as in `chat_to_response`; a second text gets its own id. `more` is the number of open items."""
         serial, before = self._answer["id"], sum(item["type"] == kind for item in self._output) + more
         if kind == "function_call":
             return f"fc_{serial}_{before}"
@@ -196,7 +196,7 @@ class ResponseEvents:
 
 
 def _joined(before: Any, value: Any) -> Any:
-    """Combine two deltas' values of an unknown field: lists are concatenated, otherwise the last value counts."""
+    """Combine the values of an unknown field in two deltas: lists are concatenated; otherwise the last value counts."""
     if isinstance(before, list) and isinstance(value, list):
         return before + value
     return before if value is None else value

@@ -1,7 +1,7 @@
 """Detects the event with which a model's response starts. Until then, a failed stream can be retried.
 
-An engine may send any number of events before any output of the model, and then abort or end without output. The rule
-is that of complete responses (services/responses/response_validity.py).
+An engine may send any number of events before any output of the model, and then abort or end without output. The rules
+are those for complete responses (services/responses/response_validity.py).
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from rollyard.services.responses.response_validity import (
 )
 
 Opening = Callable[[], Callable[[bytes], bool]]
-"""Creates a predicate for one stream: does the response start with this event? It may raise a Failure."""
+"""Creates a predicate for one stream that returns whether the response starts with an event. It may raise a Failure."""
 HOLD_S = 0.5
-"""Maximum wait for the start; callers expect the first event of a slow response early."""
+"""Maximum wait for the start of the response; callers expect the first event of a slow response early."""
 _LAST = ("completed", "incomplete", "failed", "cancelled")
 
 

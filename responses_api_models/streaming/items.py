@@ -1,4 +1,4 @@
-"""Unfinished items of a Responses stream, which create the events of their start, their deltas and their end."""
+"""Unfinished items of a Responses stream. They create the events for their start, their deltas and their end."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class StreamedText:
         """`message` or `reasoning`."""
         return str(self.item["type"])
 
-    def begin(self) -> Event:
+    def start(self) -> Event:
         return stream_events.item_added(self.item, self.index)
 
     def add(self, kind: str, text: str, logprobs: Iterable[Json] = ()) -> Iterator[Event]:
-        """Add text to the part of this type; another type than before starts another part."""
+        """Add text to the open part; if that has another type, start a new part."""
         if not self._parts or self._parts[-1]["type"] != kind:
             yield from self.end()
             self._parts.append({"type": kind, TEXT_FIELD[kind]: "", **_empty_fields(kind)})
@@ -48,7 +48,7 @@ class StreamedText:
         return []
 
     def add_logprobs(self, logprobs: list[Json]) -> Iterator[Event]:
-        """Add logprobs of final tokens without text in an empty delta, so that the deltas add up to the item."""
+        """Add the logprobs of final tokens without text in an empty delta, so that the deltas add up to the item."""
         if logprobs and self._parts:
             self._logprobs.extend(logprobs)
             yield stream_events.part_delta(self._where, self._parts[-1], "", logprobs)
@@ -88,7 +88,7 @@ class StreamedToolCall:
         self._id = call.get("id")
         self._arguments: list[str] = []
 
-    def begin(self) -> Event:
+    def start(self) -> Event:
         return stream_events.item_added(self.item, self.index)
 
     def continues_with(self, call: Json) -> bool:

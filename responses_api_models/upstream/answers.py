@@ -69,8 +69,8 @@ def encode_request(request: Json) -> bytes:
         raise Failure(FailureKind.BAD_REQUEST, f"the request cannot be encoded as JSON ({error})") from error
 
 
-def _malformed(what: str, body: bytes) -> Failure:
-    return Failure(FailureKind.MALFORMED_ANSWER, f"the endpoint answered 200 with {what}: {_excerpt(body)}")
+def _malformed(found: str, body: bytes) -> Failure:
+    return Failure(FailureKind.MALFORMED_ANSWER, f"the endpoint answered 200 with {found}: {_excerpt(body)}")
 
 
 def retry_after_s(header: str | None) -> float:

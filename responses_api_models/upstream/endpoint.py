@@ -1,7 +1,7 @@
-"""The health of one address of a pool: whether calls should be sent there now.
+"""Tracks the health of one address of a pool: whether calls should be sent there now.
 
-Every failure caused by the endpoint starts a cool-down, during which calls prefer the others. Afterwards, one call at a
-time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it immediately.
+Every failure caused by the endpoint starts a cool-down, during which calls prefer other endpoints. Afterwards, one call
+at a time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it immediately.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass
 FIRST_COOL_DOWN_S = 1.0
 LONGEST_COOL_DOWN_S = 60.0
 DOWN_AFTER = 3
-"""Consecutive failures after which episodes that started there are abandoned."""
+"""Number of consecutive failures after which the episodes bound to the endpoint are abandoned."""
 
 
 @dataclass(slots=True, eq=False)
@@ -24,7 +24,7 @@ class Endpoint:
     url: str
     in_flight: int = 0
     chosen: int = 0
-    """Serial of its last selection: among equally busy endpoints, the least recently chosen one comes first."""
+    """Serial number of its last selection: among equally busy endpoints, the least recently chosen one comes first."""
     model: str = ""
     """Name of the model in its latest response."""
     failures: int = 0
@@ -46,7 +46,9 @@ class Endpoint:
         return not self.cool_downs or (now >= self.cooling_until and not self._probes)
 
     def fail(self, path: str, started: float, *, pause_s: float = 0.0, counts: bool = True) -> None:
-        """Record a failed call of `path` that started at `begun`; `pause_s` is the pause that it requested."""
+        """Record a failed call of `path` that started at `started`. `pause_s` is the pause that the response requested,
+        and `counts` tells whether the failure counts towards `is_down`.
+        """
         now = time.monotonic()
         self._failed_path = path
         self.failures += counts
@@ -60,7 +62,7 @@ class Endpoint:
         self.cooling_since, self.cooling_until = now, now + max(cool_down_s, pause_s)
 
     def succeed(self, path: str) -> None:
-        """Record a successful call of `path`, which does not end a cool-down caused by another path."""
+        """Record a successful call of `path`. It does not end a cool-down caused by another path."""
         if self.cool_downs and path == self._failed_path:
             self.recover()
 

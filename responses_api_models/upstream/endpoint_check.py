@@ -1,4 +1,4 @@
-"""Queries an endpoint's models at startup and reports what would fail."""
+"""Queries an endpoint's models at startup and reports problems that would make rollouts fail."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class _Endpoint:
         return self._unserved(answer) if answer.status == 200 else ""
 
     async def _elsewhere(self) -> str:
-        """Look for the API at other addresses. An endpoint without /models is fine."""
+        """Look for the API at similar addresses. An endpoint without /models is valid."""
         path = self._url.rstrip("/")
         for end in ("/chat/completions", "/completions", "/responses", "/models", "/v1"):
             if path.endswith(end) and await self._answers(other := path.removesuffix(end)):
-                return f"there is no API, but there is one at {other}: set base_url to that"
+                return f"no API responds at this address, but one responds at {other}: set base_url to that address"
         if not path.endswith("/v1") and await self._answers(other := f"{path}/v1"):
-            return f"there is no API, but there is one at {other}: set base_url to that"
+            return f"no API responds at this address, but one responds at {other}: set base_url to that address"
         return ""
 
     def _unserved(self, answer: HttpResponse) -> str:

@@ -4,9 +4,9 @@ Calls go to the least busy healthy endpoint (endpoint.py), unless they have an a
 
     an episode        (x-session-id) is bound to the endpoint of its first response, because that engine has the
                       episode's prefix in its cache. If that endpoint is removed or down, the episode is lost: it is
-                      played again from the start, and never continued on an engine that may hold other weights
+                      repeated from the start, and never continued on an engine that may hold other weights
     a preference      (prompt_cache_key) goes to the endpoint of its earlier calls while that is healthy and not much
-                      busier than the others, and to any other otherwise
+                      busier than the others, otherwise to any endpoint
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.services.errors import Failure, FailureKind
 
 EPISODES = 65_536
-"""Maximum number of affinities; the least recently used one is dropped, and its next call is assigned again."""
+"""Maximum number of affinities; the least recently used one is dropped, and its next call gets a new one."""
 SLACK = 4
 """A preferred endpoint may have twice the calls of the least busy one plus this many."""
 
@@ -43,7 +43,7 @@ class Affinity:
 class _AffinityEntry:
     endpoint: Endpoint
     started: bool = False
-    """True once a call succeeded there; before that, the episode can move."""
+    """Whether a call has succeeded there; before that, the episode can move to another endpoint."""
 
 
 class Replicas:
@@ -199,12 +199,12 @@ class Replicas:
                     await self._available.wait()
         except TimeoutError:
             why = self._why_none()
-            told = f"no engine is up{f' ({why})' if why else ''}; waited {self._wait_s:g} s"
-            raise Failure(FailureKind.UNREACHABLE, told) from None
+            detail = f"no engine is up{f' ({why})' if why else ''}; waited {self._wait_s:g} s"
+            raise Failure(FailureKind.UNREACHABLE, detail) from None
 
 
 def _is_named(found: str, requested: str) -> bool:
-    """Compare model names, ignoring case and what hosted APIs add: an owner prefix, a date or version suffix."""
+    """Compare model names, ignoring case and what hosted APIs add: an owner prefix, or a date or version suffix."""
     found, requested = (name.lower().rpartition("/")[2] for name in (found, requested))
     rest = found.removeprefix(requested) if found.startswith(requested) else "?"
     return not rest or (rest[0] in "-@:" and (rest[1:2].isdigit() or rest[0] == ":"))

@@ -1,7 +1,7 @@
 """The headers and the query that one call forwards to the endpoint, and the headers that it returns.
 
-Cookies, tracing and affinity headers pass unchanged in both directions, as does the query, so that a load balancer or
-router between this server and the engines works as without this server.
+Cookies, tracing and affinity headers are forwarded unchanged in both directions, and so is the query. A load balancer
+or router between this server and the engines therefore works as if clients called it directly.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class RequestContext:
-    """The context of one call; its requests go to the same engine while that responds."""
+    """The context of one call. Its requests go to the same engine as long as that responds."""
 
     def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
         self.headers = headers
@@ -38,7 +38,7 @@ class RequestContext:
 
     @classmethod
     def of(cls, call: RawRequest, cache_key: object = None) -> Self:
-        """Create the context of `call`; `cache_key`: the body's `prompt_cache_key`, for calls without an episode."""
+        """Create the context of `call`. `cache_key` is the body's `prompt_cache_key`, for calls without an episode."""
         headers = dict(_forwarded(call.headers))
         affinity = None
         if episode := headers.get(EPISODE_HEADER):

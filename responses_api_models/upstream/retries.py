@@ -9,12 +9,12 @@ A model call is stateless, so it may be retried. After a failed attempt:
                                                            is only one, give up
     context overflow                                       give up
 
-with at most `max_attempts` attempts within `total_timeout_s`. Each failure caused by the endpoint starts a cool-down
-(endpoint.py). A 400, 413 or 422 is attributed to the request, unless another endpoint accepts it.
+There are at most `max_attempts` attempts within `total_timeout_s`. Each failure caused by the endpoint starts a
+cool-down (endpoint.py). A 400, 413 or 422 is attributed to the request, unless another endpoint accepts it.
 
 An episode is bound to the endpoint of its first response and retried there. It is lost if that endpoint is removed or
-down, or rejects the call while there are others; the collector then plays it again from the start. The first failure is
-logged immediately.
+down, or rejects the call while there are other endpoints; the collector then repeats the episode from the start. The
+first failure is logged immediately.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RetryingCaller:
         deadline = time.monotonic() + settings.total_timeout_s
         tried: list[Endpoint] = []
         rejecting: list[Endpoint] = []
-        """Endpoints that rejected the request; their fault only if another one accepts it."""
+        """Endpoints that rejected the request, which counts as their failure only if another one accepts it."""
         while True:
             endpoint = await self._endpoint(request_context, tried)
             started = time.monotonic()
@@ -97,8 +97,8 @@ class RetryingCaller:
                 left = deadline - time.monotonic() - pause
                 last = len(tried) >= settings.max_attempts or left <= 0 or (refused and not elsewhere)
                 last = last or (failure.kind is FailureKind.TIMEOUT and left < settings.request_timeout_s)
-                then = "giving up" if last else "again elsewhere" if elsewhere else f"again in {pause:.1f} s"
-                attempt = f"try {len(tried)} of {settings.max_attempts}"
+                then = "giving up" if last else "retrying elsewhere" if elsewhere else f"retrying in {pause:.1f} s"
+                attempt = f"attempt {len(tried)} of {settings.max_attempts}"
                 self._log(f"{joined(endpoint.url, path)}: {attempt}: {failure} ({then})")
                 if last:
                     raise _with_attempts(failure, len(tried)) from failure

@@ -1,4 +1,4 @@
-"""Settings shared by model servers with an engine or an external endpoint; NeMo Gym's names are accepted, too."""
+"""Settings shared by model servers with an engine or an external endpoint. NeMo Gym's names are also accepted."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class CallSettings(ServerSettings):
     max_attempts: int = Field(3, ge=1)
     """Maximum number of attempts per call."""
     retry_pause_s: float = Field(0.5, ge=0)
-    """Pause before the second attempt; doubles for each further one, with jitter."""
+    """Pause before the second attempt. It doubles with each further attempt and has jitter."""
 
 
 class EndpointSettings(CallSettings):

@@ -58,9 +58,9 @@ class Upstream:
     async def post(
         self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
     ) -> T:
-        """Return the result of `read` for the response body; if it raises Failure malformed_answer, retry the call.
+        """Return the result of `read` for the response body. On a Failure malformed_answer, the call is retried.
 
-        `path` is relative to the address; one that starts with `/../` to the parent of its `/v1`.
+        `path` is relative to the address; a path that starts with `/../` is relative to the parent of its `/v1`.
         """
         request_context = request_context or RequestContext({})
 
@@ -83,8 +83,8 @@ class Upstream:
     ) -> AsyncIterator[bytes]:
         """Return the response's server-sent events as they arrive. Raises Failure if it starts with an error.
 
-        Events are held back briefly until the response starts, which `opening` detects; a Failure until then is
-        retried. Closing the stream disconnects, so that an engine aborts the request.
+        Events are held back briefly until the response starts, which `opening` detects; until then, failures are
+        retried. Closing the stream disconnects from the engine, which then aborts the request.
         """
 
         async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:
@@ -131,7 +131,7 @@ class Upstream:
             raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
     def _check_model(self, body: bytes, endpoint: Endpoint) -> None:
-        """Reject an endpoint that serves another model than the others, which would mix two policies."""
+        """Reject an endpoint whose model differs from that of the others, because two policies would be mixed."""
         if len(self.replicas) < 2 or not (found := _MODEL.search(body)):
             return
         model = found[1].decode("utf-8", "replace")

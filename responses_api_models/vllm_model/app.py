@@ -1,6 +1,6 @@
-"""A model server in front of an engine at a given address that supports Chat Completions.
+"""A model server in front of an external engine that supports Chat Completions.
 
-Works with vLLM, SGLang, llama.cpp and most providers. The requests are handled in `chat_engine`.
+It works with vLLM, SGLang, llama.cpp and most providers. `chat_engine` handles the requests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class VllmModel(ChatEngineModel[VllmModelSettings]):
         super().__init__(settings, context, Replicas(settings.urls), settings.api_key)
 
     async def advice(self) -> list[str]:
-        return await endpoint_advice(self.settings, self.context.beyond)
+        return await endpoint_advice(self.settings, self.context.external_transport)
 
 
 server = VllmModel

@@ -20,7 +20,7 @@ class Axis:
     """Values are shares, shown in percent."""
     points: bool = False
     """Values are differences of shares, shown in percentage points."""
-    whole: bool = False
+    integers: bool = False
     """Ticks are integers."""
 
     def label(self, value: float, step: float) -> str:
@@ -35,7 +35,7 @@ class Axis:
 class Scale:
     """A range of values with round ticks."""
 
-    def __init__(self, low: float, high: float, *, ticks: int = 5, whole: bool = False) -> None:
+    def __init__(self, low: float, high: float, *, ticks: int = 5, integers: bool = False) -> None:
         """`ticks` is the approximate number of ticks."""
         low, high = max(low, -_LARGEST), min(high, _LARGEST)
         if high <= low:
@@ -45,7 +45,7 @@ class Scale:
         rough = (high - low) / ticks
         power = 10.0 ** math.floor(math.log10(rough))
         self.step = next(power * times for times in (1, 2, 5, 10) if power * times >= rough * 0.999)
-        if whole:
+        if integers:
             self.step = max(1.0, self.step)
         first = math.ceil(low / self.step - 1e-9)
         last = math.floor(high / self.step + 1e-9)

@@ -21,7 +21,7 @@ class Row:
 
     name: str
     value: float
-    says: str
+    label: str
     href: str | None = None
 
 
@@ -29,8 +29,8 @@ def bars(label: str, rows: Sequence[Row]) -> Svg:
     """Draw at most twelve bars, scaled to the largest value."""
     rows = rows[:MOST_ROWS]
     most = max((row.value for row in rows), default=0.0) or 1.0
-    beside = max((len(row.says) for row in rows), default=0) * _LETTER + 10
-    longest = max(0.15, 1 - beside / NARROW)
+    label_width = max((len(row.label) for row in rows), default=0) * _LETTER + 10
+    longest = max(0.15, 1 - label_width / NARROW)
     shapes = []
     for index, row in enumerate(rows):
         top = index * _PITCH
@@ -39,7 +39,7 @@ def bars(label: str, rows: Sequence[Row]) -> Svg:
             tag("rect", {"class": "hit", "x": "0", "width": "100%", "y": top, "height": _PITCH - 2}),
             text(cut(row.name, _LETTERS), "0", top + 12, "name"),
             tag("rect", {"class": "bar", "x": "0", "width": percent(size), "y": top + 18, "height": 12, "rx": 2}),
-            text(row.says, percent(size), top + 28, "value", dx=7),
+            text(row.label, percent(size), top + 28, "value", dx=7),
         )
-        shapes.append(mark(f"{row.name}: {row.says}", marks, row.href))
+        shapes.append(mark(f"{row.name}: {row.label}", marks, row.href))
     return drawing(label, len(rows) * _PITCH, shapes, "rows", linked=True)

@@ -26,8 +26,6 @@ class NumberRow(Record):
 
 
 class NumberTable(Record):
-    """The table of a chart's numbers."""
-
     head: list[str]
     rows: list[NumberRow]
 

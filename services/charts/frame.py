@@ -30,8 +30,7 @@ class Frame:
     """Replaces the scale's ticks."""
 
     @property
-    def whole(self) -> float:
-        """Total height of the chart."""
+    def total_height(self) -> float:
         return self.top + self.height + 38
 
     def at(self, value: float) -> float:
@@ -57,7 +56,7 @@ def ticks_below(across: Scale, x: Axis, foot: float, ticks: Sequence[float] | No
     widest = max((len(label) for _, label in labels), default=1) * _LETTER + 10
     apart = (labels[1][0] - labels[0][0]) * NARROW if len(labels) > 1 else NARROW
     every = max(1, -int(-widest // max(apart, 1e-9)))
-    made = [
+    drawn = [
         text(
             label,
             percent(part),
@@ -66,4 +65,4 @@ def ticks_below(across: Scale, x: Axis, foot: float, ticks: Sequence[float] | No
         )
         for part, label in labels[::every]
     ]
-    return [*made, text(x.title, "50%", foot + 34, "middle title")]
+    return [*drawn, text(x.title, "50%", foot + 34, "middle title")]

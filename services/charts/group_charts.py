@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollyard.services.charts.bars import MOST_ROWS, Row, bars
 from rollyard.services.charts.chart import Chart, chart, table
-from rollyard.services.charts.labels import seconds, several, share, short
+from rollyard.services.charts.labels import pluralize, seconds, share, short
 from rollyard.services.charts.links import Links
 from rollyard.services.metrics.profile_records import FailureKindCount, Group, Stage
 
@@ -15,14 +15,14 @@ def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, m
     """Draw rollouts by finish reason. `means` states whether rewards share one scale."""
     hrefs = [links.rollouts(end=group.name) if links else None for group in found]
     most = share(found[0].rollouts / (measured or 1))
-    caption = f"Most often {found[0].name}, {most} of rollouts."
+    caption = f"Most frequent: {found[0].name}, {most} of rollouts."
     return _groups("ends", "Why episodes ended", "end", found, hrefs, caption, measured, means=means)
 
 
 def agents(found: Sequence[Group], measured: int, links: Links | None = None) -> Chart:
     """Draw rollouts by agent."""
     hrefs = [links.rollouts(agent=group.name) if links else None for group in found]
-    caption = f"{several(len(found), 'agent')}; most rollouts are of {found[0].name}."
+    caption = f"{pluralize(len(found), 'agent')}; {found[0].name} played the most rollouts."
     return _groups("agents", "Agents", "agent", found, hrefs, caption, measured, means=True)
 
 
@@ -30,7 +30,7 @@ def stages(found: Sequence[Stage]) -> Chart:
     """Draw the time of episodes by stage."""
     shown = [(stage, stage.share) for stage in found if stage.share is not None and stage.stage != "total"]
     rows = [Row(stage.stage, part, f"{share(part)} · {seconds(stage.seconds.mean)}") for stage, part in shown]
-    caption = f"Most in {shown[0][0].stage}, {share(shown[0][1])} of the time of all rollouts."
+    caption = f"Most time is spent in {shown[0][0].stage}: {share(shown[0][1])} of the time of all rollouts."
     total = next((stage for stage in found if stage.stage == "total"), None)
     if total is not None:
         mean, longest = seconds(total.seconds.mean), seconds(total.seconds.max)
@@ -44,11 +44,11 @@ def failures(found: Sequence[FailureKindCount], links: Links | None = None) -> C
     """Draw failed attempts by kind."""
     hrefs = [links.rollouts(outcome="failed", end=kind.kind) if links else None for kind in found]
     rows = [
-        Row(kind.kind, kind.attempts, f"{several(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)
+        Row(kind.kind, kind.attempts, f"{pluralize(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)
         for kind, href in zip(found, hrefs, strict=True)
     ]
     attempts, lost = sum(kind.attempts for kind in found), sum(kind.lost for kind in found)
-    caption = f"{several(attempts, 'failed attempt')}; {several(lost, 'rollout')} lost."
+    caption = f"{pluralize(attempts, 'failed attempt')}; {pluralize(lost, 'rollout')} lost."
     cells = [
         ((kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}"), href) for kind, href in zip(found, hrefs, strict=True)
     ]
@@ -70,8 +70,8 @@ def _groups(
     rows, cells = [], []
     for group, href in zip(found[:MOST_ROWS], hrefs, strict=False):
         part, reward = share(group.rollouts / (measured or 1)), short(group.mean_reward)
-        says = f"{group.rollouts:,} · {part}{f' · reward {reward}' if means else ''}"
-        rows.append(Row(group.name, group.rollouts, says, href))
+        label = f"{group.rollouts:,} · {part}{f' · reward {reward}' if means else ''}"
+        rows.append(Row(group.name, group.rollouts, label, href))
         cells.append(((group.name, f"{group.rollouts:,}", part, *((reward,) if means else ())), href))
     if len(found) > MOST_ROWS:
         caption += f" The {MOST_ROWS} most frequent of {len(found):,}."

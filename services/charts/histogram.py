@@ -32,15 +32,15 @@ def histogram(label: str, bars: Sequence[Bar], x: Axis, y: Axis, x_ticks: Sequen
         low, high = low - alone, high + alone
     values = [bar.value for bar in bars]
     frame = Frame(
-        Scale(low, high, ticks=8, whole=x.whole),
-        Scale(min(0.0, *values, 0.0), max(0.0, *values) or 1.0, ticks=6, whole=y.whole),
+        Scale(low, high, ticks=8, integers=x.integers),
+        Scale(min(0.0, *values, 0.0), max(0.0, *values) or 1.0, ticks=6, integers=y.integers),
         x,
         y,
         x_ticks=x_ticks,
     )
     marks = [_mark(frame, bar, *edge) for bar, edge in zip(bars, edges, strict=True)]
     linked = any(bar.href for bar in bars)
-    return drawing(label, frame.whole, frame.around(marks), "framed", linked=linked)
+    return drawing(label, frame.total_height, frame.around(marks), "framed", linked=linked)
 
 
 def _mark(frame: Frame, bar: Bar, low: float, high: float) -> Svg:

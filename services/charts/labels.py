@@ -7,13 +7,13 @@ _NOISE = 1e-12
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k"))
 
 
-def several(number: int, noun: str) -> str:
-    """`1 rollout`, `3,200 rollouts`."""
+def pluralize(number: int, noun: str) -> str:
+    """Format a count with its noun: `1 rollout`, `3,200 rollouts`."""
     return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 def short(value: float) -> str:
-    """Four significant digits without trailing zeros: `0.9305`, `−2.639`, `12.35k`, `5e+59`."""
+    """Format with four significant digits, without trailing zeros: `0.9305`, `−2.639`, `12.35k`, `5e+59`."""
     size = abs(value)
     if size < _NOISE:
         return "0"
@@ -29,22 +29,22 @@ def short(value: float) -> str:
 
 
 def share(part: float, digits: int = 1) -> str:
-    """`13.5%`."""
+    """Format a share in percent: `13.5%`."""
     return f"{part:.{digits}%}".replace("-", "−")
 
 
 def signed(value: float) -> str:
-    """`+0.25`: a difference with its sign."""
+    """Format a difference with its sign: `+0.25`."""
     return f"+{short(value)}" if value >= _NOISE else short(value)
 
 
 def points(value: float) -> str:
-    """`+3.1 points`: a difference of two shares."""
+    """Format a difference of two shares: `+3.1 points`."""
     return f"{signed(round(100 * value, 2))} points"
 
 
 def seconds(value: float) -> str:
-    """`4.1 ms`, `3.24 s`, `4 min 34 s`, `2 h 5 min`."""
+    """Format a duration: `4.1 ms`, `3.24 s`, `4 min 34 s`, `2 h 5 min`."""
     if value < 1:
         return f"{short(float(f'{1000 * value:.3g}'))} ms"
     if value < 120:

@@ -39,14 +39,14 @@ def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
     points = [point for line in drawn for point in line.points]
     values = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
     low, high = (0.0, 1.0) if y.percent else (min(values), max(values))
-    across = Scale(min(p.x for p in points), max(p.x for p in points), ticks=8, whole=x.whole)
+    across = Scale(min(p.x for p in points), max(p.x for p in points), ticks=8, integers=x.integers)
     frame = Frame(across, Scale(low, high, ticks=6), x, y)
     shapes: list[Svg] = []
     for number, line in enumerate(drawn):
         shapes.append(_plot(frame, line, f"s{number}"))
     for number, line in enumerate(drawn):
         shapes += [mark(p.tip, (_dot(frame, p, f"s{number}"),)) for p in line.points]
-    return drawing(label, frame.whole, frame.around([*shapes, *_names(frame, drawn)]), "framed")
+    return drawing(label, frame.total_height, frame.around([*shapes, *_names(frame, drawn)]), "framed")
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
@@ -88,12 +88,12 @@ def _names(frame: Frame, drawn: Sequence[Line]) -> list[Svg]:
     labels, taken = [], list[float]()
     for number, line in enumerate(drawn):
         end = frame.at(line.points[-1].y)
-        ways = (-9, 18, 34) if number == 0 else (18, -22, 34, -9)
+        offsets = (-9, 18, 34) if number == 0 else (18, -22, 34, -9)
         free = [
-            end + path
-            for path in ways
-            if frame.top + 9 <= end + path <= frame.top + frame.height - 4
-            and all(abs(end + path - other) >= 15 for other in taken)
+            end + offset
+            for offset in offsets
+            if frame.top + 9 <= end + offset <= frame.top + frame.height - 4
+            and all(abs(end + offset - other) >= 15 for other in taken)
         ]
         at = free[0] if free else end - 9
         taken.append(at)

@@ -30,7 +30,7 @@ def log_probs(found: Sequence[float]) -> Chart | None:
     caption = "Log-probability of every generated token, in order."
     label = f"{caption} {len(found):,} tokens, mean {short(sum(found) / len(found))}, lowest {short(min(found))}."
     positions = [float(index) for index in range(len(found))]
-    x, y = Axis("generated token", whole=True), Axis("log-probability")
+    x, y = Axis("generated token", integers=True), Axis("log-probability")
     svg = series(label, positions, found, x, y, describe, points=len(found) <= _MOST_POINTS)
     return chart("log_probs", "Log-probabilities", svg, caption)
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollyard.services.charts.axis import Axis
 from rollyard.services.charts.chart import Chart, chart
-from rollyard.services.charts.labels import several, short
+from rollyard.services.charts.labels import pluralize, short
 from rollyard.services.charts.series import series
 from rollyard.services.types import Record
 
@@ -24,7 +24,7 @@ class _Ago(Axis):
     """An axis of seconds before now."""
 
     def label(self, value: float, step: float) -> str:
-        """`now`, `−30 s`, `−2 min`."""
+        """Format a time before now: `now`, `−30 s`, `−2 min`."""
         return "now" if abs(value) < step / 1e6 else f"−{_span(-value)}"
 
 
@@ -41,13 +41,13 @@ def pace(moments: Sequence[Moment]) -> list[Chart]:
         last = moments[indexes[-1]]
         when = "now" if last is moments[-1] else f"{_span(now - last.time)} ago"
         rate = f"{short(last.rollouts_per_s)} rollouts per second"
-        return f"{when}: {rate}, {several(last.in_progress, 'rollout')} in progress"
+        return f"{when}: {rate}, {pluralize(last.in_progress, 'rollout')} in progress"
 
     x = _Ago("time")
     charts = []
     for name, title, found, axis, kind in (
         ("rate", "Rollouts per second", rates, Axis("rollouts per second"), "s0"),
-        ("in_progress", "Rollouts in progress", in_progress, Axis("rollouts", whole=True), "s1"),
+        ("in_progress", "Rollouts in progress", in_progress, Axis("rollouts", integers=True), "s1"),
     ):
         current, most = short(found[-1]), short(max(found))
         caption = f"{title} over the last {_span(now - moments[0].time)}: now {current}, at most {most}."

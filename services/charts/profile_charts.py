@@ -8,12 +8,12 @@ from rollyard.services.charts.axis import Axis
 from rollyard.services.charts.chart import Chart, ChartLink, chart, table
 from rollyard.services.charts.group_charts import agents, ends, failures, stages
 from rollyard.services.charts.histogram import Bar, histogram
-from rollyard.services.charts.labels import several, share, short
+from rollyard.services.charts.labels import pluralize, share, short
 from rollyard.services.charts.lines import Line, Point, lines
 from rollyard.services.charts.links import Links
 from rollyard.services.metrics.profile_records import Bin, ByCalls, Profile, Rewards, Tasks, ToolCalls
 
-_ROLLOUTS = Axis("rollouts", whole=True)
+_ROLLOUTS = Axis("rollouts", integers=True)
 _MOST_BARS = 60
 _MOST_LINKS = 8
 _SAME = 1e-9
@@ -51,13 +51,13 @@ def rewards(found: Rewards, links: Links | None = None) -> Chart:
         short(one.low) if one.low == one.high else f"{short(one.low)} to {short(one.high)}" for one in found.histogram
     ]
     bars = [
-        Bar(one.low, one.high, one.rollouts, f"{name}: {several(one.rollouts, 'rollout')}", href)
+        Bar(one.low, one.high, one.rollouts, f"{name}: {pluralize(one.rollouts, 'rollout')}", href)
         for one, name, href in zip(found.histogram, ranges, hrefs, strict=True)
     ]
-    often = found.most_frequent[0]
+    most_frequent = found.most_frequent[0]
     caption = f"Rewards from {short(found.min)} to {short(found.max)}"
-    if often.rollouts > 1:
-        caption += f"; the most frequent is {short(often.reward)} ({often.rollouts:,} times)"
+    if most_frequent.rollouts > 1:
+        caption += f"; the most frequent is {short(most_frequent.reward)} ({most_frequent.rollouts:,} times)"
     caption += "."
     rows = [((name, f"{one.rollouts:,}"), href) for one, name, href in zip(found.histogram, ranges, hrefs, strict=True)]
     drawn = histogram(caption, bars, Axis("reward"), _ROLLOUTS)
@@ -76,41 +76,44 @@ def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
     bars = [
         Bar(
             *(low, low if size == 1 else high + 1, mean),
-            f"{name} tool call{'' if name == '1' else 's'}: mean reward {short(mean)}, {several(rollouts, 'rollout')}",
+            f"{name} tool call{'' if name == '1' else 's'}: mean reward {short(mean)}, "
+            f"{pluralize(rollouts, 'rollout')}",
             href,
         )
         for (low, high, rollouts, mean, _), name, href in zip(groups, names, hrefs, strict=True)
     ]
     best = max(range(len(groups)), key=lambda index: groups[index][3])
     caption = (
-        f"Mean reward by number of tool calls; the best, {short(groups[best][3])}, is that of "
-        f"{several(groups[best][2], 'rollout')} with {names[best]}."
+        f"Mean reward by number of tool calls; the highest is {short(groups[best][3])}, for "
+        f"{pluralize(groups[best][2], 'rollout')} with {names[best]} calls."
     )
     rows = [
         ((name, f"{rollouts:,}", short(mean), "–" if solved is None else f"{solved:,}"), href)
         for (_, _, rollouts, mean, solved), name, href in zip(groups, names, hrefs, strict=True)
     ]
     numbers = table(("tool calls", "rollouts", "mean reward", "solved"), rows)
-    drawn = histogram(caption, bars, Axis("tool calls", whole=True), Axis("mean reward"))
+    drawn = histogram(caption, bars, Axis("tool calls", integers=True), Axis("mean reward"))
     return chart("by_calls", "Reward by tool calls", drawn, caption, numbers)
 
 
 def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
     """Draw the number of tasks by solve rate."""
     bars = [
-        Bar(one.low, one.high, one.tasks, f"Solved {one.label}: {several(one.tasks, 'task')}")
+        Bar(one.low, one.high, one.tasks, f"Solved {one.label}: {pluralize(one.tasks, 'task')}")
         for one in found.solve_rates
     ]
     if any(one.low != one.high for one in found.solve_rates):
         # `none` and `all` have separate positions next to the tenths.
         bars[0] = Bar(-0.1, -0.02, bars[0].value, bars[0].tip)
         bars[-1] = Bar(1.02, 1.1, bars[-1].value, bars[-1].tip)
-    caption = f"{found.never_solved:,} of {several(found.tasks, 'task')} never solved, {found.always_solved:,} always."
+    caption = (
+        f"{found.never_solved:,} of {pluralize(found.tasks, 'task')} never solved, {found.always_solved:,} always."
+    )
     never = found.never_solved_first[:_MOST_LINKS] if links else []
     leads = [ChartLink(text=str(task), href=links.task(task)) for task in never] if links else []
     label = f"Tasks by the share of their rollouts that solved them; {caption}"
     across = Axis("share of a task's rollouts that solved it", percent=True)
-    drawn = histogram(label, bars, across, Axis("tasks", whole=True), (0.0, 0.25, 0.5, 0.75, 1.0))
+    drawn = histogram(label, bars, across, Axis("tasks", integers=True), (0.0, 0.25, 0.5, 0.75, 1.0))
     rows = [((one.label, f"{one.tasks:,}"), None) for one in found.solve_rates]
     if leads:
         caption += " Never:"
@@ -126,20 +129,20 @@ def pass_at(found: Tasks) -> Chart:
             at.any.mean,
             at.any.low,
             at.any.high,
-            f"pass@{at.k}: {share(at.any.mean)}, {several(at.tasks, 'task')}",
+            f"pass@{at.k}: {share(at.any.mean)}, {pluralize(at.tasks, 'task')}",
         )
         for at in found.pass_at
     ]
     every = [
         Point(
             *(at.k, at.every.mean, at.every.low, at.every.high),
-            f"pass^{at.k}: {share(at.every.mean)}, {several(at.tasks, 'task')}",
+            f"pass^{at.k}: {share(at.every.mean)}, {pluralize(at.tasks, 'task')}",
         )
         for at in found.pass_at
     ]
     last = found.pass_at[-1]
     over = (
-        several(last.tasks, "task")
+        pluralize(last.tasks, "task")
         if last.tasks == found.tasks
         else f"the {last.tasks:,} of {found.tasks:,} tasks with {last.k} rollouts"
     )
@@ -149,7 +152,7 @@ def pass_at(found: Tasks) -> Chart:
     )
     drawn = [Line("pass@k: any of k", any_of), Line("pass^k: all of k", every)]
     rows = [((str(at.k), share(at.any.mean), share(at.every.mean), f"{at.tasks:,}"), None) for at in found.pass_at]
-    svg = lines(caption, drawn, Axis("k", whole=True), Axis("share of tasks", percent=True))
+    svg = lines(caption, drawn, Axis("k", integers=True), Axis("share of tasks", percent=True))
     return chart("pass_at", "pass@k and pass^k", svg, caption, table(("k", "pass@k", "pass^k", "tasks"), rows))
 
 

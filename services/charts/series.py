@@ -31,8 +31,8 @@ def series(
 
     For more than 4,000 numbers only the lowest and the highest of each range are drawn.
     """
-    across = Scale(xs[0], xs[-1], ticks=5, whole=x.whole)
-    frame = Frame(across, Scale(min(0.0, *ys), max(0.0, *ys) or 1.0, ticks=5, whole=y.whole), x, y, height=height)
+    across = Scale(xs[0], xs[-1], ticks=5, integers=x.integers)
+    frame = Frame(across, Scale(min(0.0, *ys), max(0.0, *ys) or 1.0, ticks=5, integers=y.integers), x, y, height=height)
     spots = [spot(frame, xs[index], ys[index]) for index in _drawn(ys)]
     if points:
         # A zero-length stroke with round caps stays a round dot when the plot is stretched.
@@ -41,7 +41,9 @@ def series(
         shape = tag("polyline", {"class": f"line {kind}", "points": " ".join(spots)})
     columns = [_column(frame, xs, part, describe) for part in _ranges(len(xs), MOST_COLUMNS)]
     area = tag("rect", {"class": "area", "x": "0", "y": frame.top, "width": "100%", "height": frame.height})
-    return drawing(label, frame.whole, frame.around([area, plot(frame, "plot", [shape, *columns])]), "framed series")
+    return drawing(
+        label, frame.total_height, frame.around([area, plot(frame, "plot", [shape, *columns])]), "framed series"
+    )
 
 
 def _column(frame: Frame, xs: Sequence[float], part: range, describe: Tooltip) -> Svg:

@@ -13,18 +13,18 @@ Value = str | float | None
 def escaped(text: str) -> Svg:
     """Escape text as markup. Invisible and bidirectional characters become codes."""
     if not text.isprintable():
-        text = "".join(each if each.isprintable() else _code(each) for each in text)
+        text = "".join(letter if letter.isprintable() else _code(letter) for letter in text)
     return Svg(escape(text))
 
 
 def tag(name: str, attributes: Mapping[str, Value], *children: Svg) -> Svg:
     """Build an element without the attributes that are None."""
-    written = "".join(f' {key}="{_attribute_value(value)}"' for key, value in attributes.items() if value is not None)
-    return Svg(f"<{name}{written}>{''.join(children)}</{name}>" if children else f"<{name}{written}/>")
+    encoded = "".join(f' {key}="{_attribute_value(value)}"' for key, value in attributes.items() if value is not None)
+    return Svg(f"<{name}{encoded}>{''.join(children)}</{name}>" if children else f"<{name}{encoded}/>")
 
 
-def text(content: str, x: Value, y: float, kind: str | None = None, **more: Value) -> Svg:
-    return tag("text", {"class": kind, "x": x, "y": y, **more}, escaped(content))
+def text(content: str, x: Value, y: float, kind: str | None = None, **attributes: Value) -> Svg:
+    return tag("text", {"class": kind, "x": x, "y": y, **attributes}, escaped(content))
 
 
 def percent(part: float) -> str:

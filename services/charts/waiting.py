@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rollyard.services.charts.bars import Row, bars
 from rollyard.services.charts.chart import Chart, chart
-from rollyard.services.charts.labels import seconds, several
+from rollyard.services.charts.labels import pluralize, seconds
 from rollyard.services.head.activity import StageActivity
 
 
@@ -15,7 +15,7 @@ def waiting(stages: Sequence[StageActivity]) -> Chart | None:
     if not stages:
         return None
     rows = [Row(f"{one.stage} at {one.server}", one.episodes, _label(one)) for one in stages]
-    caption = f"{several(sum(one.episodes for one in stages), 'rollout')} in progress, by stage."
+    caption = f"{pluralize(sum(one.episodes for one in stages), 'rollout')} in progress, by stage."
     return chart("waiting", "Rollouts in progress by stage", bars(caption, rows), caption)
 
 

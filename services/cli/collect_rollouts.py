@@ -50,15 +50,14 @@ EXAMPLE = (
 
 
 class CollectOptions(Options):
-    """Options of ng_collect_rollouts."""
-
-    BELOW: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
+    NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
 
     input_jsonl_fpath: str | None = None
     """Dataset to run, as JSON Lines: a local file, a file of the installed package, or an s3:// address. May be
     compressed (.gz, .bz2, .xz, .zst), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
-    """Or a mixture of datasets: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl, weight: 2}, ...]}."""
+    """Mixture of datasets, instead of input_jsonl_fpath: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl,
+    weight: 2}, ...]}."""
     output_jsonl_fpath: Path
     """Output file for rollouts; failures, manifest and status are written next to it."""
     agent_name: str | None = None
@@ -78,28 +77,27 @@ class CollectOptions(Options):
     overwrite: bool = False
     """Rename existing files and start over."""
     accept_changed_code: bool = False
-    """Continue although the servers' code has changed since the output was started; new rows then have _ng_code."""
+    """Continue even if the servers' code has changed since the output was started; new rows then have _ng_code."""
     max_attempts: int = Field(default=3, ge=1)
     """Maximum attempts per rollout, each in a new session."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
     """Timeout of one attempt."""
     max_failure_rate: float = Field(default=0.5, ge=0, le=1)
-    """The collection stops if the share of abandoned rollouts exceeds this."""
+    """Stop the collection if the share of abandoned rollouts exceeds this."""
     materialize_inputs: bool = False
     """Also write X_materialized_inputs.jsonl: the rows as sent to the agent."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
     token: str | None = None
     """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_collect_rollouts", CollectOptions, EXAMPLE, run)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run every row of a dataset num_repeats times through its agent; resumable without lost or duplicate rollouts."""
+    """Run every row of a dataset num_repeats times through its agent. Resumes without losing or repeating rollouts."""
     options, _ = read_options(CollectOptions, arguments)
     plan = _plan(options)
     return uvloop.run(_run(options, _tasks(options), plan))
@@ -147,11 +145,11 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
         registry = RegistryClient(transport, head.url, keys)
         client = ServerClient(transport, keys, AddressBook(registry.directory), clock=lag.now)
         stack = StackClients(client, registry)
-        async with OpenCollection.opened(plan, tasks, stack, say=_on_stderr) as collection:
+        async with OpenCollection.opened(plan, tasks, stack, say=_print_note) as collection:
             display = display_for(collection.progress.expected)
             for note in collection.notes:
                 display.say(note)
-            state = await collection.run(partial(_watched, collection.progress, display), say=display.say)
+            state = await collection.run(partial(_collect, collection.progress, display), say=display.say)
         refused = len(collection.store.permanently_failed)
         summary(state, collection.progress, collection.paths, collection.stopped_because, refused)
     finally:
@@ -161,20 +159,21 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
     return EXIT_DONE if state == "complete" else EXIT_FAILED
 
 
-def _on_stderr(text: str) -> None:
+def _print_note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-async def _watched(progress: CollectionProgress, display: Display, collector: Collector) -> State:
-    """Run the collector under a live display; the first Ctrl-C drains it, the second ends it, so does SIGTERM."""
+async def _collect(progress: CollectionProgress, display: Display, collector: Collector) -> State:
+    """Run the collector with a live display. The first Ctrl-C drains it; the second, or SIGTERM, cancels it."""
     loop = asyncio.get_running_loop()
-    asked: list[bool] = []
+    interrupted = False
 
     def interrupt() -> None:
-        if asked:
+        nonlocal interrupted
+        if interrupted:
             collector.cancel()
             return
-        asked.append(True)
+        interrupted = True
         display.say(f"finishing the {progress.in_flight} episodes in flight; Ctrl-C again abandons them")
         collector.drain()
 

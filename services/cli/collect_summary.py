@@ -12,12 +12,12 @@ from rollyard.services.types import State
 
 
 def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: str, refused: int) -> None:
-    """Print the summary. `why`: the reason for an early stop; `refused`: rollouts of rejected tasks."""
+    """Print the summary. `why`: the reason for an early stop; `refused`: number of rollouts of rejected tasks."""
     complete = progress.measured == progress.expected
     print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
     if why:
         print(f"  stopped       {plain_line(why)}")
-    _means(progress)
+    _print_means(progress)
     if progress.collected:
         print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
     print(f"  rollouts      {paths.output}")
@@ -27,15 +27,15 @@ def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: 
         print(f"                {paths.failures}")
     missing = progress.expected - progress.measured
     if refused:
-        print(f"  refused       {refused} by the environment permanently (bad_task); see the failures file")
+        print(f"  refused       {refused} permanently by the environment (bad_task); see the failures file")
     if missing > refused:
-        print(f"  next          repeat the command to collect the {missing - refused} that are missing")
+        print(f"  next          repeat the command to collect the {missing - refused} missing rollouts")
     elif not missing:
         print(f"  next          ng_reward_profile +jsonl_fpath={paths.output}  (a report)")
         print(f"                ng_viewer +jsonl_fpath={paths.output}  (the rollouts, in a browser)")
 
 
-def _means(progress: CollectionProgress) -> None:
+def _print_means(progress: CollectionProgress) -> None:
     """Print the datasets of a mixture, then the totals."""
     means = progress.means()
     names = {name: plain_line(name) for name in means.datasets}
@@ -48,13 +48,13 @@ def _means(progress: CollectionProgress) -> None:
     if means.reward is not None:
         print(f"  mean reward   {_mean(means.reward)}")
     elif means.why_no_reward:
-        print(f"  mean reward   none over all: {plain_line(means.why_no_reward)}")
+        print(f"  mean reward   none over all datasets: {plain_line(means.why_no_reward)}")
     if any(one and one.stderr is not None for one in (means.success, means.reward)):
         print("                ± is one standard error, clustered by task")
 
 
 def _rate(found: ClusteredMean, solved: int) -> str:
-    """Format the rate with its standard error; at 0 and 100 %, with the bound from the number of tasks."""
+    """Format a rate with its standard error; at 0 and 100 %, with a confidence interval from the number of tasks."""
     counted = f"({solved} / {found.rollouts})"
     if found.stderr is not None:
         return f"{found.value:.2%} ± {found.stderr:.2%} {counted}"

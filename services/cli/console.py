@@ -1,4 +1,4 @@
-"""Creates rich consoles that remove control characters from all text (`services/io/terminal.py`)."""
+"""Creates rich consoles that escape control characters in all text (`services/io/terminal.py`)."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def console(stream: TextIO, **options: Any) -> Console:
 
 
 class _PlainConsole(Console):
-    """Cleans text during layout; rich's own styles and cursor movements are unaffected."""
+    """Escapes text during layout. Rich's own styles and cursor movements are unaffected."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Clean the text before it is laid out, so that lines wrap correctly."""
+        """Escape the text before the layout, so that lines wrap correctly."""
         return super().render_str(plain(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

@@ -15,7 +15,7 @@ CHECKS = ("sandbox", "tokens")
 
 
 def main() -> None:
-    """Entry point. The first argument may select a specific check."""
+    """Entry point. The first argument may name a check."""
     word, *arguments = sys.argv[1:] or [""]
     if word == "tokens":
         run_command("ng_doctor tokens", tokens.TokenOptions, tokens.EXAMPLE, tokens.run, arguments)
@@ -23,14 +23,14 @@ def main() -> None:
         command = "ng_doctor sandbox"
         run_command(command, sandbox.SandboxOptions, sandbox.EXAMPLE, sandbox.run, arguments)
     if word.isalpha() and word != "help":
-        _no_check(word)
+        _reject(word)
     given = ["--help" if argument == "help" else argument for argument in sys.argv[1:]]
     run_command("ng_doctor", machine.DoctorOptions, machine.EXAMPLE, machine.run, given)
 
 
-def _no_check(word: str) -> NoReturn:
+def _reject(word: str) -> NoReturn:
     known = ", ".join(f"ng_doctor {check}" for check in CHECKS)
-    told = f"unknown check {word!r}{did_you_mean(word, CHECKS)} (available: ng_doctor for this host, {known})"
+    message = f"unknown check {word!r}{did_you_mean(word, CHECKS)} (available: ng_doctor for this host, {known})"
     with plain_output():
-        print(f"ng_doctor: {told}\nTry 'ng_doctor --help'.", file=sys.stderr)
+        print(f"ng_doctor: {message}\nTry 'ng_doctor --help'.", file=sys.stderr)
     sys.exit(EXIT_USAGE)

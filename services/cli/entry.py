@@ -1,6 +1,6 @@
 """Entry point of all commands; `ng_status` runs `services/cli/status.py`.
 
-A command's imports take a second. Until its own error handling is active, Ctrl-C ends it immediately without output.
+A command's imports take a second. Until its own error handling is active, Ctrl-C ends it immediately and silently.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command that has the name of this program."""
+    """Run the command whose name is that of this program."""
     before = signal.getsignal(signal.SIGINT)
     # Not a KeyboardInterrupt, which libraries catch or wrap while they are imported. An ignored SIGINT stays ignored.
     if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave)
+        signal.signal(signal.SIGINT, _end_silently)
     command = importlib.import_module(f"rollyard.services.cli.{Path(sys.argv[0]).name.removeprefix('ng_')}")
     signal.signal(signal.SIGINT, before)
     command.main()
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
+def _end_silently(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)

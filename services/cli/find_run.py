@@ -1,4 +1,4 @@
-"""Finds the running stack that a command should talk to: never one of another user, unless +head= names it."""
+"""Finds the running stack that a command should use. Another user's is only used if +head= names it."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ ListenerOwner = Callable[[str, int], int | None]
 
 
 def on_stderr(text: str) -> None:
-    """Prints a message in addition to a command's output."""
+    """Print a message in addition to a command's output."""
     print(text, file=sys.stderr)
 
 
-def once(say: Say) -> Say:
+def without_repeats(say: Say) -> Say:
     """Return a `say` that prints each message only once, for commands that poll."""
-    told: set[str] = set()
+    printed: set[str] = set()
 
-    def tell(text: str) -> None:
-        if text not in told:
-            told.add(text)
+    def say_once(text: str) -> None:
+        if text not in printed:
+            printed.add(text)
             say(text)
 
-    return tell
+    return say_once
 
 
 def _listener(address: str, port: int) -> int | None:
@@ -58,10 +58,10 @@ async def find_run(
     default: str | None = DEFAULT_HEAD,
     listener: ListenerOwner = _listener,
 ) -> HeadFile:
-    """Return the head at `head`, else the newest run started from this folder, else this user's run at `default`.
+    """Return the head at `head`, else of the newest run started from this folder, else of this user's run at `default`.
 
-    If `default` is None, runs of other folders are not used. `say` receives a message if `default` is used. Raises
-    RunError with the places that were searched and a hint.
+    If `default` is None, runs of other folders are not used. If `default` is used, `say` receives a message. Raises
+    RunError with the addresses that were tried and a hint.
     """
     if head is not None:
         url = (head if "://" in head else f"http://{head}").rstrip("/")
@@ -69,36 +69,36 @@ async def find_run(
         try:
             return named.model_copy(update={"run_id": await _run_id(transport, named)})
         except Failure as failure:
-            raise _none_found([f"{url}: {failure.problem.detail}"]) from failure
+            raise _not_found([f"{url}: {failure.problem.detail}"]) from failure
     tried: list[str] = []
     elsewhere = [HeadFile(run_id="", url=default, pid=0, token=token)] if default else []
     for candidate in [*running_heads(here), *elsewhere]:
-        # Checked before anything is sent, because the token must only reach this user's run.
-        if refused := _foreign(candidate.url, listener):
+        # Checked before anything is sent, because the token must only be sent to this user's run.
+        if refused := _why_foreign(candidate.url, listener):
             tried.append(refused)
             continue
         try:
             run_id = await _run_id(transport, candidate)
             if candidate.run_id not in ("", run_id):
-                tried.append(f"{candidate.url} is another run ({run_id}) now")
+                tried.append(f"{candidate.url} now belongs to another run ({run_id})")
                 continue
             if not candidate.run_id:
                 origin = await _origin(transport, candidate)
-                say(f"using run {run_id} of {origin.folder} at {candidate.url}: none was started from this folder")
+                say(f"using run {run_id} of {origin.folder} at {candidate.url}: no run was started from this folder")
         except Failure as failure:
             tried.append(f"{candidate.url}: {failure.problem.detail}")
             continue
         return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
-    raise _none_found(tried)
+    raise _not_found(tried)
 
 
-def _none_found(tried: Sequence[str]) -> RunError:
+def _not_found(tried: Sequence[str]) -> RunError:
     listed = "".join(f"\n  {line}" for line in tried or ["no run was started from this folder"])
     hint = "Start one with ng_run from this folder, or pass its address with +head=HOST:PORT."
     return RunError(f"no running stack found:{listed}\n{hint}")
 
 
-def _foreign(url: str, listener: ListenerOwner) -> str:
+def _why_foreign(url: str, listener: ListenerOwner) -> str:
     """Return why the listener at `url` is not this user's; empty if it is, or if `url` is on another host."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
@@ -119,7 +119,7 @@ def _foreign(url: str, listener: ListenerOwner) -> str:
 
 
 def _is_here(address: str) -> bool:
-    """Return whether this host has that address."""
+    """Return whether the address belongs to this host."""
     try:
         with socket.socket(socket.AF_INET6 if ":" in address else socket.AF_INET) as probe:
             probe.bind((address, 0))
@@ -143,8 +143,8 @@ async def _run_id(transport: HttpTransport, head: HeadFile) -> str:
             raise Failure(FailureKind.WRONG_RUN, f"this is the server {health['server']!r}, not the head")
         return str(health["run_id"])
     except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        told = _refused(status, body) or f"no head of this stack (status {status})"
-        raise Failure(FailureKind.WRONG_RUN, told) from error
+        detail = _refusal(status, body) or f"not a Rollyard head (status {status})"
+        raise Failure(FailureKind.WRONG_RUN, detail) from error
 
 
 async def _origin(transport: HttpTransport, head: HeadFile) -> RunOrigin:
@@ -152,11 +152,11 @@ async def _origin(transport: HttpTransport, head: HeadFile) -> RunOrigin:
     try:
         return RunOrigin.model_validate_json(body)
     except ValidationError as error:
-        told = f"it does not report where it was started (status {status}); it may be another version"
-        raise Failure(FailureKind.WRONG_RUN, told) from error
+        detail = f"it does not report where it was started (status {status}); it may be another version of Rollyard"
+        raise Failure(FailureKind.WRONG_RUN, detail) from error
 
 
-def _refused(status: int, body: bytes) -> str:
+def _refusal(status: int, body: bytes) -> str:
     if status == 401:
         return "it requires the run's token (+token=... or the variable ROLLYARD_TOKEN)"
     try:
@@ -167,5 +167,5 @@ def _refused(status: int, body: bytes) -> str:
 
 async def _get(transport: HttpTransport, head: HeadFile, path: str) -> tuple[int, bytes]:
     headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
-    answer = await transport.send("GET", head.url + path, b"", headers, 5.0)
-    return answer.status, answer.body
+    response = await transport.send("GET", head.url + path, b"", headers, 5.0)
+    return response.status, response.body

@@ -1,4 +1,4 @@
-"""ng_init: write the folder of a new environment, agent or model server, ready to be run, tested and changed."""
+"""ng_init: writes the folder of a new environment, agent or model server that can be run, tested and changed."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ _SOKOBAN = "resources_servers/grl_sokoban"
 
 @dataclass(frozen=True)
 class Kind:
-    """What is written for one `+kind`."""
+    """The files and commands of one `+kind`."""
 
     family: str
     readme: str
     configs: tuple[str, ...]
-    """Beside its own."""
+    """Configs that `ng_run` needs in addition to the new one."""
     agent: str
     rows: str
 
@@ -61,27 +61,25 @@ KINDS = {
 
 
 class InitOptions(Options):
-    """Options of ng_init."""
-
     name: str
-    """Name of the new folder, the first word of the command: lower case, digits and underscores."""
+    """Name of the new folder, given as the first argument: lower-case letters, digits and underscores."""
     kind: Literal["single_turn", "tools", "turns", "agent", "model"] = "single_turn"
-    """An environment that is answered in one message, has tools, or is played message by message; or an agent, or a
+    """An environment with one answer (single_turn), with tools (tools) or with turns of text (turns); an agent; or a
     model server."""
 
 
 def main() -> None:
-    """Entry point: the first word names the folder."""
+    """Entry point. The first argument names the folder."""
     run_command("ng_init", InitOptions, EXAMPLE, run)
 
 
 def run(arguments: Sequence[str]) -> int:
     """Write a folder with code, config, rows, a test and a README, and print the commands that run it."""
-    named = [f"+name={_quoted(word)}" if _is_word(word) else word for word in arguments]
-    if sum(word.startswith("+name=") for word in named) > 1:
-        raise OperatorError(f"expected one name, found {' and '.join(map(repr, filter(_is_word, arguments)))}")
-    if not any(word.lstrip("+").startswith("name=") for word in named):
-        raise OperatorError(f"the new folder has no name: {EXAMPLE}")
+    named = [f"+name={_quote(argument)}" if _is_name(argument) else argument for argument in arguments]
+    if sum(argument.startswith("+name=") for argument in named) > 1:
+        raise OperatorError(f"expected one name, found {' and '.join(map(repr, filter(_is_name, arguments)))}")
+    if not any(argument.lstrip("+").startswith("name=") for argument in named):
+        raise OperatorError(f"the name of the new folder is missing; expected, for example, {EXAMPLE}")
     options, _ = read_options(InitOptions, named)
     kind = KINDS[options.kind]
     folder = Path.cwd() / kind.family / options.name
@@ -91,29 +89,29 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_DONE
 
 
-def _is_word(argument: str) -> bool:
+def _is_name(argument: str) -> bool:
     return "=" not in argument and not argument.startswith(("+", "-", "~"))
 
 
-def _quoted(word: str) -> str:
-    return "'" + word.replace("\\", "\\\\").replace("'", "\\'") + "'"
+def _quote(argument: str) -> str:
+    return "'" + argument.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _check_name(name: str, family: str, folder: Path) -> None:
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
-        proposal = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789")
-        meant = f", such as {proposal}" if _NAME.fullmatch(proposal) and not keyword.iskeyword(proposal) else ""
-        what = "a word of Python" if keyword.iskeyword(name) else "not a name for a folder of code"
-        raise OperatorError(f"{name!r} is {what}; expected lower-case letters, digits and underscores{meant}")
+        suggestion = re.sub(r"[^a-z0-9]+", "_", name.lower()).strip("_0123456789")
+        hint = f", such as {suggestion}" if _NAME.fullmatch(suggestion) and not keyword.iskeyword(suggestion) else ""
+        problem = "a Python keyword" if keyword.iskeyword(name) else "not a valid folder name"
+        raise OperatorError(f"{name!r} is {problem}; expected lower-case letters, digits and underscores{hint}")
     for other in FAMILIES:
         if (INSTALLED / other / name).is_dir() and Path.cwd() != INSTALLED:
-            raise OperatorError(f"{other}/{name} is part of rollyard: choose another name")
+            raise OperatorError(f"{other}/{name} is part of Rollyard: choose another name")
     if os.path.lexists(folder):
-        raise OperatorError(f"{family}/{name} exists already: choose another name, or remove that folder")
+        raise OperatorError(f"{family}/{name} already exists: choose another name, or remove that folder")
 
 
 def _write(kind: str, name: str, folder: Path) -> None:
-    """The folder appears whole or not at all."""
+    """Write the files and rename the folder last, so that it never exists incompletely."""
     source, unfinished = TEMPLATES / kind, folder.with_name(f".{name}.{os.getpid()}")
     texts = {
         "app.py": source / "app.py.txt",
@@ -126,14 +124,14 @@ def _write(kind: str, name: str, folder: Path) -> None:
         for path, template in texts.items():
             if template.exists():
                 (unfinished / path).parent.mkdir(parents=True, exist_ok=True)
-                (unfinished / path).write_text(_filled(template.read_text("utf-8"), name, KINDS[kind]), "utf-8")
+                (unfinished / path).write_text(_fill(template.read_text("utf-8"), name, KINDS[kind]), "utf-8")
         unfinished.rename(folder)
     except OSError as error:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise RunError(f"cannot write {folder}: {error.strerror}") from error
 
 
-def _filled(text: str, name: str, kind: Kind) -> str:
+def _fill(text: str, name: str, kind: Kind) -> str:
     for command, line in _commands(name, kind).items():
         text = text.replace(f"{command}_COMMAND", line)
     return text.replace("my_name", name).replace("MyName", "".join(part.capitalize() for part in name.split("_")))
@@ -161,7 +159,7 @@ def _commands(name: str, kind: Kind) -> dict[str, str]:
 
 def _print_commands(name: str, kind: Kind) -> None:
     commands = _commands(name, kind)
-    print(f"wrote {kind.family}/{name}. To play it, type\n\n  {commands['RUN']}\n")
-    print("and in a second terminal in this folder\n")
+    print(f"Created {kind.family}/{name}. To run it:\n\n  {commands['RUN']}\n")
+    print("Then, in a second terminal in the same folder:\n")
     print(f"  {commands['COLLECT']}\n  {commands['VIEWER']}\n")
-    print(f"Its test needs no server: {commands['TEST']}")
+    print(f"To run its test, which needs no servers: {commands['TEST']}")

@@ -22,7 +22,7 @@ from rollyard.services.evaluation.checkpoint_sources import LocalSource, S3Sourc
 from rollyard.services.evaluation.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
 from rollyard.services.evaluation.lm_eval_results import as_markdown
-from rollyard.services.evaluation.results_store import MOST_TRIES, Entry, ResultsStore
+from rollyard.services.evaluation.results_store import MAX_ATTEMPTS, Entry, ResultsStore
 from rollyard.services.evaluation.task_names import check_task_names
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook
@@ -37,18 +37,16 @@ BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWE
 
 
 class LmEvalOptions(Options):
-    """Options of ng_lm_eval."""
-
     model: str = ""
     """Name of the model at the endpoint; without an endpoint, the folder or name that vLLM loads."""
     model_server: str | None = None
     """Model server of the run started from this folder; requests go to its chat endpoint."""
     url: str | None = None
-    """Or the URL of any endpoint: http://host:port/v1."""
+    """URL of any endpoint, instead of model_server: http://host:port/v1."""
     watch_path: str | None = None
-    """Or a local folder or s3://bucket/prefix; each checkpoint that appears there is loaded by vLLM."""
+    """Local folder or s3://bucket/prefix, instead of an endpoint. vLLM loads each checkpoint that appears there."""
     watch_pattern: str = "*"
-    """Pattern of the names of checkpoint folders."""
+    """Pattern for the names of checkpoint folders."""
     poll_interval_s: float = Field(default=300.0, gt=0)
     """Interval between searches for new checkpoints."""
     retry_failed: bool = False
@@ -68,7 +66,7 @@ class LmEvalOptions(Options):
     max_gen_toks: dict[str, int] = Field(default_factory=dict)
     """Maximum tokens of an answer per task: {default: 1024, gsm8k: 512}; lm_eval's own default is 256."""
     model_args: dict[str, Any] = Field(default_factory=dict)
-    """Further model_args: {tensor_parallel_size: 8}. vLLM uses bfloat16, 80 % of the memory, context length 4,096."""
+    """More model_args: {tensor_parallel_size: 8}. vLLM uses bfloat16, 80 % of the memory, context length 4,096."""
     num_concurrent: int = Field(default=64, ge=1)
     """Concurrent requests to an endpoint."""
     limit: int | None = Field(default=None, ge=1)
@@ -82,13 +80,12 @@ class LmEvalOptions(Options):
     lm_eval_command: tuple[str, ...] = ("lm_eval",)
     """The lm_eval command, if it is in another virtual environment."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
     token: str | None = None
     """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_lm_eval", LmEvalOptions, EXAMPLE, run)
 
 
@@ -96,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     """Evaluate a policy with EleutherAI's lm_eval: a running model server, or checkpoints loaded by vLLM."""
     options, _ = read_options(LmEvalOptions, arguments)
     _check(options)
-    harness, benchmarks = _harness(options), [Benchmark.read(written) for written in options.benchmarks]
+    harness, benchmarks = _harness(options), [Benchmark.read(text) for text in options.benchmarks]
     harness.check(benchmarks)
     # Results of watch_path are named after the checkpoints.
     name = None if options.watch_path is not None else _name(options)
@@ -185,7 +182,7 @@ def _environment(options: LmEvalOptions) -> dict[str, str]:
 
 
 def _name(options: LmEvalOptions) -> str:
-    """Return the model's name in the tables, and its folders."""
+    """Return the model's name in tables and folder names."""
     name = options.name or Path(options.model).resolve().name
     if not name or "/" in name or name.startswith("."):
         raise OperatorError(f"name is {name!r}; expected a name that is also valid as a folder name")
@@ -221,12 +218,12 @@ async def _address(options: LmEvalOptions, name: str) -> str:
 
 
 def _source(options: LmEvalOptions) -> Source:
-    place = str(options.watch_path)
-    if place.startswith("s3://"):
-        return S3Source(place, options.output_dir / "checkpoints", options.watch_pattern)
-    if options.once and not Path(place).is_dir():
-        raise OperatorError(f"watch_path {place} is not a folder")
-    return LocalSource(Path(place), options.watch_pattern)
+    path = str(options.watch_path)
+    if path.startswith("s3://"):
+        return S3Source(path, options.output_dir / "checkpoints", options.watch_pattern)
+    if options.once and not Path(path).is_dir():
+        raise OperatorError(f"watch_path {path} is not a folder")
+    return LocalSource(Path(path), options.watch_pattern)
 
 
 def _summary(results_store: ResultsStore, failed: Sequence[Entry]) -> None:
@@ -234,6 +231,6 @@ def _summary(results_store: ResultsStore, failed: Sequence[Entry]) -> None:
         print(as_markdown(results_store.scores), end="")
         print(f"tables  {results_store.folder / 'results.csv'}, results.md, results.json")
     for entry in failed:
-        given_up = f", abandoned after {entry.tries} tries (retry with +retry_failed=true)"
-        told = given_up if entry.tries >= MOST_TRIES else ""
-        print(f"failed  {entry.checkpoint} on {entry.title}{told}: {entry.error}")
+        note = f", abandoned after {entry.tries} tries (retry with +retry_failed=true)"
+        suffix = note if entry.tries >= MAX_ATTEMPTS else ""
+        print(f"failed  {entry.checkpoint} on {entry.title}{suffix}: {entry.error}")

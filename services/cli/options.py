@@ -21,7 +21,7 @@ from rollyard.services.server.settings import alternatives, is_secret, parse_set
 
 
 class Options(BaseModel):
-    """Base of every command's options."""
+    """Base class of every command's options."""
 
     model_config = ConfigDict(
         frozen=True,
@@ -31,8 +31,8 @@ class Options(BaseModel):
         coerce_numbers_to_str=True,
     )
 
-    BELOW: ClassVar[Mapping[str, Collection[str]]] = {}
-    """Option -> well-known keys below it, to suggest the option if only the key was given."""
+    NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {}
+    """Option -> well-known keys below it. If only such a key was given, the option is suggested."""
 
     debug: bool = False
     """Show a traceback on errors."""
@@ -42,13 +42,13 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False) -> tuple[O, list[Override]]:
-    """Parse options from overrides. With `rest`, overrides of other keys are returned instead of rejected.
+    """Parse options from overrides. With `rest`, return overrides of other keys instead of rejecting them.
 
     `+a.b=c` sets a key of the mapping `a`; later options take precedence.
     """
-    fields = {_shown(name, field): field for name, field in model.model_fields.items()}
+    fields = {_option_name(name, field): field for name, field in model.model_fields.items()}
     names = list(fields)
-    below = {name: f"{top}.{name}" for top, listed in model.BELOW.items() for name in listed}
+    below = {name: f"{top}.{name}" for top, listed in model.NESTED_KEYS.items() for name in listed}
     samples = {name: _sample(field) for name, field in fields.items()} | dict.fromkeys(below.values(), "...")
     values: dict[str, Any] = {}
     others: list[Override] = []
@@ -70,7 +70,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         if override.delete:
             node.pop(last, None)
         else:
-            node[last] = _meant(override, fields[override.top])
+            node[last] = _typed_value(override, fields[override.top])
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
         if absent and did_you_mean(override.top, absent):
@@ -105,22 +105,22 @@ def run_command(
 
 def _help(command: str, model: type[Options], example: str, summary: str) -> str:
     lines = [f"{command}: {' '.join(summary.split())}", "", "Options (Hydra overrides; + is optional):"]
-    shown = [(_shown(name, field), field) for name, field in model.model_fields.items()]
+    shown = [(_option_name(name, field), field) for name, field in model.model_fields.items()]
     width = max(len(name) for name, _ in shown) + 2
     for name, field in shown:
-        kind, default = _kind(field.annotation), _default(name, field)
+        kind, default = _type_name(field.annotation), _default(name, field)
         text = " ".join((field.description or "").split())
         lines.append(f"  +{name:<{width}} {kind}, {default}\n  {'':<{width + 2}}{text}")
     return "\n".join([*lines, "", "Example:", f"  {example}"])
 
 
-def _meant(override: Override, field: FieldInfo) -> Any:
+def _typed_value(override: Override, field: FieldInfo) -> Any:
     """Return the value in the option's type; strings stay as typed (`007`, `1e3`, `true`) and do not become numbers."""
     if override.value == "" and (takes_list(field.annotation) or Path in alternatives(field.annotation)):
         raise OperatorError(f"{override.shown!r} has no value after the = (is a shell variable unset?)")
     if not isinstance(override.value, dict | list) and "${" in str(override.value):
-        told = "is only supported in the configs of ng_run; use the shell's $NAME, in double quotes or unquoted"
-        raise OperatorError(f"{override.shown!r}: ${{...}} {told}")
+        hint = "is only supported in the configs of ng_run; use the shell's $NAME, in double quotes or unquoted"
+        raise OperatorError(f"{override.shown!r}: ${{...}} {hint}")
     scalar = isinstance(override.value, bool | int | float) and override.key == override.top
     return override.typed if scalar and takes_text(field.annotation) else override.value
 
@@ -132,7 +132,7 @@ def _sample(field: FieldInfo) -> str:
     return "true" if field.annotation is bool else "..."
 
 
-def _shown(name: str, field: FieldInfo) -> str:
+def _option_name(name: str, field: FieldInfo) -> str:
     """Return the option's name on the command line. It may be an alias, because pydantic models reserve `json`."""
     return field.alias or name
 
@@ -147,10 +147,10 @@ def _default(name: str, field: FieldInfo) -> str:
     return f"default {list(field.default) if isinstance(field.default, tuple) else field.default}"
 
 
-def _kind(annotation: Any) -> str:
+def _type_name(annotation: Any) -> str:
     origin = typing.get_origin(annotation)
     if origin in (types.UnionType, typing.Union):
-        return " or ".join("null" if item is type(None) else _kind(item) for item in typing.get_args(annotation))
+        return " or ".join("null" if item is type(None) else _type_name(item) for item in typing.get_args(annotation))
     if origin is typing.Literal:
         return " or ".join(map(str, typing.get_args(annotation)))
     if origin is not None:

@@ -36,13 +36,11 @@ EXAMPLE = (
 
 
 class PrepareOptions(Options):
-    """Options of ng_prepare_data."""
-
     input_jsonl_fpath: list[str] = Field(default_factory=list)
     """Datasets to check: local files or s3:// addresses, as JSON Lines (also compressed), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
-    """Or a mixture: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted, seed: 42, datasets: [{name: gsm8k,
-    path: a.jsonl, weight: 2}]}."""
+    """Mixture of datasets, instead of input_jsonl_fpath: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted,
+    seed: 42, datasets: [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
     agent_name: str | None = None
     """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
@@ -52,11 +50,11 @@ class PrepareOptions(Options):
     against: list[str] = Field(default_factory=list)
     """Files that must not share tasks with the input, such as a test set. Compares rows, ids, questions and words."""
     against_words: int = Field(default=DEFAULT_N, ge=4)
-    """Number of consecutive common words that counts as an overlap with a row of `against`."""
+    """Number of consecutive words in common that counts as an overlap with a row of `against`."""
     rollouts_jsonl_fpath: Path | None = None
     """Collected rollouts of this dataset, by which its tasks are ordered for a curriculum."""
     order_fpath: Path | None = None
-    """Output file for the curriculum: one id per line, for `order` of a mixture."""
+    """Output file for the curriculum, with one id per line, for the `order` of a mixture."""
     pass_at: int = Field(default=16, ge=1)
     """Order the curriculum by pass@k with this k; tasks with fewer rollouts are excluded."""
     descending: bool = False
@@ -68,7 +66,6 @@ class PrepareOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_prepare_data", PrepareOptions, EXAMPLE, run)
 
 
@@ -122,10 +119,10 @@ def _write(path: Path, options: PrepareOptions, settings: MixtureSettings, files
             f"note      {len(again):,} ids occur more than once (the first: {again[0]}): the file can be "
             "collected, but not mixed or ordered again"
         )
-    say(f"written   {mixture.count:,} tasks of {_sets(len(mixture.datasets))} -> {path}")
+    say(f"written   {mixture.count:,} tasks of {_format_count(len(mixture.datasets))} -> {path}")
 
 
-def _sets(count: int) -> str:
+def _format_count(count: int) -> str:
     return f"{count} dataset{'s' * (count != 1)}"
 
 
@@ -140,7 +137,7 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
         )
     mixture = Mixture(settings, files, agent=options.agent_name or "anyone", limit=options.limit)
     check_output(options.order_fpath, [rollouts, *mixture.files])
-    ids = _told_apart(mixture)
+    ids = _unique_ids(mixture)
     tasks = hardest_first(load(rollouts, pass_threshold=options.pass_threshold), options.pass_at)
     order = order_by_id(tasks[::-1] if options.descending else tasks, ids_of(rollouts), ids, rollouts)
     replace(options.order_fpath, "".join(f"{name}\n" for name in order).encode())
@@ -152,7 +149,7 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
     return EXIT_DONE
 
 
-def _told_apart(mixture: Mixture) -> list[str]:
+def _unique_ids(mixture: Mixture) -> list[str]:
     """Return the ids in the mixture's order. Raises OperatorError if an id occurs in two files."""
     files: dict[str, DataFile] = {}
     for dataset, name in mixture.row_refs():

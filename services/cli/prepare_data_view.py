@@ -8,49 +8,49 @@ from pathlib import Path
 from rollyard.services.datasets.validate import FileReport, Repetition
 from rollyard.services.io.terminal import plain_line
 
-EXAMPLES = 2
+MAX_EXAMPLES = 2
 """Examples shown per kind of overlap."""
 _KINDS = {"row": "same row", "id": "same id", "question": "same question", "words": "words in common"}
-SHOWN = 5
+MAX_LISTED = 5
 """Maximum number of problems and of duplicates that are listed."""
 
 
 def show(found: Sequence[FileReport], *, against: bool) -> None:
-    """Print the checked files; `against`: whether they were compared with other files."""
+    """Print the reports. `against`: whether the files were compared with others."""
     for one in found:
         print(one.path)
         counts = f"{one.rows:,} valid, {one.problems:,} invalid" if one.rows or one.problems else "none"
         print(f"  rows        {counts}")
-        for problem in one.first_problems[:SHOWN]:
+        for problem in one.first_problems[:MAX_LISTED]:
             print(f"              line {problem.line}: {plain_line(problem.problem)}")
-        if one.problems > SHOWN:
-            print(f"              ... and {one.problems - SHOWN:,} more (+json=true shows 20)")
-        agents = ", ".join(f"{name or '(the row does not say)'} {count:,}" for name, count in one.agents.items())
+        if one.problems > MAX_LISTED:
+            print(f"              ... and {one.problems - MAX_LISTED:,} more (+json=true shows 20)")
+        agents = ", ".join(f"{name or '(no agent_ref)'} {count:,}" for name, count in one.agents.items())
         print(f"  agents      {plain_line(agents) or 'none'}")
         if (prompt := one.prompt_characters) is not None:
             print(f"  prompt      {prompt.min:,.0f} to {prompt.max:,.0f} characters, median {prompt.median:,.0f}")
-        keys = ", ".join(_share(key, count, one.rows) for key, count in one.keys.items())
+        keys = ", ".join(_format_share(key, count, one.rows) for key, count in one.keys.items())
         print(f"  keys        {plain_line(keys) or 'none'}")
         if again := one.first_repeated_ids:
             first = plain_line(f"line {again[0].line} {again[0].problem}")
             print(f"  ids         {one.repeated_ids:,} repeat an earlier one ({first})")
-        print(f"  duplicates  {_repeated(one.duplicates, one.first_duplicates)}")
+        print(f"  duplicates  {_format_repeats(one.duplicates, one.first_duplicates)}")
         if against:
             counts = ", ".join(f"{_KINDS[kind]} {count:,}" for kind, count in one.overlap.items())
             print(f"  overlap     {counts if any(one.overlap.values()) else 'none'}")
             for kind in one.overlap:
-                for match in [match for match in one.first_overlap if match.kind == kind][:EXAMPLES]:
+                for match in [match for match in one.first_overlap if match.kind == kind][:MAX_EXAMPLES]:
                     evidence = f" ({plain_line(match.evidence)[:80]})" if match.evidence else ""
                     where = f"line {match.line} is {Path(match.path).name}:{match.first_line}"
                     print(f"              {_KINDS[kind]}: {where}{evidence}")
 
 
-def _share(key: str, count: int, rows: int) -> str:
+def _format_share(key: str, count: int, rows: int) -> str:
     return key if count == rows else f"{key} ({count:,} of {rows:,})"
 
 
-def _repeated(count: int, first: Sequence[Repetition]) -> str:
+def _format_repeats(count: int, first: Sequence[Repetition]) -> str:
     if not count:
         return "none"
-    shown = ", ".join(f"line {one.line} is {Path(one.path).name}:{one.first_line}" for one in first[:SHOWN])
-    return f"{count:,} ({shown}{', ...' if count > SHOWN else ''})"
+    shown = ", ".join(f"line {one.line} is {Path(one.path).name}:{one.first_line}" for one in first[:MAX_LISTED])
+    return f"{count:,} ({shown}{', ...' if count > MAX_LISTED else ''})"

@@ -16,9 +16,9 @@ from rollyard.services.metrics.running_mean import ClusteredMean
 from rollyard.services.rollouts.progress import CollectionProgress
 
 PLAIN_EVERY_S = 10.0
-BAR_LEAST = 10
-BAR_MOST = 24
-OLD_S = 1.0
+BAR_MIN_WIDTH = 10
+BAR_MAX_WIDTH = 24
+MIN_AGE_S = 1.0
 """Minimum age in seconds of the oldest rollout that is shown."""
 
 
@@ -44,7 +44,7 @@ class Bar:
     def __init__(self, expected: int) -> None:
         self._progress = Progress(
             TextColumn("rollouts", table_column=Column(no_wrap=True)),
-            BarColumn(bar_width=None, table_column=Column(min_width=BAR_LEAST, max_width=BAR_MOST)),
+            BarColumn(bar_width=None, table_column=Column(min_width=BAR_MIN_WIDTH, max_width=BAR_MAX_WIDTH)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TextColumn("{task.fields[numbers]}", table_column=Column(no_wrap=True)),
             console=console(sys.stderr),
@@ -55,7 +55,7 @@ class Bar:
 
     def show(self, progress: CollectionProgress) -> None:
         done = f"rollouts {progress.measured}/{progress.expected} "
-        room = self._progress.console.width - len(done) - BAR_LEAST - 3
+        room = self._progress.console.width - len(done) - BAR_MIN_WIDTH - 3
         self._progress.update(self._task, completed=progress.measured, numbers=numbers(progress, room))
         self._progress.refresh()
 
@@ -105,7 +105,7 @@ def numbers(progress: CollectionProgress, room: int | None = None) -> str:
 
 
 def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
-    """Parts in display order with a rank; if space is short, parts of the highest rank are dropped first."""
+    """Return the parts in display order, each with a rank. If space is short, the highest rank is dropped first."""
     parts: list[tuple[int, str]] = []
     means = progress.means(exact=False)
     if means.success is not None:
@@ -118,7 +118,7 @@ def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
         parts.append((1, f"{duration(progress.eta_s)} left"))
     if progress.in_flight:
         parts.append((5, f"{progress.in_flight} in flight"))
-    if progress.oldest_s >= OLD_S:
+    if progress.oldest_s >= MIN_AGE_S:
         parts.append((6, f"oldest {duration(progress.oldest_s)}"))
     if progress.drift:
         parts.append((7, f"drift {progress.drift:.1%} of turns"))
@@ -130,7 +130,7 @@ def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
 
 
 def _error(rate: ClusteredMean) -> str:
-    """Format ` ± 2.1%`; at 0 and 100 %, which have no standard error, the bound from the number of tasks."""
+    """Format ` ± 2.1%`; at 0 and 100 %, which have no standard error, a bound from the number of tasks."""
     if rate.stderr is not None:
         return f" ± {rate.stderr:.1%}"
     if rate.value not in (0.0, 1.0) or (interval := rate.share_interval) is None:

@@ -1,4 +1,4 @@
-"""ng_reward_profile: rollout files -> a report in Markdown, JSON and one HTML page."""
+"""ng_reward_profile: writes a report on rollout files in Markdown, JSON and HTML."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.metrics.loader.parallel_reader import Progress as Tell
+from rollyard.services.metrics.loader.parallel_reader import Progress as ReportProgress
 from rollyard.services.metrics.profile import Run
 from rollyard.services.report.document import Report
 from rollyard.services.report.html import html
@@ -36,17 +36,15 @@ from rollyard.services.rollouts.rollout_files import named_files
 EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] +output_dir=results/compared"
 
 
-WORTH_PROCESSES = 256 << 20
-"""Minimum file size in bytes at which several processes save more time than their start takes (0.5 s)."""
+PARALLEL_MIN_BYTES = 256 << 20
+"""Minimum file size in bytes for reading with several processes, whose start takes 0.5 s."""
 
 
 class ProfileOptions(Options):
-    """Options of ng_reward_profile."""
-
     jsonl_fpath: list[Path] = Field(default_factory=list)
-    """Rollout files; each further one is compared with the first, task by task."""
+    """Rollout files. The first is compared with each of the others, task by task."""
     rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
-    """Alias with NeMo Gym's name."""
+    """NeMo Gym's name for jsonl_fpath."""
     output_dir: Path | None = None
     """Folder for profile.md, profile.json and profile.html; default: X_profile/ next to the first file X.jsonl."""
     names: list[str] = Field(default_factory=list)
@@ -60,13 +58,12 @@ class ProfileOptions(Options):
     materialized_inputs_jsonl_fpath: Path | None = None
     """NeMo Gym's materialized inputs, one row per rollout. Defines the number of expected rollouts."""
     allow_partial_rollouts: bool = True
-    """Missing rollouts are always reported; false also sets exit status 1."""
+    """Missing rollouts are always reported; with false, they also set exit status 1."""
     workers: int | None = Field(default=None, ge=1)
     """Processes that read a file; default: one per processor for files of 256 MB or more."""
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_reward_profile", ProfileOptions, EXAMPLE, run)
 
 
@@ -104,13 +101,15 @@ def _check(options: ProfileOptions, files: int) -> None:
     if files > 1:
         for name in ("output_jsonl_fpath", "materialized_inputs_jsonl_fpath"):
             if getattr(options, name) is not None:
-                raise OperatorError(f"{name} belongs to one rollout file, found {files}: profile them one by one")
+                raise OperatorError(
+                    f"{name} is only possible with one rollout file, found {files}: profile each file separately"
+                )
 
 
 def _load(path: Path, name: str, options: ProfileOptions, inputs: DataFile | None) -> Run:
     size = path.stat().st_size if path.is_file() else 0
-    workers = options.workers or (len(os.sched_getaffinity(0)) if size >= WORTH_PROCESSES else 1)
-    with _progress(name, size) as told:
+    workers = options.workers or (len(os.sched_getaffinity(0)) if size >= PARALLEL_MIN_BYTES else 1)
+    with _progress(name, size) as report_progress:
         return load(
             path,
             name,
@@ -118,12 +117,12 @@ def _load(path: Path, name: str, options: ProfileOptions, inputs: DataFile | Non
             inputs=inputs,
             materialized=options.materialized_inputs_jsonl_fpath,
             workers=workers,
-            progress=told,
+            progress=report_progress,
         )
 
 
 @contextmanager
-def _progress(name: str, size: int) -> Iterator[Tell]:
+def _progress(name: str, size: int) -> Iterator[ReportProgress]:
     """Show a bar in a terminal, otherwise a line every ten seconds; nothing for small files."""
     if is_terminal(sys.stderr):
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
@@ -133,14 +132,14 @@ def _progress(name: str, size: int) -> Iterator[Tell]:
         return
     done, last = 0, time.monotonic()
 
-    def tell(count: int) -> None:
+    def report_progress(count: int) -> None:
         nonlocal done, last
         done += count
         if time.monotonic() - last >= PLAIN_EVERY_S:
             last = time.monotonic()
             print(f"{name}: {done / 1e6:,.0f} of {size / 1e6:,.0f} MB read", file=sys.stderr, flush=True)
 
-    yield tell
+    yield report_progress
 
 
 def _write(report: Report, folder: Path) -> list[Path]:

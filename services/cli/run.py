@@ -1,4 +1,4 @@
-"""ng_run: start the head and every server of the configs, stay in the foreground, stop everything on Ctrl-C."""
+"""ng_run: starts the head and every server of the configs, stays in the foreground, and stops all on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -45,32 +45,32 @@ class RunOptions(Options):
     config_paths: tuple[str, ...]
     """YAML files that define the servers; searched in this folder, in server_roots, then in the installed package."""
     server_roots: tuple[str, ...] = ()
-    """Further folders to search for server folders and config files."""
+    """Additional folders to search for server folders and config files."""
     colocate: bool = False
-    """Run all servers in one process: less CPU per turn, but only one core and no restarts."""
+    """Run all servers in one process, which takes less CPU time per turn, but uses one core and restarts nothing."""
     reload: bool = False
-    """If a server's code changes on disk, check it and restart that server; its sessions end."""
+    """When a server's code changes on disk, check it and restart that server; its sessions end."""
     dry_run: bool = False
     """Check everything without starting anything."""
     head_host: str = "127.0.0.1"
-    """Address of the head; any other than loopback requires a token."""
+    """Address of the head. Any address other than loopback requires a token."""
     head_port: int = Field(default=11000, ge=0, le=65535)
-    """Port of the head; if it is taken, another one is used and printed."""
+    """Port of the head. If it is taken, another one is used and printed."""
     token: str | None = None
     """Run token that every request must send (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
     allow_other_users: bool = False
     """Without a token: accept requests of all users of this host, not only of root and the user who started the run."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Without a token: further accepted host names, such as that of a proxy in front of the servers."""
+    """Without a token: additional host names to accept, such as that of a proxy in front of the servers."""
     only: list[str] | None = None
-    """Start only these servers, given by name or by family (agents); without +head also the head, which waits for the
-    others. Requires the token; [] starts only the head."""
+    """Start only these servers, given by name or by family (agents). Without +head, also start the head, which waits
+    for the others. Requires a token; [] starts only the head."""
     head: str | None = None
     """With +only: HOST:PORT of the head that these servers join."""
     host: str | None = None
-    """With +head: address on which servers listen if their settings have none; default: 127.0.0.1."""
+    """With +head: address on which servers listen unless their settings have one; default: 127.0.0.1."""
     advertise: str | None = None
-    """With +only: name under which other hosts reach this one; default: its host name if bound to all addresses."""
+    """With +only: name by which other hosts reach this one; default: its host name if bound to all addresses."""
     ready_timeout_s: float = 300.0
     """Timeout for all servers to become ready."""
     ray_head_node_address: str | None = None
@@ -78,7 +78,6 @@ class RunOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_run", RunOptions, EXAMPLE, run)
 
 
@@ -94,12 +93,12 @@ def run(arguments: Sequence[str]) -> int:
     _check_reload(options)
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true cannot be combined with +ray_head_node_address=...")
-    _check_place(options)
+    _check_only(options)
     specs = list(config.servers) if options.only is None else select_servers(config.servers, options.only)
-    return uvloop.run(_checked(options, config, specs, token, here))
+    return uvloop.run(_check_and_run(options, config, specs, token, here))
 
 
-async def _checked(
+async def _check_and_run(
     options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path
 ) -> int:
     """Run the checks, then start the servers; with dry_run, report further problems instead of starting."""
@@ -109,7 +108,8 @@ async def _checked(
         if options.head is None:
             RunFolder.check(here)
         if options.ray_head_node_address is not None:
-            await check_cluster(options.ray_head_node_address)  # its hosts may have what this one lacks
+            # Only the cluster is checked: its hosts may meet requirements that this host does not.
+            await check_cluster(options.ray_head_node_address)
         else:
             head = None if options.head is not None else (options.head_host, options.head_port)
             await preflight.check(cache_folder(os.environ), head=head, colocate=options.colocate)
@@ -124,7 +124,7 @@ async def _checked(
 
 
 async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
-    """Run some servers of a run whose head is on another host."""
+    """Serve some of the servers of a run whose head is on another host."""
     stopped = _until_signalled()
     raise_file_limit()
     head = str(options.head)
@@ -155,7 +155,7 @@ async def _run(
 ) -> int:
     stopped = _until_signalled()
     raise_file_limit()
-    async with _place(options) as (launcher, node_ip):
+    async with _launcher(options) as (launcher, node_ip):
         head_host = options.head_host
         if node_ip is not None and is_loopback(head_host):
             head_host = node_ip
@@ -179,10 +179,10 @@ async def _run(
             here=specs,
             reloads=options.reload,
         )
-        return await _keep_up(stack, stopped, here, preflight, _watcher(options, stack, specs))
+        return await _serve(stack, stopped, here, preflight, _code_watcher(options, stack, specs))
 
 
-def _watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) -> CodeWatcher:
+def _code_watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) -> CodeWatcher:
     on_ray = options.ray_head_node_address is not None  # other hosts may have other files
     return CodeWatcher(
         stack.registry,
@@ -194,7 +194,7 @@ def _watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) -> Code
     )
 
 
-async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight, watcher: CodeWatcher) -> int:
+async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight, watcher: CodeWatcher) -> int:
     config, keys, folder = stack.config, stack.keys, stack.folder
     _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     if keys.access.other_users and not keys.token:
@@ -227,15 +227,15 @@ async def _keep_up(stack: Stack, stopped: asyncio.Event, here: Path, preflight: 
 
 
 @contextlib.asynccontextmanager
-async def _place(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
-    """Return the launcher (None: this process), and this host's address if other hosts must reach the head."""
+async def _launcher(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
+    """Yield the launcher (None: this process), and this host's address if other hosts must reach the head."""
     cache = cache_folder(os.environ)
     if options.ray_head_node_address is None:
         yield (None if options.colocate else LocalLauncher(cache)), None
         return
     async with on_cluster(options.ray_head_node_address, cache) as launcher:
         if launcher.on_network:
-            _say(f"Ray cluster of {len(launcher.machines)} machines; requests need the run's token (in its head.json)")
+            _say(f"Ray cluster of {len(launcher.hosts)} hosts; requests need the run's token (in its head.json)")
         yield launcher, launcher.node_ip if launcher.on_network else None
 
 
@@ -248,10 +248,10 @@ def _check_reload(options: RunOptions) -> None:
         ("ray_head_node_address", "places servers on other hosts, whose files cannot be watched from here"),
     ):
         if getattr(options, option):
-            raise OperatorError(f"+reload=true does not work with +{option}: that {why}. Drop one of them")
+            raise OperatorError(f"+reload=true does not work with +{option}, which {why}. Drop one of them")
 
 
-def _check_place(options: RunOptions) -> None:
+def _check_only(options: RunOptions) -> None:
     if options.only is None:
         for name in ("head", "host", "advertise"):
             if getattr(options, name) is not None:

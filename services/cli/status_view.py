@@ -1,4 +1,4 @@
-"""Renders ng_status: servers, collections, active and stuck episodes; the most important first."""
+"""Renders ng_status: servers, collections, active and stuck episodes, the most important first."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from rollyard.services.run_types import ServerInstance
 
 WIDE = 160
 NARROW = 100
-OLDEST = 10
+MAX_EPISODES = 10
 STALE_S = 10.0
-"""Seconds without a report after which a running collection is shown as silent."""
+"""A running collection that has not reported for this long is shown as silent."""
 
 
-def view(live: RunSnapshot, console: Console) -> RenderableType:
+def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
     """Render the status at the width of `console`."""
     wide = console.width >= WIDE
-    ready = sum(instance.ready for instance in live.servers)
+    ready = sum(instance.ready for instance in snapshot.servers)
     parts: list[RenderableType] = [
-        _servers(live.servers, wide),
-        Text(plain_line(f"run {live.run_id}, head {live.head}: {ready} of {len(live.servers)} ready")),
+        _servers(snapshot.servers, wide),
+        Text(plain_line(f"run {snapshot.run_id}, head {snapshot.head}: {ready} of {len(snapshot.servers)} ready")),
     ]
-    parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _older_code(live.servers)]
-    running = [collection for collection in live.collections if _runs(collection, live.time)]
-    for collection in running or live.collections[:1]:
-        parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, live.time))))]
-    if live.total:
-        parts += [Text(), _stages(live.stages)]
-    if live.stuck:
-        parts += [Text(), *(Text(plain_line(f"! {sentence}"), style="bold") for sentence in live.stuck)]
-    if live.episodes:  # last, because a short terminal cuts off the end with +watch=true
-        parts += [Text(), _oldest(live, console.width < NARROW)]
+    parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _older_code(snapshot.servers)]
+    running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
+    for collection in running or snapshot.collections[:1]:
+        parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, snapshot.time))))]
+    if snapshot.total:
+        parts += [Text(), _stages(snapshot.stages)]
+    if snapshot.stuck:
+        parts += [Text(), *(Text(plain_line(f"! {sentence}"), style="bold") for sentence in snapshot.stuck)]
+    if snapshot.episodes:  # last, because +watch=true cuts off the end in a short terminal
+        parts += [Text(), _oldest(snapshot, console.width < NARROW)]
     return Group(*parts)
 
 
@@ -58,13 +58,13 @@ def _servers(instances: Iterable[ServerInstance], wide: bool) -> Table:
     table = _table(titles, numbers, gap=2 if wide else 1)
     for instance in instances:
         family = f"{instance.server_type}/{instance.name}"
-        place = (family, instance.url or "") if wide else (str(instance.port or ""),)
+        address = (family, instance.url or "") if wide else (str(instance.port or ""),)
         _row(
             table,
             instance.server_name,
-            *place,
+            *address,
             ", ".join(filter(None, ["yes" if instance.ready else instance.status, instance.phase])),
-            duration(instance.uptime_seconds) if wide else _short(instance.uptime_seconds),
+            duration(instance.uptime_seconds) if wide else _format_uptime(instance.uptime_seconds),
             instance.requests,
             f"{instance.requests_per_s:.1f}" if instance.requests_per_s < 100 else round(instance.requests_per_s),
             instance.in_flight,
@@ -77,14 +77,14 @@ def _servers(instances: Iterable[ServerInstance], wide: bool) -> Table:
 def _stages(stages: Iterable[StageActivity]) -> Table:
     table = _table(("stage", "waits for"), ("rollouts", "usual", "longest"))
     for stage in stages:
-        usual = "" if stage.median_s is None else _fine(stage.median_s)
-        _row(table, stage.stage, stage.server, stage.episodes, usual, _fine(stage.slowest.stage_s))
+        usual = "" if stage.median_s is None else _format_stage_s(stage.median_s)
+        _row(table, stage.stage, stage.server, stage.episodes, usual, _format_stage_s(stage.slowest.stage_s))
     return table
 
 
-def _oldest(live: RunSnapshot, narrow: bool) -> Group:
-    shown = live.episodes[:OLDEST]
-    rest = f", the oldest {len(shown)}" if live.total > len(shown) else ""
+def _oldest(snapshot: RunSnapshot, narrow: bool) -> Group:
+    shown = snapshot.episodes[:MAX_EPISODES]
+    rest = f", the oldest {len(shown)}" if snapshot.total > len(shown) else ""
     table = _table((), ("task", "repeat", "turn", "age", "in stage"), ("stage",) if narrow else ("stage", "waits for"))
     for episode in shown:
         _row(
@@ -92,23 +92,23 @@ def _oldest(live: RunSnapshot, narrow: bool) -> Group:
             _number(episode.task),
             _number(episode.repeat),
             episode.turn,
-            _fine(episode.age_s),
-            _fine(episode.stage_s),
+            _format_stage_s(episode.age_s),
+            _format_stage_s(episode.stage_s),
             f"{episode.stage}, stuck" if episode.stuck else episode.stage,
             *(() if narrow else (episode.server,)),
         )
-    return Group(Text(f"{live.total} rollouts running{rest}:"), table)
+    return Group(Text(f"{snapshot.total} rollouts running{rest}:"), table)
 
 
-def _runs(collection: Collection, now: float) -> bool:
-    """Return False also for a collection that was killed before it could report its end."""
+def _is_running(collection: Collection, now: float) -> bool:
+    """Return whether the collection runs; False also if it was killed before it could report its end."""
     return collection.status.state == "running" and now - collection.status.updated < STALE_S
 
 
 def _lines(collection: Collection, now: float) -> Iterator[str]:
-    """Format a collection as one line."""
+    """Format a collection as a few lines."""
     status = collection.status
-    runs = _runs(collection, now)
+    runs = _is_running(collection, now)
     silent = status.state == "running" and not runs
     state = f"silent for {duration(now - status.updated)}" if silent else status.state
     yield f"{collection.output}: {state}"
@@ -156,13 +156,13 @@ def _number(index: int | None) -> str:
     return "" if index is None else str(index)
 
 
-def _fine(seconds: float) -> str:
+def _format_stage_s(seconds: float) -> str:
     """Format a stage's duration, which may be milliseconds."""
     return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else duration(seconds)
 
 
-def _short(seconds: float) -> str:
-    """`42s`, `12m`, `2h`, `3d`: for narrow terminals."""
+def _format_uptime(seconds: float) -> str:
+    """Format as `42s`, `12m`, `2h` or `3d`, for narrow terminals."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

@@ -28,12 +28,10 @@ from rollyard.services.types import Json
 EXAMPLE = "ng_track +jsonl_fpath=results/rollouts.jsonl +to=wandb +project=sokoban"
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
 LIVE_S = 30.0
-"""Maximum seconds between log entries while a file grows slowly."""
+"""While a file grows slowly, log at least this often (in seconds)."""
 
 
 class TrackOptions(Options):
-    """Options of ng_track."""
-
     jsonl_fpath: Path
     """The rollout file. X_manifest.json and X_status.json next to it identify the run and its state."""
     to: Literal["wandb", "mlflow"]
@@ -43,7 +41,7 @@ class TrackOptions(Options):
     name: str | None = None
     """Name of the run; default: the file's name. The same rollouts under another name are a separate run."""
     every: int = Field(default=50, ge=1)
-    """Rollouts per point of the curves."""
+    """Rollouts per logged step."""
     samples: int = Field(default=50, ge=0)
     """Rollouts in the table, sampled evenly from the entire file."""
     follow: bool = True
@@ -51,62 +49,61 @@ class TrackOptions(Options):
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_track", TrackOptions, EXAMPLE, run)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Log a rollout file's metrics over its rollouts, and a sample of them as a table; exit status 1 if it has none."""
+    """Log a rollout file's metrics and a sample of its rollouts to a tracker. Exit status 1 if it has no rollouts."""
     options, _ = read_options(TrackOptions, arguments)
     output = options.jsonl_fpath
     if not output.is_file():
-        raise OperatorError(f"there is no rollout file {str(output)!r}; pass the output of ng_collect_rollouts")
+        raise OperatorError(f"the rollout file {str(output)!r} does not exist; pass an output of ng_collect_rollouts")
     name = options.name or output.stem
     manifest = _manifest(output)
     run_id = _run_id(output, manifest, options.project, name)
-    noted = ProgressFile(output, options.to, run_id)
+    progress_file = ProgressFile(output, options.to, run_id)
     tracker = TRACKERS[options.to](options.project, name, _config(manifest), run_id)
-    before = max(tracker.logged, noted.logged)
+    before = max(tracker.logged, progress_file.logged)
     print(f"{output} -> {tracker.place}", flush=True)
     if before:
-        said = "" if tracker.logged else f" (by {noted.path.name})"
-        print(f"resuming its run, which has the first {before} rollouts{said}", flush=True)
-    measured, whole = 0, False
+        source = "" if tracker.logged else f" (according to {progress_file.path.name})"
+        print(f"resuming its run, which already has the first {before} rollouts{source}", flush=True)
+    measured, complete = 0, False
     try:
-        measured = _track(options, tracker, noted, before)
-        whole = True
+        measured = _track(options, tracker, progress_file, before)
+        complete = True
     finally:
-        tracker.close(failed=not whole)
+        tracker.close(failed=not complete)
     print(f"{measured} rollouts tracked, {max(measured - before, 0)} of them new: {tracker.place}")
     return EXIT_DONE if measured else EXIT_FAILED
 
 
-def _track(options: TrackOptions, tracker: Tracker, noted: ProgressFile, before: int) -> int:
-    """Log the rollouts after the first `before`, which the run already has and whose values count in its means."""
-    figures, sample = RolloutMetrics(), RolloutSample(options.samples)
+def _track(options: TrackOptions, tracker: Tracker, progress_file: ProgressFile, before: int) -> int:
+    """Log all rollouts after the first `before`. The run has those already; they are read again for its means."""
+    metrics, sample = RolloutMetrics(), RolloutSample(options.samples)
     logged, logged_at = before, time.monotonic()
 
     def log(*, exact: bool = False) -> None:
         nonlocal logged, logged_at
-        if figures.measured <= logged:
+        if metrics.measured <= logged:
             return
         status = read_status(options.jsonl_fpath)
-        tracker.log(figures.metrics(status.failures if status else {}, exact=exact), figures.measured)
-        logged, logged_at = figures.measured, time.monotonic()
-        noted.write(logged)
+        tracker.log(metrics.metrics(status.failures if status else {}, exact=exact), metrics.measured)
+        logged, logged_at = metrics.measured, time.monotonic()
+        progress_file.write(logged)
 
     for row in rows(options.jsonl_fpath, follow=options.follow):
         if row is None:
             if time.monotonic() > logged_at + LIVE_S:
                 log()
-        elif figures.add(row):
+        elif metrics.add(row):
             sample.offer(row)
-            if figures.measured % options.every == 0:
+            if metrics.measured % options.every == 0:
                 log()
     log(exact=True)
-    if figures.measured > before and options.samples:
-        tracker.table(COLUMNS, sample.rows, figures.measured)
-    return figures.measured
+    if metrics.measured > before and options.samples:
+        tracker.table(COLUMNS, sample.rows, metrics.measured)
+    return metrics.measured
 
 
 def _run_id(output: Path, manifest: Json, project: str, name: str) -> str:
@@ -118,8 +115,8 @@ def _run_id(output: Path, manifest: Json, project: str, name: str) -> str:
     if not manifest:
         with output.open("rb") as file:
             origin = hashlib.sha256(file.readline()).hexdigest()
-    told = orjson.dumps([origin, project, name], option=orjson.OPT_SORT_KEYS)
-    return hashlib.sha256(told).hexdigest()[:16]
+    key = orjson.dumps([origin, project, name], option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(key).hexdigest()[:16]
 
 
 def _manifest(output: Path) -> Json:
@@ -132,7 +129,7 @@ def _manifest(output: Path) -> Json:
 
 
 def _config(manifest: Json) -> Json:
-    """The run's identity."""
+    """Return the tracked run's config: the collection's identity and the versions of its software."""
     if not manifest:
         return {}
     identity = manifest.get("identity")

@@ -35,7 +35,7 @@ from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.api.live_route import live_router
 from rollyard.services.viewer.api.replays import Replays
 from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.export.export import MOST_EXPORTED, export
+from rollyard.services.viewer.export.export import MAX_EXPORTED, export
 from rollyard.services.viewer.index.library import FileIndex
 
 EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
@@ -45,40 +45,37 @@ _EVERY_ADDRESS = ("0.0.0.0", "::")
 
 
 class ViewerOptions(Options):
-    """Options of ng_viewer."""
-
     jsonl_fpath: list[Path] = Field(default_factory=list)
-    """Rollout files; they may still be growing."""
+    """Rollout files, which may still be growing."""
     rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
-    """Alias with NeMo Gym's name."""
+    """NeMo Gym's name for jsonl_fpath."""
     names: list[str] = Field(default_factory=list)
     """Names of the files in the viewer; default: the file names."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
     """Minimum reward of a solved rollout; default: the environment's `success`, or 1 if rewards are in 0..1."""
     host: str = "127.0.0.1"
-    """Address to listen on; any other than loopback requires a token."""
+    """Address to listen on. Any address other than loopback requires a token."""
     port: int | None = Field(default=None, ge=0, le=65535)
     """Port to listen on; 0: any free port; default: the first free port from 8080."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Further accepted host names, such as that of a proxy in front of the page."""
+    """Additional host names to accept, such as that of a proxy in front of the page."""
     allow_other_users: bool = False
     """Without a token: show the page to all users of this host, not only to root and the user who started it."""
     token: str | None = None
-    """Token that browsers must send; except on loopback also read from the variable ROLLYARD_TOKEN."""
+    """Token that browsers must send; also read from the variable ROLLYARD_TOKEN, except on loopback."""
     server_roots: list[Path] = Field(default_factory=list)
-    """Further folders to search for environments that can draw their boards (a replay.py)."""
+    """Additional folders to search for environments that can draw their boards (with a replay.py)."""
     head: str | None = None
     """HOST:PORT of the head that the live page shows; default: the newest run started from this folder."""
     workers: int | None = Field(default=None, ge=1)
     """Processes that read a large file; default: one per processor."""
     export: Path | None = None
     """Write a single HTML file that needs no server, and exit."""
-    export_limit: int = Field(default=MOST_EXPORTED, ge=1)
-    """Rollouts per file in that export: the best, the worst, failed ones, and some in between."""
+    export_limit: int = Field(default=MAX_EXPORTED, ge=1)
+    """Maximum number of rollouts per file in the export: the best, the worst, failed ones, and some in between."""
 
 
 def main() -> None:
-    """Entry point."""
     run_command("ng_viewer", ViewerOptions, EXAMPLE, run)
 
 
@@ -117,13 +114,13 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     transport = HttpTransport()
-    # A page that shows these rollouts must not also show another folder's run.
+    # The page shows rollouts of this folder, so it must not show a run of another folder.
     find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
     app = viewer_app(file_index, replays, (live_router(transport, find),))
     peers = Peers()
     peers.open()
-    guard = AccessMiddleware(app, _access(options, token), token=token)
-    listener = _Listener(_uvicorn(guard, peers))
+    protected_app = AccessMiddleware(app, _access(options, token), token=token)
+    listener = _Listener(_uvicorn(protected_app, peers))
     serving = asyncio.create_task(listener.serve(sockets=[sock]))
     try:
         print(f"{_address(options, sock, token)}\nPress Ctrl-C to stop it.", flush=True)
@@ -144,7 +141,7 @@ def _access(options: ViewerOptions, token: str | None) -> Access:
     if not is_loopback(options.host):
         names.append(socket.gethostname())
     hosts = KnownHosts(names, any_address=options.host in _EVERY_ADDRESS)
-    # The token may be used by any user.
+    # Any user who has the token may connect.
     open_to_all = options.allow_other_users or token is not None
     return Access(hosts, command="ng_viewer", other_users=open_to_all, links=True)
 
@@ -200,8 +197,8 @@ def _socket(options: ViewerOptions) -> socket.socket:
 def _address(options: ViewerOptions, sock: socket.socket, token: str | None) -> str:
     port = sock.getsockname()[1]
     shown = "127.0.0.1" if options.host == "0.0.0.0" else "::1" if options.host == "::" else options.host
-    place = f"[{shown}]" if ":" in shown else shown
-    return f"http://{place}:{port}/" + ("?token=..." if token else "")
+    host = f"[{shown}]" if ":" in shown else shown
+    return f"http://{host}:{port}/" + ("?token=..." if token else "")
 
 
 if __name__ == "__main__":

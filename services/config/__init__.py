@@ -1,1 +1,1 @@
-"""Turns YAML files and command-line overrides into typed settings, and plug-in folders into classes."""
+"""Parses YAML files and command-line overrides into typed settings, and loads server classes from plug-in folders."""

@@ -1,7 +1,7 @@
 """Merges YAML files and overrides into typed settings and checks them before anything starts.
 
-Later sources take precedence: the files of `config_paths` from left to right, `env.yaml` in the working directory, the
-command line.
+Later sources take precedence: the files of `config_paths` from left to right, then `env.yaml` in the working directory,
+then the command line.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class ServerSpec:
     isolated: bool
     """The server has its own virtual environment; only the base settings were validated here."""
 
-    def deciding(self) -> Json:
-        """Return the given settings that affect rollouts, as parsed values: `10` and `"10"` may be equal."""
+    def identity_settings(self) -> Json:
+        """Return the settings of the config that affect rollouts. They are parsed, so `10` and `"10"` may be equal."""
         parsed = self.settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {
             key: redacted(parsed.get(key, value))
@@ -61,11 +61,11 @@ class ServerSpec:
 
 @dataclass(frozen=True)
 class RunConfig:
-    """All servers of a run, and the merged config tree that defines them."""
+    """All servers of a run and the merged config tree that defines them."""
 
     servers: tuple[ServerSpec, ...]
     tree: Json = field(repr=False)
-    """The resolved tree, including secrets: never print it, use `redacted`."""
+    """The resolved tree, including secrets. Never print it; use `redacted`."""
     files: Mapping[Path, str] = field(default_factory=dict, repr=False)
     """Digests of the YAML files at the time they were read; env.yaml has one even if it is absent."""
 
@@ -75,9 +75,9 @@ class RunConfig:
         return shown
 
     def identity(self) -> Json:
-        """Return what affects rollouts: every server's settings without addresses, secrets and catalogue entries."""
+        """Return every server's settings that affect rollouts: no addresses, secrets or catalogue entries."""
         return {
-            spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.deciding()}
+            spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.identity_settings()}
             for spec in self.servers
         }
 
@@ -92,7 +92,7 @@ def load(
 ) -> RunConfig:
     """Merge, resolve and validate the configs. Raises OperatorError.
 
-    `config_paths`: files, or what a file would hold.
+    `config_paths`: file names, or mappings with the content of a file.
     `options`: names of the command's options, suggested when an unknown key resembles one.
     """
     if not config_paths:
@@ -142,8 +142,8 @@ def _find_file(path: str, roots: Sequence[Path]) -> Path:
     if any((root / path).is_dir() for root in roots):
         raise OperatorError(f"{path!r} is a folder; expected a config file in it, such as configs/sokoban_builtin.yaml")
     known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
-    places = ", ".join(str(root) for root in roots)
-    raise OperatorError(f"config file {path!r} not found{did_you_mean(path, known)} (looked in {places})")
+    searched = ", ".join(str(root) for root in roots)
+    raise OperatorError(f"config file {path!r} not found{did_you_mean(path, known)} (looked in {searched})")
 
 
 def _known_configs(root: Path) -> Iterator[Path]:
@@ -156,17 +156,17 @@ def _read_yaml(path: Path) -> DictConfig:
     try:
         loaded = OmegaConf.load(path)
     except OmegaConfBaseException as error:
-        raise OperatorError(f"{path}: {_unreadable(error)}") from error
+        raise OperatorError(f"{path}: {_describe_error(error)}") from error
     except RecursionError as error:
         raise OperatorError(f"{path} contains itself, or is nested too deeply") from error
     except (OSError, ValueError, YAMLError) as error:
-        raise OperatorError(f"{path} cannot be read as YAML: {_place_of(error)}") from error
+        raise OperatorError(f"{path} cannot be read as YAML: {_describe_yaml_error(error)}") from error
     if isinstance(loaded, ListConfig):
         raise OperatorError(f"{path} contains a list; expected a mapping of server names to settings")
     return loaded
 
 
-def _unreadable(error: OmegaConfBaseException) -> str:
+def _describe_error(error: OmegaConfBaseException) -> str:
     """Explain an error without the grammar tokens and Python names of OmegaConf's own message."""
     key, found = error.full_key or "its content", str(error).splitlines()[0]
     if isinstance(error, GrammarParseError):
@@ -180,7 +180,7 @@ def _unreadable(error: OmegaConfBaseException) -> str:
     return f"{key}: {found}" if error.full_key else "expected a mapping of server names to settings"
 
 
-def _place_of(error: Exception) -> str:
+def _describe_yaml_error(error: Exception) -> str:
     """Format a YAML error in one line."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
@@ -206,11 +206,11 @@ def _check_top_level_keys(tree: DictConfig, overrides: Sequence[Override], optio
             isinstance(override.value, dict) and bool({*FAMILIES, *ALIASES} & override.value.keys())
         )
         if override.adds and names_a_family:
-            continue  # an entire server defined on the command line
+            continue  # the command line defines an entire server
         hint = did_you_mean(override.top, [*known, *options])
         raise OperatorError(
             f"unknown option {override.top!r} in {override.shown!r}{hint}: "
-            "it is not an option of this command, a server of the configs, or a ${...} in them"
+            "it is neither an option of this command, nor a server of the configs, nor a ${...} in them"
         )
 
 
@@ -218,20 +218,20 @@ def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None
     references = [name for name in dict.fromkeys(_PLAIN_REFERENCE.findall(OmegaConf.to_yaml(tree))) if name not in tree]
     if missing := [name for name in references if not environ.get(name)]:
         name, *others = missing
-        user = next(_users_of(name, OmegaConf.to_container(tree), ""), "a config")
-        also = f" (also set nowhere: {', '.join(others)})" if others else ""
+        user = next(_paths_that_use(name, OmegaConf.to_container(tree), ""), "a config")
+        also = f" (also not set: {', '.join(others)})" if others else ""
         raise OperatorError(
-            f"{user} needs ${{{name}}}, which is set nowhere: export {name}=..., "
+            f"{user} needs ${{{name}}}, which is not set: export {name}=..., "
             f"add '+{name}=...', or put `{name}: ...` into env.yaml{also}"
         )
     for name in references:
         tree[name] = environ[name]
 
 
-def _users_of(name: str, node: Any, path: str) -> Iterator[str]:
+def _paths_that_use(name: str, node: Any, path: str) -> Iterator[str]:
     if isinstance(node, dict):
         for key, value in node.items():
-            yield from _users_of(name, value, f"{path}.{key}" if path else str(key))
+            yield from _paths_that_use(name, value, f"{path}.{key}" if path else str(key))
     elif isinstance(node, str) and f"${{{name}}}" in node:
         yield path
 
@@ -240,7 +240,7 @@ def _resolve(tree: DictConfig) -> Json:
     try:
         resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
-        raise OperatorError(f"config value {_unreadable(error)}") from error
+        raise OperatorError(f"config value {_describe_error(error)}") from error
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
 
@@ -290,15 +290,17 @@ def _check_references(servers: Sequence[ServerSpec]) -> None:
                 known = ", ".join(sorted(families))
                 hint = did_you_mean(name, families)
                 raise OperatorError(
-                    f"{spec.name}.{key} names {name!r}, which is not a server of this run{hint} (it has {known})"
+                    f"{spec.name}.{key} refers to {name!r}, which is not a server of this run{hint} (it has {known})"
                 )
             expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key.rpartition(".")[2])
             if expected is not None and families[name] != expected:
-                raise OperatorError(f"{spec.name}.{key} names {name!r}, one of {families[name]}; expected {expected}")
+                raise OperatorError(
+                    f"{spec.name}.{key} refers to {name!r}, which is one of {families[name]}; expected {expected}"
+                )
 
 
 def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
-    """Yield setting, server name and type of each reference. An isolated server's settings are only known as YAML."""
+    """Yield the setting, server name and type of each reference. For an isolated server only its YAML is available."""
     yield from _references_in(spec.settings)
     for key, value in spec.raw.items() if spec.isolated else ():
         if isinstance(value, dict) and set(value) == {"type", "name"}:

@@ -16,7 +16,7 @@ from rollyard.services.server.app import Server
 
 FAMILIES = ("resources_servers", "responses_api_models", "agents")
 PLUGINS = "rollyard_plugins"
-"""Package in which users' folders are imported."""
+"""Parent package of imported user folders."""
 ALIASES = {"responses_api_agents": "agents"}
 """NeMo Gym's name -> Rollyard's."""
 
@@ -26,7 +26,7 @@ def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path
     names = [family, *(alias for alias, name in ALIASES.items() if name == family)]
     candidates = [root / name for root in roots for name in names]
     folders = [folder / implementation for folder in candidates if (folder / implementation).is_dir()]
-    # A folder next to the user's config with only data or results is not a server.
+    # A folder without Python files, such as one with data or results next to a config, is not a server.
     for folder in [*(folder for folder in folders if any(folder.glob("*.py"))), *folders]:
         return folder.resolve()
     known = sorted(
@@ -46,7 +46,7 @@ def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
     server = getattr(module, "server", None)
     if not (isinstance(server, type) and issubclass(server, Server)):
         found = "nothing" if server is None else repr(server)
-        raise OperatorError(f"{path} must end with `server = ...`, a Server class (found {found})")
+        raise OperatorError(f"{path} must assign a Server class to `server` (found {found})")
     return server
 
 
@@ -90,9 +90,9 @@ def _create_package(package: str, folder: Path) -> None:
 
 
 def _is_loaded(package: str, folder: Path) -> bool:
-    """False also where a folder of the same name in another root is loaded."""
-    places = getattr(sys.modules.get(package), "__path__", ())
-    return [Path(place).resolve() for place in places] == [folder.resolve()]
+    """Return whether the package is loaded from `folder`, and not from a folder of the same name in another root."""
+    paths = getattr(sys.modules.get(package), "__path__", ())
+    return [Path(path).resolve() for path in paths] == [folder.resolve()]
 
 
 def _forget(package: str) -> None:
@@ -104,7 +104,7 @@ def _forget(package: str) -> None:
 def _siblings(folder: Path) -> Iterator[None]:
     """Let `import rules` in an entrypoint find the folder's rules.py or rules/, as in a script.
 
-    Such modules are removed from `sys.modules` afterwards: another plug-in may have modules of the same names.
+    Such modules are removed from `sys.modules` afterwards, because another plug-in may have modules of the same name.
     """
     before = set(sys.modules)
     sys.path.insert(0, str(folder))
@@ -113,10 +113,10 @@ def _siblings(folder: Path) -> Iterator[None]:
     finally:
         sys.path.remove(str(folder))
         for name in [name for name in sys.modules.keys() - before if "." not in name]:
-            if any(folder in Path(place).parents for place in _places(sys.modules[name])):
+            if any(folder in Path(path).parents for path in _paths_of(sys.modules[name])):
                 _forget(name)
 
 
-def _places(module: ModuleType) -> list[str]:
+def _paths_of(module: ModuleType) -> list[str]:
     file = getattr(module, "__file__", None)  # None for a folder without __init__.py
     return [file] if file else list(getattr(module, "__path__", ()))

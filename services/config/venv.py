@@ -1,7 +1,7 @@
 """Builds a separate virtual environment for a server whose folder has a file `requirements-isolated.txt`.
 
-Environments are in the user's cache under a hash of that file. Each is built once, under a lock, and appears
-atomically. Rollyard's packages are visible inside, but the folder's requirements take precedence.
+Environments are cached per user under a hash of that file. Each is built once, under a lock, and becomes visible
+atomically. Rollyard's own packages are importable in it, but the folder's requirements take precedence.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ REQUIREMENTS = "requirements-isolated.txt"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """The user's cache folder of this stack."""
+    """Return Rollyard's folder in the user's cache."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
 
 
@@ -32,9 +32,9 @@ def needs_isolation(folder: Path) -> bool:
 
 
 def interpreter_for(folder: Path, cache: Path) -> Path:
-    """Return the Python of the folder's environment, built if needed. Raises OperatorError with pip's last output."""
+    """Return the folder's interpreter, building its environment if needed. Raises OperatorError with pip's output."""
     requirements = (folder / REQUIREMENTS).read_bytes()
-    # With the place of the stack, which the environment points to: an editable install may move to another checkout.
+    # The key includes Rollyard's path, which the environment refers to: an editable install may change its checkout.
     parts = (sys.version, sys.prefix, str(IMPORT_ROOT))
     key = hashlib.sha256(requirements + "\0".join(parts).encode()).hexdigest()[:16]
     home = cache / "environments" / f"{folder.name}-{key}"
@@ -48,7 +48,7 @@ def interpreter_for(folder: Path, cache: Path) -> Path:
 
 
 def _build(home: Path, folder: Path) -> None:
-    # This process holds the lock, so an existing build folder was left by a build that was killed.
+    # This process holds the lock, so an existing build folder is left over from a build that was killed.
     for leftover in home.parent.glob(f"{home.name}.building*"):
         shutil.rmtree(leftover, ignore_errors=True)
     building = home.with_name(f"{home.name}.building")

@@ -1,7 +1,7 @@
 """Decompresses gzip, bzip2, xz and zstd files, which are detected by their first bytes, not by their names.
 
-Concatenated members, as `cat a.gz b.gz` makes them, are read as one content. Truncated or damaged data is always an
-error, where the standard library's bz2 and lzma end silently.
+Concatenated members, as `cat a.gz b.gz` makes them, are read as one stream. Truncated or damaged data always raises an
+error, whereas the standard library's bz2 and lzma stop silently.
 """
 
 from __future__ import annotations

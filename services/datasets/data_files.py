@@ -110,7 +110,7 @@ def lines_of(file: DataFile) -> Iterator[bytes]:
                 lines_read += 1
     except EOFError as error:
         raise OperatorError(
-            f"{file} is truncated: its {compression} data end unexpectedly after {lines_read:,} complete lines. "
+            f"{file} is truncated: its {compression} data ends unexpectedly after {lines_read:,} complete lines. "
             "Copy or create it again"
         ) from error
     except read_errors() as error:

@@ -103,11 +103,11 @@ class Dataset:
             row = row_at(self._rows, self._offsets[number], self._line_hashes[number])
         except OperatorError as error:
             raise OperatorError(f"dataset {self.name!r}, row {name!r}: {error}") from error
-        marks: Json = {"prompt_id": name, "dataset_name": self.name}
-        marked = {**marks, **row, **{key: line_hash for key, line_hash in marks.items() if row.get(key) is None}}
+        defaults: Json = {"prompt_id": name, "dataset_name": self.name}
+        completed = {**defaults, **row, **{key: value for key, value in defaults.items() if row.get(key) is None}}
         if (agent := self.agent(name)) is not None:
-            marked["agent_ref"] = {**(row.get("agent_ref") or {}), "name": agent}
-        return marked
+            completed["agent_ref"] = {**(row.get("agent_ref") or {}), "name": agent}
+        return completed
 
     def _unique_id(self, name: str, row: Json, line: int) -> str:
         """Return `name`, with a number appended if an equal row already has it."""

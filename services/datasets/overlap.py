@@ -22,7 +22,7 @@ KINDS = ("row", "id", "question", "words")
 DEFAULT_N = 13
 """N-gram length in words, as in GPT-3."""
 MIN_WORDS = 4
-"""Minimum length of a question that is searched for inside prompts; shorter ones must match as a whole."""
+"""Minimum length of a question that is searched for inside prompts; shorter ones must match completely."""
 
 
 class Match(Record):
@@ -52,9 +52,9 @@ class TestSets:
         self._rows: dict[bytes, int] = {}
         self._ids: dict[str, int] = {}
         self._questions: dict[bytes, list[int]] = {}
-        """Key of a whole question -> rows with that question."""
-        self._row_hash = {length: NgramIndex(length) for length in range(MIN_WORDS, n)}
-        """Whole questions shorter than n words, which are searched for inside prompts."""
+        """Key of a question -> rows with exactly that question."""
+        self._short_questions = {length: NgramIndex(length) for length in range(MIN_WORDS, n)}
+        """Questions shorter than n words, by length, which are searched for inside prompts."""
         self._ngrams = {length: NgramIndex(length) for length in range(MIN_WORDS, n + 1)}
         """All n-grams of the rows' questions, by length."""
         for number, row in self._read(files):
@@ -64,7 +64,7 @@ class TestSets:
             questions = _questions(row)
             for key in {_key(words) for words in questions}:
                 self._questions.setdefault(key, []).append(number)
-            for length, index in self._row_hash.items():
+            for length, index in self._short_questions.items():
                 index.add([words for words in questions if len(words) == length], number)
             for index in self._ngrams.values():
                 index.add(_most_specific(questions, n), number)
@@ -86,7 +86,7 @@ class TestSets:
                 yield self._match("words", line, position[1], " ".join(words[position[0] : position[0] + self._n]))
 
     def _same_question(self, questions: Sequence[Sequence[str]]) -> tuple[int, str] | None:
-        """Find a test row with the same question, whole or inside a prompt; return it and the common words."""
+        """Find a test row whose question is this one or is contained in it; return the row and the common words."""
         for words in questions:
             rows = self._questions.get(_key(words), ())
             if rows and is_evidence(len(rows), len(self)):
@@ -94,7 +94,7 @@ class TestSets:
         for words in (words for words in questions if len(words) >= MIN_WORDS):
             if len(words) < self._n and (position := self._ngrams[len(words)].find(words)) is not None:
                 return position[1], " ".join(words)
-            for length, index in self._row_hash.items():
+            for length, index in self._short_questions.items():
                 if (position := index.find(words)) is not None:
                     return position[1], " ".join(words[position[0] : position[0] + length])
         return None

@@ -1,4 +1,4 @@
-"""Reads rows as published, before a `prepare.py` turns them into tasks: any objects, from one or more files."""
+"""Reads published rows, from which a `prepare.py` creates tasks: arbitrary objects in one or more files."""
 
 from __future__ import annotations
 

@@ -103,7 +103,7 @@ def with_seed(metadata: Any, seed: int) -> Json:
     except orjson.JSONDecodeError:
         extra = None
     if not isinstance(extra, dict):
-        raise ValueError(f"metadata.extra_body is {text!r}; expected a string that holds a JSON object")
+        raise ValueError(f"metadata.extra_body is {text!r}; expected a string that contains a JSON object")
     return {**metadata, "extra_body": orjson.dumps({**extra, "seed": seed}).decode()}
 
 

@@ -33,7 +33,7 @@ class DatasetSettings(BaseModel):
     count: int | None = Field(default=None, ge=1)
     """Number of rows to use: the first of `order`, or a selection determined by the seed."""
     order: str | None = None
-    """A curriculum: a text file, local or s3://, with one id per line. For every epoch; other rows are unused."""
+    """A curriculum for all epochs: a text file, local or s3://, with one id per line. Other rows are unused."""
     shuffle: bool = True
     """Shuffle the rows, unless there is an `order`. False keeps the file's order."""
     where: dict[str, Condition] = Field(default_factory=dict)

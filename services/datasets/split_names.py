@@ -1,8 +1,8 @@
 """Derives split and subset from a file's path, by the conventions of the Hugging Face hub.
 
 `data/test-00000-of-00001.parquet`, `test.jsonl` and `test/0.parquet` are the split test. The remaining words of a path
-(`socratic/test.jsonl`, `test_socratic.jsonl`) are its subset, so that unrelated files are kept apart where the hub
-would read them as one.
+(`socratic/test.jsonl`, `test_socratic.jsonl`) are its subset, so that unrelated files are kept apart, whereas the
+hub would combine them.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def _read(name: str) -> tuple[str, Sequence[str]]:
     shard = _SHARD.fullmatch(last)
     words_of_name, found = _words(shard["name"] if shard else last)
     if shard and words_of_name and not splits:
-        splits[shard["name"]] = None  # test_sft-00000-of-00001: the split's whole name
+        splits[shard["name"]] = None  # test_sft-00000-of-00001: the complete name is the split
     else:
         splits.update(dict.fromkeys(found))
         words += ["_".join(words_of_name)] if words_of_name else []

@@ -109,8 +109,8 @@ def _check_formats(location: str, names: Iterable[str]) -> None:
 
 def _describe(layout: Layout) -> str:
     """List the available subsets and splits in one line."""
-    several = [
+    subsets = [
         f"{subset} ({', '.join(split or 'no split named' for split in splits)})" for subset, splits in layout.items()
     ]
-    shown = ", ".join(several[:12]) + (f" and {len(several) - 12} more" if len(several) > 12 else "")
+    shown = ", ".join(subsets[:12]) + (f" and {len(subsets) - 12} more" if len(subsets) > 12 else "")
     return shown or "no data files"

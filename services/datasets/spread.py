@@ -1,4 +1,4 @@
-"""The distribution of a quantity over rollouts or rows, in seven numbers."""
+"""Summarizes the distribution of a quantity over rollouts or rows in seven numbers."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ class Spread(Record):
 
 def spread(values: NDArray[np.float64]) -> Spread | None:
     """Return the distribution of the values that are recorded (not NaN); None if there are none."""
-    there = values[~np.isnan(values)]
-    if not len(there):
+    recorded = values[~np.isnan(values)]
+    if not len(recorded):
         return None
-    median, high = np.quantile(there, [0.5, 0.95])
-    whole = math.fsum(there.tolist())
+    median, high = np.quantile(recorded, [0.5, 0.95])
+    total = math.fsum(recorded.tolist())
     return Spread(
-        rollouts=len(there),
-        total=whole,
-        mean=whole / len(there),
-        min=float(there.min()),
+        rollouts=len(recorded),
+        total=total,
+        mean=total / len(recorded),
+        min=float(recorded.min()),
         median=float(median),
         p95=float(high),
-        max=float(there.max()),
+        max=float(recorded.max()),
     )

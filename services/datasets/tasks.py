@@ -39,8 +39,8 @@ class Rollout:
                 merged["metadata"] = with_seed(merged.get("metadata"), self.rollout_index)
             except ValueError as error:
                 raise Failure(FailureKind.BAD_TASK, str(error)) from error
-        marks = {"_ng_task_index": self.task_index, "_ng_rollout_index": self.rollout_index}
-        return orjson.dumps({**self.row, "responses_create_params": merged, "agent_ref": self.agent_ref, **marks})
+        indices = {"_ng_task_index": self.task_index, "_ng_rollout_index": self.rollout_index}
+        return orjson.dumps({**self.row, "responses_create_params": merged, "agent_ref": self.agent_ref, **indices})
 
     @property
     def agent_ref(self) -> AgentRef:

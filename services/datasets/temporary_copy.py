@@ -34,7 +34,7 @@ class TemporaryCopy:
 
     def append(self, data: bytes) -> int:
         """Append bytes and return their offset. Raises RunError if they cannot be written."""
-        at = self._size
+        offset = self._size
         try:
             while data:
                 written = os.pwrite(self._fd, data, self._size)
@@ -45,4 +45,4 @@ class TemporaryCopy:
                 f"the rows of {self} cannot be copied to {tempfile.gettempdir()}: {error.strerror}. Free some space "
                 "there, or set TMPDIR to another folder"
             ) from error
-        return at
+        return offset

@@ -88,7 +88,7 @@ class _Seen:
         self._files.append(file)
 
     def add(self, task: bytes, line: int) -> None:
-        """Remember a row, unless an equal one is known."""
+        """Store the origin of a row, unless an equal row was added before."""
         self._origins.setdefault(task, line << 16 | len(self._files) - 1)
 
     def earlier(self, task: bytes, line: int) -> Repetition | None:
@@ -106,10 +106,10 @@ class _Listed(Generic[R]):
         self.count = 0
         self.first: list[R] = []
 
-    def add(self, one: R) -> None:
+    def add(self, item: R) -> None:
         self.count += 1
         if self.count <= MAX_LISTED:
-            self.first.append(one)
+            self.first.append(item)
 
 
 def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
@@ -131,11 +131,11 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
             for match in test_sets.matches(row.value, row.line):
                 overlap[match.kind].add(match)
         seen.add(task, row.line)
-        if (row_own_id := id_of_row(row.value)) is not None:
+        if (own_id := id_of_row(row.value)) is not None:
             # Hashes take a third of the memory of ids; collisions among 2^61 values are negligible.
-            if hash(row_own_id) in ids:
-                repeated_ids.add(Problem(line=row.line, problem=f"has the id {row_own_id!r} of an earlier row"))
-            ids.add(hash(row_own_id))
+            if hash(own_id) in ids:
+                repeated_ids.add(Problem(line=row.line, problem=f"has the id {own_id!r} of an earlier row"))
+            ids.add(hash(own_id))
         agents[agent_of(row.value) or ""] += 1
         keys.update(row.value.keys())
         lengths.append(sum(map(len, texts(row.value))))

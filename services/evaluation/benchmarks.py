@@ -7,7 +7,7 @@ import re
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Record
 
-_WRITTEN = re.compile(r"(?P<task>[\w./-]+)(:(?P<shots>\d+))?")
+_PATTERN = re.compile(r"(?P<task>[\w./-]+)(:(?P<shots>\d+))?")
 _RUNS_CODE = ("mbpp", "humaneval")
 
 
@@ -29,12 +29,12 @@ class Benchmark(Record):
         return self.task.startswith(_RUNS_CODE)
 
     @classmethod
-    def read(cls, written: str) -> Benchmark:
+    def read(cls, text: str) -> Benchmark:
         """Parse `gsm8k:8` as gsm8k with 8 examples in its prompt. Raises OperatorError."""
-        found = _WRITTEN.fullmatch(written.strip())
+        found = _PATTERN.fullmatch(text.strip())
         if found is None:
             raise OperatorError(
-                f"benchmark {written!r}: expected a task of lm_eval with its number of examples, such as gsm8k:8"
+                f"benchmark {text!r}: expected a task of lm_eval with its number of examples, such as gsm8k:8"
             )
         shots = found["shots"]
         return cls(task=found["task"], num_fewshot=None if shots is None else int(shots))

@@ -35,7 +35,7 @@ class Evaluator:
 
         Raises OperatorError at the end if a failure is permanent.
         """
-        mistake: OperatorError | None = None
+        permanent_error: OperatorError | None = None
         for benchmark in self.benchmarks:
             measured = self.harness.measured(benchmark, model)
             if not self.results_store.is_pending(checkpoint, benchmark, measured):
@@ -48,14 +48,14 @@ class Evaluator:
                 self.results_store.fail(checkpoint, benchmark, str(error), measured)
                 self.say(f"{checkpoint}: {benchmark.title} failed: {error}")
             except OperatorError as error:
-                mistake = mistake or error
+                permanent_error = permanent_error or error
             else:
                 self.results_store.record(checkpoint, benchmark, scores, measured)
                 for score in scores:
                     base = "" if score.baseline is None else f" (baseline {score.baseline:.4f})"
                     self.say(f"{checkpoint}: {score.task} {score.metric} {score.value:.4f}{base}")
-        if mistake is not None:
-            raise mistake
+        if permanent_error is not None:
+            raise permanent_error
 
     def watch(self, source: Source, model: Model, poll_s: float, stopped: Event, *, once: bool) -> None:
         """Evaluate complete checkpoints as they appear, until `stopped`; with `once` only the existing ones.
@@ -64,32 +64,32 @@ class Evaluator:
         """
         reported: dict[str, str] = {}
 
-        def report(about: str, news: str) -> None:
-            if reported.get(about) != news:
-                reported[about] = news
-                self.say(news)
+        def report(topic: str, message: str) -> None:
+            if reported.get(topic) != message:
+                reported[topic] = message
+                self.say(message)
 
-        looks = 0
+        attempts = 0
         while not stopped.is_set():
             try:
                 names = source.names()
             except RunError as error:
-                if looks == 0:
+                if attempts == 0:
                     raise OperatorError(str(error)) from error
                 report("", f"{error}; trying again in {poll_s:.0f} s")
             else:
-                often = "" if once else f", checked every {poll_s:.0f} s"
-                report("", f"{len(names)} checkpoints at {source.place}{often}")
+                interval = "" if once else f", checked every {poll_s:.0f} s"
+                report("", f"{len(names)} checkpoints at {source.place}{interval}")
                 for name in names:
                     if stopped.is_set():
                         break
-                    self._look_at(source, name, model, report)
-            looks += 1
+                    self._evaluate_pending(source, name, model, report)
+            attempts += 1
             if once:
                 return
             stopped.wait(poll_s)
 
-    def _look_at(self, source: Source, name: str, model: Model, report: Callable[[str, str], None]) -> None:
+    def _evaluate_pending(self, source: Source, name: str, model: Model, report: Callable[[str, str], None]) -> None:
         located = replace(model, origin=source.address(name))
         if not any(
             self.results_store.is_pending(name, one, self.harness.measured(one, located)) for one in self.benchmarks

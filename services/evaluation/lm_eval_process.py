@@ -45,25 +45,25 @@ class Model:
     origin: str | None = None
     """The original location if `name` is a copy."""
 
-    def words(self, seed: int) -> list[str]:
+    def command_arguments(self, seed: int) -> list[str]:
         """Return the model's command line arguments. The seed is explicit because lm_eval otherwise uses 1234."""
-        given = _pairs({**self._given(), "seed": self.arguments.get("seed", seed)})
+        model_args = _pairs({**self._arguments(), "seed": self.arguments.get("seed", seed)})
         if self.url is None:
-            return ["--model", "vllm", "--model_args", given, "--batch_size", "auto"]
-        return ["--model", "local-chat-completions", "--model_args", given, "--apply_chat_template"]
+            return ["--model", "vllm", "--model_args", model_args, "--batch_size", "auto"]
+        return ["--model", "local-chat-completions", "--model_args", model_args, "--apply_chat_template"]
 
     def measured(self) -> dict[str, str]:
         """Return the model's settings that affect scores."""
-        given = {key: str(value) for key, value in self._given().items() if key not in _ACCESS_ARGUMENTS}
-        given.pop("pretrained", None)
-        return {**given, "model": self.origin or self.name}
+        settings = {key: str(value) for key, value in self._arguments().items() if key not in _ACCESS_ARGUMENTS}
+        settings.pop("pretrained", None)
+        return {**settings, "model": self.origin or self.name}
 
-    def _given(self) -> Json:
+    def _arguments(self) -> Json:
         if self.url is None:
-            given: Json = {"pretrained": self.name, "dtype": "bfloat16", "gpu_memory_utilization": 0.8}
-            return given | {"max_model_len": 4096, **self.arguments}
-        given = {"model": self.name, "base_url": f"{self.url}/chat/completions", "num_concurrent": self.concurrent}
-        return given | {"max_retries": 3, "tokenized_requests": False, **self.arguments}
+            arguments: Json = {"pretrained": self.name, "dtype": "bfloat16", "gpu_memory_utilization": 0.8}
+            return arguments | {"max_model_len": 4096, **self.arguments}
+        arguments = {"model": self.name, "base_url": f"{self.url}/chat/completions", "num_concurrent": self.concurrent}
+        return arguments | {"max_retries": 3, "tokenized_requests": False, **self.arguments}
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class Harness:
     seed: int = 42
     gen_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
     max_gen_toks: Mapping[str, int] = field(default_factory=dict)
-    """Task -> maximum tokens of an answer; `default` for the others. lm_eval's default of 256 truncates a tenth."""
+    """Task -> maximum tokens per answer; `default`: all other tasks. lm_eval's own default of 256 truncates 10 %."""
     limit: int | None = None
     """Evaluate only this many examples of each task."""
     include_path: Path | None = None
@@ -87,7 +87,7 @@ class Harness:
         """Raise OperatorError for settings that would fail only after minutes."""
         if wrong := [name for name in ("max_tokens", "max_new_tokens") if name in self.gen_kwargs]:
             raise OperatorError(
-                f"gen_kwargs has {wrong[0]}, which the vLLM backend would pass on twice; use max_gen_toks instead"
+                f"gen_kwargs has {wrong[0]}, which the vLLM backend would pass twice; use max_gen_toks instead"
             )
         if self.include_path is not None and not self.include_path.is_dir():
             raise OperatorError(f"include_path {self.include_path} is not a folder")
@@ -103,24 +103,31 @@ class Harness:
                 "of another virtual environment with +lm_eval_command=[/path/to/env/bin/lm_eval]"
             )
 
-    def words(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:
+    def command_line(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:
         """Return the command line."""
         generation = self._generation(benchmark)
-        line = [*self.command, *model.words(self.seed), "--tasks", benchmark.task, "--seed", str(self.seed)]
+        command = [
+            *self.command,
+            *model.command_arguments(self.seed),
+            "--tasks",
+            benchmark.task,
+            "--seed",
+            str(self.seed),
+        ]
         if generation:
-            line += ["--gen_kwargs", _pairs(generation)]
+            command += ["--gen_kwargs", _pairs(generation)]
         if benchmark.num_fewshot is not None:
-            line += ["--num_fewshot", str(benchmark.num_fewshot)]
+            command += ["--num_fewshot", str(benchmark.num_fewshot)]
         if self.limit is not None:
-            line += ["--limit", str(self.limit)]
+            command += ["--limit", str(self.limit)]
         if self.include_path is not None:
-            line += ["--include_path", str(self.include_path)]
+            command += ["--include_path", str(self.include_path)]
         if self.unsafe_code:
-            line.append("--confirm_run_unsafe_code")
-        return [*line, "--output_path", str(output)]
+            command.append("--confirm_run_unsafe_code")
+        return [*command, "--output_path", str(output)]
 
     def measured(self, benchmark: Benchmark, model: Model) -> dict[str, str]:
-        """Return the settings that affect scores, which are compared when earlier results are reused."""
+        """Return the settings that affect scores. Earlier results are only reused if these are equal."""
         own = {"seed": self.seed, "limit": self.limit, **self._generation(benchmark)}
         return {**model.measured(), **{key: str(value) for key, value in own.items()}}
 
@@ -141,7 +148,7 @@ class Harness:
 
         Raises RunError with lm_eval's error, or OperatorError if a retry cannot help.
         """
-        line = self.words(benchmark, model, output)
+        command = self.command_line(benchmark, model, output)
         environment = {**environment, "PYTHONUNBUFFERED": "1"}
         if self.unsafe_code:
             environment["HF_ALLOW_CODE_EVAL"] = "1"
@@ -149,7 +156,7 @@ class Harness:
         last, error = "no output", ""
         # A separate process group, because vLLM's engine is a child of lm_eval and would outlive it.
         process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rollyard.services.evaluation.process_group", *line],
+            [sys.executable, "-P", "-m", "rollyard.services.evaluation.process_group", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
@@ -161,7 +168,7 @@ class Harness:
         assert process.stdin is not None and process.stdout is not None
         try:
             with log.open("a", encoding="utf-8") as file, process.stdout:
-                file.write(f"$ {shlex.join(line)}\n")
+                file.write(f"$ {shlex.join(command)}\n")
                 for text in process.stdout:
                     file.write(text)
                     file.flush()
@@ -195,9 +202,9 @@ def _end(process: subprocess.Popen[str]) -> None:
             process.stdin.close()
 
 
-def _pairs(given: Mapping[str, Any]) -> str:
+def _pairs(arguments: Mapping[str, Any]) -> str:
     """Format `key=value,key=value`. Raises OperatorError for values that lm_eval would split."""
-    for key, value in given.items():
+    for key, value in arguments.items():
         if "," in str(value) or "," in key:
             raise OperatorError(f"{key}={value}: lm_eval does not support commas in argument values")
-    return ",".join(f"{key}={value}" for key, value in given.items())
+    return ",".join(f"{key}={value}" for key, value in arguments.items())

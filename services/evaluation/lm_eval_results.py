@@ -63,13 +63,13 @@ def read_scores(
     path: Path, benchmark: Benchmark, checkpoint: str, step: int | None, baselines: Iterable[Baseline] = ()
 ) -> list[Score]:
     """Return every numeric metric in a results file. Raises RunError if the file is invalid or has no metrics."""
-    known: dict[tuple[str, int | None, str], float] = {
+    reference: dict[tuple[str, int | None, str], float] = {
         (one.task, one.num_fewshot, one.metric): one.value for one in baselines
     }
     try:
-        written = json.loads(path.read_bytes())  # orjson refuses the NaN that lm_eval may write
-        results = {**written["results"], **(written.get("groups") or {})}
-        shots, samples = written.get("n-shot") or {}, written.get("n-samples") or {}
+        content = json.loads(path.read_bytes())  # orjson rejects the NaN that lm_eval may write
+        results = {**content["results"], **(content.get("groups") or {})}
+        shots, samples = content.get("n-shot") or {}, content.get("n-samples") or {}
         scores = [
             Score(
                 step=step,
@@ -80,7 +80,7 @@ def read_scores(
                 value=value,
                 stderr=error,
                 samples=(samples.get(task) or {}).get("effective"),
-                baseline=known.get((task, used, metric)),
+                baseline=reference.get((task, used, metric)),
             )
             for task, metrics in results.items()
             for metric, value, error in _metrics(metrics)
@@ -96,11 +96,11 @@ def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]
     """Yield the metrics. Keys are `metric,filter` and `metric_stderr,filter`; before 0.4 `metric`, `metric_stderr`."""
     new = any("," in key for key in found)
     keys = [key for key in found if ("," in key) == new and not key.partition(",")[0].endswith("_stderr")]
-    times = Counter(key.partition(",")[0] for key in keys)
+    counts = Counter(key.partition(",")[0] for key in keys)
     for key in keys:
         name, comma, chosen = key.partition(",")
         shown = name.replace("pass_at_", "pass@")
-        if times[name] > 1:
+        if counts[name] > 1:
             shown = f"{shown}/{chosen}"
         if (value := number(found[key], None)) is not None:
             yield shown, value, number(found.get(f"{name}_stderr{comma}{chosen}"), None)
@@ -121,19 +121,19 @@ def as_markdown(scores: Sequence[Score]) -> str:
     lines = ["| step | checkpoint | task | examples | metric | value | baseline | difference |", "|" + "---|" * 8]
     others = {(score.task, score.metric) for score in scores if not 0 <= score.value <= 1}
     for score in scores:
-        times = 1 if (score.task, score.metric) in others else 100
-        error = _error(score, times)
-        base = "" if score.baseline is None else f"{times * score.baseline:.2f}"
-        difference = "" if score.difference is None else f"{times * score.difference:+.2f}"
+        factor = 1 if (score.task, score.metric) in others else 100
+        error = _error(score, factor)
+        base = "" if score.baseline is None else f"{factor * score.baseline:.2f}"
+        difference = "" if score.difference is None else f"{factor * score.difference:+.2f}"
         shots = "" if score.num_fewshot is None else score.num_fewshot
         step = "" if score.step is None else score.step
-        value = f"{times * score.value:.2f}{error}"
+        value = f"{factor * score.value:.2f}{error}"
         cells = (step, score.checkpoint, score.task, shots, score.metric, value, base, difference)
         lines.append("| " + " | ".join(str(cell).replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
 
-def _error(score: Score, times: int) -> str:
+def _error(score: Score, factor: int) -> str:
     """Return ` ± 1.00`, lm_eval's standard error over examples, regardless of the number of answers per example.
 
     At 0 and 100 % lm_eval's error is 0, so the 95 % bound from the number of examples is shown.
@@ -146,8 +146,8 @@ def _error(score: Score, times: int) -> str:
         and score.samples
         and (found := share_bounds(score.value, score.samples))
     ):
-        return f" (at {'most' if score.value == 0 else 'least'} {times * found[1 - int(score.value)]:.2f})"
-    return f" ± {times * score.stderr:.2f}"
+        return f" (at {'most' if score.value == 0 else 'least'} {factor * found[1 - int(score.value)]:.2f})"
+    return f" ± {factor * score.stderr:.2f}"
 
 
 def as_json(scores: Sequence[Score]) -> bytes:

@@ -15,7 +15,7 @@ from rollyard.services.evaluation.lm_eval_results import Score, as_csv, as_json,
 from rollyard.services.io.jsonl import replace
 from rollyard.services.types import Record
 
-MOST_TRIES = 3
+MAX_ATTEMPTS = 3
 
 
 class Entry(Record):
@@ -78,13 +78,13 @@ class ResultsStore:
         """
         entry = self._entries.get((checkpoint, benchmark.title))
         if entry is None or entry.error:
-            return entry is None or entry.tries < MOST_TRIES or entry.measured != measured
+            return entry is None or entry.tries < MAX_ATTEMPTS or entry.measured != measured
         keys = sorted(entry.measured.keys() | measured.keys()) if entry.measured else []
         other = [key for key in keys if entry.measured.get(key) != measured.get(key)]
         if other:
-            was = ", ".join(f"{key} {entry.measured.get(key)}, now {measured.get(key)}" for key in other)
+            changes = ", ".join(f"{key} {entry.measured.get(key)}, now {measured.get(key)}" for key in other)
             raise OperatorError(
-                f"{self.folder} has {benchmark.title} of {checkpoint} with different settings ({was}). "
+                f"{self.folder} has {benchmark.title} of {checkpoint} with different settings ({changes}). "
                 "Pass a different +output_dir or +name"
             )
         return False
@@ -101,7 +101,7 @@ class ResultsStore:
         self._keep(Entry(checkpoint=checkpoint, title=benchmark.title, scores=scores, measured=dict(measured)))
 
     def fail(self, checkpoint: str, benchmark: Benchmark, error: str, measured: Mapping[str, str]) -> None:
-        """Store a failure; an evaluation is attempted MOST_TRIES times in total."""
+        """Store a failure; an evaluation is attempted MAX_ATTEMPTS times in total."""
         before = self._entries.get((checkpoint, benchmark.title))
         tries = before.tries + 1 if before and before.measured == measured else 1
         self._keep(

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rollyard.services.errors import OperatorError, did_you_mean
 
-_MOST_S = 600.0
+_TIMEOUT_S = 600.0
 """lm_eval reads thousands of files for the check: 6 s of CPU time, and minutes on a slow or cold disk."""
 _NOT_FOUND = re.compile(r"Tasks not found: (.+)")
 _LISTED = re.compile(r"^\|\s*([\w./-]+)\s*\|", re.MULTILINE)
@@ -28,13 +28,15 @@ def check_task_names(
     If lm_eval does not support the check (before 0.4.10), `say` receives a message, and a mistyped task fails when it
     runs.
     """
-    named = [task for task in dict.fromkeys(tasks) if not Path(task).is_file()]  # lm_eval also takes a task's own file
+    named = [
+        task for task in dict.fromkeys(tasks) if not Path(task).is_file()
+    ]  # lm_eval also accepts the path of a task file
     own = ["--include_path", str(include_path)] if include_path is not None else []
 
-    def run_lm_eval(*words: str) -> subprocess.CompletedProcess[str]:
-        line = [*command, *words, *own]
+    def run_lm_eval(*arguments: str) -> subprocess.CompletedProcess[str]:
+        full_command = [*command, *arguments, *own]
         return subprocess.run(
-            line, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_MOST_S
+            full_command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=_TIMEOUT_S
         )
 
     if not named:
@@ -46,11 +48,11 @@ def check_task_names(
         missing = _NOT_FOUND.search(found.stdout)
         if missing is None:
             last = (found.stderr or found.stdout).strip().rpartition("\n")[2]
-            say(f"lm_eval could not list its tasks in advance ({last or f'status {found.returncode}'})")
+            say(f"lm_eval could not check the task names in advance ({last or f'status {found.returncode}'})")
             return
         known = _LISTED.findall(run_lm_eval("ls", "tasks").stdout)
     except subprocess.TimeoutExpired:
-        say(f"lm_eval did not finish its check of the tasks within {_MOST_S:.0f} s")
+        say(f"lm_eval did not finish checking the task names within {_TIMEOUT_S:.0f} s")
         return
     wrong = [task.strip() for task in missing[1].split(",")]
     hints = "; ".join(f"{task!r}{did_you_mean(task, known)}" for task in wrong)

@@ -1,4 +1,4 @@
-"""Records of a run's activity: its running episodes and the status of its collections. Frozen."""
+"""Records of a run's activity: its running episodes and the status of its collections. All are frozen."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pydantic import Field
 from rollyard.services.types import CollectionStatus, FailureRow, Record
 
 Stage = Literal["seed", "model", "tool", "verify", "close"]
-"""What an episode waits for: opening its session, the model, a tool result, the verdict, closing its session."""
+"""What an episode waits for: the start of its session, the model, a tool result, the verdict, or the session's end."""
 STAGES: tuple[Stage, ...] = ("seed", "model", "tool", "verify", "close")
 
 
@@ -19,7 +19,7 @@ class RunningEpisode(Record):
     agent: str
     """Server name."""
     episode: str
-    """The id that its model calls carry."""
+    """The episode's id, which its model calls carry."""
     task: int | None
     """`_ng_task_index` of its row; None if absent."""
     repeat: int | None
@@ -32,7 +32,7 @@ class RunningEpisode(Record):
     stage_s: float
     """Seconds since this stage started."""
     stuck: bool = False
-    """Whether the episode counts in `StageActivity.stuck`."""
+    """True if the episode counts towards `StageActivity.stuck`."""
 
 
 class StageActivity(Record):
@@ -42,7 +42,7 @@ class StageActivity(Record):
     server: str
     episodes: int
     median_s: float | None
-    """Median duration of this stage over the last 256 that ended. None if none has ended yet."""
+    """Median duration of the last 256 stages of this kind that ended. None if none has ended yet."""
     stuck: int
     """Episodes in this stage for over 30 s and over ten times the median; without a median, for over five minutes."""
     slowest: RunningEpisode
@@ -55,13 +55,13 @@ class RunningEpisodes(Record):
     agent: str
     total: int
     stages: list[StageActivity]
-    """The stages with episodes, in the order of an episode."""
+    """The stages that have episodes, in the order in which an episode passes them."""
     episodes: list[RunningEpisode]
     """The oldest first, at most `limit`."""
 
 
 class Collection(Record):
-    """A collection, as it reports itself to the head once a second and when it ends."""
+    """A collection's report to the head, sent once a second and when the collection ends."""
 
     output: str
     """Absolute path of its rollout file, on the host where it runs."""

@@ -37,7 +37,7 @@ class AgentActivity:
         return sorted(episodes, key=lambda episode: -episode.age_s)[:limit]
 
     def stages(self) -> list[StageActivity]:
-        """The stages of all agents together, in the order of an episode."""
+        """The stages of all agents combined, in the order in which an episode passes them."""
         merged: dict[tuple[Stage, str], StageActivity] = {}
         for stage in (stage for response in self.responses for stage in response.stages):
             key = (stage.stage, stage.server)
@@ -65,9 +65,7 @@ async def fetch_activity(
         except Failure as failure:
             activity.unresponsive[instance.process_name] = failure.problem.detail
         except ValidationError:
-            activity.unresponsive[instance.process_name] = (
-                "the response of its GET /episodes is not in Rollyard's format"
-            )
+            activity.unresponsive[instance.process_name] = "its response to GET /episodes is not in Rollyard's format"
 
     agents = [one for one in instances if one.server_type == "agents" and one.url is not None]
     await asyncio.gather(*(fetch(agent) for agent in agents))

@@ -14,7 +14,7 @@ from rollyard.services.run_types import Directory, Heartbeat, Keys, Registration
 from rollyard.services.types import Record
 
 REPORT_DEADLINE_S = 2.0
-"""Short, because a collection reports while it works; if the head is slow, the next report replaces this one."""
+"""Short, because a collection reports while it runs. If the head is slow, the next report replaces this one."""
 
 _CODE = TypeAdapter(dict[str, ServerCode])
 
@@ -31,7 +31,7 @@ class RegistryClient:
         self._registration_headers = {**self._headers, SECRET_HEADER: keys.secret}
 
     async def register(self, registration: Registration) -> None:
-        """Register an instance with its address and whether it is ready. Raises Failure."""
+        """Register an instance, with its address and readiness. Raises Failure."""
         await self._post("/register", registration)
 
     async def send_heartbeat(self, heartbeat: Heartbeat) -> Directory:

@@ -20,10 +20,10 @@ class HeadMetrics:
         self._collections = collections
 
     def collect(self) -> Iterable[Metric]:
-        yield from self._of_servers()
-        yield from self._of_collections()
+        yield from self._server_metrics()
+        yield from self._collection_metrics()
 
-    def _of_servers(self) -> Iterator[Metric]:
+    def _server_metrics(self) -> Iterator[Metric]:
         requested = GaugeMetricFamily("rollyard_instances", "Instances that the config requests", labels=["server"])
         ready = GaugeMetricFamily(
             "rollyard_instances_ready", "Instances that are ready and send heartbeats", labels=["server"]
@@ -36,7 +36,7 @@ class HeadMetrics:
             restarts.add_metric([server], self._registry.restarts.get(server, 0))
         yield from (requested, ready, restarts)
 
-    def _of_collections(self) -> Iterator[Metric]:
+    def _collection_metrics(self) -> Iterator[Metric]:
         def gauge(name: str, help_text: str, *extra: str) -> GaugeMetricFamily:
             return GaugeMetricFamily(f"rollyard_collection_{name}", help_text, labels=[*_COLLECTION, *extra])
 

@@ -1,4 +1,4 @@
-"""The server registry: which instances are registered, where they listen, and whether they are ready. No HTTP."""
+"""The server registry: stores each instance's address and readiness, and builds the directory. Does not use HTTP."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollyard.services.types import Json
 
 Status = Literal["starting", "success", "timeout", "restarting"]
 RATE_S = 10.0
-"""Window for the rate of requests."""
+"""Window of the request rate."""
 
 
 @dataclass(slots=True)
@@ -34,11 +34,11 @@ class _Instance:
     sessions: int = 0
     phase: str = ""
     counts: deque[tuple[float, int]] = field(default_factory=deque)
-    """Time of each heartbeat, and the total requests by then."""
+    """Time of each heartbeat, and the total number of requests at that time."""
 
 
 class ServerRegistry:
-    """The instances of one run. After `expiry_s` without a heartbeat an instance leaves the directory."""
+    """The instances of one run. An instance leaves the directory after `expiry_s` without a heartbeat."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class ServerRegistry:
         self.code: dict[str, ServerCode] = {}
         """Server name -> the code of its first instance; all later ones must have the same."""
         self.sources: dict[str, CodeSources] = {}
-        """Server name -> where the files of that code are, for servers on this host."""
+        """Server name -> locations of the files of that code, for servers on this host."""
         self.changed_files: dict[str, list[str]] = {}
         """Server name -> files of that code that have changed on disk."""
         self.reloading: set[str] = set()
@@ -72,7 +72,7 @@ class ServerRegistry:
         self._members: dict[str, _Instance] = {}
         self._expected: set[str] = set()
         self._elsewhere = frozenset(elsewhere)
-        """Servers that other processes start: any process with the run's secret may register an instance."""
+        """Servers that other processes start. Any process with the run's secret may register an instance of them."""
         self._expiry_s = expiry_s
         self._clock = clock
 
@@ -82,20 +82,20 @@ class ServerRegistry:
         return {name: spec.settings.replicas for name, spec in self._specs.items()}
 
     def expect(self, instance: str) -> None:
-        """Admit registrations of `instance` until it is removed. Call this before its process starts."""
+        """Accept registrations of `instance` until it is removed. Call this before its process starts."""
         self._expected.add(instance)
 
     def register(self, registration: Registration) -> None:
         """Register an instance, or update its address and readiness.
 
-        Raises Failure unknown_server, also for an instance that was removed because its process was replaced.
+        Raises Failure unknown_server for an unknown server, and for an instance that was removed or never expected.
         """
         spec = self._specs.get(registration.name)
         if spec is None:
             detail = f"no server {registration.name!r} in this run{did_you_mean(registration.name, self._specs)}"
             raise Failure(FailureKind.UNKNOWN_SERVER, detail)
         if registration.name in self._elsewhere:
-            self._replace_silent(registration)
+            self._remove_expired(registration)
         elif registration.instance not in self._expected:
             detail = (
                 f"instance {registration.instance!r} is not expected: it was replaced, or this run never launched it"
@@ -148,11 +148,11 @@ class ServerRegistry:
         self._renewing.add(name)
 
     def withhold_while(self, is_unknown: Callable[[str, str], bool]) -> None:
-        """Keep reloaded instances out of the directory while `is_unknown(server, digest of its code)`."""
+        """Keep reloaded instances out of the directory while `is_unknown(server, code digest)` is true."""
         self._is_unknown = is_unknown
 
-    def _replace_silent(self, registration: Registration) -> None:
-        """Remove the server's expired instances: processes started elsewhere do not report their end."""
+    def _remove_expired(self, registration: Registration) -> None:
+        """Remove the server's expired instances, because processes started elsewhere do not report their end."""
         for instance, member in list(self._members.items()):
             if (
                 member.spec.name == registration.name
@@ -176,11 +176,11 @@ class ServerRegistry:
             member.counts.popleft()
 
     def last_seen(self) -> set[tuple[str, float]]:
-        """Return every ready instance with the time of its last heartbeat, which is when it received the directory."""
+        """Return every ready instance with the time of its last heartbeat, which returned the directory to it."""
         return {(name, one.last_seen) for name, one in self._members.items() if self._status(one) == "success"}
 
     def remove(self, instance: str) -> None:
-        """Remove an instance whose process ended. Later registrations and heartbeats of it are rejected."""
+        """Remove an instance whose process ended. Its later registrations and heartbeats are rejected."""
         self._expected.discard(instance)
         self._members.pop(instance, None)
 
@@ -195,7 +195,7 @@ class ServerRegistry:
         return "" if member is None else member.phase
 
     def directory(self) -> Directory:
-        """Build the directory of the run's servers."""
+        """Return the directory of the run's servers."""
         servers: dict[str, list[str]] = {name: [] for name in self._specs}
         quiet: dict[str, list[str]] = {}
         for member in self._members.values():
@@ -232,7 +232,7 @@ class ServerRegistry:
         if member.url is None:
             return "restarting" if self.restarts.get(member.spec.name) else "starting"
         if not member.ready or self._is_withheld(member):
-            return "starting"  # heartbeats only begin after startup, which may include loading a model
+            return "starting"  # heartbeats start only after startup, which may include loading a model
         return "timeout" if self._clock() - member.last_seen > self._expiry_s else "success"
 
     def _is_withheld(self, member: _Instance) -> bool:

@@ -1,4 +1,4 @@
-"""RunSnapshot: the state of a running run at one moment, fetched from its head and its agents."""
+"""RunSnapshot: the state of an active run at one moment, fetched from its head and its agents."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from rollyard.services.run_types import HeadFile, ServerInstance
 from rollyard.services.types import FailureRow, Record
 
 HEAD_DEADLINE_S = 10.0
-EPISODES = 200
-FAILURES = 50
+MAX_EPISODES = 200
+MAX_FAILURES = 50
 _INSTANCES = TypeAdapter(list[ServerInstance])
 _COLLECTIONS = TypeAdapter(list[Collection])
 T = TypeVar("T")
@@ -30,16 +30,16 @@ class RunSnapshot(Record):
     """A run at one moment: `GET /api/live` of the viewer, and `ng_status +episodes=true +json=true`."""
 
     run_id: str = ""
-    """Empty if no run was found; `note` then lists where it was searched for."""
+    """Empty if no run was found. `note` then lists the locations that were searched."""
     head: str = ""
     """URL of the run's head."""
     time: float
-    """When it was fetched, in Unix seconds."""
+    """Time of the snapshot, in Unix seconds."""
     servers: list[ServerInstance] = Field(default_factory=list)
     total: int = 0
     """Number of running episodes."""
     stages: list[StageActivity] = Field(default_factory=list)
-    """Episodes of all agents, counted by stage and server."""
+    """Episodes of all agents, grouped by stage and server."""
     episodes: list[RunningEpisode] = Field(default_factory=list)
     """The oldest first, at most 200."""
     stuck: list[str] = Field(default_factory=list)
@@ -66,7 +66,7 @@ async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
     servers, collections = await asyncio.gather(
         read("/server_instances", _INSTANCES), read("/collections", _COLLECTIONS)
     )
-    activity = await fetch_activity(transport, servers, headers, EPISODES)
+    activity = await fetch_activity(transport, servers, headers, MAX_EPISODES)
     failures = sorted((row for one in collections for row in one.failures), key=lambda row: row.time)
     return RunSnapshot(
         run_id=head.run_id,
@@ -75,24 +75,24 @@ async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
         servers=servers,
         total=activity.total,
         stages=activity.stages(),
-        episodes=activity.oldest(EPISODES),
+        episodes=activity.oldest(MAX_EPISODES),
         stuck=[*_stuck(activity.stages()), *_unresponsive(activity)],
         collections=collections,
-        failures=failures[-FAILURES:],
+        failures=failures[-MAX_FAILURES:],
     )
 
 
 def _stuck(stages: Sequence[StageActivity]) -> list[str]:
-    return [_sentence(stage) for stage in stages if stage.stuck]
+    return [_describe_stuck(stage) for stage in stages if stage.stuck]
 
 
-def _sentence(stage: StageActivity) -> str:
+def _describe_stuck(stage: StageActivity) -> str:
     usual = "and none has finished yet" if stage.median_s is None else f"where {duration(stage.median_s)} is usual"
     slowest = stage.slowest
     episode = slowest.episode if slowest.task is None else f"task {slowest.task}, repeat {slowest.repeat}"
     return (
         f"{stage.stuck} of {stage.episodes} rollouts are stuck waiting for {stage.server} ({stage.stage}), {usual}; "
-        f"the longest: {episode} (turn {slowest.turn}) for {duration(slowest.stage_s)}"
+        f"the longest-waiting one is {episode} (turn {slowest.turn}) for {duration(slowest.stage_s)}"
     )
 
 

@@ -28,10 +28,10 @@ from rollyard.services.types import Json
 
 M = TypeVar("M", bound=BaseModel)
 
-COLLECTIONS = 16
-"""How many collections to keep; the one whose last report is the oldest is dropped first."""
-SILENT_S = 10.0
-"""A collection without a report for this long counts as ended."""
+MAX_COLLECTIONS = 16
+"""Maximum number of collections to keep. The one that reported least recently is dropped first."""
+EXPIRY_S = 10.0
+"""A collection that has not reported for this long counts as ended."""
 
 
 class Head(Server):
@@ -55,7 +55,7 @@ class Head(Server):
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
         self._last_report: dict[str, float] = {}
-        """Output of a collection -> when it last reported, by this process's clock."""
+        """Output of a collection -> time of its last report, on this process's monotonic clock."""
         registry.withhold_while(self._is_unknown)
         self.route("/collection", self._collection)
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
@@ -85,17 +85,17 @@ class Head(Server):
         self._collections.pop(collection.output, None)
         self._collections[collection.output] = collection
         self._last_report[collection.output] = time.monotonic()
-        if len(self._collections) > COLLECTIONS:
+        if len(self._collections) > MAX_COLLECTIONS:
             oldest = next(iter(self._collections))
             del self._collections[oldest], self._last_report[oldest]
         return b"{}"
 
     def _is_unknown(self, server: str, digest: str) -> bool:
-        """True if a running collection would record another code digest in rows of this code."""
+        """True if a running collection does not know this code yet and would record the wrong digest in its rows."""
         now = time.monotonic()
         return any(
             one.status.state == "running"
-            and now - self._last_report[output] < SILENT_S
+            and now - self._last_report[output] < EXPIRY_S
             and one.code.get(server, digest) != digest
             for output, one in self._collections.items()
         )
@@ -105,7 +105,7 @@ class Head(Server):
         return list(reversed(self._collections.values()))
 
     async def _prometheus_targets(self, request: Request) -> list[Json]:
-        """Return every server's address for Prometheus' http_sd_configs; the head's is that of the request."""
+        """Return all servers' addresses for Prometheus' http_sd_configs. The head's is the request's Host header."""
         run = {"run": self.registry.run_id}
         head_address = request.headers.get("host") or "{}:{}".format(*self.address)
         head = {"targets": [head_address], "labels": {"name": "head", "family": "head", **run}}
@@ -124,7 +124,7 @@ class Head(Server):
         return self.registry.directory()
 
     async def _origin(self, request: Request) -> RunOrigin:
-        """Return who started the run and in which folder. Only that user may read it."""
+        """Return who started the run, and in which folder. Only that user may read it."""
         connected, uid = peer_of(request.scope)
         if connected and uid not in (own_uid(), 0) and not self.context.keys.token:
             raise Failure(FailureKind.FORBIDDEN, "only the user who started this run may read its folder")
@@ -139,19 +139,19 @@ class Head(Server):
         return self.registry.instances()
 
     async def _global_config_dict_yaml(self) -> str:
-        """Return the merged config as YAML, with every server's host and port, without secrets."""
+        """Return the merged config as YAML, with every server's host and port and without secrets."""
         tree = self._config.redacted()
         tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
         for instance in self.registry.instances():
             for node in tree[instance.server_name].values() if instance.url else ():
                 if isinstance(node, dict) and instance.name in node:
                     node[instance.name] = {**(node[instance.name] or {}), "host": instance.host, "port": instance.port}
-        return yaml.safe_dump(_literal(tree), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(_escape_references(tree), sort_keys=False, allow_unicode=True)
 
     def _admit(self, call: RawRequest) -> None:
         secret = (call.header(SECRET_HEADER.encode()) or "").encode()
         if not hmac.compare_digest(secret, self.context.keys.secret.encode()):
-            raise Failure(FailureKind.UNAUTHORIZED, "only servers that this run started may register")
+            raise Failure(FailureKind.UNAUTHORIZED, "only servers of this run may register or send heartbeats")
 
 
 def _read(model: type[M], call: RawRequest) -> M:
@@ -161,10 +161,10 @@ def _read(model: type[M], call: RawRequest) -> M:
         raise Failure(FailureKind.BAD_REQUEST, str(error)) from error
 
 
-def _literal(value: Any) -> Any:
+def _escape_references(value: Any) -> Any:
     """Escape each `${` of the resolved tree, so that OmegaConf does not parse it as a reference."""
     if isinstance(value, dict):
-        return {key: _literal(item) for key, item in value.items()}
+        return {key: _escape_references(item) for key, item in value.items()}
     if isinstance(value, list):
-        return [_literal(item) for item in value]
+        return [_escape_references(item) for item in value]
     return value.replace("${", "\\${") if isinstance(value, str) else value

@@ -1,1 +1,1 @@
-"""HTTP clients and the listener: pooled connections, an aiohttp client, proxies; every message size is bounded."""
+"""HTTP clients (connection pool, aiohttp, proxies) and the listener. The size of every message is bounded."""

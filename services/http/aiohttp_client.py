@@ -19,7 +19,7 @@ from rollyard.services.http.loop_lag import LagAwareTimeout, LoopLag
 from rollyard.services.http.response_reader import ReceivedResponse
 
 LINE_BYTES = 16 * 1024
-"""Longest header line."""
+"""Maximum length of a header line."""
 CONNECT_ATTEMPTS = 8
 
 
@@ -99,16 +99,16 @@ class AiohttpClient:
         """Reject responses that aiohttp accepts but the connection pool does not. Raises InvalidResponse."""
         header_bytes = sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
         if header_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"its headers are larger than {self._limits.header_bytes} bytes")
+            raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
         if response.headers.get("Transfer-Encoding", "chunked").lower() != "chunked":
             raise InvalidResponse(
-                f"its transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is supported"
+                f"the transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is supported"
             )
         if response.status == 101:
             raise InvalidResponse("the peer switched to another protocol")
 
     def _get_session(self) -> aiohttp.ClientSession:
-        """The session: unlimited connections (the collector limits concurrency), no cookies, no automatic decoding."""
+        """Return the session. The collector limits concurrency, so connections are unlimited. Cookies are not kept."""
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
@@ -131,7 +131,7 @@ class AiohttpClient:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Limits the connect time, without event-loop lag, and discards pooled connections with unexpected data."""
+    """Limits the connect time (event-loop lag does not count), and discards pooled connections with unexpected data."""
 
     def __init__(self, timeout_s: float, lag: LoopLag, **options: Any) -> None:
         super().__init__(**options)
@@ -153,12 +153,12 @@ class _Connector(aiohttp.TCPConnector):
 
 
 def _has_unexpected_data(protocol: Any) -> bool:
-    """True if the peer sent bytes outside of a response, whether aiohttp has read them or they are in the socket."""
+    """True if the peer sent bytes outside of a response, read by aiohttp already or still in the socket."""
     if protocol is None or protocol.should_close:
         return True
     transport = protocol.transport
     if transport is None or transport.get_extra_info("ssl_object") is not None:
-        return transport is None  # TLS sends its own data between two requests: session tickets
+        return transport is None  # TLS sends data of its own between two requests, such as session tickets
     with contextlib.suppress(OSError, ValueError):
         readable = select.poll()
         readable.register(transport.get_extra_info("socket").fileno(), select.POLLIN)
@@ -167,4 +167,4 @@ def _has_unexpected_data(protocol: Any) -> bool:
 
 
 def _too_large(limit: int) -> InvalidResponse:
-    return InvalidResponse(f"its body is larger than {limit} bytes")
+    return InvalidResponse(f"the response body is larger than {limit} bytes")

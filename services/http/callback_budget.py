@@ -1,7 +1,7 @@
 """CallbackBudget: limits how many callbacks run per iteration of the event loop.
 
 An event loop runs every ready callback before it polls its sockets again. With thousands of rollouts in flight, one
-iteration can take seconds, during which nothing else is read, answered or timed.
+iteration can take seconds, during which no socket is read and no timer fires.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """ServerClient: calls a server of the run by its name. Session: one open episode on one instance.
 
-All deadlines and retries between the run's servers are here. Only a failed connection is retried (on another instance,
-or when the server is back), because a request that the server may have processed is never repeated.
+This module implements all deadlines and retries between the run's servers. It retries only failed connections (on
+another instance, or when the server is back), because a server may already have processed a request that was sent.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pydantic import ValidationError
 from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.http.address_book import AddressBook as AddressBook
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
-from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # its name for the servers
+from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # re-exported for the servers
 from rollyard.services.run_types import Directory, Keys
 from rollyard.services.types import Problem
 
 TO_HEADER = "x-rollyard-to"
-"""Names the addressed server: after a restart another server of the run may listen on its old port."""
+"""Names the addressed server, because another server of the run may listen on its old port after a restart."""
 SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
 SESSION_HEADER = "x-rollyard-session"
-"""The session id chosen by the agent, with which it can close the session if the cookie never arrived."""
+"""The session id that the agent chose. With it the agent can close the session even if the cookie never arrived."""
 OWNER_HEADER = "x-rollyard-owner"
 """The agent's instance. An environment closes the sessions of an instance that leaves the run's directory."""
 PROBLEM_TYPE = "application/problem+json"
@@ -47,13 +47,13 @@ class RetryPolicy:
     """How long a client retries when no instance is available."""
 
     wait_s: float = 60.0
-    """How long to wait for a server without a ready instance: a restart takes seconds."""
+    """How long to wait for a server that has no ready instance. A restart takes seconds."""
     pause_s: float = 0.1
-    """First pause between two directory lookups; doubles up to 1 s."""
+    """First pause between two directory lookups. It doubles up to 1 s."""
 
 
 class ServerClient:
-    """Calls servers by name. Every method raises only `Failure` if there is no response."""
+    """Calls servers by name. If there is no response, every method raises `Failure` and no other exception."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class ServerClient:
         self._next_log: dict[str, float] = {}
 
     async def post(self, server: str, path: str, body: bytes, timeout_s: float) -> HttpResponse:
-        """POST to the instance of `server` with the fewest calls in flight. Raises Failure for any status but 2xx."""
+        """POST to the instance of `server` with the fewest calls in flight. Raises Failure unless the status is 2xx."""
         _, response = await self.reach(server, path, body, timeout_s)
         return raise_for_status(response, server)
 
@@ -89,31 +89,31 @@ class ServerClient:
         headers: Mapping[str, str] | None = None,
         on_send: Callable[[str], None] | None = None,
     ) -> tuple[str, HttpResponse]:
-        """POST to the least busy ready instance. Returns its base URL and the response, which may have any status.
+        """POST to the least busy ready instance. Return its base URL and the response, which may have any status.
 
         `on_send` is called with the base URL before each request.
         """
         addressed = {TO_HEADER: server, **(headers or {})}
 
-        async def once(left_s: float) -> tuple[str, HttpResponse]:
+        async def attempt(left_s: float) -> tuple[str, HttpResponse]:
             url = await self._pick(server, left_s)
             if on_send is not None:
                 on_send(url)
             return url, await self.send(url, path, body, until - self._clock(), addressed)
 
         until = self._clock() + timeout_s
-        return await self._retry_connection(server, until, once)
+        return await self._retry_connection(server, until, attempt)
 
     async def reach_again(
         self, server: str, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str]
     ) -> HttpResponse:
         """POST to the instance that holds the caller's session; the response may have any status.
 
-        A failed connection is retried while the head lists that instance, which may be too busy to accept. Raises
+        Retries a failed connection while the head lists that instance, because it may be too busy to accept. Raises
         Failure session_lost once the instance has left the directory.
         """
 
-        async def once(left_s: float) -> HttpResponse:
+        async def attempt(left_s: float) -> HttpResponse:
             try:
                 return await self.send(url, path, body, left_s, headers)
             except Failure as failure:
@@ -126,12 +126,12 @@ class ServerClient:
                     raise Failure(FailureKind.SESSION_LOST, detail, server=server) from failure
                 raise
 
-        return await self._retry_connection(server, self._clock() + timeout_s, once)
+        return await self._retry_connection(server, self._clock() + timeout_s, attempt)
 
     async def send(
         self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> HttpResponse:
-        """POST to one instance; the response may have any status. Raises Failure wrong_run for a foreign server."""
+        """POST to one instance; the response may have any status. Raises Failure wrong_run if it is not of this run."""
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
         try:
             all_headers = {**self._headers, **headers} if headers else self._headers
@@ -139,22 +139,22 @@ class ServerClient:
         finally:
             self._in_flight[url] -= 1
         if response.headers.get(RUN_HEADER) != self._run_id or response.status == MISDIRECTED:
-            self.book.forget()
+            self.book.mark_stale()
         if response.headers.get(RUN_HEADER) != self._run_id:
             raise Failure(FailureKind.WRONG_RUN, f"the server at {url} does not belong to run {self._run_id}")
         return response
 
-    async def _retry_connection(self, server: str, until: float, once: Callable[[float], Awaitable[T]]) -> T:
-        """Return the result of `once`, retrying failed connections, because nothing was sent over them.
+    async def _retry_connection(self, server: str, until: float, attempt: Callable[[float], Awaitable[T]]) -> T:
+        """Return the result of `attempt`. Failed connections are retried, because nothing was sent over them.
 
         Refused connections are retried for as long as a restart takes. An instance that does not respond may only be
-        busy, so it is retried until the call's own deadline.
+        busy, so it is retried until the deadline of the call.
         """
         restart_until = self._clock() + self._wait_s(await self.book.current(), server, until - self._clock())
         pause = self._retry_policy.pause_s
         while True:
             try:
-                return await once(until - self._clock())
+                return await attempt(until - self._clock())
             except Failure as failure:
                 now = self._clock()
                 timed_out = failure.problem.code == CONNECT_TIMED_OUT
@@ -167,7 +167,7 @@ class ServerClient:
             await self._refresh_directory()
 
     def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
-        """How long to wait for a server without a ready instance: its start timeout, or the time of a restart."""
+        """Return how long to wait for a server without a ready instance: its start timeout or `wait_s`."""
         own_s = directory.start_timeouts_s.get(server, 0.0)
         return min(max(self._retry_policy.wait_s, own_s), left_s)
 
@@ -194,18 +194,18 @@ class ServerClient:
             directory = await self.book.current()
         if len(urls) == 1:
             return urls[0]
-        # Equally busy instances take turns: an environment is idle between two moves, so usually all of them are idle.
+        # Equally busy instances take turns. Environments are idle between steps, so usually all are equally busy.
         self._rotation += 1
         first = self._rotation % len(urls)
         return min(urls[first:] + urls[:first], key=lambda url: self._in_flight.get(url, 0))
 
     async def _refresh_directory(self) -> None:
-        """Refresh the directory. A head that does not respond is not an error, because the caller retries."""
+        """Refresh the directory. Failures are ignored, because the caller retries."""
         with contextlib.suppress(Failure):
             await self.book.refresh()
 
     def _log_waiting(self, server: str, why: str, wait_s: float) -> None:
-        """Log what the client waits for, at most once in `LOG_EVERY_S` per server, however many calls wait."""
+        """Log what the client waits for, at most once per server in `LOG_EVERY_S` seconds, even if many calls wait."""
         now = time.monotonic()
         if now > self._next_log.get(server, 0.0):
             log.warning("%s: %s; retrying for up to %g s", server, why, round(wait_s, 2))
@@ -213,9 +213,9 @@ class ServerClient:
 
 
 class Session:
-    """One episode on one instance of an environment, or of any other server that keeps state by cookie.
+    """One episode on one instance of an environment, or of another server that identifies its state by a cookie.
 
-    Cookies are sent back unchanged, so environments of other stacks work too.
+    Cookies are sent back unchanged, so environments of other stacks work, too.
     """
 
     def __init__(
@@ -251,7 +251,7 @@ class Session:
         return response
 
     async def post(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> bytes:
-        """Like `send`, but raises the reported Failure for any status but 2xx, and returns the body."""
+        """Like `send`, but returns the body, and raises the reported Failure unless the status is 2xx."""
         return raise_for_status(await self.send(path, body, timeout_s, headers), self.server).body
 
     @property
@@ -266,7 +266,7 @@ class Session:
 
     @property
     def may_be_open(self) -> bool:
-        """True once a request may have reached an instance, even if its response was lost. Later calls use it."""
+        """True once a request may have reached an instance, even if the response was lost. Later calls go there."""
         return self._sent_to is not None and not self._refused
 
     def _record_url(self, url: str) -> None:
@@ -281,7 +281,7 @@ class Session:
 
 
 def raise_for_status(response: HttpResponse, server: str) -> HttpResponse:
-    """Return the response if its status is 2xx, else raise the failure that it reports, unchanged."""
+    """Return the response if its status is 2xx, else raise the Failure that it reports, unchanged."""
     if 200 <= response.status < 300:
         return response
     if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):

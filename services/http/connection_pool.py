@@ -1,4 +1,4 @@
-"""ConnectionPool: HTTP/1.1 requests over keep-alive connections, at a fifth of the CPU time of a general client.
+"""ConnectionPool: HTTP/1.1 over keep-alive connections, in a fifth of the CPU time of a general-purpose client.
 
 aiohttp_client.py sends what the pool does not support: TLS, proxies, streams, methods other than GET and POST.
 """
@@ -21,7 +21,7 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.response_reader import ReceivedResponse
 
 REQUEST_HEADER = "x-rollyard-request"
-"""The request's id. The response repeats it, so that a late response is never mistaken for that of the next request."""
+"""The request's id. The response repeats it, so that a late response is never taken for that of the next request."""
 
 
 class InvalidHeader(ValueError):
@@ -30,7 +30,7 @@ class InvalidHeader(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed address."""
+    """A parsed URL."""
 
     host: str
     port: int
@@ -42,7 +42,7 @@ class Target:
 
 @lru_cache(maxsize=4096)
 def target_of(url: str) -> Target | None:
-    """Parse an address. None if the pool does not support it. Raises ValueError if it is not an address."""
+    """Parse a URL. Returns None if the pool does not support it. Raises ValueError if it is invalid."""
     parsed = URL(url)
     if parsed.scheme != "http" or not parsed.raw_host or not parsed.port or parsed.raw_user:
         return None
@@ -73,11 +73,11 @@ class ConnectionPool:
         """Send a request and return its response.
 
         Cancellation closes the connection. A request is never repeated, even if a pooled connection was just closed.
-        `echo`: the request's id, and the response header that identifies a peer which repeats the id.
+        `echo`: the request's id, and a response header that only peers send which repeat the id.
 
         Raises InvalidHeader, ConnectFailed, TimeoutError, and OSError if the connection broke.
         """
-        # Built before connecting, so that an invalid header does not cost a connection.
+        # Built before connecting, so that an invalid header does not use up a connection.
         head = _head(method, target, len(body), headers, echo)
         connection = self._take_idle(target)
         if connection is None:
@@ -110,7 +110,7 @@ class ConnectionPool:
             connection.abort()
 
     def _take_idle(self, target: Target) -> Connection | None:
-        """Take the most recently used idle connection, which is the most likely to be open still."""
+        """Take the most recently used idle connection, which is the most likely to still be open."""
         idle = self._idle.get((target.host, target.port))
         if not idle:
             return None
@@ -135,7 +135,7 @@ def _head(method: str, target: Target, length: int, headers: Mapping[str, str], 
     lines += [f"{name}: {value}" for name, value in headers.items()]
     head = "\r\n".join(lines)
     if head.count("\n") != len(lines) - 1 or head.count("\r") != len(lines) - 1:
-        raise InvalidHeader("a line break within a header")
+        raise InvalidHeader("a header contains a line break")
     try:
         return head.encode("latin-1") + b"\r\n\r\n"
     except UnicodeEncodeError:

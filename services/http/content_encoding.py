@@ -1,4 +1,4 @@
-"""Decoder: decodes compressed bodies up to a size limit. Servers may compress them without an Accept-Encoding."""
+"""Decoder: decodes compressed bodies up to a size limit. Servers may send them even without an Accept-Encoding."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ class InvalidResponse(ConnectionError):
 
 
 class Decoder:
-    """Decodes one encoding incrementally. Raises InvalidResponse if it is truncated, unknown, or exceeds `limit`."""
+    """Decodes one encoding incrementally. Raises InvalidResponse if it is unknown, truncated or larger than `limit`."""
 
     def __init__(self, encoding: str, limit: int) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):
-            raise InvalidResponse(f"its body is encoded as {encoding!r}; expected gzip or deflate")
+            raise InvalidResponse(f"the response body is encoded as {encoding!r}; expected gzip or deflate")
         self._encoding = encoding
         self._limit = limit
         self._left = limit
@@ -35,10 +35,10 @@ class Decoder:
             try:
                 piece = self._decoder.decompress(data, self._left + 1)
             except zlib.error as error:
-                raise InvalidResponse(f"its body is not {self._encoding}: {error}") from None
+                raise InvalidResponse(f"the response body is not {self._encoding}: {error}") from None
             self._left -= len(piece)
             if self._left < 0:
-                raise InvalidResponse(f"its decoded body is larger than {self._limit} bytes")
+                raise InvalidResponse(f"the decoded response body is larger than {self._limit} bytes")
             decoded.append(piece)
             data = self._decoder.unused_data
             if self._decoder.eof:  # a gzip body may have several members
@@ -48,10 +48,10 @@ class Decoder:
     def finish(self) -> None:
         """Check that the body is complete. Raises InvalidResponse."""
         if self._decoder is not None or self._first_byte:
-            raise InvalidResponse(f"its {self._encoding} body is truncated")
+            raise InvalidResponse(f"the {self._encoding} response body is truncated")
 
     def _start(self, data: bytes) -> zlib._Decompress:
-        # Some servers send raw deflate, others add zlib's header, as the standard requires.
+        # The standard requires zlib's header for deflate, but some servers send raw deflate data.
         header = data[0] & 0x0F == 8 and not int.from_bytes(data[:2], "big") % 31
         raw = self._encoding == "deflate" and not header
         return zlib.decompressobj(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS | 32)
@@ -61,5 +61,5 @@ def decoders(values: Iterable[str], limit: int) -> list[Decoder]:
     """Return the decoders for the values of Content-Encoding, in the order in which to apply them."""
     names = [name.strip() for name in ",".join(values).lower().split(",") if name.strip() not in ("", "identity")]
     if len(names) > 2:
-        raise InvalidResponse(f"its body is encoded {len(names)} times; expected at most 2")
+        raise InvalidResponse(f"the response body is encoded {len(names)} times; expected at most 2")
     return [Decoder(name, limit) for name in reversed(names)]

@@ -1,4 +1,4 @@
-"""Limits: how large the parts of an HTTP message may be before it is rejected."""
+"""Limits: maximum sizes of the parts of an HTTP message. Larger messages are rejected."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ MIB = 1024 * 1024
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Size limits of a message."""
-
     header_bytes: int = 64 * 1024
     """Maximum size of all header lines, including those of interim responses and trailers."""
     headers: int = 256
     body_bytes: int = 256 * MIB
     """Maximum size of the body, both encoded and decoded."""
     stream_bytes: int = 1024 * MIB
-    """Maximum size of an uncompressed event stream, which is forwarded and never stored."""
+    """Maximum size of an uncompressed event stream. It is larger, because streams are forwarded and never stored."""
     interim_responses: int = 16
 
 

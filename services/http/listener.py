@@ -1,9 +1,9 @@
 """Listener: uvicorn's HTTP protocol with limits on the size and the duration of headers and bodies.
 
 A request's headers must be complete within `head_s`. After `body_grace_s` its body must arrive at `body_bytes_per_s`,
-and all bodies that a server holds must fit into `bodies_bytes`. A rejected request is answered with a problem, then the
-connection closes. Each response repeats the id of its request. When thousands of POSTs arrive at once, only a few start
-per iteration of the loop; /health and /metrics skip that queue.
+and all bodies that a server holds must fit into `bodies_bytes`. A rejected request gets a problem as its response, then
+the connection closes. Each response repeats the id of its request. When thousands of POSTs arrive at once, only a few
+start per iteration of the loop; GET requests, such as /health and /metrics, skip that queue.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ LINGER_S = 2.0
 """How long to keep a rejected connection open, so that a peer that is still sending can read the problem."""
 CHECK_EVERY_S = 1.0
 ACCEPTS_PER_ITERATION = 64
-"""uvloop's servers accept one connection per iteration: on a busy loop the 4,000th waited for 60 s."""
+"""uvloop's own servers accept one connection per iteration. On a busy loop, the 4,000th connection waited for 60 s."""
 ACCEPT_RETRY_S = 0.5
-"""Pause after a failed accept, mostly because the process has no file descriptor left."""
+"""Pause after a failed accept. The usual cause is that the process has no file descriptor left."""
 
 
 @dataclass(frozen=True)
 class ListenerLimits:
-    """Limits of a server on its callers."""
+    """Limits that a server imposes on its callers."""
 
     limits: Limits = RUN_LIMITS
     head_s: float = 20.0
     body_grace_s: float = 20.0
     body_bytes_per_s: float = 16 * 1024
     bodies_bytes: int = max(1024 * MIB, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
-    """All request bodies until their responses are sent: a quarter of the host's memory, but at least 1 GiB."""
+    """Maximum size of all request bodies that await their responses: a quarter of the host's memory, at least 1 GiB."""
 
 
 class Listener:
@@ -105,11 +105,11 @@ class Listener:
             log.warning("%s lost a connection while accepting it: %s", self.server, error)
 
     def _check_deadlines(self) -> None:
-        """Close connections that take too long. Time in which this process was blocked does not count."""
+        """Close connections that take too long. Time in which the event loop was blocked does not count."""
         now = self.lag.now()
         for connection in list(self.connections):
             connection.check_deadlines(now)
-        self._timers["look"] = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
+        self._timers["deadlines"] = self._loop.call_later(CHECK_EVERY_S, self._check_deadlines)
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -125,7 +125,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._refusal: Failure | None = None
         self._upgrading = False
-        """The parser treats the current request as a protocol switch and has not read its body."""
+        """True if the parser treats the current request as a protocol switch and has not read its body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -153,7 +153,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def _feed(self, data: bytes) -> None:
         """Parse `data`, ignoring offers to switch protocols (RFC 9110, 7.8).
 
-        Some clients offer h2c with every request; what follows the headers is then the body, not a new request.
+        Some clients offer h2c with every request. The bytes after the headers are then the body, not a new request.
         """
         while True:
             try:
@@ -197,7 +197,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Check the complete headers. `_unparsed_bytes` counts them and what was fed of the body."""
+        """Check the complete headers. `_unparsed_bytes` counts them and the part of the body that arrived with them."""
         self._upgrading = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._upgrading:
             return
@@ -224,7 +224,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.cycle.default_headers = [*self.cycle.default_headers, (REQUEST_HEADER.encode(), request_id)]
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Add a header. Trailers are ignored, because the request was admitted by the headers before its body."""
+        """Add a header. Trailers are ignored, because the request was accepted on the basis of its headers."""
         if self._body_since is None:
             super().on_header(name, value)
 

@@ -1,7 +1,7 @@
 """LoopLag: measures how late the event loop runs callbacks, and provides a clock that excludes that time.
 
-A loop that was blocked for six seconds finds a five-second deadline expired and the response unread in a socket. So
-deadlines only count the time in which the loop could have noticed a response.
+A loop that was blocked for six seconds finds a five-second deadline expired and the response unread in a socket.
+Deadlines therefore only count the time in which the loop could have read the response.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 WINDOW_S = 30.0
 """The maximum covers one to two windows, which is longer than the usual interval between two scrapes."""
 SLACK_S = 0.01
-"""Lag that every loop has."""
+"""Lag that every loop has. The clock does not exclude it."""
 
 
 class LoopLag:
-    """Wakes up ten times a second and records how late it is. Each time takes about 20 us: 0.02 % of a CPU core."""
+    """Wakes up ten times a second and records how late it is. A wake-up takes about 20 us (0.02 % of a CPU core)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._lag = prometheus.Histogram(
-            "rollyard_event_loop_lag_seconds", "How late the event loop runs", buckets=BUCKETS, registry=None
+            "rollyard_event_loop_lag_seconds", "Delay of the event loop's callbacks", buckets=BUCKETS, registry=None
         )
         self._max = 0.0
         self._previous_max = 0.0
@@ -61,7 +61,7 @@ class LoopLag:
             self._lost += late_s
 
     def now(self) -> float:
-        """Seconds on a monotonic clock that stops while the loop is blocked."""
+        """Return seconds on a monotonic clock that stops while the loop is blocked."""
         now = self._clock()
         late = now - self._due
         return now - self._lost - (late if late > SLACK_S else 0.0)
@@ -78,7 +78,7 @@ class LoopLag:
 
     def collect(self) -> Iterable[Metric]:
         yield from self._lag.collect()
-        name, help_text = "rollyard_event_loop_lag_worst_seconds", "The longest in the last 30 to 60 seconds"
+        name, help_text = "rollyard_event_loop_lag_worst_seconds", "Longest event-loop lag of the last 30 to 60 seconds"
         yield GaugeMetricFamily(name, help_text, value=self.worst_s)
 
     def _wake(self) -> None:
@@ -98,7 +98,7 @@ class LoopLag:
 
 
 class LagAwareTimeout:
-    """Cancels the enclosed task on expiry and raises TimeoutError. Time of a blocked loop does not count."""
+    """Cancels the enclosed task on expiry and raises TimeoutError. Time in which the loop is blocked does not count."""
 
     def __init__(self, lag: LoopLag, seconds: float) -> None:
         self._lag = lag

@@ -1,8 +1,8 @@
 """Turns a failure into an HTTP response: the problem as JSON, and the headers that control a client's retries.
 
-Everything comes from the problem, so every hop sends the same: `x-should-retry: false`, because OpenAI's clients would
-otherwise multiply retries that this stack has made already, or run an episode twice; and the external endpoint's own
-`x-request-id` and `retry-after`.
+All headers are derived from the problem, so every hop sends the same ones: `x-should-retry: false`, because OpenAI's
+clients would otherwise repeat the retries that Rollyard has already made, or run an episode twice; and the external
+endpoint's own `x-request-id` and `retry-after`.
 """
 
 from __future__ import annotations
@@ -36,5 +36,5 @@ def problem_response(problem: Problem) -> RawResponse:
 
 
 def _header(value: object) -> bytes:
-    """Encode the value if it is valid in a header, else return b"": another stack's problem can contain anything."""
+    """Encode the value if it is valid in a header, else return b"". A foreign problem can contain any value."""
     return value.encode() if isinstance(value, str) and value.isascii() and value.isprintable() else b""

@@ -1,4 +1,4 @@
-"""Proxies: selects the proxy of an address by HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as curl does."""
+"""Proxies: selects the proxy for a URL from HTTP_PROXY, HTTPS_PROXY, ALL_PROXY and NO_PROXY, as curl does."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ class Proxies:
         return cls(by_scheme, tuple(read("no_proxy").lower().replace(",", " ").split()))
 
     def of_address(self, url: URL) -> URL | None:
-        """Return the proxy for `url`, None for a direct connection. Raises ValueError if the proxy is invalid."""
-        named = self.by_scheme.get(url.scheme)
+        """Return the proxy for `url`; None for a direct connection. Raises ValueError if the proxy is invalid."""
+        configured = self.by_scheme.get(url.scheme)
         host = (url.raw_host or "").lower().rstrip(".")
-        if not named or _is_loopback(host) or any(_matches(entry, host, url.port) for entry in self.direct):
+        if not configured or _is_loopback(host) or any(_matches(entry, host, url.port) for entry in self.direct):
             return None
-        proxy = URL(named)
+        proxy = URL(configured)
         if proxy.scheme not in ("http", "https") or not proxy.raw_host:
-            shown = f"{proxy.scheme}://..." if proxy.scheme else named
+            shown = f"{proxy.scheme}://..." if proxy.scheme else configured
             raise ValueError(f"the proxy for {url.scheme} addresses is {shown}; expected http://host:port")
         return proxy
 
@@ -49,7 +49,7 @@ def _is_loopback(host: str) -> bool:
 
 
 def _matches(entry: str, host: str, port: int | None) -> bool:
-    """Match `*`, a domain and its subdomains, an address, or a range of addresses; each with an optional port."""
+    """Match `*`, a domain and its subdomains, an address, or a network (10.0.0.0/8), each with an optional port."""
     if entry == "*":
         return True
     name, colon, port_text = entry.rpartition(":")

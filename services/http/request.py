@@ -1,4 +1,4 @@
-"""RawRequest and RawResponse: one request and one response of a hot route, as bytes."""
+"""RawRequest and RawResponse: a request to a hot route and its response, as bytes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def read_object(body: bytes) -> Json:
 
 @dataclass(slots=True)
 class RawRequest:
-    """One request to a hot route: the raw body, and headers that are looked up on demand."""
+    """A request to a hot route: the raw body, and headers that are looked up on demand."""
 
     path: str
     headers: Iterable[tuple[bytes, bytes]]
@@ -52,7 +52,7 @@ class RawRequest:
 
 @dataclass(slots=True)
 class RawResponse:
-    """A response that is not just status 200 with JSON."""
+    """A response other than JSON with status 200."""
 
     body: bytes = b""
     status: int = 200
@@ -86,7 +86,7 @@ async def read_body(receive: Receive) -> bytes:
 
 
 async def cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any], disconnected: list[bool]) -> None:
-    """Wait until the caller disconnects, append to `disconnected`, and cancel the caller's task."""
+    """Wait until the caller disconnects, append True to `disconnected`, and cancel `task`."""
     while (await receive())["type"] != "http.disconnect":
         pass
     disconnected.append(True)

@@ -21,7 +21,7 @@ class ReceivedResponse:
 
 
 class ResponseReader:
-    """Parses bytes from `feed` and sets `response` once it is complete. Raises only InvalidResponse."""
+    """Parses the bytes given to `feed`, and sets `response` once it is complete. Raises only InvalidResponse."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -48,7 +48,7 @@ class ResponseReader:
                 return
             cause = error.__context__
             raise (
-                cause if isinstance(cause, InvalidResponse) else InvalidResponse(f"its data is not HTTP: {error}")
+                cause if isinstance(cause, InvalidResponse) else InvalidResponse(f"the response is not HTTP: {error}")
             ) from None
         except httptools.HttpParserUpgrade:
             raise InvalidResponse("the peer switched to another protocol") from None
@@ -65,7 +65,7 @@ class ResponseReader:
 
     def on_message_begin(self) -> None:
         if self.response is not None:
-            raise InvalidResponse("a second response to one request")
+            raise InvalidResponse("the peer sent two responses to one request")
         self._clear()
 
     def on_header(self, name: bytes, value: bytes) -> None:
@@ -73,12 +73,12 @@ class ResponseReader:
         self._unparsed_bytes = 0
         self._header_bytes += len(name) + len(value) + 4
         if self._header_bytes > self._limits.header_bytes:
-            raise InvalidResponse(f"its headers are larger than {self._limits.header_bytes} bytes")
+            raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
         if self._in_body:  # trailers do not affect how the response is parsed
             return
         self._headers.append((name.decode("latin-1"), value.decode("latin-1")))
         if len(self._headers) > self._limits.headers:
-            raise InvalidResponse(f"it has more than {self._limits.headers} headers")
+            raise InvalidResponse(f"the response has more than {self._limits.headers} headers")
 
     def on_headers_complete(self) -> None:
         """Determine the body's length from the headers."""
@@ -91,9 +91,9 @@ class ResponseReader:
             elif lowered == "transfer-encoding":
                 encodings.add(value.lower())
         if len(lengths) > 1 or (lengths and encodings):
-            raise InvalidResponse("its headers contradict each other about its length")
+            raise InvalidResponse("the response headers contain contradictory lengths")
         if encodings and encodings != {"chunked"}:
-            raise InvalidResponse(f"its transfer encoding is {sorted(encodings)}; only chunked is supported")
+            raise InvalidResponse(f"the transfer encoding is {sorted(encodings)}; only chunked is supported")
         if lengths and int(next(iter(lengths))) > self._limits.body_bytes:
             raise self._too_large()
         self._until_close = not lengths and not encodings
@@ -115,7 +115,7 @@ class ResponseReader:
             return
         self._interim += 1
         if self._interim > self._limits.interim_responses:
-            raise InvalidResponse(f"it has more than {self._limits.interim_responses} interim responses")
+            raise InvalidResponse(f"the response has more than {self._limits.interim_responses} interim responses")
 
     def _clear(self) -> None:
         self._headers: list[tuple[str, str]] = []
@@ -135,4 +135,4 @@ class ResponseReader:
         self.response = ReceivedResponse(self._parser.get_status_code(), headers, body)
 
     def _too_large(self) -> InvalidResponse:
-        return InvalidResponse(f"its body is larger than {self._limits.body_bytes} bytes")
+        return InvalidResponse(f"the response body is larger than {self._limits.body_bytes} bytes")

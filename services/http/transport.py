@@ -1,6 +1,6 @@
 """Transport: sends requests to a server, over the network or directly to an app in this process.
 
-Failures to connect are distinguished from later ones. A caller may retry the former, but never the latter, because the
+Failures to connect are distinguished from later failures. A caller may retry the former but not the latter, because the
 server may already have processed the request.
 """
 
@@ -35,18 +35,18 @@ RUN_HEADER = "x-rollyard-run"
 CONNECT_TIMEOUT_S = 5.0
 """A loopback or cluster peer that has not accepted by then is down or too busy to accept."""
 CONNECT_TIMED_OUT = "connect_timeout"
-"""The failure's code if the peer did not respond; without a listener it would have refused the connection."""
+"""Failure code if the peer did not respond to the connection attempt. Without a listener, it would have refused it."""
 KEEPALIVE_S = 15.0
-"""Well below the servers' 75 s, so that the peer is never just closing a pooled connection."""
+"""Well below the servers' 75 s, so that a connection is not reused at the moment when the peer closes it."""
 _POOLED_METHODS = ("GET", "POST")
-"""With these methods, plain requests without TLS or a proxy use the connection pool; all others use aiohttp."""
+"""Requests with these methods use the connection pool unless they need TLS or a proxy. All others use aiohttp."""
 _REQUEST_ERRORS = (aiohttp.ClientError, TimeoutError, ValueError, OSError)
-"""Exceptions of a request without a complete response."""
+"""Exceptions that mean that no complete response was received."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A complete response. Headers are case-insensitive, or have lower-case keys if the app is in this process."""
+    """A complete response. Header names are case-insensitive, or lower-case if the app is in this process."""
 
     status: int
     headers: Mapping[str, str]
@@ -79,12 +79,12 @@ class Transport(Protocol):
 
 
 @lru_cache(maxsize=4096)
-def _parsed(url: str) -> URL:
+def _parse_url(url: str) -> URL:
     return URL(url)
 
 
 class HttpTransport:
-    """Sends requests over pooled connections if they suffice, else with aiohttp.
+    """Sends requests over pooled connections where the pool supports them, else with aiohttp.
 
     The defaults are for servers of the run, which never need a proxy. Use `endpoint_transport` for engines and hosted
     APIs.
@@ -102,13 +102,13 @@ class HttpTransport:
     ) -> HttpResponse:
         self._lag.start()
         try:
-            proxy = self._proxies.of_address(_parsed(url)) if self._proxies.by_scheme else None
+            proxy = self._proxies.of_address(_parse_url(url)) if self._proxies.by_scheme else None
             if proxy is None and method in _POOLED_METHODS and (target := target_of(url)) is not None:
                 # Responses of the run's servers carry the run's header, and repeat the request's id.
                 echo = (f"{next(self._numbers):x}", RUN_HEADER) if RUN_HEADER in headers else None
                 response = await self._pool.send(method, target, body, headers, timeout_s, echo)
             else:
-                response = await self._aiohttp_client.send(method, _parsed(url), body, headers, timeout_s, proxy)
+                response = await self._aiohttp_client.send(method, _parse_url(url), body, headers, timeout_s, proxy)
             return HttpResponse(response.status, response.headers, response.body, _cookies(response.headers))
         except _REQUEST_ERRORS as error:
             raise _to_failure(error, url, timeout_s) from error
@@ -118,9 +118,9 @@ class HttpTransport:
     ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
         self._lag.start()
         try:
-            proxy = self._proxies.of_address(_parsed(url))
+            proxy = self._proxies.of_address(_parse_url(url))
             status, response_headers, chunks = await self._aiohttp_client.stream(
-                method, _parsed(url), body, headers, timeout_s, proxy
+                method, _parse_url(url), body, headers, timeout_s, proxy
             )
         except _REQUEST_ERRORS as error:
             raise _to_failure(error, url, timeout_s) from error
@@ -170,15 +170,13 @@ def _to_failure(error: Exception, url: str, timeout_s: float) -> Failure:
         return Failure(FailureKind.BAD_REQUEST, f"a request to {url} cannot be sent: {error}")
     if isinstance(error, aiohttp.InvalidURL):
         return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid address")
-    if isinstance(
-        error, ValueError
-    ):  # yarl's message explains what is wrong with an address, Proxies' what is wrong with a proxy
+    if isinstance(error, ValueError):  # from yarl for an invalid address, or from Proxies for an invalid proxy
         return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid address: {error}")
     return Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({type(error).__name__}: {error})")
 
 
 class LocalTransport:
-    """Calls apps of this process by their base URL without a socket, and passes other requests to `remote`."""
+    """Calls apps in this process by base URL, without a socket. Passes all other requests to `remote`."""
 
     def __init__(self, remote: Transport, lag: LoopLag | None = None) -> None:
         self._apps: dict[str, ASGIApp] = {}

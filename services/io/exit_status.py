@@ -1,4 +1,4 @@
-"""Exit statuses of commands and scripts, and how an exception becomes one."""
+"""Exit statuses of commands and scripts. Converts exceptions to them."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 def exit_status(command: str, work: Callable[[], int], *, debug: bool = False) -> int:
-    """Run `work` and return the exit status of its command; an exception becomes one line on standard error."""
+    """Run `work` and return the exit status. An exception is printed as one line on standard error."""
     with plain_output():
-        return _ended(command, work, debug=debug)
+        return _run(command, work, debug=debug)
 
 
-def _ended(command: str, work: Callable[[], int], *, debug: bool) -> int:
+def _run(command: str, work: Callable[[], int], *, debug: bool) -> int:
     try:
         status = work()
         sys.stdout.flush()
     except OperatorError as error:
         status = _failed(command, error, debug, EXIT_USAGE)
     except BrokenPipeError:
-        print(f"{command}: stopped, because nothing reads its output any more", file=sys.stderr)
+        print(f"{command}: stopped because its output was closed", file=sys.stderr)
         status = EXIT_FAILED
     except (RunError, Failure, OSError) as error:
         status = _failed(command, error, debug, EXIT_FAILED)
@@ -37,12 +37,12 @@ def _ended(command: str, work: Callable[[], int], *, debug: bool) -> int:
         print(f"{command}: interrupted", file=sys.stderr)
         status = EXIT_INTERRUPTED
     if status != EXIT_DONE:
-        _settle_output()
+        _flush_output()
     return status
 
 
-def _settle_output() -> None:
-    """Flush the output; if it is full or closed, discard it, because Python would fail at exit with another status."""
+def _flush_output() -> None:
+    """Flush the output. If it is full or closed, discard it; otherwise Python would exit with another status."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):
@@ -55,12 +55,12 @@ def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
     if isinstance(error, OperatorError):
         print(f"{command}: {error}\nTry '{command} --help'.", file=sys.stderr)
     else:
-        print(f"{command}: {_words_of(error)}", file=sys.stderr)
+        print(f"{command}: {_format_error(error)}", file=sys.stderr)
     return status
 
 
-def _words_of(error: Exception) -> str:
+def _format_error(error: Exception) -> str:
     """Format an error without the system's error number."""
     if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else f"cannot write or read: {error.strerror}"
+        return f"{error.filename}: {error.strerror}" if error.filename else f"read or write failed: {error.strerror}"
     return str(error)

@@ -12,15 +12,15 @@ _CHUNK = 1 << 20
 
 
 def outside_change(fd: int, path: Path, size: int) -> str:
-    """Describe in one line what happened to the open file and where its content is; empty if nothing changed.
+    """Describe in one line what happened to the open file and where its content is. Returns "" if nothing changed.
 
-    The file is unchanged while `path` is the open file and has `size` bytes. If the file has no name left, it is copied
-    next to `path` first, because its content would be lost with the descriptor.
+    The file is unchanged if `path` still refers to it and it has `size` bytes. If the file no longer has a name, it is
+    copied next to `path`, because its content would be lost once the descriptor is closed.
     """
     opened = os.fstat(fd)
     if opened.st_size < size:
         return (
-            f"{path} was cut from {size} to {opened.st_size} bytes by another program while it was being written; the "
+            f"{path} was truncated from {size} to {opened.st_size} bytes by another program during the collection; the "
             "rest is intact except for the last line. Run the same command again to collect what is missing"
         )
     if opened.st_size > size:
@@ -42,10 +42,10 @@ def outside_change(fd: int, path: Path, size: int) -> str:
             "back, then run the same command again"
         )
     if not size:
-        return f"{path} was {event} while it was open; it was empty. Run the same command again"
+        return f"{path} was {event} while it was still empty. Run the same command again"
     for folder in (path.parent, Path.cwd(), Path(tempfile.gettempdir())):
         try:
-            copy = _recovered(fd, folder / f"{path.stem}_recovered{path.suffix}")
+            copy = _copy_content(fd, folder / f"{path.stem}_recovered{path.suffix}")
         except OSError as error:
             reason = error.strerror
             continue
@@ -57,7 +57,7 @@ def outside_change(fd: int, path: Path, size: int) -> str:
 
 
 def current_path(fd: int) -> Path | None:
-    """Return the current path of the open file; None if it has none or it is unknown."""
+    """Return the current path of the open file; None if it was removed or the path is unknown."""
     try:
         new_path = Path(f"/proc/self/fd/{fd}").readlink()
         # An NFS client renames a removed file like this until it is closed.
@@ -68,7 +68,7 @@ def current_path(fd: int) -> Path | None:
     return new_path
 
 
-def _recovered(fd: int, copy: Path) -> Path:
+def _copy_content(fd: int, copy: Path) -> Path:
     copy.parent.mkdir(parents=True, exist_ok=True)
     copy = unused(copy)
     offset = 0

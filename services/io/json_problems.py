@@ -1,11 +1,11 @@
-"""Explains why a line is not JSON, for the author of the file."""
+"""Explains why a line of a file is not JSON."""
 
 from __future__ import annotations
 
 import codecs
 import json
 
-_NOT_LINES = {
+_OTHER_FORMATS = {
     b"PK\x03\x04": "a zip archive",
     b"\x1f\x8b": "compressed data",
     b"\x28\xb5\x2f\xfd": "compressed data",
@@ -22,10 +22,12 @@ def why_unreadable(line: bytes, offset: int, error: ValueError) -> str:
 
 
 def _why_not_json(line: bytes, offset: int, error: ValueError) -> str:
-    """Find the likely cause; usually the file has another format or is truncated."""
+    """Name the likely cause. Usually the file has another format or is truncated."""
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "the file is UTF-16; expected UTF-8 (iconv -f UTF-16 -t UTF-8)"
-    if not offset and (format_name := next((what for head, what in _NOT_LINES.items() if line.startswith(head)), "")):
+    if not offset and (
+        format_name := next((what for head, what in _OTHER_FORMATS.items() if line.startswith(head)), "")
+    ):
         return f"the file contains {format_name}; expected JSON Lines: unpack it"
     if b"\0" in line:
         return "it contains zero bytes; expected UTF-8 text (the file may have holes from a crash, or be UTF-16)"

@@ -1,8 +1,8 @@
 """Reads JSON Lines and replaces files atomically. Lines end at `\\n` only: U+2028 is text.
 
-`on_error` decides what to do with a line that is not a JSON object: `refuse` the file, `skip` the line, `hand_over` the
-error in place of the line, or any other function of a BadLine. `parse` decides what counts as JSON: `lenient`,
-`strict`, or `rollyard.services.io.strict_json.ExactParser`.
+`on_error` handles a line that is not a JSON object: `refuse` rejects the file, `skip` omits the line, `hand_over`
+yields the BadLine in its place; any other function of a BadLine works, too. `parse` decides what counts as JSON:
+`lenient`, `strict`, or `rollyard.services.io.strict_json.ExactParser`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class ParsedLine(NamedTuple):
     """A line that contains a JSON object."""
 
     number: int
-    """Line number from 1, blank lines included. In a part of a file it is relative to the start of that part."""
+    """Line number from 1, counting blank lines. In a part of a file, it is relative to the start of that part."""
     offset: int
     """Byte offset of the line."""
     line: bytes
@@ -51,12 +51,12 @@ class BadLine(NamedTuple):
 
     @property
     def torn(self) -> bool:
-        """True if the file ends within this line, because its writer is not done or was killed."""
+        """True if the file ends within this line, because its writer has not finished or was killed."""
         return not self.line.endswith(b"\n")
 
 
 def lenient(line: bytes) -> Any:
-    """Parse a line of any JSON type, with NaN and escapes of lone surrogates, which orjson rejects.
+    """Parse a line of any JSON type. Accepts NaN and escapes of lone surrogates, which orjson rejects.
 
     Raises ValueError.
     """
@@ -67,7 +67,7 @@ def lenient(line: bytes) -> Any:
 
 
 def strict(line: bytes) -> Any:
-    """Parse a line of any JSON type. Escapes of lone surrogates are valid JSON, NaN is not. Raises ValueError."""
+    """Parse a line of any JSON type. Accepts escapes of lone surrogates, but not NaN. Raises ValueError."""
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -156,7 +156,7 @@ def _not_json(name: str) -> NoReturn:
 
 
 def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:
-    """Replace `path` atomically: a reader sees the old or the new content, never a part.
+    """Replace `path` atomically: readers see either the old or the new content.
 
     `synced`: the file survives a power failure. Raises RunError. An exception of the iterable propagates and leaves the
     old content in place.

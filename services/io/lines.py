@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import BinaryIO
 
-_USUAL_LINE = 4096
+_TYPICAL_LINE_BYTES = 4096
 
 
 class Lines:
@@ -17,7 +17,7 @@ class Lines:
     def __init__(
         self, source: Path | BinaryIO, start: int = 0, stop: int | None = None, *, whole: bool = False
     ) -> None:
-        """`whole`: skip a last line that has no line end."""
+        """`whole`: omit the last line if it has no line end."""
         self.end = 0
         """Byte offset after the last line that was read; 0 before the first."""
         self._source = source
@@ -51,10 +51,10 @@ def with_offsets(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 def line_at(path: str | os.PathLike[str], offset: int) -> bytes:
     """Return the line at a byte offset, including its line end. Raises OSError."""
-    # Three system calls: a file object takes four times as long, and this runs once per row.
+    # Uses system calls directly, because a file object takes four times as long and this runs once per row.
     fd = os.open(path, os.O_RDONLY)
     try:
-        line, size = b"", _USUAL_LINE
+        line, size = b"", _TYPICAL_LINE_BYTES
         while b"\n" not in line and (piece := os.pread(fd, size, offset + len(line))):
             line, size = line + piece, max(size, len(line) + len(piece))
         return line[: line.find(b"\n") + 1] or line

@@ -16,7 +16,7 @@ _LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 
 
 def open_locked(path: Path) -> int:
-    """Open `path`, creating it if needed, and lock it exclusively. Raises RunError, OSError."""
+    """Open `path` (creating it if needed) and lock it exclusively. Raises RunError, OSError."""
     while True:
         fd = os.open(path, _FLAGS, 0o644)
         try:
@@ -84,7 +84,7 @@ def sync_folder(folder: Path) -> None:
 
 def _lock(fd: int, path: Path) -> None:
     if not stat.S_ISREG(os.fstat(fd).st_mode):
-        raise RunError(f"{path} is not a regular file; rollouts need one, because they are read back")
+        raise RunError(f"{path} is not a regular file, which is required because rollouts are read back from it")
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Optional dependencies: checks for packages that only some features need, and names the command to install them."""
+"""Optional dependencies: checks for packages that only some features need, and suggests how to install them."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ EXTRAS = {
 
 
 def is_installed(package: str) -> bool:
-    """True if Python finds the package. False for one that is partially installed or blocked from being imported."""
+    """True if Python finds the package; false if it is partially installed or blocked from being imported."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
@@ -47,7 +47,7 @@ def missing(extra: Extra) -> list[str]:
     return [package for package in extra.packages if not is_installed(package)]
 
 
-def installing(extra: str) -> str:
+def install_command(extra: str) -> str:
     """Return the command that installs an extra. Environments created by uv have no pip."""
     if not is_installed("pip"):
         return f"uv pip install --python {sys.executable} 'rollyard[{extra}]'"
@@ -55,11 +55,11 @@ def installing(extra: str) -> str:
 
 
 def require(package: str, extra: str, feature: str) -> None:
-    """Raise OperatorError with the install command if `package` is missing. Imports nothing."""
+    """Raise OperatorError with the install command if `package` is missing. Does not import it."""
     if not is_installed(package):
         raise OperatorError(
             f"{feature} needs the package {package}, which is not installed. It is in the extra {extra!r}: "
-            f"{installing(extra)}"
+            f"{install_command(extra)}"
         )
 
 

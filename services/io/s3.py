@@ -27,7 +27,7 @@ def read_text(address: str) -> str:
 
 
 def split(address: str) -> tuple[str, str]:
-    """Return bucket and key of `s3://bucket/key`. Raises OperatorError for any other form."""
+    """Return the bucket and key of `s3://bucket/key`. Raises OperatorError for any other form."""
     bucket, _, key = address.removeprefix(SCHEME).partition("/")
     if not address.startswith(SCHEME) or not bucket or not key:
         raise OperatorError(f"{address!r} is not an S3 address; expected s3://bucket/key")

@@ -1,4 +1,4 @@
-"""Runs scripts with flags (`prepare.py`, ...) with the commands' exit statuses and one-line errors."""
+"""Runs scripts such as `prepare.py` with the exit statuses and one-line errors of the commands."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.io.exit_status import EXIT_DONE, exit_status
 
 
 class ScriptParser(argparse.ArgumentParser):
-    """Parser that raises OperatorError instead of exiting the program."""
+    """Argument parser that raises OperatorError instead of exiting the program."""
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse for invalid options."""
@@ -21,21 +21,21 @@ class ScriptParser(argparse.ArgumentParser):
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:
-    """Run a script's `main` and end with a command's exit status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run a script's `main` and exit with a command's status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
     sys.exit(exit_status(Path(sys.argv[0]).name, lambda: main() or EXIT_DONE))
 
 
 def positive(text: str) -> int:
     """Parse an option's value as an integer of 1 or more."""
-    return _whole(text, 1)
+    return _integer(text, 1)
 
 
 def not_negative(text: str) -> int:
     """Parse an option's value as an integer of 0 or more."""
-    return _whole(text, 0)
+    return _integer(text, 0)
 
 
-def _whole(text: str, least: int) -> int:
+def _integer(text: str, least: int) -> int:
     try:
         if (value := int(text)) >= least:
             return value

@@ -1,4 +1,4 @@
-"""Finds files that users name: in their own folder first, in the installed package last."""
+"""Finds files by name: first in the user's own folder, last in the installed package."""
 
 from __future__ import annotations
 

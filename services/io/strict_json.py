@@ -1,6 +1,6 @@
-"""Strict JSON: parses a text without loss, so that its values can be written back, or rejects it.
+"""Strict JSON: rejects a text whose values would change when they are parsed and written back.
 
-Most parsers keep the last of two equal keys and round numbers to doubles, so that a row would differ from its file.
+Most parsers keep only the last of two equal keys and round numbers to doubles, so a row would differ from its file.
 Integers may range from -2**63 to 2**64-1; other numbers may be as precise as a double.
 """
 
@@ -13,18 +13,18 @@ from typing import Any, NoReturn
 
 import orjson
 
-_LEAST, _MOST = -(2**63), 2**64 - 1
-_LONGEST_DOUBLE = 767
+_MIN_INTEGER, _MAX_INTEGER = -(2**63), 2**64 - 1
+_MAX_DOUBLE_DIGITS = 767
 """Maximum number of significant digits of a double's exact value."""
 _SPACES = b" \t\r\n"
 _SHAPES = bytes(
     ord("0") if chr(byte) in "0123456789." else ord("e") if chr(byte) in "eE" else byte if byte == ord("-") else 0
     for byte in range(256)
 )
-"""Maps digits and points to 0, and exponents to e, to find the shapes of numbers."""
+"""Translation table to find long numbers: maps digits and points to 0, and exponents to e."""
 _NUMBERS = bytes(byte if chr(byte) in "0123456789.+-eE" else ord(" ") for byte in range(256))
-_MANY = 16
-"""Number of digits and points; a double represents every number with fewer."""
+_LONG_NUMBER = 16
+"""Length of numbers that a double may not represent exactly: digits and decimal point. It represents shorter ones."""
 
 
 DEEPEST = 230
@@ -57,24 +57,24 @@ class ExactParser:
 
 
 def check_exact(text: bytes, written: bytes) -> None:
-    """Check that parsing lost nothing. `written`: the value that orjson parsed from `text`, as orjson writes it.
+    """Check that parsing `text` lost nothing. `written`: the value that orjson parsed from it, as orjson writes it.
 
     Raises ValueError with the number that lost digits or the duplicate key.
     """
-    # Most texts differ from orjson's output only in white space, so nothing was lost.
+    # Most texts differ from orjson's output only in white space, so they lost nothing.
     if text == written or text.translate(None, _SPACES) == written.translate(None, _SPACES):
         return
-    # Texts that may have lost something are parsed again, slowly. A lost pair removes a colon; strings keep theirs
-    # unless they escape it as \u003a.
+    # Texts that may have lost something are parsed again, slowly. A duplicate key removes a colon. Colons in strings
+    # are kept, unless they are escaped as \u003a.
     shapes = text.translate(_SHAPES)
-    many_digits = b"0" * _MANY in shapes and (b"\\u00" in text or _long_numbers(text) != _long_numbers(written))
+    many_digits = b"0" * _LONG_NUMBER in shapes and (b"\\u00" in text or _long_numbers(text) != _long_numbers(written))
     if many_digits or b"e-000" in shapes or text.count(b":") != written.count(b":") or b"\\u003" in text:
         load_exact(text)
 
 
 def _long_numbers(text: bytes) -> list[bytes]:
-    """Return possible numbers with too many digits for a double, in order; strings are searched, too."""
-    return [piece for piece in text.translate(_NUMBERS).split() if len(piece) >= _MANY]
+    """Return possible numbers with too many digits for a double, in order, including those in strings."""
+    return [piece for piece in text.translate(_NUMBERS).split() if len(piece) >= _LONG_NUMBER]
 
 
 def load_exact(text: bytes) -> Any:
@@ -92,28 +92,30 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(result) < len(pairs):
         keys = [key for key, _ in pairs]
         duplicate = next(key for key in result if keys.count(key) > 1)
-        raise ValueError(f"an object has the key {_short(duplicate)} twice; expected each key once")
+        raise ValueError(f"an object has the key {_shorten(duplicate)} twice; expected each key once")
     return result
 
 
 def _integer(text: str) -> int:
     # Python refuses to parse an integer of more than 4,300 digits.
-    if len(text) > 20 or not _LEAST <= int(text) <= _MOST:
-        raise ValueError(f"the number {_short(text)} does not fit into 64 bits; {_QUOTE}")
+    if len(text) > 20 or not _MIN_INTEGER <= int(text) <= _MAX_INTEGER:
+        raise ValueError(f"the number {_shorten(text)} does not fit into 64 bits; {_QUOTE}")
     return int(text)
 
 
 def _real(text: str) -> float:
-    """Parse a number. Raises ValueError unless its double, written with the text's digits, equals the text."""
+    """Parse a number. Raises ValueError unless its double equals the text when written with the text's digits."""
     value = float(text)
     if repr(value) == text:
         return value
     exact = Decimal(text)
     digits = "".join(map(str, exact.as_tuple().digits)).strip("0")
     if abs(value) == float("inf"):
-        raise ValueError(f"the number {_short(text)} exceeds a double's range; {_QUOTE}")
-    if digits and (len(digits) > _LONGEST_DOUBLE or Decimal(f"{value:.{len(digits) - 1}e}") != exact):
-        raise ValueError(f"the number {_short(text)} has more digits than a double keeps ({value!r}); {_QUOTE}")
+        raise ValueError(f"the number {_shorten(text)} exceeds a double's range; {_QUOTE}")
+    if digits and (len(digits) > _MAX_DOUBLE_DIGITS or Decimal(f"{value:.{len(digits) - 1}e}") != exact):
+        raise ValueError(
+            f"the number {_shorten(text)} has more digits than a double can represent ({value!r}); {_QUOTE}"
+        )
     return value
 
 
@@ -121,7 +123,7 @@ def _constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not JSON")
 
 
-def _short(text: str) -> str:
+def _shorten(text: str) -> str:
     return repr(text if len(text) <= 40 else f"{text[:30]}... ({len(text):,} characters)")
 
 

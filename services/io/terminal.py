@@ -1,4 +1,4 @@
-"""Escapes control characters in output: text of endpoints, rows and other users' files must not control a terminal.
+"""Escapes control characters, so that text from endpoints, rows and other users' files cannot control a terminal.
 
 `plain_output` makes `print`, logging and tracebacks safe by wrapping both streams. Tables, bars and colours go through
 `services/cli/console.py`, which escapes the text but keeps its own styles.
@@ -22,8 +22,8 @@ _CONTROL = re.compile(
 
 
 def plain(text: str) -> str:
-    """Escape characters that control a terminal as JSON does: `\\u001b`. JSON keeps its meaning."""
-    return _CONTROL.sub(_escaped, text)
+    """Escape characters that control a terminal, as JSON does: `\\u001b`. Escaped JSON text keeps its meaning."""
+    return _CONTROL.sub(_escape, text)
 
 
 def plain_line(text: str) -> str:
@@ -44,7 +44,7 @@ def plain_output() -> Iterator[None]:
 
 
 def _open_closed_streams() -> None:
-    """Open missing standard streams: after `>&-` the next file that is opened would get the stream's number."""
+    """Open missing standard streams: after `>&-`, the next opened file would get the stream's descriptor."""
     if sys.stdout is not None and sys.stderr is not None:
         return
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
@@ -80,7 +80,7 @@ class _PlainStream:
         return False
 
 
-def _escaped(found: re.Match[str]) -> str:
+def _escape(found: re.Match[str]) -> str:
     code = ord(found[0])
     if code <= 0xFFFF:
         return f"\\u{code:04x}"

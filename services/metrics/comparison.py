@@ -9,7 +9,7 @@ import numpy as np
 from rollyard.services.io.json_differences import differences
 from rollyard.services.metrics.confidence_intervals import share_bounds, unchanged_bound
 from rollyard.services.metrics.estimators import estimate, mean, sign_test
-from rollyard.services.metrics.loader.columns import Floats, Ints, word
+from rollyard.services.metrics.loader.columns import Floats, Ints, displayable
 from rollyard.services.metrics.profile import Run
 from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.metrics.task_pairing import BY_CONTENT, BY_PROMPT, Pairing, Side, pair
@@ -76,7 +76,7 @@ def difference(baseline: Run, other: Run) -> Difference:
     """Return `other` minus `baseline` over the tasks measured in both; each task has the same weight."""
     pairing = pair(baseline, other)
     if pairing.sides is None or pairing.why_not:
-        return _nothing(baseline, other, pairing)
+        return _no_difference(baseline, other, pairing)
     (before, after), here, there = pairing.sides, pairing.here, pairing.there
     rewards = after.mean[there] - before.mean[here]
     rates = _rates(before, after, here, there)
@@ -84,7 +84,7 @@ def difference(baseline: Run, other: Run) -> Difference:
     task = before.task[here]
     better, worse = int((change > 0).sum()), int((change < 0).sum())
     equal_counts = before.measured[here] == after.measured[there]
-    apart = any(run.profile.rewards and run.profile.rewards.why_no_mean for run in (baseline, other))
+    different_scales = any(run.profile.rewards and run.profile.rewards.why_no_mean for run in (baseline, other))
     tasks = task, after.task[there]
     return Difference(
         name=other.profile.name,
@@ -93,7 +93,7 @@ def difference(baseline: Run, other: Run) -> Difference:
         tasks=len(task),
         only_baseline=len(before.key) - len(task),
         only_here=len(after.key) - len(task),
-        reward=None if apart else paired(rewards),
+        reward=None if different_scales else paired(rewards),
         solve_rate=None if rates is None else paired(rates[0], is_share=True),
         outcome="mean reward" if rates is None else "solve rate",
         better=better,
@@ -133,14 +133,14 @@ def changed_settings(before: Json, after: Json) -> list[str]:
     lines = []
     for name, old, new in differences(before, after):
         short = 12 if name.endswith("sha256") else None
-        lines.append(f"{word(name)}: {_display(old)[:short]} -> {_display(new)[:short]}")
+        lines.append(f"{displayable(name)}: {_display(old)[:short]} -> {_display(new)[:short]}")
     return lines
 
 
 def _display(value: object) -> str:
     if isinstance(value, dict):
-        return word(f"set ({value['implementation']})") if "implementation" in value else "set"
-    return "not set" if value is None else word(str(value))
+        return displayable(f"set ({value['implementation']})") if "implementation" in value else "set"
+    return "not set" if value is None else displayable(str(value))
 
 
 def _rates(before: Side, after: Side, here: Ints, there: Ints) -> tuple[Floats, Floats, Floats] | None:
@@ -159,20 +159,20 @@ def _changes(tasks: tuple[Ints, Ints], before: Floats, after: Floats, chosen: In
 
 def _datasets(baseline: Run, task: Ints, rewards: Floats, rates: Floats | None) -> list[DatasetDifference]:
     """Return the differences by the baseline's dataset names; empty unless it has several."""
-    grouped, words = baseline.by_task, baseline.columns.dataset
+    grouped, names = baseline.by_task, baseline.columns.dataset
     if grouped is None or not baseline.profile.by_dataset:
         return []
-    codes = words.codes[grouped.starts[np.searchsorted(grouped.task, task)]]
-    pairing = [
+    codes = names.codes[grouped.starts[np.searchsorted(grouped.task, task)]]
+    found = [
         DatasetDifference(
-            name="" if code < 0 else words.names[code],
+            name="" if code < 0 else names.names[code],
             tasks=int((codes == code).sum()),
             reward=paired(rewards[codes == code]),
             solve_rate=None if rates is None else paired(rates[codes == code], is_share=True),
         )
         for code in np.unique(codes).tolist()
     ]
-    return sorted(pairing, key=lambda one: one.name)
+    return sorted(found, key=lambda one: one.name)
 
 
 def _notes(baseline: Run, other: Run, pairing: Pairing, *, equal_counts: int) -> list[str]:
@@ -185,10 +185,10 @@ def _notes(baseline: Run, other: Run, pairing: Pairing, *, equal_counts: int) ->
             f"{baseline.profile.name}, {second:,} in {other.profile.name}); only these are compared."
         )
     if equal_counts < len(pairing.here):
-        left = f"it covers the other {equal_counts:,} tasks" if equal_counts else "no task qualifies"
+        coverage = f"it covers the other {equal_counts:,} tasks" if equal_counts else "no task qualifies"
         notes.append(
             f"{len(pairing.here) - equal_counts:,} of {len(pairing.here):,} tasks have more rollouts in one run than "
-            f"in the other. The sign test requires equal numbers, so {left}."
+            f"in the other. The sign test requires equal numbers, so {coverage}."
         )
     rules = [run.profile.solved.rule if run.profile.solved else "" for run in (baseline, other)]
     if rules[0] != rules[1]:
@@ -196,7 +196,7 @@ def _notes(baseline: Run, other: Run, pairing: Pairing, *, equal_counts: int) ->
     return notes
 
 
-def _nothing(baseline: Run, other: Run, pairing: Pairing) -> Difference:
+def _no_difference(baseline: Run, other: Run, pairing: Pairing) -> Difference:
     return Difference(
         name=other.profile.name,
         baseline=baseline.profile.name,

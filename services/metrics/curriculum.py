@@ -1,4 +1,4 @@
-"""Curriculum: orders tasks by difficulty, as measured by a policy's rollouts."""
+"""Orders tasks by difficulty, as measured by a policy's rollouts."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ def ids_of(rollouts: Path) -> dict[int, str]:
             index = line.value.get("_ng_task_index")
             if type(index) is not int or index in found:
                 continue
-            with suppress(ValueError):  # an id that an order file cannot hold is treated as absent
-                if (row_own_id := id_of_row(line.value)) is not None:
-                    found[index] = row_own_id
+            with suppress(ValueError):  # an id that does not fit in an order file is treated as absent
+                if (own_id := id_of_row(line.value)) is not None:
+                    found[index] = own_id
     except OSError as error:
         raise OperatorError(f"{rollouts} cannot be read: {error.strerror}") from error
     return found

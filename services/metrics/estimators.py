@@ -43,7 +43,7 @@ def estimate(center: float, variance: float, clusters: int, *, is_share: bool = 
 def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> Estimate:
     """Return the mean of `values` with the standard error clustered by task, because repeats are not independent.
 
-    `starts` holds the index of each task's first value; the values of a task are adjacent. The variance is that of
+    `starts` contains the index of each task's first value; the values of a task are adjacent. The variance is that of
     Miller 2024 (arXiv:2411.00640, section 2.2) with the factor T / (T - 1) for T tasks, as for any sample variance. It
     is the variance of a ratio of sums, so tasks may have unequal numbers of repeats (Cameron & Miller 2015, J. Human
     Resources 50(2)).

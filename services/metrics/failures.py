@@ -23,14 +23,14 @@ def failures(columns: Columns, attempts: Attempts) -> Failures:
     measured = _among(task[last], repeat[last], columns.task, columns.repeat)
     lost = Counter(kind[index] for index in last[~measured].tolist())
     servers: dict[str, Counter[str]] = {}
-    for name, where in zip(kind, server, strict=True):
-        servers.setdefault(name, Counter())[where] += 1
+    for name, server_name in zip(kind, server, strict=True):
+        servers.setdefault(name, Counter())[server_name] += 1
     kinds = [
         FailureKindCount(
             kind=name,
             attempts=found.total(),
             lost=lost[name],
-            servers=[where for where, _ in found.most_common() if where],
+            servers=[server_name for server_name, _ in found.most_common() if server_name],
         )
         for name, found in sorted(servers.items(), key=lambda item: (-item[1].total(), item[0]))
     ]

@@ -125,12 +125,12 @@ def pass_at(measured: Ints, solved: Ints, coverage: Coverage | None = None) -> l
 
 
 def _zero_variance(grouped: PerTask) -> ZeroVariance:
-    several = grouped.measured > 1
-    flat = several & (grouped.min == grouped.max)
+    repeated = grouped.measured > 1
+    flat = repeated & (grouped.min == grouped.max)
     solved = grouped.solved
     return ZeroVariance(
         tasks=int(flat.sum()),
-        of=int(several.sum()),
+        of=int(repeated.sum()),
         all_solved=None if solved is None else int((flat & (solved == grouped.measured)).sum()),
         none_solved=None if solved is None else int((flat & (solved == 0)).sum()),
     )

@@ -43,7 +43,7 @@ _BARS = 40
 
 @dataclass(frozen=True)
 class Run:
-    """A rollout file that was read, with the data needed to compare it."""
+    """The metrics of a rollout file, with the data needed to compare it."""
 
     columns: Columns
     solved: NDArray[np.bool_] | None
@@ -68,7 +68,7 @@ def run_of(
     Rewards of at least `pass_threshold` count as solved. `indexed` states whether rows have a task index.
     """
     rule, solved = which_solved(columns, pass_threshold)
-    sets = by_dataset(columns, pass_threshold, indexed=indexed)
+    datasets = by_dataset(columns, pass_threshold, indexed=indexed)
     by_task = PerTask.of(columns, solved) if len(columns) else None
     covered = coverage(columns, plan, by_task if indexed else None)
     found = Profile(
@@ -76,7 +76,7 @@ def run_of(
         path=path,
         models=_names(columns.model),
         agents=_names(columns.agent),
-        notes=[*notes, *plan.notes, *_odd(covered), *silent(columns, pass_threshold)],
+        notes=[*notes, *plan.notes, *_excess(covered), *silent(columns, pass_threshold)],
         coverage=covered,
         solved=None if solved is None or by_task is None else _solved(rule, solved, by_task, covered),
         rewards=None if by_task is None else _rewards(columns, by_task, covered),
@@ -85,7 +85,7 @@ def run_of(
         tasks=None if by_task is None or not indexed else per_task.tasks(by_task, covered),
         ends=_by(columns.end, columns, solved),
         by_agent=_by(columns.agent, columns, solved) if len(columns.agent.names) > 1 else [],
-        by_dataset=sets,
+        by_dataset=datasets,
         by_code=_by(columns.code, columns, solved) if len(columns.code.names) > 1 else [],
         tokens=_tokens(columns, solved),
         stages=stages(columns),
@@ -117,9 +117,11 @@ def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Covera
     )
 
 
-def _odd(covered: Coverage) -> list[str]:
+def _excess(covered: Coverage) -> list[str]:
     if covered.expected is not None and covered.measured > covered.expected:
-        return [f"{covered.expected_from} requests {covered.expected} rollouts, but the file holds {covered.measured}."]
+        return [
+            f"{covered.expected_from} requests {covered.expected} rollouts, but the file contains {covered.measured}."
+        ]
     return []
 
 
@@ -165,7 +167,9 @@ def _rewards(columns: Columns, by_task: PerTask, covered: Coverage) -> Rewards:
 
 
 def distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Return the values in ascending order with their counts. Rewards are sums, so equality is to nine decimals."""
+    """Return the values in ascending order with their counts. Values are equal if they agree to nine decimals, because
+    rewards are sums.
+    """
     with np.errstate(over="ignore"):
         rounded = np.round(values, 9)
     found, counts = np.unique(np.where(np.isfinite(rounded), rounded, values) + 0.0, return_counts=True)

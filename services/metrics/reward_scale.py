@@ -33,12 +33,12 @@ def why_not_comparable(scales: Mapping[str, Scale]) -> str:
     or if all rewards are in 0..1 and 1 means success.
     """
     agents = {agent for scale in scales.values() for agent in scale.agents}
-    odd = [name for name, scale in sorted(scales.items()) if not scale.is_unit]
+    other = [name for name, scale in sorted(scales.items()) if not scale.is_unit]
     one_agent = len(agents) == 1 and "" not in agents
-    if len(scales) < 2 or one_agent or not odd:
+    if len(scales) < 2 or one_agent or not other:
         return ""
-    scale = scales[odd[0]]
-    reason = f"in {odd[0]} they range from {scale.low:.4g} to {scale.high:.4g}"
+    scale = scales[other[0]]
+    reason = f"in {other[0]} they range from {scale.low:.4g} to {scale.high:.4g}"
     if scale.low >= 0 and scale.high <= 1:
-        reason = f"in {odd[0]} a reward of 1 does not mean success"
+        reason = f"in {other[0]} a reward of 1 does not mean success"
     return f"the datasets have different reward scales ({reason})"

@@ -14,7 +14,7 @@ from rollyard.services.config.server_code.code_history import notes_of
 from rollyard.services.datasets.data_files import DataFile, lines_of
 from rollyard.services.io.json_values import text_of, whole_number
 from rollyard.services.io.jsonl import ParsedLine, hand_over, iter_jsonl
-from rollyard.services.metrics.loader.columns import Ints, word
+from rollyard.services.metrics.loader.columns import Ints, displayable
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import Json
 
@@ -80,7 +80,7 @@ def count_lines(file: DataFile) -> int:
 
 
 def _mapping(path: Path, notes: list[str]) -> Json:
-    """Read a JSON object. Return {} if the file is missing, and add a note if it exists but holds no JSON object."""
+    """Read a JSON object. Return {} if the file is missing, and add a note if it is not valid JSON."""
     try:
         value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
@@ -98,7 +98,7 @@ def _integer(mapping: Json | None, key: str) -> int | None:
 def _attempts(path: Path, notes: list[str]) -> Attempts:
     """Read the failed attempts. Invalid lines only add a note, because failures must not hide measured rollouts."""
     task, repeat, kind, server, bad = array("q"), array("q"), list[str](), list[str](), 0
-    shared: dict[str, str] = {}
+    interned: dict[str, str] = {}
     try:
         for found in iter_jsonl(path, hand_over):
             row = found.value if isinstance(found, ParsedLine) else {}
@@ -110,7 +110,7 @@ def _attempts(path: Path, notes: list[str]) -> Attempts:
             repeat.append(number)
             for texts, name in ((kind, "failure_kind"), (server, "server")):
                 text = text_of(row.get(name)) or "unknown"
-                texts.append(shared.get(text) or shared.setdefault(text, word(text)))
+                texts.append(interned.get(text) or interned.setdefault(text, displayable(text)))
     except FileNotFoundError:
         pass
     except OSError as error:

@@ -30,7 +30,7 @@ class RunMeans:
 
 
 class RunScores:
-    """Adds up measured rollouts one by one. Keeps a few numbers per task in memory."""
+    """Accumulates the scores of measured rollouts. Keeps a few numbers per task in memory."""
 
     def __init__(self) -> None:
         self.rollouts = 0
@@ -67,22 +67,22 @@ class RunScores:
     def means(self, *, exact: bool = True) -> RunMeans:
         """Return the means. With `exact` false they may be slightly stale, because many tasks take milliseconds."""
         if self.rollouts - self._means_of >= (1 if exact else max(1, self.tasks // _SHARE_NEW)):
-            self._means, self._means_of = self._computed(), self.rollouts
+            self._means, self._means_of = self._compute(), self.rollouts
         return self._means
 
-    def _computed(self) -> RunMeans:
+    def _compute(self) -> RunMeans:
         scales = {
             name or NO_NAME: Scale(part.low, part.high, part.unlike_success, frozenset(part.agents))
             for name, part in self.parts.items()
         }
         why = why_not_comparable(scales)
         own = {name: (mean_reward([part]), success_rate([part])) for name, part in sorted(self.parts.items()) if name}
-        several = len(self.parts) > 1
+        has_datasets = len(self.parts) > 1
         return RunMeans(
             reward=None if why else mean_reward(self.parts.values()),
             success=success_rate(self.parts.values()),
             why_no_reward=why,
-            datasets={name: (mean, rate) for name, (mean, rate) in own.items() if mean} if several else {},
+            datasets={name: (mean, rate) for name, (mean, rate) in own.items() if mean} if has_datasets else {},
         )
 
 

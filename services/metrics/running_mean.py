@@ -1,4 +1,4 @@
-"""Running means of rewards and successes with their standard errors, from a few numbers per task in memory."""
+"""Computes running means of rewards and successes with standard errors. Keeps a few numbers per task in memory."""
 
 from __future__ import annotations
 
@@ -86,8 +86,10 @@ def mean_reward(parts: Iterable[Scores]) -> ClusteredMean | None:
     if not nonempty:
         return None
     size = max(max(abs(part.low), abs(part.high)) for part in nonempty)
-    flat = min(part.low for part in nonempty) == max(part.high for part in nonempty)
-    return _clustered([(part.reward_sums, part.counts) for part in nonempty], size, nonempty[0].low if flat else None)
+    constant = min(part.low for part in nonempty) == max(part.high for part in nonempty)
+    return _clustered(
+        [(part.reward_sums, part.counts) for part in nonempty], size, nonempty[0].low if constant else None
+    )
 
 
 def success_rate(parts: Iterable[Scores]) -> ClusteredMean | None:
@@ -96,16 +98,16 @@ def success_rate(parts: Iterable[Scores]) -> ClusteredMean | None:
     if not nonempty or not all(part.reported for part in nonempty):
         return None
     solved, rollouts = sum(part.solved for part in nonempty), sum(part.rollouts for part in nonempty)
-    flat = solved / rollouts if solved in (0, rollouts) else None
-    return _clustered([(part.solved_counts, part.counts) for part in nonempty], 1.0, flat)
+    constant = solved / rollouts if solved in (0, rollouts) else None
+    return _clustered([(part.solved_counts, part.counts) for part in nonempty], 1.0, constant)
 
 
 def _clustered(
-    parts: Sequence[tuple[Sequence[float], Sequence[int]]], size: float, flat: float | None
+    parts: Sequence[tuple[Sequence[float], Sequence[int]]], size: float, constant: float | None
 ) -> ClusteredMean:
     """Return the mean of rollouts whose sums and counts by task are `parts`.
 
-    `size` is the largest absolute value; `flat` is the common value if all are equal, else None.
+    `size` is the largest absolute value; `constant` is the common value if all are equal, else None.
 
     With S and m the sum and the number of a task's rollouts and T tasks, the mean is the ratio R = sum S / sum m, and
     its variance T / (T - 1) * sum (S - m R)^2 / (sum m)^2. That is the cluster-robust variance of a mean (Miller 2024,
@@ -113,13 +115,15 @@ def _clustered(
     unequal numbers of repeats, which are normal while a collection runs.
     """
     tasks, rollouts = sum(len(counts) for _, counts in parts), sum(sum(counts) for _, counts in parts)
-    if flat is not None:
-        return ClusteredMean(flat, None, rollouts, tasks)
+    if constant is not None:
+        return ClusteredMean(constant, None, rollouts, tasks)
     mean = math.fsum(math.fsum(sums) for sums, _ in parts) / rollouts
     if tasks < 2:
         return ClusteredMean(mean, None, rollouts, tasks)
-    off = sum((own - count * mean) ** 2 for sums, counts in parts for own, count in zip(sums, counts, strict=True))
-    error = math.sqrt(off * tasks / (tasks - 1)) / rollouts
+    deviation = sum(
+        (own - count * mean) ** 2 for sums, counts in parts for own, count in zip(sums, counts, strict=True)
+    )
+    error = math.sqrt(deviation * tasks / (tasks - 1)) / rollouts
     # Differences due to rounding alone do not count.
     noise = 8 * sys.float_info.epsilon * size * max(1.0, rollouts / tasks)
     return ClusteredMean(mean, error if error > noise / math.sqrt(tasks) else None, rollouts, tasks)

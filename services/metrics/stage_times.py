@@ -11,7 +11,7 @@ from rollyard.services.metrics.profile_records import Stage
 
 TOTAL = "total"
 REST = "(rest)"
-"""Time that an episode spent in no stage, such as queueing and the agent's own work."""
+"""Time that an episode spent outside all stages, such as queueing and the agent's own work."""
 
 
 def stages(columns: Columns) -> list[Stage]:

@@ -1,4 +1,4 @@
-"""Pairs the tasks of two runs that are the same task."""
+"""Pairs each task of one run with the same task of another run."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def pair(baseline: Run, other: Run) -> Pairing:
     inputs = [(run.profile.identity or {}).get("input_sha256") for run in (baseline, other)]
     if inputs[0] is not None and inputs[0] == inputs[1]:
         return _matched(SAME_INPUT, _side(before, before.task), _side(after, after.task))
-    keys = [_alike(run.columns.content, by) for run, by in ((baseline, before), (other, after))]
+    keys = [_per_task_value(run.columns.content, by) for run, by in ((baseline, before), (other, after))]
     if keys[0] is not None and keys[1] is not None:
         return _matched(BY_CONTENT, _side(before, keys[0]), _side(after, keys[1]))
     prompts = [_distinct(run.columns, by) for run, by in ((baseline, before), (other, after))]
@@ -77,7 +77,7 @@ def _matched(by: str, first: Side, second: Side) -> Pairing:
     return Pairing(by, why, (first, second), here, there)
 
 
-def _alike(values: Ints, grouped: PerTask) -> Ints | None:
+def _per_task_value(values: Ints, grouped: PerTask) -> Ints | None:
     """Return the value of each task; None if a rollout has no value or the rollouts of a task differ."""
     own = values[grouped.starts]
     same = (values == np.repeat(own, grouped.measured)).all() and (own != 0).all()
@@ -85,7 +85,7 @@ def _alike(values: Ints, grouped: PerTask) -> Ints | None:
 
 
 def _distinct(columns: Columns, grouped: PerTask) -> Ints | None:
-    own = _alike(columns.prompt, grouped)
+    own = _per_task_value(columns.prompt, grouped)
     return own if own is not None and len(np.unique(own)) == len(own) else None
 
 

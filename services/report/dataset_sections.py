@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollyard.services.charts.labels import several
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.metrics.profile_records import DatasetFigures, PassAtK, Profile
 from rollyard.services.report.formatting import NOTHING, interval, percent, reward
 from rollyard.services.report.section import Section, Table
@@ -59,12 +59,12 @@ def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
 
 
 def over_tasks(at: PassAtK) -> str:
-    """`over 12 tasks`, `over 3 of 12 tasks`."""
-    return f"over {several(at.tasks, 'task')}" if at.tasks == at.tasks_measured else f"over {over(at)} tasks"
+    """Return `over 12 tasks`, or `over 3 of 12 tasks`."""
+    return f"over {pluralize(at.tasks, 'task')}" if at.tasks == at.tasks_measured else f"over {over(at)} tasks"
 
 
 def over(at: PassAtK) -> str:
-    """`12`, or `3 of 12` if the others have fewer than k rollouts."""
+    """Return `12`, or `3 of 12` if the others have fewer than k rollouts."""
     return f"{at.tasks:,}" if at.tasks == at.tasks_measured else f"{at.tasks:,} of {at.tasks_measured:,}"
 
 
@@ -72,11 +72,11 @@ def shown(one: DatasetFigures) -> str:
     return one.name or "(no dataset)"
 
 
-def whole(found: Sequence[PassAtK]) -> PassAtK | None:
+def at_common_k(found: Sequence[PassAtK]) -> PassAtK | None:
     """Return the entry with the largest k that every measured task has."""
     return next((at for at in reversed(found) if at.tasks == at.tasks_measured), None)
 
 
 def _at_common_k(one: DatasetFigures) -> str:
-    at = whole(one.pass_at)
+    at = at_common_k(one.pass_at)
     return NOTHING if at is None or at.k < 2 else f"pass@{at.k} {percent(at.any.mean)}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.charts.labels import several
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.metrics.profile_records import Coverage, Estimate
 
 NOTHING = "–"
@@ -14,39 +14,39 @@ _NOISE = 1e-12
 
 
 def count(value: float | None) -> str:
-    """`3,200`."""
+    """Format a number without decimals: `3,200`."""
     return NOTHING if value is None else f"{value:,.0f}"
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """`13.47%`."""
+    """Format a share in percent: `13.47%`."""
     return NOTHING if share is None else f"{share:.{digits}%}"
 
 
 def points(share: float | None) -> str:
-    """A difference of two shares, `+3.1 points`."""
+    """Format a difference of two shares in percentage points, without the unit: `+3.10`."""
     return NOTHING if share is None else f"{round(100 * share, 2) + 0.0:+.2f}"
 
 
 def reward(value: float | None) -> str:
-    """`0.9305`: four digits, as in NeMo Gym's report; `5e+59` and `2.5e-06` for very large and small values."""
+    """Format with four decimals, as NeMo Gym's report does: `0.9305`. Very large or small: `5e+59`, `2.5e-06`."""
     return NOTHING if value is None else _four_digits(value, "")
 
 
 def signed(value: float | None) -> str:
-    """`+0.0312`: a difference of two rewards."""
+    """Format a difference of two rewards: `+0.0312`."""
     return NOTHING if value is None else _four_digits(value, "+")
 
 
 def number(value: float | None) -> str:
-    """Three significant digits, with all integer digits: `1,342`, `4.67`, `0.00412`."""
+    """Format with three significant digits and all integer digits: `1,342`, `4.67`, `0.00412`."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value if abs(value) > _NOISE else 0.0:.3g}"
 
 
 def seconds(value: float | None) -> str:
-    """`4.1 ms`, `3.24 s`, `12 min`, `4.2 h`."""
+    """Format a duration: `4.1 ms`, `3.24 s`, `12 min`, `4.2 h`."""
     if value is None:
         return NOTHING
     if value < 1:
@@ -56,15 +56,15 @@ def seconds(value: float | None) -> str:
     return f"{value / 60:.0f} min" if value < 36_000 else f"{value / 3600:,.1f} h"
 
 
-def share(part: int | None, whole: int) -> str:
-    """`34 (17.0%)`."""
+def share(part: int | None, total: int) -> str:
+    """Format a count with its share of `total`: `34 (17.0%)`."""
     if part is None:
         return NOTHING
-    return f"{part:,} ({part / whole:.1%})" if whole else f"{part:,}"
+    return f"{part:,} ({part / total:.1%})" if total else f"{part:,}"
 
 
 def interval(found: Estimate | None, form: str) -> str:
-    """`61.12% to 66.07%`. `form` is percent, points, reward or signed."""
+    """Format an interval: `61.12% to 66.07%`. `form` is percent, points, reward or signed."""
     if found is None or found.low is None or found.high is None:
         return NOTHING
     write = {"percent": percent, "points": points, "reward": reward, "signed": signed}[form]
@@ -72,7 +72,7 @@ def interval(found: Estimate | None, form: str) -> str:
 
 
 def measured(covered: Coverage) -> str:
-    """`487 of 500 measured`, shown with every headline number."""
+    """Return `487 of 500 measured`, which is shown with every headline number."""
     if covered.expected is None:
         return f"{covered.measured:,} measured"
     return f"{covered.measured:,} of {covered.expected:,} measured"
@@ -86,9 +86,9 @@ def mark_partial(text: str, covered: Coverage) -> str:
 def coverage_sentence(covered: Coverage) -> str:
     """Return a sentence on the missing rollouts."""
     if covered.expected is None:
-        of = f" of {several(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
+        of = f" of {pluralize(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
         return (
-            f"Measured: {several(covered.measured, 'rollout')}{of}. The expected number is unknown: there is no "
+            f"Measured: {pluralize(covered.measured, 'rollout')}{of}. The expected number is unknown: there is no "
             "manifest, no materialized inputs and no status next to the file."
         )
     if not covered.missing:

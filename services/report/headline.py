@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollyard.services.metrics.profile_records import Profile
-from rollyard.services.report.dataset_sections import over_tasks, whole
+from rollyard.services.report.dataset_sections import at_common_k, over_tasks
 from rollyard.services.report.formatting import (
     NOTHING,
     coverage_sentence,
@@ -56,7 +56,7 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
     ]
     if tasks and len(tasks.pass_at) > 1:
         last = tasks.pass_at[-1]
-        for at in (whole(tasks.pass_at), last) if last.tasks < last.tasks_measured else (last,):
+        for at in (at_common_k(tasks.pass_at), last) if last.tasks < last.tasks_measured else (last,):
             if at is not None and at.k > 1:
                 of = f"({over_tasks(at)})"
                 found.append((f"pass@{at.k}", f"{percent(at.any.mean)} {of}", interval(at.any, "percent")))

@@ -13,12 +13,11 @@ from rollyard.services.report.headline import headlines
 from rollyard.services.report.section import Section, Table
 
 _TILES = 4
-_BESIDE = 62
+_MAX_WIDTH = 62
 """Maximum row width, in characters, of a table that fits next to a chart."""
 
 
 def html(report: Report) -> str:
-    """The page."""
     title, sections = document(report)
     style = (files("rollyard.services.report") / "page.css").read_text(encoding="utf-8") + STYLE.read_text(
         encoding="utf-8"
@@ -60,7 +59,7 @@ def _section(section: Section, level: int) -> str:
         f"<figure>{chart.svg}<figcaption>{escape(chart.caption)}</figcaption></figure>" for chart in section.charts
     )
     tables = "".join(_table(table) for table in section.tables)
-    if drawn and tables and max(map(_letters, section.tables)) <= _BESIDE:
+    if drawn and tables and max(map(_letters, section.tables)) <= _MAX_WIDTH:
         inner += f'<div class="beside"><div>{drawn}</div><div>{tables}</div></div>'
     else:
         inner += drawn + tables

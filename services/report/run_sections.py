@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollyard.services.charts import group_charts, profile_charts
-from rollyard.services.charts.labels import several
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.datasets.spread import Spread
 from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Tasks, ToolCalls
 from rollyard.services.metrics.stage_times import TOTAL
@@ -41,18 +41,18 @@ def sections(profile: Profile) -> list[Section]:
 
 
 def _rewards(rewards: Rewards, covered: Coverage) -> Section:
-    whole = covered.measured
+    total = covered.measured
     text = [
         f"Min {reward(rewards.min)}, max {reward(rewards.max)}, mean {reward(rewards.mean.mean)}, "
         f"median {reward(rewards.median)}, standard deviation {reward(rewards.std)} ({measured(covered)})."
     ]
     if rewards.why_no_mean:
         text = [
-            f"All datasets together ({measured(covered)}). There is no mean, median or deviation, also not by tool "
-            f"calls or finish reason: {rewards.why_no_mean}."
+            f"All datasets together ({measured(covered)}). No mean, median or standard deviation is shown, not "
+            f"even by tool calls or finish reason: {rewards.why_no_mean}."
         ]
     frequent = rewards.most_frequent
-    rows = [(reward(value.reward), f"{value.rollouts:,}", percent(value.rollouts / whole, 1)) for value in frequent]
+    rows = [(reward(value.reward), f"{value.rollouts:,}", percent(value.rollouts / total, 1)) for value in frequent]
     caption = "The most frequent rewards"
     if rewards.distinct > len(frequent):
         caption += f"; {rewards.distinct - len(frequent):,} more distinct values"
@@ -63,8 +63,10 @@ def _rewards(rewards: Rewards, covered: Coverage) -> Section:
 def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
     text = [f"Average {calls.mean:.2f} per rollout, min {calls.min}, max {calls.max}."]
     if one_scale:
-        varied = "none (one of the two is constant)" if calls.correlation is None else f"{calls.correlation:.4f}"
-        text[0] += f" Correlation (tool calls ↔ reward): {varied}."
+        correlation = (
+            "undefined (one of the two is constant)" if calls.correlation is None else f"{calls.correlation:.4f}"
+        )
+        text[0] += f" Correlation (tool calls ↔ reward): {correlation}."
     rows = [
         (
             str(by.tool_calls),
@@ -86,7 +88,7 @@ def _tasks(profile: Profile) -> list[Section]:
     repeats = f"{tasks.most_repeats:,}"
     if tasks.fewest_repeats != tasks.most_repeats:
         repeats = f"{tasks.fewest_repeats:,} to {repeats}"
-    text = [f"{several(tasks.tasks, 'task')}; measured rollouts of each: {repeats}."]
+    text = [f"{pluralize(tasks.tasks, 'task')}; measured rollouts of each: {repeats}."]
     flat = tasks.zero_variance
     if tasks.never_solved is not None:
         never, always = share(tasks.never_solved, tasks.tasks), share(tasks.always_solved, tasks.tasks)
@@ -136,7 +138,7 @@ def _pass_at(tasks: Tasks, profile: Profile) -> Section:
 
 
 def _ends(profile: Profile) -> Section:
-    ends, whole = profile.ends, profile.coverage.measured
+    ends, total = profile.ends, profile.coverage.measured
     one_scale = _is_one_scale(profile)
     kinds = (
         ("end", ends, "", one_scale),
@@ -150,7 +152,7 @@ def _ends(profile: Profile) -> Section:
                 (
                     group.name,
                     f"{group.rollouts:,}",
-                    percent(group.rollouts / whole, 1),
+                    percent(group.rollouts / total, 1),
                     NOTHING if group.solved is None else percent(group.solved / group.rollouts, 1),
                     *((reward(group.mean_reward),) if has_means else ()),
                 )
@@ -159,14 +161,13 @@ def _ends(profile: Profile) -> Section:
             head = (name, "rollouts", "share", "solved", *(("mean reward",) if has_means else ()))
             tables.append(shortened(head, rows, caption))
     recorded = sum(group.rollouts for group in ends)
-    text = [f"{whole - recorded:,} rollouts have no finish reason."] if ends and recorded < whole else []
+    text = [f"{total - recorded:,} rollouts have no finish reason."] if ends and recorded < total else []
     return Section(
-        "Why episodes ended", text, tables, [group_charts.ends(ends, whole, means=one_scale)] if ends else []
+        "Why episodes ended", text, tables, [group_charts.ends(ends, total, means=one_scale)] if ends else []
     )
 
 
 def _work(profile: Profile) -> Section:
-    """Turns and tokens."""
     tokens = profile.tokens
     kinds: list[tuple[str, Spread | None]] = [
         ("turns", profile.turns),
@@ -179,7 +180,7 @@ def _work(profile: Profile) -> Section:
         for name, s in kinds
         if s is not None
     ]
-    head = ("a rollout", "mean", "median", "95% below", "max", "sum", "recorded by")
+    head = ("per rollout", "mean", "median", "p95", "max", "sum", "recorded by")
     text = []
     if tokens.per_solved is not None:
         text.append(f"Tokens, input and output, for each solved rollout: {count(tokens.per_solved)}.")
@@ -198,14 +199,14 @@ def _time(profile: Profile) -> Section:
     ]
     if not rows:
         return Section("Time")
-    head = ("stage", "mean", "median", "95% below", "max", "sum", "share")
+    head = ("stage", "mean", "median", "p95", "max", "sum", "share")
     text = ["Seconds per episode by stage; (rest) is time in no stage, such as queueing and the agent's own work."]
-    whole = next((stage for stage in profile.stages if stage.stage == TOTAL), None)
-    if whole is not None:
+    total = next((stage for stage in profile.stages if stage.stage == TOTAL), None)
+    if total is not None:
         text.append(
-            "Shares are of the total of all rollouts and add up to 100%. Mean, median and 95% are over the rollouts "
+            "Shares are of the total of all rollouts and add up to 100%. Mean, median and p95 are over the rollouts "
             "that recorded the stage."
-            if whole.share is not None
+            if total.share is not None
             else "The stages of a rollout overlap and exceed its total, so shares are of their sum and add up to 100%."
         )
     drawn = any(stage.stage != TOTAL and stage.share is not None for stage in profile.stages)
@@ -226,7 +227,8 @@ def _drift(profile: Profile) -> Section:
         [
             f"{drift.rollouts:,} rollouts have recorded tokens. Later turns whose prompt does not begin with exactly "
             f"the tokens of the previous turn: {rate}, in {share(drift.broken_rollouts, drift.rollouts)} rollouts; at "
-            f"most {drift.most_segments} segments in one. Training across a mismatch uses tokens never sampled."
+            f"most {drift.most_segments} segments in one. Training across a mismatch uses tokens that were never "
+            "sampled."
         ],
     )
 
@@ -247,7 +249,7 @@ def _failures(profile: Profile) -> Section:
         (kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}", ", ".join(kind.servers[:3]) or NOTHING)
         for kind in found.kinds
     ]
-    head = ("kind", "attempts", "missing because of it", "started at")
+    head = ("kind", "attempts", "missing rollouts", "server")
     return Section("Failures", text, [shortened(head, rows)] if rows else [])
 
 

@@ -10,7 +10,7 @@ from rollyard.services.charts.chart import Chart
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first column holds the row's name."""
+    """Cells as text; the first column contains the row's name."""
 
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]

@@ -27,10 +27,10 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
     for index, task in enumerate(grouped.task.tolist()):
         row: Json = {}
         if rows is not None:
-            found_row = next((line.value for at, line in rows if at == task), None)
-            if found_row is None:
+            dataset_row = next((line.value for number, line in rows if number == task), None)
+            if dataset_row is None:
                 raise RunError(f"{inputs} has no row {task + 1}, but {run.profile.path} has rollouts of task {task}")
-            row = found_row
+            row = dataset_row
         first, count = int(grouped.starts[index]), int(grouped.measured[index])
         own = run.columns.reward[first : first + count]
         found: Json = {

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.metrics.profile_records import DatasetFigures, Estimate, Profile
-from rollyard.services.report.dataset_sections import over_tasks, shown, whole
+from rollyard.services.report.dataset_sections import at_common_k, over_tasks, shown
 from rollyard.services.report.document import Report
 from rollyard.services.report.formatting import (
     NOTHING,
@@ -79,7 +79,7 @@ def _figures(one: DatasetFigures) -> str:
     found = [f"mean reward {reward(one.reward.mean)}{_reach(one.reward, 'reward')}, {one.rollouts:,} rollouts"]
     if one.rate is not None:
         found.insert(0, f"success rate {percent(one.rate.mean)}{_reach(one.rate, 'percent')}")
-    if (at := whole(one.pass_at)) is not None and at.k > 1:
+    if (at := at_common_k(one.pass_at)) is not None and at.k > 1:
         found.append(f"pass@{at.k} {percent(at.any.mean)}{_reach(at.any, 'percent')} {over_tasks(at)}")
     return ", ".join(found)
 

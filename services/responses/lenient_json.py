@@ -1,6 +1,6 @@
-"""Parses JSON of engines and models: lone surrogates and bytes that are not UTF-8 become U+FFFD.
+"""Parses JSON from engines and models. Lone surrogates and bytes that are not UTF-8 become U+FFFD.
 
-orjson rejects both, when parsing and when writing, but a model can generate such text. Other errors stay errors.
+orjson rejects both when it parses and writes, but a model can generate such text. All other errors are still errors.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return _HALF_PAIR.sub("\ufffd", value)
     if isinstance(value, dict):
-        # NaN in a call's arguments is an invalid tool call of the model; elsewhere it is an error of the engine.
+        # NaN in a call's arguments is an invalid tool call by the model; elsewhere it is an error of the engine.
         return {
             _clean(key): _arguments_text(item) if key == "arguments" else _clean(item) for key, item in value.items()
         }

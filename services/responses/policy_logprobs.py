@@ -21,12 +21,12 @@ BY_GRAMMAR = frozenset(
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf", "grammar", "json_schema"}
     | {"trace_decode_token_ids"}
 )
-"""Names in `sampling.constrained` of constraints that affect the log-probabilities in both modes."""
+"""Constraints that affect the log-probabilities in both modes, as named in `sampling.constrained`."""
 MIN_TEMPERATURE = 0.01
 """The lowest temperature at which vLLM samples."""
 _MODES = ("raw_logprobs", "processed_logprobs")
 LOWEST = -9000.0
-"""Engines write -9999 for missing values."""
+"""Lower values are invalid: engines write -9999 for missing ones."""
 
 
 def why_not_policy_logprobs(item: Json) -> str:
@@ -48,13 +48,13 @@ def why_not_policy_logprobs(item: Json) -> str:
 
 
 def temperature_of(sampling: Json) -> float:
-    """Return the divisor of a forward pass's logits for a comparison with a turn of this `token_trace.sampling`."""
+    """Return the divisor for a forward pass's logits that makes them comparable to this `token_trace.sampling`."""
     processed = sampling["logprobs_mode"] == "processed_logprobs"
     return float(sampling["temperature"] or 1.0) if processed else 1.0
 
 
 def invalid_numbers(ids: Any, log_probs: Any) -> str:
-    """Describe what is wrong with a turn's generated ids or their log-probabilities; empty if they are valid."""
+    """Describe what is wrong with a turn's generated ids or log-probabilities; empty if they are valid."""
     if not are_ids(ids):
         return f"has generated ids that are not token ids: {str(ids)[:100]}"
     if not isinstance(log_probs, list) or len(log_probs) != len(ids):
@@ -73,7 +73,7 @@ def are_ids(ids: Any) -> bool:
 
 
 def _are_log_probs(values: list[Any]) -> bool:
-    # A sum is only finite if every number is. Rounding in half precision may leave a number slightly above 0.
+    # A sum is finite only if every number is. Rounding in half precision may leave a number slightly above 0.
     return (
         set(map(type, values)) <= {int, float}
         and math.isfinite(sum(values))

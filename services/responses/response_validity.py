@@ -9,7 +9,7 @@
 4. Every other response is a failed attempt: no choices, no message, no finish_reason and no text, `output: []` of a
    response that is still in progress, a stream that ends before any content.
 
-Other modules retry failed attempts and never score them.
+The caller retries failed attempts and never scores them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
-"""Engines' finish reasons for an aborted generation, for example because of a weight update, which is not a turn."""
+"""Engines' finish reasons for an aborted generation (for example by a weight update), which is not a turn."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
 _CONTENT_KEYS = (
@@ -35,7 +35,7 @@ _CONTENT_KEYS = (
 )
 _UNFINISHED = frozenset({"failed", "in_progress", "queued", "cancelled", "expired"})
 _CALLS = re.compile(r"_call$|_call_output$|^mcp_|^compaction$|^program")
-"""Types of items that always count as content: tool calls, also of the endpoint's own tools, and their outputs."""
+"""Types of items that always count as content: tool calls and their outputs, including the endpoint's own tools."""
 _INCOMPLETE = frozenset({"max_output_tokens", _WITHHELD})
 
 
@@ -63,14 +63,14 @@ def check_error(part: Json) -> None:
 def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = False) -> None:
     """Raise Failure malformed_answer unless the engine confirms that a response without content is a turn.
 
-    `tokens`: generated tokens that it counts. `blank`: the text is white space, so some tokens were generated.
+    `tokens`: number of generated tokens that it reports. `blank`: the text is white space, so tokens were generated.
     """
     if finish_reason == _WITHHELD:
         return
     if not isinstance(finish_reason, str) or finish_reason not in _PROPER:
         raise malformed(f"has no content and did not end properly (finish_reason {str(finish_reason)[:100]!r})", shown)
     if not blank and not (isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0):
-        raise malformed("has no content, and no generated token is counted", shown)
+        raise malformed("has no content, and its usage counts no generated token", shown)
 
 
 def first_choice(response: Json) -> tuple[Json, Json]:
@@ -93,7 +93,7 @@ def check_completion(response: Json) -> tuple[Json, Json]:
     choice, message = first_choice(response)
     if not has_content(message):
         ids = choice.get("token_ids") or message.get("generation_token_ids")
-        tokens = len(ids) if isinstance(ids, list) else _counted(response.get("usage"), "completion_tokens")
+        tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "completion_tokens")
         check_empty(choice.get("finish_reason"), tokens, response, blank=bool(message.get("content")))
     return choice, message
 
@@ -134,7 +134,7 @@ def check_response(response: Json) -> None:
     elif status == "incomplete" and isinstance(reason, str) and reason in _INCOMPLETE:
         finish_reason = "length" if reason != _WITHHELD else _WITHHELD
     ids = output[-1].get("generation_token_ids") if output else None
-    tokens = len(ids) if isinstance(ids, list) else _counted(response.get("usage"), "output_tokens")
+    tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "output_tokens")
     check_empty(finish_reason, tokens, response, blank=any(_texts(item) for item in output))
 
 
@@ -154,5 +154,5 @@ def _texts(item: Json) -> list[str]:
     return [text for text in texts if isinstance(text, str) and text]
 
 
-def _counted(usage: Any, key: str) -> Any:
+def _token_count(usage: Any, key: str) -> Any:
     return usage.get(key) if isinstance(usage, dict) else None

@@ -26,8 +26,8 @@ def read_answer(body: bytes, server: str) -> Json:
 def read_response(body: bytes, server: str) -> Json:
     """Parse the Response object of the model server `server`.
 
-    Raises Failure with the server's name unless it is a turn of the model: a model server of another stack may forward
-    the output of a broken engine.
+    Raises Failure with the server's name unless it is a turn of the model, because a model server of another stack may
+    forward the output of a broken engine.
     """
     response = read_answer(body, server)
     try:

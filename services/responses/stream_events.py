@@ -7,8 +7,8 @@
                     response.output_item.done
     response.completed | response.incomplete | response.failed, error
 
-`whole` builds them from a finished Response, so that servers without their own streams, such as agents, can serve
-clients that request one. Incremental streams use the other functions.
+`whole` builds them from a finished Response, so that servers that do not stream, such as agents, can serve clients that
+request a stream. Incremental streams use the other functions.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def _whole(response: Json) -> Iterator[Event]:
 
 
 def began(response: Json) -> Iterator[Event]:
-    """Yield the first events: the response, still empty."""
+    """Yield the first events, which contain the response without output."""
     empty = {**response, "status": "in_progress", "output": [], "usage": None, "incomplete_details": None}
     yield "response.created", {"response": empty}
     yield "response.in_progress", {"response": empty}
@@ -76,10 +76,9 @@ def ended(response: Json) -> Event:
 
 
 def broken_off(response: Json | None, problem: Problem) -> Iterator[Event]:
-    """Yield the last events of an aborted response; `response` is the part so far, None before the first event.
+    """Yield the last events of an aborted response. `response`: the part so far, None before the first event.
 
-    The nested `error` of the last event is for OpenAI's clients, which raise it, but ignore a failure in an ordinary
-    event.
+    OpenAI's clients raise the nested `error` of the last event; they ignore a failure in an ordinary event.
     """
     if response is not None:
         error = {"code": "server_error", "message": problem.detail}
@@ -92,7 +91,7 @@ def broken_off(response: Json | None, problem: Problem) -> Iterator[Event]:
 
 
 def item_added(item: Json, index: int) -> Event:
-    """Announce an item, still empty."""
+    """Return the event that announces an item, without its content."""
     blank = {**item, "status": "in_progress"}
     for field, empty in (("arguments", ""), ("content", []), ("summary", [])):
         if isinstance(item.get(field), type(empty)):
@@ -115,13 +114,13 @@ def arguments_done(location: Json, item: Json) -> Event:
 
 
 def part_added(location: Json, part: Json) -> Event:
-    """Announce a part of a message or a summary, still empty; `where` contains its indices."""
+    """Return the event that announces an empty part of a message or summary. `location` contains its indices."""
     empty = {**part, TEXT_FIELD[part["type"]]: "", **_logprobs(part, [])}
     return f"response.{_group(part)}.added", {**location, "part": empty}
 
 
 def part_delta(location: Json, part: Json, delta: str, logprobs: list[Json] | None = None) -> Event:
-    """Add text to a part. `logprobs` are those of the delta; the part's own by default."""
+    """Return the event that adds text to a part. `logprobs`: those of the delta; default: the part's own."""
     return f"response.{_name(part)}.delta", {**location, "delta": delta, **_logprobs(part, logprobs)}
 
 

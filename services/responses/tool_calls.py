@@ -1,9 +1,9 @@
-"""Tool calls of the model: as they are recorded, and in a form that can be sent back to an engine.
+"""Tool calls of the model: normalizes them for the record, and converts them for requests to an engine.
 
-A model can write any name and any arguments. They are recorded unchanged, and the model receives an invalid call as an
-error message. But engines reject a conversation in which a call has no name, or arguments that are not a JSON object
-(vLLM parses them for its chat template), and the rollout would fail at the next model call. So calls that are sent back
-are converted to a form that every engine accepts.
+A model can write any name and any arguments. They are recorded unchanged, and the model receives an error message for
+an invalid call. But engines reject a conversation in which a call has no name, or arguments that are not a JSON object
+(vLLM parses them for its chat template), so the rollout would fail at the next model call. Calls in requests are
+therefore converted to a form that every engine accepts.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from rollyard.services.types import Json
 
 UNNAMED = "unnamed_tool"
 INVALID = "invalid_arguments"
-"""Key under which the model sees its own arguments that were not a JSON object."""
+"""Key under which the model sees its own arguments if they were not a JSON object."""
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_ODD = re.compile(r"[^A-Za-z0-9_-]+")
-_DEEP = 200
+_INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
+_MANY_BRACKETS = 200
 """Number of brackets above which the nesting is measured."""
 
 
@@ -80,17 +80,17 @@ def sendable_name(name: str, known: Collection[str] = ()) -> str:
     """Return a name that every engine accepts; names of `known` tools stay unchanged."""
     if _NAME.fullmatch(name) or (name and name in known):
         return name
-    return _ODD.sub("_", name)[:64].strip("_") or UNNAMED
+    return _INVALID_CHARACTERS.sub("_", name)[:64].strip("_") or UNNAMED
 
 
 def sendable_arguments(arguments: str) -> str:
-    """Return arguments that every engine accepts: any that are not a JSON object become a text within one."""
+    """Return arguments that every engine accepts: others become a string within a JSON object."""
     if not arguments or arguments == "{}":
         return arguments
     try:
         value = orjson.loads(arguments)
         if isinstance(value, dict):
-            if arguments.count("{") + arguments.count("[") > _DEEP:
+            if arguments.count("{") + arguments.count("[") > _MANY_BRACKETS:
                 orjson.dumps(value)  # engines' parsers fail at about the same depth
             return arguments
     except (ValueError, TypeError):
@@ -99,7 +99,7 @@ def sendable_arguments(arguments: str) -> str:
 
 
 def sendable_items(items: Iterable[Any], known: Collection[str]) -> list[Any]:
-    """Return input items of Responses with every call in a form that engines accept."""
+    """Return Responses input items with every call in a form that engines accept."""
     return [_sendable_item(item, known) if _is_call(item) else item for item in items]
 
 

@@ -64,7 +64,7 @@ class CodeFollower:
         """Server name -> digest of the code that new rows are marked with."""
         return {name: code.digest for name, code in self._store.code.items()}
 
-    async def look(self) -> bool:
+    async def follow(self) -> bool:
         """Handle changed code; return True if the collection continues with new code. Raises Failure.
 
         The head omits a reloaded server from its directory until the collection has reported the new code, so that

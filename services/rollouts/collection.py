@@ -1,4 +1,4 @@
-"""Collection: what `ng_collect_rollouts` and `rollyard.collect` do alike, from the tasks to the finished files."""
+"""Runs a collection from the tasks to the finished files, for `ng_collect_rollouts` and `rollyard.collect`."""
 
 from __future__ import annotations
 
@@ -35,30 +35,30 @@ CREATE_PARAMS = frozenset(
         "user",
     }
 )
-"""Of OpenAI's Responses API, and `seed`, which engines know."""
+"""Create parameters of OpenAI's Responses API, and `seed`, which engines support."""
 
 
 @dataclass(frozen=True)
 class CollectionPlan:
-    """What to collect, and how."""
+    """The options of a collection."""
 
     output: Path
     agent: str | None = None
-    """Plays rows without an agent_ref of their own."""
+    """Default agent of rows without agent_ref."""
     repeats: int = 1
     seeded: bool = False
-    """Send the repeat's number as the policy's seed."""
+    """Send the repeat's number as the sampling seed."""
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Create parameters that win over the rows' own."""
+    """Create parameters that override those of the rows."""
     resume: bool = True
     overwrite: bool = False
     accept_changed_code: bool = False
     materialize: bool = False
-    """Write the request bodies, too."""
+    """Also write the request bodies."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        """Raises OperatorError for a parameter that looks like a misspelt one; unknown ones pass to the endpoint."""
+        """Raises OperatorError for a name similar to a known parameter. Other unknown ones are sent to the endpoint."""
         for name in self.params:
             if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
                 raise OperatorError(f"unknown create parameter {name!r}{hint}")
@@ -66,7 +66,7 @@ class CollectionPlan:
 
 @dataclass(frozen=True)
 class StackClients:
-    """How a running stack is reached."""
+    """The clients of a running stack."""
 
     client: ServerClient
     registry: RegistryClient
@@ -76,23 +76,23 @@ Watch = Callable[[Collector], Awaitable[State]]
 
 
 class OpenCollection:
-    """The files of a collection, open, with what is in them counted."""
+    """The open files of a collection, after its existing rollouts have been counted."""
 
     def __init__(self, plan: CollectionPlan, tasks: Tasks, stack: StackClients, store: RolloutStore) -> None:
         self.paths = store.paths
         self.store = store
         self.notes = store.notes
-        """What a person should know before the collection begins."""
+        """Notes for the user, shown before the collection starts."""
         expected = Expected(tasks.count, plan.repeats)
         self.progress = CollectionProgress(expected.count)
         store.load(self.progress.count, expected)
         self.progress.failed = len(store.permanently_failed)
         self.progress.resumed()
         if before := self.progress.measured:
-            there = f"{before} of {self.progress.expected} rollouts are in {self.paths.output} already"
-            self.notes.append(f"resuming: {there}")
+            total = self.progress.expected
+            self.notes.append(f"resuming: {before} of {total} rollouts are already in {self.paths.output}")
         self.stopped_because = ""
-        """Why the collection stopped by itself; empty when it did not."""
+        """Why the collection stopped early; empty if it did not, or if the user stopped it."""
         self._plan = plan
         self._tasks = tasks
         self._stack = stack
@@ -102,9 +102,9 @@ class OpenCollection:
     async def opened(
         cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, say: Callable[[str], None]
     ) -> AsyncIterator[OpenCollection]:
-        """Open the output and what stands beside it, once the servers run the code that is on disk.
+        """Open the output and its sidecar files, once no server is reloading its code.
 
-        Raises OperatorError, RunError, and Failure where the head does not answer.
+        Raises OperatorError, RunError, and Failure if the head does not respond.
         """
         directory = await stack.client.book.refresh()
         _check_agents(tasks.agents, directory)
@@ -135,9 +135,9 @@ class OpenCollection:
         say: Callable[[str], None] = lambda text: None,
         on_rollout: Callable[[bytes], None] | None = None,
     ) -> State:
-        """Collect what is missing. `watch` runs the collector; `on_rollout` is given each line once it is stored.
+        """Collect the missing rollouts. `watch` runs the collector; `on_rollout` receives each line once it is stored.
 
-        Raises RunError: the disk is full, or another program touched the files.
+        Raises RunError if the disk is full, or another program has changed the files.
         """
         plan = self._plan
         materialized = JsonLines(self.paths.materialized) if plan.materialize else None
@@ -158,7 +158,7 @@ class OpenCollection:
             follower = CodeFollower(registry, collector, self.store, accept=accept, say=say)
             async with reporting(registry, self.paths.output, collector, follower):
                 state = await watch(collector)
-            self.store.check()  # the last report to the head took a while
+            self.store.check()  # the files may have changed during the last report to the head
         finally:
             if materialized:
                 materialized.close()
@@ -167,17 +167,16 @@ class OpenCollection:
 
 
 def check_file_limit(limit: int, parallel: int) -> None:
-    """Refuse before the first episode what would fail in the middle: an agent holds three sockets an episode."""
+    """Raise OperatorError if the limit on open files is too low. An agent uses three sockets per episode."""
     needed = 3 * parallel + 200
     if limit < needed:
         raise OperatorError(
-            f"{parallel} episodes in flight need about {needed} open files in the agent's process, this machine allows "
-            f"{limit}: raise it (ulimit -Hn) or lower +num_samples_in_parallel"
+            f"{parallel} concurrent episodes need about {needed} open files in the agent's process, but the limit is "
+            f"{limit}: raise it (ulimit -Hn), or lower +num_samples_in_parallel"
         )
 
 
 def agents_of(directory: Directory) -> list[str]:
-    """The names of the stack's agents."""
     return sorted(name for name, family in directory.families.items() if family == "agents")
 
 
@@ -185,15 +184,17 @@ def _check_agents(agents: set[str], directory: Directory) -> None:
     known = agents_of(directory)
     for agent in sorted(agents):
         if agent not in known:
-            have = ", ".join(known) or "none"
-            raise OperatorError(f"no agent {agent!r} in the running stack{did_you_mean(agent, known)} (it has: {have})")
+            available = ", ".join(known) or "none"
+            raise OperatorError(
+                f"no agent {agent!r} in the running stack{did_you_mean(agent, known)} (available: {available})"
+            )
 
 
 def _check_inputs(paths: StorePaths, inputs: set[Path]) -> None:
-    """Refuse an output whose files are what is read."""
+    """Raise OperatorError if the output or a sidecar file is one of the input files."""
     for path in (paths.output, *paths.sidecars()):
-        if path.exists() and any(one.exists() and one.samefile(path) for one in inputs):
-            raise OperatorError(f"{path} holds the rows to play: choose another output")
+        if path.exists() and any(file.exists() and file.samefile(path) for file in inputs):
+            raise OperatorError(f"{path} is an input file of this collection; pass a different output")
 
 
 def _identity(plan: CollectionPlan, tasks: Tasks, directory: Directory, reached: set[str]) -> Json:
@@ -203,5 +204,5 @@ def _identity(plan: CollectionPlan, tasks: Tasks, directory: Directory, reached:
         "num_repeats": plan.repeats,
         "num_repeats_add_seed": plan.seeded,
         "responses_create_params": dict(plan.params),
-        "settings": {name: own for name, own in directory.settings.items() if name in reached},
+        "settings": {name: value for name, value in directory.settings.items() if name in reached},
     }

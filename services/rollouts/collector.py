@@ -62,7 +62,7 @@ class Collector:
         materialize: Callable[[bytes], None] | None = None,
         on_rollout: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`on_rollout` is given each line that was stored, once; what it raises ends the collection."""
+        """`on_rollout` receives each stored line once; an exception that it raises ends the collection."""
         self._rollouts = rollouts
         self._params = params
         self._client = client
@@ -175,7 +175,7 @@ class Collector:
         try:
             body = rollout.body(self._params, seeded=self._seeded)
         except Failure as failure:
-            self._record(rollout, failure, earlier, 0.0, given_up=True)
+            self._record(rollout, failure, earlier, 0.0, permanent=True)
             return
         if self._materialize is not None:
             self._materialize(body)
@@ -197,9 +197,9 @@ class Collector:
                 row = {**row, **rollout_keys}
                 line = encode_line(row, rollout.agent)
             except Failure as failure:
-                given_up = failure.terminal or attempt + 1 == self._limits.max_attempts
-                self._record(rollout, failure, earlier + attempt, time.monotonic() - started, given_up=given_up)
-                if given_up:
+                permanent = failure.terminal or attempt + 1 == self._limits.max_attempts
+                self._record(rollout, failure, earlier + attempt, time.monotonic() - started, permanent=permanent)
+                if permanent:
                     return
                 await self._pause(attempt)
                 if self._draining.is_set():
@@ -219,7 +219,7 @@ class Collector:
             if code_changes == self._store.code_changes:
                 return response
 
-    def _record(self, rollout: Rollout, failure: Failure, attempt: int, seconds: float, *, given_up: bool) -> None:
+    def _record(self, rollout: Rollout, failure: Failure, attempt: int, seconds: float, *, permanent: bool) -> None:
         problem = failure.problem
         row = FailureRow(
             task_index=rollout.task_index,
@@ -237,7 +237,7 @@ class Collector:
         )
         self._store.append_failure(row)
         self.failures.append(row)
-        self._progress.count_failure(failure.kind, given_up=given_up)
+        self._progress.count_failure(failure.kind, permanent=permanent)
         if failure.kind not in self._reported_kinds:
             # Report the first of each kind; the others are only counted and recorded.
             self._reported_kinds.add(failure.kind)
@@ -247,14 +247,14 @@ class Collector:
 
     def _check_failure_rate(self, rollout: Rollout, failure: Failure) -> None:
         """Stop the collection if too many rollouts failed or the agent is unreachable."""
-        ended = self._progress.collected + self._progress.given_up
+        ended = self._progress.collected + self._progress.newly_failed
         if failure.kind is FailureKind.UNREACHABLE and failure.problem.server == rollout.agent:
             self._stop(f"{rollout.agent} can no longer be reached: {failure.problem.detail}")
-        elif ended >= MIN_ENDED_FOR_RATE and self._progress.given_up > self._limits.max_failure_rate * ended:
+        elif ended >= MIN_ENDED_FOR_RATE and self._progress.newly_failed > self._limits.max_failure_rate * ended:
             most_common = self._progress.kinds.most_common(1)[0][0]
             self._stop(
-                f"{self._progress.given_up} of {ended} rollouts failed, more than max_failure_rate="
-                f"{self._limits.max_failure_rate:g}; most often: {most_common}"
+                f"{self._progress.newly_failed} of {ended} rollouts failed, more than max_failure_rate="
+                f"{self._limits.max_failure_rate:g}; most frequent kind: {most_common}"
             )
 
     def _stop(self, why: str) -> None:

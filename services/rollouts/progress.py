@@ -1,4 +1,4 @@
-"""Counts of a running collection; a few numbers per task stay in memory."""
+"""Counts the rollouts and failures of a running collection. Keeps a few numbers per task in memory."""
 
 from __future__ import annotations
 
@@ -58,11 +58,11 @@ class CollectionProgress:
         self._failed_before = self.failed
         self._started_at = self._clock()
 
-    def count_failure(self, kind: str, *, given_up: bool) -> None:
-        """Count one failed attempt; `given_up` if it is not retried."""
+    def count_failure(self, kind: str, *, permanent: bool) -> None:
+        """Count one failed attempt; `permanent` if it will not be retried."""
         self.failed_attempts += 1
         self.kinds[kind] += 1
-        self.failed += given_up
+        self.failed += permanent
 
     @property
     def successes(self) -> int | None:
@@ -90,7 +90,7 @@ class CollectionProgress:
         return self.measured - self._before
 
     @property
-    def given_up(self) -> int:
+    def newly_failed(self) -> int:
         """Rollouts that permanently failed during this command."""
         return self.failed - self._failed_before
 
@@ -159,5 +159,5 @@ def _dataset(part: Scores, reward: ClusteredMean, success: ClusteredMean | None)
 
 
 def _count(value: Any) -> int:
-    """Return `value` if it is a plausible count, else 0: environments may put anything there."""
+    """Return `value` if it is a plausible count, else 0: environments may write any value."""
     return value if type(value) is int and 0 <= value < 2**40 else 0

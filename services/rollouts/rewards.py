@@ -9,14 +9,14 @@ from typing import Any
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.json_values import is_number
-from rollyard.services.types import MOST_REWARD, Json
+from rollyard.services.types import MAX_REWARD, Json
 
-EXPECTED = f"expected a finite number of at most {MOST_REWARD:g}"
+EXPECTED = f"expected a finite number of at most {MAX_REWARD:g}"
 
 
 def is_reward(value: Any) -> bool:
-    """Return True for a finite number up to `MOST_REWARD` in magnitude; JSON's true is not a number."""
-    return is_number(value, MOST_REWARD)
+    """Return True for a finite number up to `MAX_REWARD` in magnitude; JSON's true is not a number."""
+    return is_number(value, MAX_REWARD)
 
 
 def check_reward(answer: Json, endpoint: str, server: str) -> None:

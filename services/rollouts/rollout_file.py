@@ -1,4 +1,4 @@
-"""The rows of a rollout file, for Python: one by one, as an Arrow table, or as a pandas data frame."""
+"""Reads a rollout file in Python: row by row, as an Arrow table, or as a pandas DataFrame."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from rollyard.services.rollout_types import RolloutRow
 
 
 class Rollouts:
-    """Rows in the order in which they were stored. Each iteration reads the file from its first line on."""
+    """The rows of a file in the order in which they were stored. Each iteration reads the file from the start."""
 
     def __init__(self, path: Path) -> None:
-        """Raises RunError where there is no such file."""
+        """Raises RunError if the file does not exist."""
         if not path.is_file():
-            raise RunError(f"{path} is not there; expected a file of rollouts, such as +output_jsonl_fpath names")
+            raise RunError(f"{path} does not exist; expected a rollout file, such as the output of ng_collect_rollouts")
         self.path = path
 
     def __repr__(self) -> str:
@@ -41,24 +41,24 @@ class Rollouts:
             yield cast(RolloutRow, line.value)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
-        """A `pyarrow.Table`. Raises OperatorError where pyarrow is not installed.
+        """Return a `pyarrow.Table` of these columns (default: all). Raises OperatorError if pyarrow is not installed.
 
-        Objects and lists, and columns that hold values of several kinds, become JSON text: a conversation's items
-        differ too much for Arrow's types.
+        Objects, lists, and columns with values of several types become JSON text, because the items of a conversation
+        do not fit Arrow's types.
         """
         arrow = load("pyarrow", "hub", "to_arrow")
         return arrow.table({name: arrow.array(_uniform(values)) for name, values in self._columns(columns).items()})
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
-        """A `pandas.DataFrame`; objects and lists stay what they are. Raises OperatorError without pandas."""
+        """Return a `pandas.DataFrame`; objects and lists stay unchanged. Raises OperatorError if pandas is missing."""
         try:
             pandas = import_module("pandas")
         except ImportError as error:
-            raise OperatorError("to_pandas needs the package pandas: pip install pandas") from error
+            raise OperatorError("to_pandas requires the package pandas: pip install pandas") from error
         return pandas.DataFrame(self._columns(columns))
 
     def _columns(self, names: Sequence[str] | None) -> dict[str, list[Any]]:
-        """Of every row's keys, or those of `names` alone; a row without one has None there."""
+        """Return the columns `names`, or of all keys that occur in a row. Missing values are None."""
         columns: dict[str, list[Any]] = {name: [] for name in names or ()}
         for count, row in enumerate(self):
             for name in row if names is None else ():

@@ -1,4 +1,4 @@
-"""Rollout files as the command line names them."""
+"""Checks and names the rollout files given on the command line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.services.rollouts.store import StorePaths
 
 
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
-    """Name and path of each: as given, else the shortest ends of the paths that tell them apart.
+    """Return name and path of each file. Names default to the shortest path endings that are distinct.
 
     Raises OperatorError.
     """
@@ -22,14 +22,14 @@ def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, 
             raise OperatorError(f"{str(path)!r} is not a file; expected the output of ng_collect_rollouts")
         if not _is_plain(path):
             raise OperatorError(
-                f"{str(path)!r} is compressed or a table; expected rollouts as ng_collect_rollouts wrote them. "
-                "Unpack it first"
+                f"{str(path)!r} is compressed or a table; expected the JSON Lines that ng_collect_rollouts writes. "
+                "Decompress or convert it first"
             )
     if names and len(names) != len(paths):
-        raise OperatorError(f"{len(names)} names for {len(paths)} files; expected one each")
+        raise OperatorError(f"{len(names)} names for {len(paths)} files; expected one name per file")
     if len(set(names)) < len(names):
-        raise OperatorError(f"names are {list(names)}; expected all different")
-    return list(zip(names or _ends(paths), paths, strict=True))
+        raise OperatorError(f"names are {list(names)}; expected unique names")
+    return list(zip(names or _distinct_endings(paths), paths, strict=True))
 
 
 def _is_plain(path: Path) -> bool:
@@ -39,25 +39,25 @@ def _is_plain(path: Path) -> bool:
         raise OperatorError(f"{str(path)!r} cannot be read: {error.strerror}") from error
 
 
-def _ends(paths: Sequence[Path]) -> list[str]:
-    whole = [path.absolute().with_suffix("").parts for path in paths]
-    for length in range(1, max(map(len, whole)) + 1):
-        names = ["/".join(parts[-length:]) for parts in whole]
+def _distinct_endings(paths: Sequence[Path]) -> list[str]:
+    all_parts = [path.absolute().with_suffix("").parts for path in paths]
+    for length in range(1, max(map(len, all_parts)) + 1):
+        names = ["/".join(parts[-length:]) for parts in all_parts]
         if len(set(names)) == len(names):
             return names
-    raise OperatorError(f"a file is given twice: {', '.join(map(str, paths))}")
+    raise OperatorError(f"a file is listed more than once: {', '.join(map(str, paths))}")
 
 
 def check_output(path: Path, read: Iterable[Path] = ()) -> None:
-    """Make the folder of an output. Raises OperatorError where writing would destroy what is read, or rollouts."""
+    """Create the folder of an output file. Raises OperatorError if writing would overwrite an input or rollouts."""
     if path.is_dir():
         raise OperatorError(f"{path} is a folder; expected a file to write")
     if path.exists() and path.suffix == ".jsonl" and StorePaths(path).manifest.exists():
         raise OperatorError(
-            f"{path} holds the rollouts of a collection and would be written over; choose another output"
+            f"{path} contains the rollouts of a collection and would be overwritten; choose a different output"
         )
-    if path.resolve() in {one.resolve() for one in read}:
-        raise OperatorError(f"{path} is read and would be written over; choose another output")
+    if path.resolve() in {file.resolve() for file in read}:
+        raise OperatorError(f"{path} is an input file and would be overwritten; choose a different output")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:

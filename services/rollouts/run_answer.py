@@ -2,8 +2,8 @@
 
 The agent puts the response last and sends its length in a header. The collector then parses the body in two parts: the
 short one becomes a dict, to which it adds its own keys, and the response is only checked to be a JSON object on one
-line. The row is written from the dict, so it contains each key once, whatever the agent sent. For other programs the
-body is ordinary JSON, and a body without the header is parsed as a whole.
+line. The row is written from the dict, so it contains each key once, even if the agent sent duplicates. For other
+programs the body is ordinary JSON, and a body without the header is parsed in one piece.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def decode_row(body: bytes, response_bytes: str | None) -> Any:
 
 
 def _parse_in_two_parts(body: bytes, response_bytes: str) -> Json | None:
-    """Return None if the body does not match the header; it is then parsed as a whole."""
+    """Return None if the body does not match the header; it is then parsed in one piece."""
     if not (response_bytes.isascii() and response_bytes.isdigit() and len(response_bytes) <= _MAX_DIGITS):
         return None
     start = len(body) - 1 - int(response_bytes)

@@ -29,7 +29,7 @@ async def reporting(
 
     async def follow_code() -> None:
         with contextlib.suppress(Failure):
-            if await follower.look():
+            if await follower.follow():
                 await report_collection()  # until then, the head withholds the reloaded server
 
     async def keep_reporting() -> None:

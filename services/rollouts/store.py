@@ -131,7 +131,7 @@ class RolloutStore:
         for number, _, line, row in self._rows.rows():
             if duplicated := duplicate_key(line):
                 raise RunError(f"{self.paths.output}: line {number} has the key {duplicated} twice. {REPAIR_HINT}")
-            key = _checked_key(row, self.paths.output, number, expected)
+            key = _validated_key(row, self.paths.output, number, expected)
             if not is_reward(row.get("reward")):
                 problem = f"reward {row.get('reward')!r:.40}; {EXPECTED}"
                 raise RunError(f"{self.paths.output}: line {number} has {problem}. {REPAIR_HINT}")
@@ -143,7 +143,7 @@ class RolloutStore:
             if on_row is not None:
                 on_row(cast(RolloutRow, row))
         for number, _, _, row in self._failures.rows():
-            key = _checked_key(row, self.paths.failures, number, expected)
+            key = _validated_key(row, self.paths.failures, number, expected)
             self.attempts[key] = self.attempts.get(key, 0) + 1
             if row.get("failure_kind") == FailureKind.BAD_TASK:
                 self.permanently_failed.add(key)
@@ -179,11 +179,11 @@ class RolloutStore:
 
     def check(self) -> None:
         """Raise RunError if another program moved, removed, replaced, truncated or wrote to one of the files."""
-        self._checked(JsonLines.check)
+        self._check_files(JsonLines.check)
 
     def verify(self) -> None:
         """Run `check`, and verify that no line has changed. Reads the files."""
-        self._checked(JsonLines.verify)
+        self._check_files(JsonLines.verify)
 
     def close(self) -> None:
         """Sync and close the files, and release their locks."""
@@ -195,11 +195,11 @@ class RolloutStore:
             self._rows.close()
             self._failures.close()
 
-    def _checked(self, look: Callable[[JsonLines], None]) -> None:
+    def _check_files(self, check: Callable[[JsonLines], None]) -> None:
         found = []
         for lines in (self._rows, self._failures):
             try:
-                look(lines)
+                check(lines)
             except RunError as error:
                 found.append(str(error))
         found += self._manifest_changed()
@@ -289,7 +289,7 @@ class RolloutStore:
             raise OperatorError(f"{self.paths.failures} cannot be written: {error.strerror}") from error
 
 
-def _checked_key(row: Json, path: Path, number: int, expected: Expected | None) -> Key:
+def _validated_key(row: Json, path: Path, number: int, expected: Expected | None) -> Key:
     try:
         return key_of(row, expected)
     except ValueError as error:

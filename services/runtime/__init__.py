@@ -1,1 +1,1 @@
-"""Processes of a run: start, watch, restart and stop servers on one host or several."""
+"""Starts, watches, restarts and stops the servers of a run, on one host or several."""

@@ -15,8 +15,8 @@ log = logging.getLogger(__name__)
 
 INTERVAL_S = 0.5
 PARALLEL = 4
-"""Maximum number of servers checked and reloaded concurrently; each takes a second of CPU or more."""
-_MOST_FILES = 6
+"""Maximum number of servers that are reloaded concurrently. Each takes at least a second of CPU time."""
+_MAX_FILES = 6
 
 Reload = Callable[[str], Awaitable[None]]
 """Restarts the named server. Raises OperatorError or RunError if it cannot start with the new code."""
@@ -37,7 +37,7 @@ class CodeWatcher:
     ) -> None:
         """`configs`: digests of the config files as they were read; `servers`: names of the servers to watch.
 
-        `remedy`: how the user can run the changed code (end of each message).
+        `remedy`: end of each message, which states how to run the changed code.
         """
         self._registry = registry
         self._servers = servers
@@ -58,17 +58,17 @@ class CodeWatcher:
         try:
             while True:
                 await asyncio.sleep(INTERVAL_S)
-                await self.look()
+                await self.check()
         except Exception as error:
-            log.warning("stopped watching the code", exc_info=error)
-            self._say(f"ng_run no longer notices changed code ({type(error).__name__}: {error})")
+            log.warning("code changes are no longer watched", exc_info=error)
+            self._say(f"ng_run no longer detects changed code ({type(error).__name__}: {error})")
 
-    async def look(self) -> None:
-        """Check the files once, then report or reload what changed."""
+    async def check(self) -> None:
+        """Check the files once, then report the changes or reload the servers."""
         for name in self._servers:
             if name in self._registry.code and name in self._registry.sources:
                 self._disk.follow(name, self._registry.code[name], self._registry.sources[name])
-        changes = await asyncio.to_thread(self._disk.look)
+        changes = await asyncio.to_thread(self._disk.poll)
         if changes is None:
             return
         self._registry.changed_files = {name: sorted(files) for name, files in changes.servers.items()}
@@ -88,22 +88,24 @@ class CodeWatcher:
             back |= before - now.keys()
         self._reported = {name: frozenset(files) for name, files in changes.servers.items()}
         if new:
-            self._say(f"{_described(new, self._loaded())}; {self._remedy}")
+            self._say(f"{_describe(new, self._loaded_files())}; {self._remedy}")
         if back:
             differ = "differs" if len(back) == 1 else "differ"
-            self._say(f"{_joined(back)} no longer {differ} from what the servers loaded")
+            self._say(f"{_join(back)} no longer {differ} from what the servers loaded")
 
     def _report_configs(self, changed: frozenset[Path]) -> None:
         if new := changed - self._reported_configs:
             has = "has" if len(new) == 1 else "have"
-            what = f"{_joined(map(_shown, new))} {has} changed"
-            self._say(f"{what}; configs are only read at startup: restart ng_run to apply the changes")
+            self._say(
+                f"{_join(map(_short_path, new))} {has} changed; configs are only read at startup: "
+                "restart ng_run to apply the changes"
+            )
         if back := self._reported_configs - changed:
             differ = "differs" if len(back) == 1 else "differ"
-            self._say(f"{_joined(map(_shown, back))} no longer {differ} from what was read at startup")
+            self._say(f"{_join(map(_short_path, back))} no longer {differ} from what was read at startup")
         self._reported_configs = changed
 
-    def _loaded(self) -> set[str]:
+    def _loaded_files(self) -> set[str]:
         return {
             file for name in self._servers if name in self._registry.code for file in self._registry.code[name].files
         }
@@ -111,7 +113,7 @@ class CodeWatcher:
     async def _reload(self, changes: DiskChanges, reload: Reload) -> None:
         limit = asyncio.Semaphore(PARALLEL)
 
-        async def one(name: str) -> None:
+        async def reload_server(name: str) -> None:
             async with limit:
                 self._registry.reloading.add(name)
                 try:
@@ -128,23 +130,23 @@ class CodeWatcher:
             del self._tried[name]
             if name in self._refused:
                 self._refused.discard(name)
-                self._say(f"{name} again runs the code that is on disk")
+                self._say(f"{name} runs the code on disk again")
         changed = {name: files for name, files in changes.servers.items() if self._tried.get(name) != files}
         if not changed:
             return
         self._tried |= changed
         files = {file: digest for own in changed.values() for file, digest in own.items()}
-        self._say(f"{_described(files, self._loaded())}; reloading {_joined(changed)}")
-        await asyncio.gather(*(one(name) for name in changed))
+        self._say(f"{_describe(files, self._loaded_files())}; reloading {_join(changed)}")
+        await asyncio.gather(*(reload_server(name) for name in changed))
 
 
-def _described(files: Mapping[str, str], loaded: Collection[str]) -> str:
-    """Describe the changes; `loaded` are the files that existed when the servers started."""
+def _describe(files: Mapping[str, str], loaded: Collection[str]) -> str:
+    """Describe the changes. `loaded`: the files that existed when the servers started."""
     removed = {name for name, digest in files.items() if digest == REMOVED}
     added = files.keys() - removed - set(loaded)
     changed = files.keys() - removed - added
     parts = [
-        f"{_joined(names)} {one if len(names) == 1 else many}"
+        f"{_join(names)} {one if len(names) == 1 else many}"
         for names, one, many in (
             (changed, "has changed", "have changed"),
             (added, "was added", "were added"),
@@ -155,13 +157,13 @@ def _described(files: Mapping[str, str], loaded: Collection[str]) -> str:
     return ", ".join(parts)
 
 
-def _joined(names: Iterable[str]) -> str:
+def _join(names: Iterable[str]) -> str:
     ordered = sorted(names)
-    shown = ordered[:_MOST_FILES]
+    shown = ordered[:_MAX_FILES]
     more = len(ordered) - len(shown)
     return ", ".join(shown) + (f" and {more} more" if more else "")
 
 
-def _shown(path: Path) -> str:
+def _short_path(path: Path) -> str:
     here = Path.cwd()
     return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)

@@ -1,4 +1,4 @@
-"""Servers that other machines could reach need a run token."""
+"""Checks that a run has a token if other hosts could reach its servers."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from rollyard.services.http.access.hosts import is_loopback
 
 
 def check_exposure(servers: Iterable[ServerSpec], token: str | None, head_host: str) -> None:
-    """Raises OperatorError for servers, or a head, that would be open to other machines without a token."""
+    """Raise OperatorError if servers or the head would be open to other hosts without a token."""
     if token:
         return
     specs = list(servers)
-    open_doors = [f"{spec.name} ({spec.settings.host})" for spec in specs if not is_loopback(spec.settings.host)]
+    exposed = [f"{spec.name} ({spec.settings.host})" for spec in specs if not is_loopback(spec.settings.host)]
     if not is_loopback(head_host):
-        open_doors.insert(0, f"the head ({head_host})")
-    where = "add +token=... or export ROLLYARD_TOKEN=..., and send it as Authorization: Bearer"
-    if open_doors:
-        raise OperatorError(f"{', '.join(open_doors)} would be open to other machines without a run token: {where}")
+        exposed.insert(0, f"the head ({head_host})")
+    remedy = "add +token=... or export ROLLYARD_TOKEN=..., and send it as Authorization: Bearer"
+    if exposed:
+        raise OperatorError(f"{', '.join(exposed)} would be open to other hosts without a run token: {remedy}")
     for spec in specs:
         if reason := spec.settings.token_needed_for:
-            raise OperatorError(f"{spec.name}: {reason}: {where}")
+            raise OperatorError(f"{spec.name}: {reason}: {remedy}")

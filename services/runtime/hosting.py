@@ -1,4 +1,4 @@
-"""HostedServer: a server that listens in this process, registered with the head and sending heartbeats."""
+"""HostedServer: a server that listens in this process, registers with the head and sends heartbeats."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class _Connection(BoundedProtocol, PeerProtocol):
 
 
 class _Listener(uvicorn.Server):
-    """uvicorn without its signal handlers: the process decides when to stop, and may host several servers."""
+    """uvicorn without its signal handlers, because the process decides when to stop and may host several servers."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -110,7 +110,7 @@ class HostedServer:
         server.measure(self._lag)
 
     async def listen(self) -> None:
-        """Accept requests; `/ready` returns 503 until `start` has completed."""
+        """Accept requests. `/ready` returns 503 until `start` has completed."""
         self._peers.open()
         self._serving = asyncio.create_task(self._listener.serve(sockets=[]))  # no sockets: `_connections` accepts
         while not self._listener.started:
@@ -120,8 +120,8 @@ class HostedServer:
             await asyncio.sleep(0.002)
         self._lag.start()
         config, state = self._listener.config, self._listener.server_state
-        about = {"peers": self._peers, "config": config, "server_state": state, "app_state": {}}
-        self._connections.start(self._socket, partial(_Connection, self._connections, **about))
+        options = {"peers": self._peers, "config": config, "server_state": state, "app_state": {}}
+        self._connections.start(self._socket, partial(_Connection, self._connections, **options))
 
     async def start(self) -> None:
         """Run the server's startup, then mark it ready."""
@@ -131,7 +131,7 @@ class HostedServer:
     async def join(
         self, instance: str, head: RegistryClient, book: AddressBook, loaded: LoadedCode | None = None
     ) -> None:
-        """Listen, register with the head, start, report ready, and send heartbeats from then on."""
+        """Listen, register with the head, start, report ready, and then send heartbeats."""
         await self.listen()
         registration = Registration(
             name=self.server.name,
@@ -188,7 +188,7 @@ class HostedServer:
             try:
                 book.update(await head.send_heartbeat(heartbeat))
             except Failure as failure:
-                log.warning("the head did not accept a heartbeat: %s", failure)
+                log.warning("the head rejected a heartbeat: %s", failure)
                 with contextlib.suppress(Failure):
                     await head.register(ready)
             await asyncio.sleep(HEARTBEAT_S)

@@ -1,8 +1,8 @@
 """Preflight: finds what would prevent a run from starting, before anything is started.
 
 Every server is constructed as in its own process and runs its checks; ports are bound and released. Servers with their
-own Python environment are constructed in it, in a process that exits. `ng_run` does this before each start, so that
-`+dry_run=true` and the start fail with the same message.
+own Python environment are constructed in it, in a process that exits. `ng_run` does this before each start, so
+`+dry_run=true` and a start fail with the same messages.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Preflight:
         self._check_ports(head)
 
     async def advice(self) -> list[str]:
-        """Return warnings about what would fail after a successful start, each with the server's name."""
+        """Return warnings about problems that do not prevent a start, each with the server's name."""
         found = await asyncio.gather(*(server.advice() for server in self._servers), return_exceptions=True)
         pairs = zip(self._servers, found, strict=True)
         return [f"{server.name}: {text}" for server, texts in pairs if isinstance(texts, list) for text in texts]
@@ -68,7 +68,7 @@ class Preflight:
 
     async def _check_here(self, spec: ServerSpec) -> None:
         kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
-        client = ServerClient(self._transport, self._keys, AddressBook(self._unused_user))
+        client = ServerClient(self._transport, self._keys, AddressBook(self._empty_directory))
         try:
             server = kind(spec.settings, Context(spec.name, self._keys, client, endpoints=self._endpoints))
             await server.check()
@@ -92,7 +92,7 @@ class Preflight:
                     )
                 sockets.enter_context(contextlib.closing(bind_for(spec.name, spec.settings)))
 
-    async def _unused_user(self) -> Directory:
+    async def _empty_directory(self) -> Directory:
         return Directory(run_id=self._keys.run_id, servers={}, families={}, settings={})
 
 

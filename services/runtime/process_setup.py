@@ -1,4 +1,4 @@
-"""Process settings for servers: die with the parent, many open files, fewer garbage collections."""
+"""Process settings for servers: death with the parent, more open files, fewer garbage collections."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def die_with_parent(parent_pid: int) -> None:
 
 
 def raise_file_limit() -> int:
-    """Raise the open-file limit to the hard limit and return it: each episode in flight uses a few sockets."""
+    """Raise the open-file limit to the hard limit and return it, because each episode in flight uses a few sockets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard

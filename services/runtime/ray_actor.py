@@ -37,7 +37,7 @@ class ServerHost:
         if on_network:
             node_ip = ray.util.get_node_ip_address()
             launch |= {"advertise": node_ip, "settings": {"host": node_ip, **launch["settings"]}}
-        # Ray's workers set their own PYTHONPATH; the server must use that of the ng_run that placed it.
+        # Ray's workers set their own PYTHONPATH, but the server must use that of ng_run.
         node_environ = {
             name: value for name, value in os.environ.items() if name != "PYTHONPATH" and name[:4] != "RAY_"
         }
@@ -54,13 +54,13 @@ class ServerHost:
         await asyncio.to_thread(self._write_stdin, json.dumps(launch).encode())
         return self._process.pid
 
-    async def follow(self, offset: int, most: int) -> tuple[bytes, int | None]:
-        """Return output from `offset` on, waiting at most a second, and the exit status with the last piece."""
-        if os.fstat(self._output.fileno()).st_size < offset + most:
+    async def follow(self, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
+        """Return output from `offset` on, and the exit status with the last piece. Waits for at most a second."""
+        if os.fstat(self._output.fileno()).st_size < offset + max_bytes:
             await asyncio.wait({self._ended}, timeout=1.0)
         ended = self._ended.done()
-        text = os.pread(self._output.fileno(), most, offset)
-        return text, self._ended.result() if ended and len(text) < most else None
+        text = os.pread(self._output.fileno(), max_bytes, offset)
+        return text, self._ended.result() if ended and len(text) < max_bytes else None
 
     async def send(self, number: int) -> None:
         """Send a signal to the server's process group."""

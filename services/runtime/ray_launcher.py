@@ -41,11 +41,11 @@ T = TypeVar("T")
 
 CONNECT_S = 15.0
 START_S = 45.0
-"""A start takes about a second. Ray terminates ng_run after losing its cluster for 60 s; report the cause before."""
+"""A start takes about a second. Ray terminates ng_run 60 s after it lost the cluster; the cause is reported before."""
 BUILD_S = 900.0
-"""The same limit if a folder's own Python environment may have to be installed on the node first."""
+"""The same limit if the node may have to build the folder's own Python environment first."""
 SILENCE_S = 30.0
-"""An actor that sends nothing for this long counts as dead; a live one responds every second."""
+"""An actor that does not respond for this long counts as dead. A live one responds every second."""
 CHUNK = 1 << 20
 """Maximum bytes of log per response."""
 _HINT = "Start one with `ray start --head --port=6379` (other hosts join it with `ray start --address=HOST:6379`)"
@@ -103,9 +103,9 @@ class RayLauncher:
         self._cache = cache
         self.node_ip: str = ray.util.get_node_ip_address()
         """This host's address in the cluster."""
-        self.machines = _alive(ray)
-        self.on_network = self.machines != {self.node_ip}
-        """True if servers run on several hosts: the head must listen on `node_ip`, and a token is needed."""
+        self.hosts = _live_hosts(ray)
+        self.on_network = self.hosts != {self.node_ip}
+        """True if the servers run on several hosts, so the head must listen on `node_ip` and a token is required."""
         ray.cloudpickle.register_pickle_by_value(ray_actor)
         self._placed: list[tuple[str, str]] = []
         """(host, server name) of every running or starting process."""
@@ -118,8 +118,8 @@ class RayLauncher:
         limit_s = BUILD_S if isolated else START_S
         placement: tuple[str, str] | None = None
         try:
-            machines = await self._candidates()
-            placement = self._least_loaded(machines, launch.name), launch.name
+            hosts = await self._candidates()
+            placement = self._least_loaded(hosts, launch.name), launch.name
             self._placed.append(placement)
             # Every Ray node has a resource `node:IP`; requesting a fraction of it places the actor there.
             actor = self._kind.options(resources={f"node:{placement[0]}": 0.001}).remote()
@@ -149,14 +149,14 @@ class RayLauncher:
             self.on_network,
         )
 
-    async def _wait_for_pid(self, starting: Any, machine: str, limit_s: float) -> int:
+    async def _wait_for_pid(self, starting: Any, host: str, limit_s: float) -> int:
         """Return the process id. Raises ConnectionError if the host leaves the cluster; Ray would keep waiting."""
         task = asyncio.ensure_future(starting)
         deadline = time.monotonic() + limit_s
         try:
             while not (await asyncio.wait({task}, timeout=2.0))[0]:
-                if machine not in await self._candidates():
-                    raise ConnectionError(f"{machine} left the Ray cluster")
+                if host not in await self._candidates():
+                    raise ConnectionError(f"{host} left the Ray cluster")
                 if time.monotonic() > deadline:
                     raise TimeoutError
             return int(task.result())
@@ -167,18 +167,18 @@ class RayLauncher:
         """Return the hosts that may run a server. A host that joins later cannot reach a run on loopback."""
         if not self.on_network:
             return {self.node_ip}
-        return await _in_thread(partial(_alive, self._ray), START_S)
+        return await _in_thread(partial(_live_hosts, self._ray), START_S)
 
-    def _least_loaded(self, machines: set[str], name: str) -> str:
+    def _least_loaded(self, hosts: set[str], name: str) -> str:
         """Return the host with the fewest replicas of that server, then with the fewest servers.
 
         Ray's SPREAD strategy does not spread actors that request no resources: in a test, all five were placed on
         one of two nodes.
         """
-        if not machines:
+        if not hosts:
             raise ConnectionError("no host of the Ray cluster is alive")
-        servers = Counter(machine for machine, _ in self._placed)
-        return min(sorted(machines), key=lambda machine: (self._placed.count((machine, name)), servers[machine]))
+        servers = Counter(host for host, _ in self._placed)
+        return min(sorted(hosts), key=lambda host: (self._placed.count((host, name)), servers[host]))
 
 
 @contextlib.asynccontextmanager
@@ -216,7 +216,7 @@ async def check_cluster(address: str) -> None:
 
 
 async def _in_thread(call: Callable[[], T], limit_s: float) -> T:
-    """Run `call` in a daemon thread: unlike asyncio.to_thread, exit does not wait for it. Raises TimeoutError."""
+    """Run `call` in a daemon thread, for which exit does not wait (unlike asyncio.to_thread). Raises TimeoutError."""
     done: Future[T] = Future()
 
     def run() -> None:
@@ -230,7 +230,7 @@ async def _in_thread(call: Callable[[], T], limit_s: float) -> T:
     return await asyncio.wait_for(asyncio.wrap_future(done), limit_s)
 
 
-def _alive(ray: Any) -> set[str]:
+def _live_hosts(ray: Any) -> set[str]:
     return {node["NodeManagerAddress"] for node in ray.nodes() if node["Alive"]}
 
 

@@ -1,4 +1,4 @@
-"""A run's directory, `.rollyard/runs/<time>-<run id>/`: logs, config, and the `head.json` that other commands read."""
+"""A run's directory, `.rollyard/runs/<time>-<run id>/`: logs, config, and `head.json`, which other commands read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RunFolder:
 
     @staticmethod
     def check(base: Path) -> None:
-        """Raise OperatorError if `create` would, without creating anything."""
+        """Raise OperatorError if `create` would. Creates nothing."""
         parent = base / HOME
         while not os.path.lexists(parent):
             parent = parent.parent
@@ -96,10 +96,10 @@ def _read_own(path: Path) -> bytes:
 
 
 def _same_folder(started_in: str, base: Path) -> bool:
-    """Return whether `started_in` is `base`; false if the run directory is only a link into another folder's."""
+    """Return whether `started_in` is `base`. False if the run directory is a link into another folder's."""
     try:
         return not started_in or Path(started_in).samefile(base)
-    except FileNotFoundError:  # the folder was renamed since
+    except FileNotFoundError:  # the folder has been renamed
         return True
 
 

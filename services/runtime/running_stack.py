@@ -1,4 +1,4 @@
-"""A stack for Python programs: started on entering, or running already; ended on leaving, if it was started here."""
+"""RunningStack: a stack for Python programs. It is started on entry and stopped on exit, unless it already runs."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ class OpenAIArguments(TypedDict):
 
 @dataclass(frozen=True)
 class StackAccess:
-    """How the servers of a run are reached while it runs."""
+    """Access to the servers of a running stack."""
 
     head: HeadFile
     clients: StackClients
     directory: Callable[[], Directory]
-    """As it was heard of last."""
+    """Returns the latest known server directory."""
 
 
 class RunningStack:
-    """The servers of a run, for `async with`; in a notebook, where a stack outlives a cell, `start` and `stop`."""
+    """The servers of a run. Use it with `async with`; in a notebook, call `start` and `stop`."""
 
-    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[StackAccess]]) -> None:
-        self._opened = opened
-        self._entered: contextlib.AsyncExitStack | None = None
+    def __init__(self, open_stack: Callable[[], AbstractAsyncContextManager[StackAccess]]) -> None:
+        self._open_stack = open_stack
+        self._exit_stack: contextlib.AsyncExitStack | None = None
         self._access: StackAccess | None = None
 
     async def __aenter__(self) -> Self:
@@ -57,37 +57,40 @@ class RunningStack:
         await self.stop()
 
     async def start(self) -> None:
-        """Raises OperatorError or RunError with the line that `ng_run` prints; what was started is stopped then."""
-        if self._entered is not None:
-            raise RunError("this stack is running already")
-        self._entered = contextlib.AsyncExitStack()
+        """Start or connect to the servers.
+
+        Raises OperatorError or RunError with the message that `ng_run` prints, after stopping what was started.
+        """
+        if self._exit_stack is not None:
+            raise RunError("this stack is already running")
+        self._exit_stack = contextlib.AsyncExitStack()
         try:
-            self._access = await self._entered.enter_async_context(self._opened())
+            self._access = await self._exit_stack.enter_async_context(self._open_stack())
         except BaseException:
-            self._entered = None
+            self._exit_stack = None
             raise
 
     async def stop(self) -> None:
-        """Stops what `start` started. Stopping twice is fine."""
-        entered, self._entered, self._access = self._entered, None, None
-        if entered is not None:
-            await entered.aclose()
+        """Stop what `start` started. Idempotent."""
+        exit_stack, self._exit_stack, self._access = self._exit_stack, None, None
+        if exit_stack is not None:
+            await exit_stack.aclose()
 
     @property
     def access(self) -> StackAccess:
-        """Raises RunError while the stack is not running."""
+        """Access to the servers. Raises RunError while the stack is not running."""
         if self._access is None:
             raise RunError("this stack is not running: use it inside `async with`, or after `await stack.start()`")
         return self._access
 
     @property
     def head_url(self) -> str:
-        """Address of the head: the `+head=` of commands that are started elsewhere."""
+        """Address of the head, for `+head=` of commands that are started from other folders."""
         return self.access.head.url
 
     @property
     def token(self) -> str | None:
-        """The run's token; None where requests need none."""
+        """The run's token; None if requests need none."""
         return self.access.head.token
 
     @property
@@ -96,17 +99,17 @@ class RunningStack:
         return dict(self.access.directory().families)
 
     def url(self, name: str) -> str:
-        """Base URL of a ready instance. Raises RunError where the server is unknown or has none."""
+        """Return the base URL of a ready instance. Raises RunError if the server is unknown or has none."""
         servers = self.access.directory().servers
         if name not in servers:
-            have = ", ".join(sorted(servers))
-            raise RunError(f"no server {name!r} in this run{did_you_mean(name, servers)} (it has {have})")
+            available = ", ".join(sorted(servers))
+            raise RunError(f"no server {name!r} in this run{did_you_mean(name, servers)} (it has {available})")
         if not servers[name]:
             raise RunError(f"{name} has no ready instance at the moment")
         return servers[name][0]
 
     def openai(self, name: str) -> OpenAIArguments:
-        """A model server or an agent for OpenAI's client: `AsyncOpenAI(**stack.openai("policy_model"))`."""
+        """Return arguments for OpenAI's client of a model server or agent: `AsyncOpenAI(**stack.openai("policy"))`."""
         return {"base_url": f"{self.url(name)}/v1", "api_key": self.token or "none"}
 
 
@@ -122,7 +125,7 @@ async def started(
     environ: Mapping[str, str],
     say: Callable[[str], None],
 ) -> AsyncIterator[StackAccess]:
-    """The servers of `config`, all ready; stopped at the end. Raises OperatorError, RunError."""
+    """Start the servers of `config`, yield when all are ready, and stop them. Raises OperatorError, RunError."""
     keys = new_keys(token)
     await _check(config, folder, environ, ("127.0.0.1", head_port), colocate=colocate)
     raise_file_limit()
@@ -148,7 +151,7 @@ async def started(
 async def _check(
     config: RunConfig, folder: Path, environ: Mapping[str, str], head: tuple[str, int], *, colocate: bool
 ) -> None:
-    """As `ng_run` does before it starts anything, so that a mistake is reported in the same words."""
+    """Run the checks that `ng_run` runs before a start, so that errors have the same messages."""
     RunFolder.check(folder)
     preflight = Preflight(list(config.servers), new_keys(), environ)
     try:

@@ -1,4 +1,4 @@
-"""Stack: starts and stops a whole run. The head runs in this process, servers in their own or here too (`colocate`)."""
+"""Stack: starts and stops a run. The head runs in this process; servers run in their own, or also here (`colocate`)."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Say = Callable[[str], None]
 
 
 def new_keys(token: str | None = None, access: AccessRules | None = None) -> Keys:
-    """Identity and secrets of a new run."""
+    """Create the identity and secrets of a new run."""
     run_id, secret = secrets.token_hex(4), secrets.token_hex(32)
     return Keys(run_id=run_id, secret=secret, token=token, access=access or AccessRules())
 
@@ -71,7 +71,7 @@ class Stack:
     ) -> None:
         """`here`: the servers that this process starts (default: all); the others join from other hosts.
 
-        `reloads`: `reload` will be called when code changes.
+        `reloads`: whether `reload` may be called.
         """
         self.config = config
         self.keys = keys
@@ -106,7 +106,7 @@ class Stack:
         return self._launcher is not None
 
     async def start(self) -> None:
-        """Start everything and wait until it is ready. Raises RunError or OperatorError with what failed and why."""
+        """Start all servers and wait until they are ready. Raises RunError or OperatorError with the cause."""
         await self._head.listen()
         await self._head.start()
         self.folder.write_head(
@@ -159,14 +159,14 @@ class Stack:
         self.folder.forget_head()
 
     def registry_client(self) -> RegistryClient:
-        """The head as servers and collections call it."""
+        """Return a client for the head, as servers and collections use it."""
         return RegistryClient(self._transport, self.head_url, self.keys)
 
     async def _directory(self) -> Directory:
         return self.registry.directory()
 
     async def _wait_for_remote(self) -> None:
-        """Wait, without a limit, for the servers that other hosts start."""
+        """Wait indefinitely for the servers that other hosts start."""
         pending, reported_at = {spec.name for spec in self.config.servers} - {spec.name for spec in self._here}, 0.0
         while pending:
             for instance in self.registry.instances():

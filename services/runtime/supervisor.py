@@ -1,6 +1,6 @@
 """Supervisor: starts, watches, restarts and stops a run's server processes.
 
-A process that ends before it was ever ready fails the start, with the end of its log. One that dies later is restarted
+If a process ends before it was ready, the start fails with the end of its log. A process that dies later is restarted
 after a pause that doubles each time.
 """
 
@@ -27,9 +27,9 @@ log = logging.getLogger(__name__)
 STOP_GRACE_S = 6.0
 LOG_TAIL_LINES = 20
 REPORT_EVERY_S = 15.0
-"""Interval of the lines about a server that is starting; a new phase is reported immediately."""
+"""Interval of the messages about a starting server. A new phase is reported immediately."""
 TIMEOUT_MARGIN_S = 10.0
-"""Added to a server's own start_timeout_s, so that the server fails first and reports the cause itself."""
+"""Added to a server's own start_timeout_s, so that the server fails first and reports the cause."""
 
 
 @dataclass(slots=True)
@@ -37,7 +37,7 @@ class _Replica:
     """One replica of one server, across restarts."""
 
     spec: ServerSpec
-    replica: int
+    index: int
     starts: int = 0
     instance: str = ""
     process: Process | None = None
@@ -53,11 +53,11 @@ class _Replica:
 
     @property
     def title(self) -> str:
-        return self.spec.name if self.spec.settings.replicas == 1 else f"{self.spec.name}[{self.replica}]"
+        return self.spec.name if self.spec.settings.replicas == 1 else f"{self.spec.name}[{self.index}]"
 
 
 class StartupProgress:
-    """Prints the phases of starting servers: new phases at once, counts (3/8, 4/8) every `REPORT_EVERY_S`."""
+    """Prints the phases of starting servers: new phases immediately, counts (3/8, 4/8) every `REPORT_EVERY_S`."""
 
     def __init__(self, say: Callable[[str], None]) -> None:
         self._say = say
@@ -90,7 +90,7 @@ class Supervisor:
         restarts: Restarts | None = None,
         parent_pid: int | None = None,
     ) -> None:
-        self._watched = [_Replica(spec, replica) for spec in servers for replica in range(spec.settings.replicas)]
+        self._replicas = [_Replica(spec, index) for spec in servers for index in range(spec.settings.replicas)]
         self._registry = registry
         self._launcher = launcher
         self._keys = keys
@@ -101,7 +101,7 @@ class Supervisor:
         self._restarts = restarts or Restarts()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._waiting: list[_Replica] = []
-        """Replicas that were not ready yet when `start` last looked."""
+        """Replicas that were not ready at the last check of `start`."""
         self._watch_tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._started_at = time.monotonic()
@@ -110,26 +110,26 @@ class Supervisor:
     async def start(self) -> None:
         """Start all replicas and wait until they are ready.
 
-        Raises RunError or OperatorError naming the one that failed, with the end of its log.
+        Raises RunError or OperatorError with the name of the replica that failed and the end of its log.
         """
-        self._waiting = list(self._watched)
-        await asyncio.gather(*(self._spawn(watched) for watched in self._watched))
+        self._waiting = list(self._replicas)
+        await asyncio.gather(*(self._spawn(replica) for replica in self._replicas))
         waiting = self._waiting
         while waiting:
-            for watched in list(waiting):
-                if self._registry.is_ready(watched.instance):
-                    watched.was_ready = True
-                    waiting.remove(watched)
-                    self._say(self._ready_line(watched))
-                elif watched.process is None and not watched.was_ready:
-                    # A configuration error stays an OperatorError, whichever process found it.
-                    kind = OperatorError if watched.status == EXIT_OPERATOR else RunError
-                    raise kind(f"{watched.title} ended before it was ready.\n{self._log_end(watched)}")
+            for replica in list(waiting):
+                if self._registry.is_ready(replica.instance):
+                    replica.was_ready = True
+                    waiting.remove(replica)
+                    self._say(self._ready_line(replica))
+                elif replica.process is None and not replica.was_ready:
+                    # A configuration error stays an OperatorError, even if the server's process detected it.
+                    kind = OperatorError if replica.status == EXIT_OPERATOR else RunError
+                    raise kind(f"{replica.title} ended before it was ready.\n{self._log_end(replica)}")
                 else:
-                    self._progress.report(watched.title, self._registry.phase(watched.instance))
-            late = [watched for watched in waiting if time.monotonic() > self._started_at + self._timeout_s(watched)]
+                    self._progress.report(replica.title, self._registry.phase(replica.instance))
+            late = [replica for replica in waiting if time.monotonic() > self._started_at + self._timeout_s(replica)]
             if late:
-                names = ", ".join(watched.title for watched in late)
+                names = ", ".join(replica.title for replica in late)
                 raise RunError(
                     f"not ready within {self._describe_timeout(late[0])}: {names}.\n{self._log_end(late[0])}"
                 )
@@ -140,13 +140,13 @@ class Supervisor:
 
         Unlike a crash, this neither pauses nor counts as a restart. Returns before the new processes are ready.
         """
-        task = asyncio.create_task(self._reload([watched for watched in self._watched if watched.spec.name == name]))
+        task = asyncio.create_task(self._reload([replica for replica in self._replicas if replica.spec.name == name]))
         self._watch_tasks.append(task)
-        await asyncio.shield(task)  # an interrupted reload would leave the server unwatched
+        await asyncio.shield(task)  # an interrupted reload would leave the server unmonitored
 
     async def _reload(self, replicas: list[_Replica]) -> None:
         # All processes end before the first new one starts, so that replicas never run different code.
-        await asyncio.gather(*(self._end(watched) for watched in replicas))
+        await asyncio.gather(*(self._end(replica) for replica in replicas))
         if replicas[0].spec.settings.port:
             # The address stays the same, so servers could call the new process before it is in their
             # directory: wait until every instance has fetched a directory without it.
@@ -157,25 +157,25 @@ class Supervisor:
         if self._stopping.is_set():
             return
         self._registry.renew_code(replicas[0].spec.name)
-        for watched in replicas:
-            watched.replacing.clear()
-            watched.pause_s = 0.0
-            watched.watch_task = asyncio.create_task(self._restart_until_started(watched))
-            self._watch_tasks.append(watched.watch_task)
+        for replica in replicas:
+            replica.replacing.clear()
+            replica.pause_s = 0.0
+            replica.watch_task = asyncio.create_task(self._restart_until_started(replica))
+            self._watch_tasks.append(replica.watch_task)
 
-    async def _end(self, watched: _Replica) -> None:
-        watched.replacing.set()
-        while watched.watch_task is not None and not watched.watch_task.done():
-            if watched.process is not None:
-                watched.process.terminate()
-            _, late = await asyncio.wait([watched.watch_task], timeout=STOP_GRACE_S)
-            if late and watched.process is not None:
-                watched.process.kill()
+    async def _end(self, replica: _Replica) -> None:
+        replica.replacing.set()
+        while replica.watch_task is not None and not replica.watch_task.done():
+            if replica.process is not None:
+                replica.process.terminate()
+            _, late = await asyncio.wait([replica.watch_task], timeout=STOP_GRACE_S)
+            if late and replica.process is not None:
+                replica.process.kill()
 
     async def stop(self) -> None:
         """Stop every server: terminate, wait a few seconds, kill."""
         self._stopping.set()
-        processes = [watched.process for watched in self._watched if watched.process is not None]
+        processes = [replica.process for replica in self._replicas if replica.process is not None]
         for process in processes:
             process.terminate()
         watch_tasks = [watch_task for watch_task in self._watch_tasks if not watch_task.done()]
@@ -187,25 +187,25 @@ class Supervisor:
                 await asyncio.wait([watch_task], timeout=STOP_GRACE_S)
                 watch_task.cancel()
 
-    def _timeout_s(self, watched: _Replica) -> float:
-        own_timeout_s = watched.spec.settings.start_timeout_s
+    def _timeout_s(self, replica: _Replica) -> float:
+        own_timeout_s = replica.spec.settings.start_timeout_s
         return self._ready_timeout_s if own_timeout_s is None else own_timeout_s + TIMEOUT_MARGIN_S
 
-    def _describe_timeout(self, watched: _Replica) -> str:
-        own_timeout_s = watched.spec.settings.start_timeout_s
+    def _describe_timeout(self, replica: _Replica) -> str:
+        own_timeout_s = replica.spec.settings.start_timeout_s
         hint = "raise it with +ready_timeout_s=..." if own_timeout_s is None else "raise its start_timeout_s"
-        return f"{self._timeout_s(watched):g} s ({hint})"
+        return f"{self._timeout_s(replica):g} s ({hint})"
 
-    async def _spawn(self, watched: _Replica) -> None:
-        watched.starts += 1
-        watched.instance = f"{watched.title}#{watched.starts}"
-        watched.since = time.monotonic()
-        spec = watched.spec
+    async def _spawn(self, replica: _Replica) -> None:
+        replica.starts += 1
+        replica.instance = f"{replica.title}#{replica.starts}"
+        replica.since = time.monotonic()
+        spec = replica.spec
         # Only the first replica uses a fixed port; the others take free ones.
-        settings: Json = {**spec.raw, "port": 0} if watched.replica else spec.raw
+        settings: Json = {**spec.raw, "port": 0} if replica.index else spec.raw
         launch = Launch(
             name=spec.name,
-            instance=watched.instance,
+            instance=replica.instance,
             family=spec.family,
             implementation=spec.implementation,
             folder=str(spec.folder),
@@ -215,85 +215,85 @@ class Supervisor:
             parent_pid=self._parent_pid,
             log_folder=str(self._log_dir.absolute()),
         )
-        self._registry.expect(watched.instance)
-        watched.process = await self._launcher.launch(launch, self._log(watched))
-        watched.watch_task = asyncio.create_task(self._watch(watched, watched.process))
-        self._watch_tasks.append(watched.watch_task)
+        self._registry.expect(replica.instance)
+        replica.process = await self._launcher.launch(launch, self._log(replica))
+        replica.watch_task = asyncio.create_task(self._watch(replica, replica.process))
+        self._watch_tasks.append(replica.watch_task)
         if self._stopping.is_set():
-            watched.process.kill()
+            replica.process.kill()
 
-    async def _watch(self, watched: _Replica, process: Process) -> None:
+    async def _watch(self, replica: _Replica, process: Process) -> None:
         status = await process.wait()
-        watched.status = status
-        watched.was_ready = watched.was_ready or self._registry.is_ready(watched.instance)
-        self._registry.remove(watched.instance)
-        watched.process = None
-        if self._stopping.is_set() or watched.replacing.is_set():
+        replica.status = status
+        replica.was_ready = replica.was_ready or self._registry.is_ready(replica.instance)
+        self._registry.remove(replica.instance)
+        replica.process = None
+        if self._stopping.is_set() or replica.replacing.is_set():
             return
-        if not watched.was_ready:
-            return  # start() reports it
-        uptime_s = time.monotonic() - watched.since
-        if uptime_s > self._restarts.calm_after_s:
-            watched.pause_s = 0.0
+        if not replica.was_ready:
+            return  # `start` reports it
+        uptime_s = time.monotonic() - replica.since
+        if uptime_s > self._restarts.reset_after_s:
+            replica.pause_s = 0.0
         while not self._stopping.is_set():
-            watched.pause_s = self._restarts.next_pause_s(watched.pause_s)
-            again = f"restarting it in {watched.pause_s:g} s"
+            replica.pause_s = self._restarts.next_pause_s(replica.pause_s)
+            again = f"restarting it in {replica.pause_s:g} s"
             self._say(
-                f"{watched.title} ended ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(watched)}"
+                f"{replica.title} ended ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(replica)}"
             )
-            if await self._is_interrupted(watched):
+            if await self._is_interrupted(replica):
                 return
-            self._registry.restarts[watched.spec.name] = self._registry.restarts.get(watched.spec.name, 0) + 1
-            if await self._try_spawn(watched):
+            self._registry.restarts[replica.spec.name] = self._registry.restarts.get(replica.spec.name, 0) + 1
+            if await self._try_spawn(replica):
                 return
 
-    async def _is_interrupted(self, watched: _Replica) -> bool:
+    async def _is_interrupted(self, replica: _Replica) -> bool:
         """Pause before a restart; return True as soon as the run stops or a reload takes over."""
-        waits = [asyncio.create_task(event.wait()) for event in (self._stopping, watched.replacing)]
+        waits = [asyncio.create_task(event.wait()) for event in (self._stopping, replica.replacing)]
         try:
-            done, _ = await asyncio.wait(waits, timeout=watched.pause_s, return_when=asyncio.FIRST_COMPLETED)
+            done, _ = await asyncio.wait(waits, timeout=replica.pause_s, return_when=asyncio.FIRST_COMPLETED)
             return bool(done)
         finally:
             for task in waits:
                 task.cancel()
 
-    async def _restart_until_started(self, watched: _Replica) -> None:
-        while not await self._try_spawn(watched):
-            watched.pause_s = self._restarts.next_pause_s(watched.pause_s)
-            if await self._is_interrupted(watched):
+    async def _restart_until_started(self, replica: _Replica) -> None:
+        while not await self._try_spawn(replica):
+            replica.pause_s = self._restarts.next_pause_s(replica.pause_s)
+            if await self._is_interrupted(replica):
                 return
 
-    async def _try_spawn(self, watched: _Replica) -> bool:
+    async def _try_spawn(self, replica: _Replica) -> bool:
         try:
-            await self._spawn(watched)
-        except Exception as error:  # retry on anything that a launcher raises
-            log.warning("%s cannot be started", watched.title, exc_info=error)
-            self._say(f"{watched.title} cannot be started: {error or type(error).__name__}")
+            await self._spawn(replica)
+        except Exception as error:  # retry after any exception of a launcher
+            log.warning("%s cannot be started", replica.title, exc_info=error)
+            self._say(f"{replica.title} cannot be started: {error or type(error).__name__}")
             return False
-        if watched not in self._waiting:  # `start` reports those
-            self._watch_tasks.append(asyncio.create_task(self._announce(watched, watched.instance)))
+        if replica not in self._waiting:  # `start` reports those
+            self._watch_tasks.append(asyncio.create_task(self._announce(replica, replica.instance)))
         return True
 
-    async def _announce(self, watched: _Replica, instance: str) -> None:
+    async def _announce(self, replica: _Replica, instance: str) -> None:
         """Print a line when the instance is ready, unless it ends first."""
-        while watched.process is not None and watched.instance == instance and not self._stopping.is_set():
+        while replica.process is not None and replica.instance == instance and not self._stopping.is_set():
             if self._registry.is_ready(instance):
-                self._say(self._ready_line(watched))
+                self._say(self._ready_line(replica))
                 return
             await asyncio.sleep(0.1)
 
-    def _ready_line(self, watched: _Replica) -> str:
-        url = next((shown.url for shown in self._registry.instances() if shown.process_name == watched.instance), "")
-        return f"  {watched.title:<36} ready  {url or '':<28} {time.monotonic() - self._started_at:5.1f} s"
+    def _ready_line(self, replica: _Replica) -> str:
+        url = next((shown.url for shown in self._registry.instances() if shown.process_name == replica.instance), "")
+        return f"  {replica.title:<36} ready  {url or '':<28} {time.monotonic() - self._started_at:5.1f} s"
 
-    def _log(self, watched: _Replica) -> Path:
-        return self._log_dir / f"{watched.title}.log"
+    def _log(self, replica: _Replica) -> Path:
+        return self._log_dir / f"{replica.title}.log"
 
-    def _log_end(self, watched: _Replica) -> str:
-        path = self._log(watched)
+    def _log_end(self, replica: _Replica) -> str:
+        path = self._log(replica)
         lines = path.read_text("utf-8", "replace").splitlines()[-LOG_TAIL_LINES:] if path.exists() else []
         shown = "\n".join(f"  | {line}" for line in lines) or "  | (empty)"
-        return f"{shown}\nIts log: {path}"
+        return f"{shown}\nLog: {path}"
 
 
 def _ending(status: int) -> str:

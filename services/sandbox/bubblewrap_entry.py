@@ -1,8 +1,8 @@
 """Starts bubblewrap; if run as root, switches to the user nobody first.
 
 Root inside a user namespace still has root's access to files outside, and its processes are not limited. The user
-nobody, however, often cannot reach the Python, e.g. below a closed home folder. Its files are therefore first mounted
-at accessible paths, in a private mount namespace that ends with the jail.
+nobody, however, often has no access to the interpreter, e.g. in a private home folder. Its files are therefore first
+mounted at accessible paths, in a private mount namespace that ends with the jail.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 if __name__ == "__main__":
-    # Only the modules next to this file are needed; the rest of the project may not be importable by this Python.
+    # Only the modules next to this file are needed; the rest of the project may not be importable by this interpreter.
     # The standard library comes first: the folder may be a site-packages, with backports of its modules.
     sys.path.append(json.loads(sys.argv[1])["root"])
 
@@ -24,7 +24,7 @@ _STAGE = "/tmp"
 
 
 def main() -> None:
-    """`{"root": ..., "files": [[source, target], ...], "before": [...], "after": [...]}`."""
+    """Run the given command: `{"root": ..., "files": [[source, target], ...], "before": [...], "after": [...]}`."""
     plan = json.loads(sys.argv[1])
     files = [(str(source), str(target)) for source, target in plan["files"]]
     try:
@@ -33,9 +33,11 @@ def main() -> None:
         sys.exit(f"{plan['before'][0]} cannot be run: {error.strerror}")
     if os.getuid() == 0:
         try:
-            files = _staged(files)
-        except OSError as error:  # root in a container without CAP_SYS_ADMIN: the files must be readable in place
-            print(f"sandbox: files are used in place: {error}", file=sys.stderr)
+            files = _mount_accessibly(files)
+        except (
+            OSError
+        ) as error:  # root in a container without CAP_SYS_ADMIN, so the files must be readable at their own paths
+            print(f"sandbox: the files of Python are used at their own paths: {error}", file=sys.stderr)
         drop_to_unprivileged_user()
     binds = [word for source, target in files for word in ("--ro-bind", source, target)]
     command = [*plan["before"], *binds, *plan["after"]]
@@ -45,7 +47,7 @@ def main() -> None:
         sys.exit(f"{command[0]} cannot be run: {error.strerror}")
 
 
-def _staged(files: list[tuple[str, str]]) -> list[tuple[str, str]]:
+def _mount_accessibly(files: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Bind the files below a private tmpfs that every user may enter; return the new pairs."""
     libc.unshare(libc.CLONE_NEWNS)
     libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)

@@ -26,7 +26,7 @@ _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 class Command:
     """A process to start."""
 
-    words: list[str]
+    arguments: list[str]
     environment: dict[str, str]
 
 
@@ -36,7 +36,7 @@ def find_bubblewrap() -> str | None:
 
 
 def bubblewrap(program: str, python: PythonRuntime) -> Command:
-    """Return a command for a zygote in its own namespaces, which sees only a read-only Python."""
+    """Return a command for a zygote in its own namespaces, which sees only a read-only interpreter."""
     files = [*python.files, (str(_INSIDE), f"{_MOUNT_POINT}/rollyard/services/sandbox/inside")]
     before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     before += ["--unshare-cgroup-try", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "jail"]
@@ -64,5 +64,5 @@ def readable(python: PythonRuntime) -> tuple[str, ...]:
 
 
 def _environment(python: PythonRuntime, root: str) -> dict[str, str]:
-    """Environment of the zygote, which clears it. PYTHONHASHSEED makes the order of sets reproducible."""
+    """Return the zygote's environment, which it clears. PYTHONHASHSEED makes the order of sets reproducible."""
     return {"PYTHONPATH": root, "PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": python.library_path, "LC_ALL": "C.UTF-8"}

@@ -1,6 +1,6 @@
 """Isolation modes of this host, and the trials that test them.
 
-The deciding trial includes positive controls, because a jail in which nothing works would also seem to isolate.
+The main trial includes positive controls, because a jail in which nothing works would also appear to isolate.
 """
 
 from __future__ import annotations
@@ -54,15 +54,18 @@ class IsolationMode:
         return ""
 
     def layers(self, features: KernelFeatures, refused: tuple[str, ...]) -> Layers:
-        """Return the enforced layers; `refused` are the better modes with the reasons why they failed."""
+        """Return the enforced layers. `refused`: the better modes that failed, with reasons."""
         found = ["limits on CPU, memory, files and output", "deadline for the whole process tree", "empty environment"]
         found += ["no capabilities", "no new privileges"] if self.isolates else []
         missing = list(refused)
         if self.namespaces:
-            found += ["user, process, mount, IPC, network and host name namespaces", "only a read-only Python visible"]
+            found += [
+                "user, process, mount, IPC, network and host name namespaces",
+                "only a read-only Python interpreter visible",
+            ]
             found += ["private /tmp", "limit on processes"]
         if self.landlock:
-            found += [f"Landlock {features.landlock}: only a read-only Python readable"]
+            found += [f"Landlock {features.landlock}: only the Python interpreter readable"]
             found += ["no child processes, signals or changes to files", "bound on threads"]
             missing += ["namespaces", "private /tmp (no file can be written)"]
         if self.seccomp and features.seccomp:
@@ -118,8 +121,8 @@ def tried(name):
         *(f"assert tried({name!r}) is None" for name in ("files", "folders", "network", "write", "signal")),
     ),
 )
-"""The first two tests show that the jail works, the others that it isolates."""
+"""The first two tests check that the jail works, the others that it isolates."""
 WORKS = CONTROL.model_copy(update={"tests": CONTROL.tests[:2]})
-"""Run only the first two tests, for a mode that does not isolate."""
+"""Only the first two tests, for a mode that does not isolate."""
 REFUTED = Trial(code="def doubled(x):\n    return 2 * x", names=("doubled",), tests=("assert doubled(21) == 41",))
-"""Must be graded as wrong, which shows that the tests are evaluated."""
+"""Must be graded as wrong, which proves that the tests are evaluated."""

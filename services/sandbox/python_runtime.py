@@ -1,4 +1,4 @@
-"""Finds the files of a Python: its program, standard library and shared libraries."""
+"""Finds the files of a Python interpreter: its program, standard library and shared libraries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ for folder in sys.path:
                 __import__(name.partition(".")[0])
             except BaseException:
                 pass
-def both(path):  # as it is called through links, and where it is: the program, which has no links left, looks there
+def both(path):  # the path as given, and without links: the program, started by its real path, looks there
     return path, os.path.realpath(path)
 mapped = {line.split(maxsplit=5)[5].strip() for line in open("/proc/self/maps") if "/" in line}
 print(json.dumps({
@@ -52,18 +52,18 @@ class PythonRuntime:
 
 @lru_cache
 def find_python(program: str | None = None) -> PythonRuntime:
-    """Inspect the Python `program` (default: the current interpreter). Raises OperatorError."""
+    """Inspect the interpreter `program` (default: the current one). Raises OperatorError."""
     interpreter = program or str(getattr(sys, "_base_executable", sys.executable))
     interpreter = str(Path(interpreter).absolute()) if os.sep in interpreter else interpreter
     try:
-        # -S -s -P hide everything but the standard library; an empty working directory hides the rest.
-        with tempfile.TemporaryDirectory(prefix="rollyard-look-") as empty:
+        # -S, -s, -P and an empty working directory hide everything except the standard library.
+        with tempfile.TemporaryDirectory(prefix="rollyard-python-") as empty:
             command = [interpreter, "-S", "-s", "-P", "-c", _INSPECT]
             done = subprocess.run(command, cwd=empty, env={}, capture_output=True, check=True, timeout=60)
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise OperatorError(
-            f"the sandbox cannot use the Python {interpreter}: {error}. Set another one with sandbox_python"
+            f"the sandbox cannot use the Python interpreter {interpreter}: {error}. Set another one with sandbox_python"
         ) from error
     files = {(found["program"], found["program"]), *((folder, folder) for folder in found["library"])}
     library_prefixes = tuple(f"{folder}/" for folder in found["library"])
@@ -80,7 +80,7 @@ def find_python(program: str | None = None) -> PythonRuntime:
 
 
 def _names_of(library: Path) -> set[str]:
-    """Return the library's path and the links to it in its folder: the loader looks for e.g. `libz.so.1`."""
+    """Return the paths of the library and of the links to it in its folder: the loader opens e.g. `libz.so.1`."""
     stem = library.name.partition(".so")[0]
     links = {str(path) for path in library.parent.glob(f"{stem}.so*") if path.is_symlink() and path.samefile(library)}
     return {str(library)} | links

@@ -13,7 +13,7 @@ class Limits(Record):
     """Resource limits of one answer."""
 
     cpu_s: int = Field(default=5, ge=1)
-    """CPU seconds of each process, which do not depend on the load of the host."""
+    """CPU seconds of each process. They do not depend on the load of the host."""
     wall_s: float = Field(default=15.0, gt=0)
     """Deadline in seconds from the start of the trial. Time spent waiting for a CPU does not count."""
     memory_mb: int = Field(default=512, ge=64)
@@ -25,7 +25,7 @@ class Limits(Record):
     tmp_mb: int = Field(default=32, ge=1)
     """Size of its private /tmp."""
     output_kb: int = Field(default=16, ge=0)
-    """Maximum size of the output that is kept; the rest is discarded."""
+    """Maximum size of the output that is kept. The rest is discarded."""
 
 
 MAX_TIMES = 100
@@ -38,7 +38,7 @@ class Trial(Record):
     code: str
     """The untrusted program."""
     names: tuple[str, ...]
-    """Names of the program that the tests use."""
+    """Names defined by the program that the tests use."""
     tests: tuple[str, ...]
     """Pieces of Python code, run in order; the first that raises ends the trial."""
     prelude: str = ""
@@ -48,18 +48,18 @@ class Trial(Record):
     forgiving: bool = False
     """Skip top-level statements that raise (demonstrations, the answer's own tests), if `names` are defined."""
     times: int = Field(default=1, ge=1, le=MAX_TIMES)
-    """Multiple of the sandbox's CPU and time limits, for tasks with a slow reference solution."""
+    """Factor for the sandbox's CPU and time limits, for tasks with a slow reference solution."""
 
 
 class Ending(StrEnum):
-    """How a trial ended. Only PASSED is a pass, and only it carries the tests' secret."""
+    """How a trial ended. Only PASSED is a pass, and only a report with the tests' secret can become PASSED."""
 
     PASSED = "passed"
     """All tests passed."""
     WRONG = "wrong"
     """A test's assertion failed."""
     RAISED = "raised"
-    """The answer, or a test that uses it, raised something else."""
+    """The answer, or a test that uses it, raised another exception."""
     GONE = "gone"
     """The answer's process exited or closed the connection before the tests ended."""
     CPU = "cpu"

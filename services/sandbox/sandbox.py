@@ -86,7 +86,7 @@ class Sandbox:
             await zygote.stop()
 
     async def run(self, trial: Trial) -> Outcome:
-        """Run a trial; time in the queue does not count. Raises Failure if no jail can be created."""
+        """Run a trial. Time in the queue does not count. Raises Failure if no jail can be created."""
         async with self._slots:
             for attempt in (1, 2):
                 try:
@@ -97,7 +97,7 @@ class Sandbox:
             raise Failure(FailureKind.SERVER_ERROR, f"the sandbox does not start: {last}")
 
     async def _test_mode(self, mode: IsolationMode, refused: tuple[str, ...]) -> str:
-        """Start the mode and test whether it works and isolates; return why not, or ""."""
+        """Start the mode and test whether it works and isolates. Return why not, or ""."""
         try:
             zygote = await self._ensure_zygote()
             if why := mode.lacks(zygote.features):
@@ -137,7 +137,7 @@ class Sandbox:
                 async with asyncio.timeout(MAX_EXTENSION * trial.times * self._limits.wall_s + _GRACE_S):
                     result = await _exchange(jail, order)
             except TimeoutError as error:
-                raise ZygoteDied("a jail did not report after its deadline") from error
+                raise ZygoteDied("a jail sent no report after its deadline") from error
         if result is None:
             raise ZygoteDied(f"a jail ended without a report. {zygote.stderr_tail()}")
         return self._outcome(trial, result, secret)
@@ -174,12 +174,12 @@ class Sandbox:
 
 
 def _to_valid_text(result: object) -> str:
-    """Replace lone surrogates, which an answer may produce and orjson rejects, so that a failed trial stays one."""
+    """Replace lone surrogates, which an answer may produce and orjson rejects, so that it stays a failed trial."""
     return str(result).encode(errors="replace").decode()
 
 
 async def _exchange(jail: socket.socket, order: bytes) -> Any:
-    """Send the order and read the result until the jail disconnects; None if there is none."""
+    """Send the order and return the result, read until the jail disconnects; None if there is none."""
     loop = asyncio.get_running_loop()
     try:
         await loop.sock_sendall(jail, order)

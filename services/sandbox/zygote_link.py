@@ -48,7 +48,7 @@ class ZygoteClient:
         try:
             # Not in a worker thread: bubblewrap dies with the thread that started it.
             process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
-                command.words,
+                command.arguments,
                 stdin=child_end.fileno(),
                 stdout=subprocess.DEVNULL,
                 stderr=errors,
@@ -58,7 +58,7 @@ class ZygoteClient:
             )
         except OSError as error:
             own_end.close()
-            raise ZygoteDied(f"{command.words[0]} cannot be run: {error}") from error
+            raise ZygoteDied(f"{command.arguments[0]} cannot be run: {error}") from error
         finally:
             child_end.close()
         own_end.setblocking(False)

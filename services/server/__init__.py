@@ -1,1 +1,1 @@
-"""Server: a named FastAPI app with settings, metrics, OpenAPI, and one place that turns errors into responses."""
+"""Server: a named FastAPI app with settings, metrics, OpenAPI and central error handling."""

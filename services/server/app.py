@@ -1,7 +1,7 @@
-"""Server: a named FastAPI app with start and stop, health, metrics, and one place that turns errors into responses.
+"""Server: a named FastAPI app with start and stop, health, metrics and central error handling.
 
-There are two kinds of routes. `self.app` is an ordinary FastAPI app for everything that is not hot. `self.route` serves
-hot paths from bytes to bytes, which saves about 60 us of CPU time per request (benchmarks/turns.py shows the total).
+There are two kinds of routes. `self.app` is an ordinary FastAPI app for routes that are not hot. `self.route` serves
+hot paths from bytes to bytes, which saves about 60 us of CPU time per request (benchmarks/turns.py measures the total).
 /openapi.json documents both.
 """
 
@@ -57,20 +57,20 @@ class Context:
     log_folder: Path | None = None
     """The folder with the run's logs."""
     endpoints: Transport | None = None
-    """Client for engines and hosted APIs; uses the proxies of the environment variables."""
+    """Transport for engines and hosted APIs. It uses the proxies of the environment variables."""
     instance: str = ""
     """Unique name of this process in the run's directory; empty if all servers share one process."""
 
     @property
-    def beyond(self) -> Transport:
-        """The transport for addresses outside the run; the client's if the process has no separate one."""
+    def external_transport(self) -> Transport:
+        """The transport for addresses outside the run: `endpoints`, or else the client's."""
         return self.endpoints or self.client.transport
 
 
 class Server:
     """A named server. Subclasses add routes in `__init__` and may override `start` and `stop`.
 
-    Private names are mangled (`__respond`), so that a subclass can use any attribute name without a clash.
+    Private names are mangled (`__respond`), so that the attributes of a subclass cannot clash with them.
     """
 
     Settings: ClassVar[type[ServerSettings]] = ServerSettings
@@ -98,37 +98,37 @@ class Server:
 
     @property
     def sessions(self) -> int:
-        """Number of open sessions; servers with sessions override this."""
+        """Number of open sessions. Servers with sessions override this."""
         return 0
 
     @property
     def phase(self) -> str:
-        """What `start` is doing, shown while users wait; servers whose start takes minutes override this."""
+        """What `start` is doing, for status output. Servers whose start takes minutes override this."""
         return ""
 
     async def start(self) -> None:
-        """Prepare to serve: load, connect, warm up. An exception ends the process, with its message in the log."""
+        """Prepare to serve: load, connect, warm up. An exception ends the process, and its message is logged."""
 
     async def stop(self) -> None:
         """Release all resources."""
 
     async def check(self) -> None:
-        """Detect problems that would stop `start`, and leave nothing running. Raises OperatorError, RunError."""
+        """Detect problems that would make `start` fail. Must leave nothing running. Raises OperatorError, RunError."""
 
     async def advice(self) -> list[str]:
-        """Warn of problems that `start` survives, such as an endpoint that does not respond. One sentence each."""
+        """Return warnings about problems that do not prevent `start`, such as an unresponsive endpoint."""
         return []
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
         """Serve POST `path` from bytes to bytes.
 
-        `cancellable` handlers are cancelled when the caller disconnects. It costs 15 us per request, so use it for
-        long work.
+        `cancellable` handlers are cancelled when the caller disconnects. This takes 15 us per request, so use it only
+        for long work.
         """
         self.__routes[path] = _Route(path, handler, cancellable, self.__metrics.route(path))
 
     def route_rest(self, handler: Handler) -> None:
-        """Serve every POST to an unregistered path. Without it they get status 404."""
+        """Serve every POST to a path without a route. By default, such requests get status 404."""
         self.__rest = _Route("other", handler, False, self.__metrics.route("other"))
 
     def measure(self, source: MetricSource) -> None:
@@ -154,7 +154,7 @@ class Server:
             self.in_flight -= 1
 
     def __rejection(self, scope: Scope) -> RawResponse | None:
-        """Reject callers of other runs or without the run's token. Without a token, `Access` decides."""
+        """Reject callers of other runs or without the run's token. If the run has no token, `Access` decides."""
         if not self.__token and (failure := self.__access.refusal(scope)):
             return self.__failed(failure, scope["path"])
         authorization = b""
@@ -208,10 +208,15 @@ class Server:
             return RawResponse(response) if isinstance(response, bytes) else response
         except Failure as failure:
             return self.__failed(failure, scope["path"])
-        except Exception as error:
+        except (Exception, SystemExit) as error:  # code of a plug-in may call sys.exit
             return self.__raised(error, scope["path"])
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise
+            return self.__raised(error, scope["path"])  # the handler awaited something that was cancelled
 
-    def __raised(self, error: Exception, path: str) -> RawResponse:
+    def __raised(self, error: BaseException, path: str) -> RawResponse:
         log.error("%s%s failed", self.name, path, exc_info=error)
         detail = f"{type(error).__name__}: {error} (traceback in the log of {self.name})"
         return self.__failed(Failure(FailureKind.SERVER_ERROR, detail), path)
@@ -251,7 +256,7 @@ class Server:
             if not complete:  # Starlette re-raises exceptions that `__on_exception` has logged and responded to
                 raise
         finally:
-            # Unknown paths share one series, because callers could otherwise create any number of them.
+            # Unknown paths share one metric series, because callers could otherwise create any number of them.
             path = getattr(scope.get("route"), "path", "other")
             self.__metrics.route(path).observe(status, time.perf_counter() - started)
 
@@ -297,7 +302,7 @@ class Server:
         paths = sorted(self.__routes)
         detail = f"{error.detail}: {request.method} {request.url.path}"
         if error.status_code == 404:
-            detail += f" (POST routes here: {', '.join(paths)})"
+            detail += f" (available POST routes: {', '.join(paths)})"
         failure = Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code)
         return await self.__on_failure(request, failure)
 

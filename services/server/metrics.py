@@ -17,7 +17,7 @@ CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 
 
 class MetricSource(Protocol):
-    """A collector of metrics that are computed at each scrape."""
+    """A source of metrics that are computed at each scrape."""
 
     def collect(self) -> Iterable[Metric]:
         """Return the current metrics."""
@@ -25,7 +25,7 @@ class MetricSource(Protocol):
 
 
 class RouteMetrics:
-    """Requests and latency of one route. Caches its series instead of looking them up at every request."""
+    """Requests and latency of one route. Caches its metric series instead of looking them up for every request."""
 
     def __init__(self, path: str, latency: prometheus.Histogram, statuses: prometheus.Counter) -> None:
         self._path = path
@@ -48,13 +48,13 @@ class ServerMetrics:
     def __init__(self) -> None:
         self._registry = prometheus.CollectorRegistry()
         self._latency = prometheus.Histogram(
-            "rollyard_request_seconds", "Time to answer", ["route"], registry=self._registry, buckets=LATENCY_BUCKETS
+            "rollyard_request_seconds", "Request latency", ["route"], registry=self._registry, buckets=LATENCY_BUCKETS
         )
         self._statuses = prometheus.Counter(
-            "rollyard_requests", "Requests answered", ["route", "status"], registry=self._registry
+            "rollyard_requests", "Requests by route and status", ["route", "status"], registry=self._registry
         )
         self._failures = prometheus.Counter(
-            "rollyard_failures", "Requests that ended in a named failure", ["kind", "began"], registry=self._registry
+            "rollyard_failures", "Failed requests by failure kind", ["kind", "began"], registry=self._registry
         )
         self._routes: dict[str, RouteMetrics] = {}
         prometheus.ProcessCollector(registry=self._registry)

@@ -12,19 +12,19 @@ from rollyard.services.types import Json
 
 
 def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> None:
-    """Add `handlers` (returns path -> handler; called for each request) to the schema of `app`."""
+    """Add the routes that `handlers` returns (path -> handler) to the schema of `app`. Called for each request."""
     fastapi_schema = app.openapi
 
     def openapi() -> Json:
         schema = fastapi_schema()
         for path, handler in handlers().items():
-            schema["paths"].setdefault(path, {"post": _documented(handler)})
+            schema["paths"].setdefault(path, {"post": _describe_route(handler)})
         return schema
 
     app.openapi = openapi  # type: ignore[method-assign]
 
 
-def _documented(handler: Handler) -> Json:
+def _describe_route(handler: Handler) -> Json:
     text = (handler.__doc__ or "").strip()
     body = {"content": {"application/json": {"schema": {"type": "object"}}}}
     problem = {"description": "A problem (RFC 9457)", "content": {PROBLEM_TYPE: {"schema": {"type": "object"}}}}

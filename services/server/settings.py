@@ -20,7 +20,7 @@ M = TypeVar("M", bound=BaseModel)
 
 
 class ServerSettings(BaseModel):
-    """Settings that all servers share; plug-ins subclass it. The nested YAML is parsed into it once, at startup."""
+    """Settings that all servers share. Plug-ins subclass it. The YAML is parsed into it once, at startup."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True, coerce_numbers_to_str=True)
 
@@ -33,11 +33,11 @@ class ServerSettings(BaseModel):
     entrypoint: str = "app.py"
     """File in the server's folder that defines `server`."""
     host: str = "127.0.0.1"
-    """Address to bind; any address but loopback needs a run token."""
+    """Address to bind. Any address other than loopback requires a run token."""
     port: int = Field(default=0, ge=0, le=65535)
     """0: the process selects a free port and reports it."""
     replicas: int = Field(default=1, ge=1)
-    """Instances of this server. An episode goes to the least busy one and stays there."""
+    """Number of instances. An episode goes to the least busy one and stays there."""
     start_timeout_s: float | None = Field(default=None, gt=0)
     """Seconds until it must be ready; default: the run's ready_timeout_s."""
     domain: str | None = None
@@ -60,13 +60,29 @@ class ServerSettings(BaseModel):
 def settings_argument(owner: type, base: type[M]) -> type[M] | None:
     """Return the settings class that `owner` passes as a type argument: `class Patient(Agent[PatientSettings])`.
 
-    None if it passes no subclass of `base`, such as a type variable or no argument.
+    None if it passes no subclass of `base`, such as a type variable or no argument. Raises TypeError for anything else
+    in the place of a settings class, such as `Agent[int]`.
     """
+    found = None
     for generic in owner.__dict__.get("__orig_bases__", ()):
+        _check_argument(owner, generic)
         for argument in get_args(generic):
-            if isinstance(argument, type) and issubclass(argument, base):
-                return argument
-    return None
+            if found is None and isinstance(argument, type) and issubclass(argument, base):
+                found = argument
+    return found
+
+
+def _check_argument(owner: type, generic: Any) -> None:
+    for parameter, argument in zip(getattr(get_origin(generic), "__parameters__", ()), get_args(generic), strict=False):
+        bound = getattr(parameter, "__bound__", None)
+        if not (isinstance(bound, type) and issubclass(bound, ServerSettings)):
+            continue
+        if argument is Any or isinstance(argument, TypeVar):
+            continue
+        if not (isinstance(argument, type) and issubclass(argument, bound)):
+            name = argument.__name__ if isinstance(argument, type) else repr(argument)
+            base = f"{get_origin(generic).__name__}[{name}]"
+            raise TypeError(f"{owner.__name__} extends {base}; expected a subclass of {bound.__name__} in the brackets")
 
 
 def is_secret(name: str) -> bool:
@@ -136,7 +152,7 @@ _EXPECTED = {
     "tuple_type": "expected a list, [a, b]",
     "is_instance_of": "a value of this type is not allowed here",
 }
-"""Replaces messages in which pydantic uses the names of Python's classes."""
+"""Replacements for messages in which pydantic uses the names of Python classes."""
 
 
 def _message(problem: Any, model: type[BaseModel]) -> str:
@@ -156,9 +172,15 @@ def _message(problem: Any, model: type[BaseModel]) -> str:
     if not name:
         return str(problem["msg"]).removeprefix("Value error, ")
     if any(is_secret(str(part)) for part in problem["loc"]):
-        return f"{name!r} is {REDACTED}, but: {problem['msg']}"
+        return f"{name!r} is {REDACTED}{_expectation(problem['msg'])}"
     found, message = redacted(problem.get("input")), problem["msg"].removeprefix("Value error, ")
-    return f"{name!r} is {'null' if found is None else repr(found)}, but: {_EXPECTED.get(problem['type'], message)}"
+    expectation = _expectation(_EXPECTED.get(problem["type"], message))
+    return f"{name!r} is {'null' if found is None else repr(found)}{expectation}"
+
+
+def _expectation(message: str) -> str:
+    """Continue `'port' is 0` with pydantic's message, whose subject is usually `Input`."""
+    return f", but it {message.removeprefix('Input ')}" if message.startswith("Input ") else f": {message}"
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]:
@@ -176,8 +198,8 @@ def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]
 
 
 def without_secrets(tree: Any) -> Any:
-    """Return `tree` without the values of secret settings, including copies that references made under other names."""
-    return _without(_secret_values(tree), redacted(tree))
+    """Return `tree` without the values of secret settings, including those that references copied to other names."""
+    return _replace_secrets(_secret_values(tree), redacted(tree))
 
 
 def _secret_values(node: Any, key: str = "") -> Iterator[str]:
@@ -191,17 +213,17 @@ def _secret_values(node: Any, key: str = "") -> Iterator[str]:
         yield node
 
 
-def _without(secrets: Iterator[str], node: Any) -> Any:
-    # Shorter ones are placeholders such as `EMPTY`, the key of engines that need none.
+def _replace_secrets(secrets: Iterator[str], node: Any) -> Any:
+    # Shorter values are placeholders such as `EMPTY`, the key for engines that require none.
     pattern = re.compile(
         "|".join(re.escape(text) for text in sorted(set(secrets), key=len, reverse=True) if len(text) >= 8)
     )
 
-    def cleaned(value: Any) -> Any:
+    def replace_in(value: Any) -> Any:
         if isinstance(value, dict):
-            return {name: cleaned(item) for name, item in value.items()}
+            return {name: replace_in(item) for name, item in value.items()}
         if isinstance(value, list):
-            return [cleaned(item) for item in value]
+            return [replace_in(item) for item in value]
         return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern.pattern else value
 
-    return cleaned(node)
+    return replace_in(node)

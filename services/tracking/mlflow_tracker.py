@@ -14,9 +14,9 @@ from rollyard.services.types import Json
 
 TABLE = "rollouts.json"
 TAG = "rollyard_run"
-LONGEST_PARAM = 500
+MAX_PARAM_LENGTH = 500
 """Maximum length in characters, which is the smallest limit among MLflow's stores."""
-PARAMS_AT_ONCE = 100
+PARAMS_PER_REQUEST = 100
 
 
 class MlflowTracker:
@@ -24,7 +24,7 @@ class MlflowTracker:
 
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
         self._mlflow = load("mlflow", "mlflow", "+to=mlflow")
-        self._raised: type[Exception] = self._mlflow.MlflowException
+        self._error_type: type[Exception] = self._mlflow.MlflowException
         try:
             experiment = self._mlflow.set_experiment(project)
             if (found := self._found(experiment.experiment_id, run_id)) is not None:
@@ -32,10 +32,10 @@ class MlflowTracker:
                 return
             # MLflow assigns its own run ids, so Rollyard's id is a tag.
             self._run = self._mlflow.start_run(run_name=name, tags={TAG: run_id})
-            params = [(_key(key), str(value)[:LONGEST_PARAM]) for key, value in flat(config).items()]
-            for start in range(0, len(params), PARAMS_AT_ONCE):
-                self._mlflow.log_params(dict(params[start : start + PARAMS_AT_ONCE]))
-        except self._raised as error:
+            params = [(_key(key), str(value)[:MAX_PARAM_LENGTH]) for key, value in flat(config).items()]
+            for start in range(0, len(params), PARAMS_PER_REQUEST):
+                self._mlflow.log_params(dict(params[start : start + PARAMS_PER_REQUEST]))
+        except self._error_type as error:
             raise RunError(f"MLflow could not start a run: {error}") from error
 
     def _found(self, experiment: str, run_id: str) -> str | None:
@@ -55,7 +55,7 @@ class MlflowTracker:
     def log(self, metrics: Mapping[str, float], step: int) -> None:
         try:
             self._mlflow.log_metrics({_key(name): value for name, value in metrics.items()}, step=step)
-        except self._raised as error:
+        except self._error_type as error:
             raise RunError(f"MLflow rejected the metrics: {error}") from error
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
@@ -64,7 +64,7 @@ class MlflowTracker:
         try:
             self._mlflow.log_text(text, TABLE)
             self._mlflow.set_tag("mlflow.loggedArtifacts", f'[{{"path": "{TABLE}", "type": "table"}}]')
-        except self._raised as error:
+        except self._error_type as error:
             raise RunError(f"MLflow rejected the table of rollouts: {error}") from error
 
     def close(self, *, failed: bool) -> None:

@@ -1,4 +1,4 @@
-"""Draws a uniform sample of a file's rollouts for people to read."""
+"""Draws a uniform sample of a file's rollouts, as readable text."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def _item_text(item: Any) -> str:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a message's content; anything else as JSON."""
+    """Return the text of a message's content; other values as JSON."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and all(

@@ -12,7 +12,7 @@ from rollyard.services.metrics.running_mean import ClusteredMean
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.rewards import is_reward
 from rollyard.services.tracking.tracker import ROLLOUTS
-from rollyard.services.types import MOST_REWARD, Json
+from rollyard.services.types import MAX_REWARD, Json
 
 
 class Mean:
@@ -24,13 +24,13 @@ class Mean:
 
     def add(self, value: Any) -> None:
         """Add a finite number or a boolean; any other value counts as missing."""
-        if isinstance(value, int | float) and -MOST_REWARD <= value <= MOST_REWARD:
+        if isinstance(value, int | float) and -MAX_REWARD <= value <= MAX_REWARD:
             self._sum += value
             self._count += 1
 
     @property
     def value(self) -> float | None:
-        """The mean; None without values."""
+        """Return the mean; None without values."""
         return self._sum / self._count if self._count else None
 
 

@@ -14,7 +14,7 @@ from rollyard.services.io.lines import Lines
 from rollyard.services.rollouts.status import is_running, read_status
 from rollyard.services.types import Json
 
-LOOK_S = 1.0
+POLL_S = 1.0
 SILENT_S = 10.0
 """A status `running` that is older than this belongs to a collection that was killed."""
 
@@ -33,9 +33,8 @@ def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
     with file:
         end = 0
         while True:
-            more = follow and is_running(
-                read_status(output), SILENT_S
-            )  # checked before reading, so that rows written until the end are read
+            # Checked before reading, so that rows written until the end are read.
+            more = follow and is_running(read_status(output), SILENT_S)
             lines = Lines(file, end, whole=True)
             # Rows are sent to a tracker, so they must be serializable by orjson.
             for line in iter_jsonl(lines, skip, parse=orjson.loads):
@@ -44,4 +43,4 @@ def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
             if not more:
                 return
             yield None
-            time.sleep(LOOK_S)
+            time.sleep(POLL_S)

@@ -22,7 +22,7 @@ class WandbTracker:
 
     @property
     def logged(self) -> int:
-        """Offline the summary of an earlier command is not available."""
+        """Return 0 offline, where the summary of an earlier command is not available."""
         last = self._run.summary.get(ROLLOUTS)
         return int(last) if isinstance(last, int | float) else 0
 

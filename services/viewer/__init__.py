@@ -1,1 +1,1 @@
-"""The web page over rollout files."""
+"""The web viewer for rollout files."""

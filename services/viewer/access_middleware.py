@@ -54,8 +54,8 @@ class AccessMiddleware:
                     headers[name] = value
             await send(message)
 
-        answer = self._rejection(scope) or self._redirect_with_cookie(scope)
-        await (answer or self._app)(scope, receive, guarded)
+        rejection = self._rejection(scope) or self._redirect_with_cookie(scope)
+        await (rejection or self._app)(scope, receive, guarded)
 
     def _rejection(self, scope: Scope) -> Response | None:
         if failure := self._access.refusal(scope):
@@ -79,9 +79,9 @@ class AccessMiddleware:
         rest = urlencode([(key, value) for key, value in query if key != "token"])
         # Strip leading slashes, so that the path cannot be parsed as another host: `//elsewhere`.
         path = "/" + str(scope["path"]).lstrip("/\\")
-        answer = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
-        answer.set_cookie(self._name, self._cookie, httponly=True, samesite="strict", path="/")
-        return answer
+        response = RedirectResponse(path + (f"?{rest}" if rest else ""), 303)
+        response.set_cookie(self._name, self._cookie, httponly=True, samesite="strict", path="/")
+        return response
 
 
 def problem(status: int, title: str, detail: str, instance: str = "") -> Response:

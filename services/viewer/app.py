@@ -19,10 +19,10 @@ from rollyard.services.types import Record
 from rollyard.services.viewer.access_middleware import problem
 from rollyard.services.viewer.api.comparison_view import SORTS, RunDifferences
 from rollyard.services.viewer.api.profile_view import numbers_of
-from rollyard.services.viewer.api.rollout_list import MOST_LINES
-from rollyard.services.viewer.api.rollout_list import Query as Asked
+from rollyard.services.viewer.api.rollout_list import MAX_LINES
+from rollyard.services.viewer.api.rollout_list import Query as RolloutQuery
 from rollyard.services.viewer.api.rollout_view import (
-    MOST_STORIES,
+    MAX_VIEWS,
     Replays,
     RowChanged,
     rollout_view,
@@ -67,15 +67,15 @@ def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter
 class _Static(StaticFiles):
     """Serves the page's files with `no-cache`, so that browsers revalidate them on every load."""
 
-    def file_response(self, *arguments: Any, **named: Any) -> Response:
-        answer = super().file_response(*arguments, **named)
-        answer.headers.update(_REVALIDATE)
-        return answer
+    def file_response(self, *arguments: Any, **options: Any) -> Response:
+        response = super().file_response(*arguments, **options)
+        response.headers.update(_REVALIDATE)
+        return response
 
 
 def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
     api = APIRouter(prefix="/api")
-    comparing = RunDifferences(file_index.runs)
+    differences = RunDifferences(file_index.runs)
 
     def run_of(run: int) -> RunFile:
         if not 0 <= run < len(file_index.runs):
@@ -88,34 +88,34 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
 
     @api.get("/runs/{run}/profile")
     async def profile(run: int) -> Response:
-        opened = run_of(run)
-        return await _json(lambda: numbers_of(opened))
+        run_file = run_of(run)
+        return await _json(lambda: numbers_of(run_file))
 
     @api.get("/runs/{run}/rollouts")
-    async def rollouts(run: int, query: Annotated[Asked, Query()]) -> Response:
+    async def rollouts(run: int, query: Annotated[RolloutQuery, Query()]) -> Response:
         return await _json(lambda: run_of(run).page(query))
 
     @api.get("/runs/{run}/rollouts/{task}/{repeat}")
-    async def story(run: int, task: int, repeat: int) -> Response:
-        opened = run_of(run)
-        table = opened.table
-        return await _json(lambda: rollout_view(opened, table, _index(table, task, repeat), replays))
+    async def rollout(run: int, task: int, repeat: int) -> Response:
+        run_file = run_of(run)
+        table = run_file.table
+        return await _json(lambda: rollout_view(run_file, table, _index(table, task, repeat), replays))
 
     @api.get("/runs/{run}/rollouts/{task}/{repeat}/raw")
     async def raw(run: int, task: int, repeat: int) -> Response:
-        opened = run_of(run)
-        table = opened.table
-        line = await run_in_threadpool(lambda: row_line(opened, table, _index(table, task, repeat)))
+        run_file = run_of(run)
+        table = run_file.table
+        line = await run_in_threadpool(lambda: row_line(run_file, table, _index(table, task, repeat)))
         if not line:
             raise HTTPException(404, f"task {task}, repeat {repeat} has no row because all of its attempts failed")
         return Response(line, media_type="application/json", headers=_NO_STORE)
 
     @api.get("/runs/{run}/tasks/{task}")
-    async def stories(
+    async def task_page(
         run: int,
         task: int,
         start: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=0, le=MOST_STORIES)] = MOST_STORIES,
+        limit: Annotated[int, Query(ge=0, le=MAX_VIEWS)] = MAX_VIEWS,
     ) -> Response:
         return await _json(lambda: task_rollouts(run_of(run), task, replays, start, limit))
 
@@ -125,10 +125,10 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
         second: int = 1,
         sort: Annotated[str, Query(pattern=f"^-?({'|'.join(SORTS)})$")] = "task",
         start: Annotated[int, Query(ge=0)] = 0,
-        limit: Annotated[int, Query(ge=0, le=MOST_LINES)] = 100,
+        limit: Annotated[int, Query(ge=0, le=MAX_LINES)] = 100,
     ) -> Response:
         pair = run_of(first).number, run_of(second).number
-        return await _json(lambda: comparing.of(*pair).page(pair, sort, start, limit))
+        return await _json(lambda: differences.of(*pair).page(pair, sort, start, limit))
 
     return api
 

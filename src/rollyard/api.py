@@ -12,6 +12,23 @@ from typing import Any
 
 import orjson
 
+from rollyard.arguments import (
+    CONFIG,
+    COUNT,
+    FLAG,
+    FUNCTION,
+    MAPPING,
+    PATH,
+    PATHS,
+    PORT,
+    ROWS,
+    SECONDS,
+    SHARE,
+    STACK,
+    TEXT,
+    TEXTS,
+    check,
+)
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
@@ -61,6 +78,15 @@ def stack(
 
     Raises OperatorError for an invalid config. Entering raises OperatorError or RunError.
     """
+    check("config", config, CONFIG)
+    check("overrides", overrides, TEXTS)
+    check("colocate", colocate, FLAG)
+    check("folder", folder, PATH, optional=True)
+    check("server_roots", server_roots, PATHS)
+    check("token", token, TEXT, optional=True)
+    check("head_port", head_port, PORT)
+    check("ready_timeout_s", ready_timeout_s, SECONDS)
+    check("say", say, FUNCTION)
     here = Path.cwd() if folder is None else Path(folder).absolute()
     roots = list(dict.fromkeys([here, *(Path(root).absolute() for root in server_roots), INSTALLED]))
     given = [config] if isinstance(config, str | Path | Mapping) else config
@@ -88,6 +114,9 @@ def connect(head: str | None = None, *, folder: str | Path | None = None, token:
     `head`: HOST:PORT of its head; default: the newest run started from `folder`, which defaults to the working
     directory. Entering raises RunError if no run is found.
     """
+    check("head", head, TEXT, optional=True)
+    check("folder", folder, PATH, optional=True)
+    check("token", token, TEXT, optional=True)
     here = Path.cwd() if folder is None else Path(folder)
     return RunningStack(lambda: _connected(head, here, token or os.environ.get("ROLLYARD_TOKEN")))
 
@@ -180,8 +209,22 @@ async def collect(
     Raises OperatorError and RunError with the lines that the command would print. A rollout that fails permanently
     raises nothing; the summary counts it, and its `state` is then not `complete`.
     """
+    check("stack", stack, STACK)
+    check("rows", rows, ROWS)
+    check("out", out, PATH)
+    check("agent", agent, TEXT, optional=True)
+    check("params", params, MAPPING, optional=True)
+    check("on_rollout", on_rollout, FUNCTION, optional=True)
+    check("say", say, FUNCTION)
+    flags = {"seeded": seeded, "resume": resume, "overwrite": overwrite, "accept_changed_code": accept_changed_code}
+    for name, flag in flags.items():
+        check(name, flag, FLAG)
+    for name, count in {"repeats": repeats, "parallel": parallel, "max_attempts": max_attempts}.items():
+        check(name, count, COUNT)
+    check("limit", limit, COUNT, optional=True)
+    check("rollout_timeout_s", rollout_timeout_s, SECONDS)
+    check("max_failure_rate", max_failure_rate, SHARE)
     limits = Limits(parallel, max_attempts, rollout_timeout_s, max_failure_rate)
-    _check_numbers(repeats, limits, limit)
     clients = stack.access.clients
     directory = await clients.registry.directory()
     agents = agents_of(directory)
@@ -211,19 +254,8 @@ def read_rollouts(path: str | Path) -> Rollouts:
 
     `read_rollouts(path).to_pandas()` and `.to_arrow()` return tables. Raises RunError if the file does not exist.
     """
+    check("path", path, PATH)
     return Rollouts(Path(path))
-
-
-def _check_numbers(repeats: int, limits: Limits, limit: int | None) -> None:
-    """The bounds that the command's options have. Raises OperatorError with the argument's name."""
-    counts = {"repeats": repeats, "parallel": limits.parallel, "max_attempts": limits.max_attempts}
-    for name, value in (counts if limit is None else {**counts, "limit": limit}).items():
-        if not isinstance(value, int) or value < 1:
-            raise OperatorError(f"{name} is {value!r}; expected an integer of at least 1")
-    if not limits.rollout_timeout_s > 0:
-        raise OperatorError(f"rollout_timeout_s is {limits.rollout_timeout_s!r}; expected more than 0 seconds")
-    if not 0 <= limits.max_failure_rate <= 1:
-        raise OperatorError(f"max_failure_rate is {limits.max_failure_rate!r}; expected a share from 0 to 1")
 
 
 def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | TemporaryCopy:

@@ -153,4 +153,4 @@ def test_more_parallel_episodes_than_the_open_file_limit_allows_are_rejected_at_
         check=False,
     )
     assert refused.returncode == 2, refused.stderr
-    assert "64 episodes in flight need about 392 open files" in refused.stderr
+    assert "64 concurrent episodes need about 392 open files" in refused.stderr

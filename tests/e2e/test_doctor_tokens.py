@@ -37,8 +37,8 @@ def case(report: Json, name: str) -> Json:
 async def test_the_report_shows_that_messages_break_and_token_ids_do_not(tmp_path: Path) -> None:
     done = await diagnose(TokenEngine([LETTER_BY_LETTER]), tmp_path, "+samples=2")
     assert done.status == 0, done.err
-    assert "token ids go in by 'generate'" in done.out
-    assert "2 of 2 break" in done.out
+    assert "token ids are sent by 'generate'" in done.out
+    assert "2 of 2 are not contiguous" in done.out
     assert "Multi-turn is contiguous: later turns are sent as token ids" in done.out
 
 
@@ -82,7 +82,7 @@ async def test_a_running_stack_is_checked_from_its_folder(tmp_path: Path) -> Non
     [
         (["token"], "unknown check 'token'"),
         (["tokens", "+sample=3"], "did you mean 'samples'?"),
-        (["tokens", config(MODEL)], "which is set nowhere"),
+        (["tokens", config(MODEL)], "which is not set"),
     ],
     ids=["check", "option", "variable"],
 )

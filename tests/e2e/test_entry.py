@@ -45,4 +45,4 @@ def test_a_command_whose_output_is_closed_reports_it_and_fails() -> None:
     command = [sys.executable, "-c", "from rollyard.services.cli.status import main; main()", "--help"]
     done = subprocess.run(command, cwd=INSTALLED, stdout=write, stderr=subprocess.PIPE, text=True)
     os.close(write)
-    assert (done.returncode, done.stderr) == (1, "ng_status: stopped, because nothing reads its output any more\n")
+    assert (done.returncode, done.stderr) == (1, "ng_status: stopped because its output was closed\n")

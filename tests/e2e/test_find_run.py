@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.cli.find_run import find_run, once
+from rollyard.services.cli.find_run import find_run, without_repeats
 from rollyard.services.config.load import RunConfig
 from rollyard.services.errors import RunError
 from rollyard.services.head.registry import ServerRegistry
@@ -141,7 +141,7 @@ async def test_a_stale_head_file_whose_port_now_belongs_to_another_run_is_skippe
     async with running_head(elsewhere, "new") as head:
         stale = HeadFile(run_id="old", url=head.url, pid=os.getpid(), folder=str(here))
         RunFolder.create(here, "old").write_head(stale)
-        assert "another run (new) now" in await refusal(here)
+        assert "now belongs to another run (new)" in await refusal(here)
 
 
 async def test_a_link_into_the_run_of_another_folder_is_not_followed(here: Path, elsewhere: Path) -> None:
@@ -192,7 +192,7 @@ async def test_a_head_file_that_is_a_link_or_a_pipe_is_not_read(here: Path) -> N
 
 async def test_a_note_is_printed_once_even_if_the_search_is_repeated() -> None:
     notes: list[str] = []
-    note = once(notes.append)
+    note = without_repeats(notes.append)
     for text in ("a", "a", "b", "a"):
         note(text)
     assert notes == ["a", "b"]

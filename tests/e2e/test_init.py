@@ -98,13 +98,13 @@ async def test_every_kind_has_a_passing_test_formatted_code_and_a_readme_with_th
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["my-env"], r"'my-env' is not a name .* such as my_env"),
-        (["class"], "'class' is a word of Python"),
+        (["my-env"], r"'my-env' is not a valid folder name.* such as my_env"),
+        (["class"], "'class' is a Python keyword"),
         (["My Env"], "such as my_env"),
-        (["../x"], "'../x' is not a name"),
-        (["gsm8k"], "resources_servers/gsm8k is part of rollyard"),
-        (["game_agent"], "agents/game_agent is part of rollyard"),
-        ([], "the new folder has no name: ng_init my_env"),
+        (["../x"], "'../x' is not a valid folder name"),
+        (["gsm8k"], "resources_servers/gsm8k is part of Rollyard"),
+        (["game_agent"], "agents/game_agent is part of Rollyard"),
+        ([], "the name of the new folder is missing"),
         (["a", "b"], "expected one name, found 'a' and 'b'"),
         (["a", "+kind=game"], "'single_turn', 'tools', 'turns', 'agent' or 'model'"),
     ],
@@ -119,7 +119,7 @@ def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:
     init("mine")
     app = tmp_path / "resources_servers/mine/app.py"
     app.write_text("changed")
-    with pytest.raises(OperatorError, match="resources_servers/mine exists already"):
+    with pytest.raises(OperatorError, match="resources_servers/mine already exists"):
         run(["mine"])
     assert app.read_text() == "changed"
 

@@ -146,7 +146,7 @@ def test_tasks_of_a_compressed_dataset_are_counted_and_joined(tmp_path: Path, ru
 def test_compressed_rollouts_are_rejected(tmp_path: Path, run_profile: Command) -> None:
     (tmp_path / "rollouts.jsonl.gz").write_bytes(gzip.compress(b"{}\n"))
     done = run_profile("+jsonl_fpath=rollouts.jsonl.gz")
-    assert done.status == 2 and "is compressed or a table" in done.err and "Unpack it" in done.err
+    assert done.status == 2 and "is compressed or a table" in done.err and "Decompress or convert it" in done.err
 
 
 @pytest.mark.parametrize(
@@ -154,9 +154,9 @@ def test_compressed_rollouts_are_rejected(tmp_path: Path, run_profile: Command) 
     [
         ([], 2, "expected +jsonl_fpath="),
         (["+jsonl_fpath=nowhere.jsonl"], 2, "'nowhere.jsonl' is not a file"),
-        (["+jsonl_fpath=[a.jsonl,a.jsonl]"], 2, "a file is given twice"),
+        (["+jsonl_fpath=[a.jsonl,a.jsonl]"], 2, "a file is listed more than once"),
         (["+jsonl_fpath=a.jsonl", "+names=[x,y]"], 2, "2 names for 1 files"),
-        (["+jsonl_fpath=[a.jsonl,b.jsonl]", "+output_jsonl_fpath=o"], 2, "belongs to one rollout file"),
+        (["+jsonl_fpath=[a.jsonl,b.jsonl]", "+output_jsonl_fpath=o"], 2, "is only possible with one rollout file"),
         (["+jsonl_fpath=a.jsonl", "+input_jsonl_fpath=nowhere.jsonl"], 2, "nowhere.jsonl does not exist (looked in"),
         (["+jsonl_fpath=a.jsonl", "+output_dir=a.jsonl"], 2, "cannot be created"),
         (["+jsonl_pfath=a.jsonl"], 2, "did you mean 'jsonl_fpath'"),

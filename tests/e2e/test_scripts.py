@@ -42,8 +42,8 @@ def run_main(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) ->
         (["--output", "o.jsonl", "--form", "telegram"], "telegram"),
         (["--output", "o.jsonl", "--fomr", "chat"], "--fomr"),
         (["--output", "folder", "--local", "other.jsonl"], "folder is a folder"),
-        (["--output", "other.jsonl", "--local", "other.jsonl"], "would be written over"),
-        (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "holds the rollouts of a collection"),
+        (["--output", "other.jsonl", "--local", "other.jsonl"], "would be overwritten"),
+        (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "contains the rollouts of a collection"),
         (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot create the folder"),
         (["--output", "o.jsonl", "--offline"], "pass --local or --s3"),
     ],
@@ -108,7 +108,7 @@ def test_a_script_whose_output_is_closed_ends_with_one_line(tmp_path: Path) -> N
     )
     os.close(writer)
     assert done.returncode == 1
-    assert done.stderr == "analyze_rewards.py: stopped, because nothing reads its output any more\n"
+    assert done.stderr == "analyze_rewards.py: stopped because its output was closed\n"
 
 
 def test_a_script_without_stdout_still_writes_its_file(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ async def test_export_writes_one_file_and_exits(tmp_path: Path) -> None:
     [
         ([], "expected +jsonl_fpath="),
         (["+jsonl_fpath=nowhere.jsonl"], "'nowhere.jsonl' is not a file"),
-        (["+jsonl_fpath=[x.jsonl,x.jsonl]"], "a file is given twice"),
+        (["+jsonl_fpath=[x.jsonl,x.jsonl]"], "a file is listed more than once"),
         (["+jsonl_fpath=x.jsonl", "+names=[a,b]"], "2 names for 1 files"),
         (["+jsonl_fpath=x.jsonl", "+host=0.0.0.0"], "would be open to other hosts on 0.0.0.0 without a token"),
         (["+jsonl_fpath=x.jsonl", "+hots=0.0.0.0"], "did you mean 'host'"),

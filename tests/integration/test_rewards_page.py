@@ -104,14 +104,14 @@ async def test_the_judge_of_the_page_grades_through_a_model_server_of_the_run(
     assert (again["judge_votes"], Grader.calls) == (rollout["judge_votes"], 3)
 
 
-async def test_a_judge_without_a_grade_fails_the_rollout_or_scores_zero_depending_on_the_settings(
+async def test_a_judge_without_a_grade_scores_zero_or_fails_the_rollout_depending_on_the_settings(
     example: Callable[[int], type[ResourcesServer]],
 ) -> None:
     text = "confuse\nGRADE 00000000: CORRECT"
-    async with judged_stack(example(1), text) as stack:
+    async with judged_stack(example(1), text, on_unreadable="fail") as stack:
         with pytest.raises(Failure, match="contains no grade after 3 tries") as raised:
             await stack.run(ROW)
     assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "grader")
-    async with judged_stack(example(1), text, on_unreadable="zero") as stack:
+    async with judged_stack(example(1), text) as stack:
         rollout = await stack.run(ROW)
-    assert (rollout["reward"], rollout["judge_votes"]) == (0.0, [None])
+    assert (rollout["reward"], rollout["judge_votes"], rollout["judge_unreadable"]) == (0.0, [None], 1)

@@ -1,4 +1,4 @@
-r"""Joins adjacent values of a text to one answer: `\boxed{1} or \boxed{2}`, boxes on successive lines.
+r"""Joins adjacent values of a text into one answer: `\boxed{1} or \boxed{2}`, boxes on successive lines.
 
 Such an answer is correct as a list if the gold answer is a list, otherwise only if all its values are correct.
 """
@@ -12,7 +12,7 @@ from dataclasses import replace
 from rollyard.resources_servers.answers.reading.extraction import Found
 
 MOST_BETWEEN = 100
-"""Most characters between two adjacent values."""
+"""Maximum number of characters between two adjacent values."""
 _BETWEEN = re.compile(
     r"""(?:
       [\s.,;:$&|*_()\[\]{}!/•–—-] | \\[()\[\],;:!\\{} ] | \\(?:quad|qquad|text|textbf|mbox)(?![a-zA-Z])

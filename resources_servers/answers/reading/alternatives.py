@@ -1,6 +1,6 @@
-"""Finds alternatives that a text offers after its answer: `\boxed{5} or 6`, `The answer is 5. It could also be 6.`
+r"""Finds alternatives that a text offers after its answer: `\boxed{5} or 6`, `The answer is 5. It could also be 6.`
 
-An answer with an alternative is correct only if both are.
+An answer with an alternative is correct only if both values are.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rollyard.resources_servers.answers.reading.extraction import Found
 from rollyard.resources_servers.answers.reading.sentence_values import bare_value, is_value, sentence, values
 
 _NEAR = 150
-"""Characters after an answer within which an alternative must begin."""
+"""Maximum distance in characters between an answer and an alternative."""
 _OR = re.compile(
     r"(?:[\s$.*)]|\\[)\]])*[(,;]?\s*(?:but\s+)?(?:(?:or|maybe|perhaps|possibly|alternatively|或者?)(?![\w=]),?"
     r"|(?:it|the answer|this)\s+(?:could|might|may)\s+(?:also\s+|even\s+)?be\b)\s*(?=\S)",

@@ -16,7 +16,7 @@ MOST = 40
 """Only this many announcements at the end of a text are considered."""
 MOST_LINES = 10
 SECTION = 400
-"""Most characters below a heading that count as an answer; a longer section is reasoning."""
+"""Maximum length of the text below a heading that counts as an answer; a longer section is reasoning."""
 _MARKS = r"[ \t*_]{0,8}"
 _ENGLISH = (
     r"\b(?:answers?(?: ?\(s\))?|solutions (?=[^:\n]{0,99}\bare\b)|(?:correct|right) (?:option|choice|letter)"
@@ -49,7 +49,7 @@ _JSON_VALUE = re.compile(
 )
 _BLANK = re.compile(r"(?:[ \t*_]*+(?:(?:[=-]{3,}+|\|[-:| ]++)[ \t]*+)?\n){0,5}")
 _BULLET = re.compile(r"[ \t]{0,8}(?:(?:[-•>]|\*(?!\*))[ \t]+|\|[ \t]*)?(?=\S)")
-_TOLD = re.compile(r"\d|\\[a-zA-Z]|\$|^\W*[A-Z]\W*$|\([A-Z]\)")
+_HAS_VALUE = re.compile(r"\d|\\[a-zA-Z]|\$|^\W*[A-Z]\W*$|\([A-Z]\)")
 _COPULA = re.compile(r"\s*(?:です|である|だ|になります|입니다|이다|है|होगा)$")
 
 
@@ -58,29 +58,29 @@ def phrased(text: str) -> Found | None:
     matches = {
         match.end(): match for opening in (_OPENING, _HEADING, _JSON) for match in deque(scan(opening, text), MOST)
     }
-    fallback, told = None, list[tuple[int, Found]]()
+    fallback, with_value = None, list[tuple[int, Found]]()
     for _, match in sorted(matches.items()):
-        found = _json_value(text, match) if match.re is _JSON else _behind(text, match)
-        if found is not None and _TOLD.search(found.text):
-            told.append((match.start(), found))
+        found = _json_value(text, match) if match.re is _JSON else _after(text, match)
+        if found is not None and _HAS_VALUE.search(found.text):
+            with_value.append((match.start(), found))
         fallback = found or fallback
-    return last_row(text, told) or fallback
+    return last_row(text, with_value) or fallback
 
 
-def _behind(text: str, opening: re.Match[str]) -> Found | None:
+def _after(text: str, opening: re.Match[str]) -> Found | None:
     """Return the sentence after an announcement, or the first line below it."""
     blank = _BLANK.match(text, opening.end())
-    place = blank.end() if blank else opening.end()
-    if opening.re is _HEADING and len(text) - place > SECTION:
+    position = blank.end() if blank else opening.end()
+    if opening.re is _HEADING and len(text) - position > SECTION:
         return None
-    bullet = _BULLET.match(text, place)
-    said, end = sentence(text, bullet.end() if bullet else place)
-    if "\n" in text[opening.end() : place] and (below := _below(text, end, bullet)):
-        return together(Found(said, "answer_is", below[-1][1]), [said, *(line for line, _ in below)])
-    said = undecorated(_COPULA.sub("", said))
-    if "|" in opening.group() or text[place : place + 1] == "|":  # a cell of a table
-        said = undecorated(said.partition("|")[0])
-    return Found(said, "answer_is", end) if said else None
+    bullet = _BULLET.match(text, position)
+    value, end = sentence(text, bullet.end() if bullet else position)
+    if "\n" in text[opening.end() : position] and (below := _below(text, end, bullet)):
+        return together(Found(value, "answer_is", below[-1][1]), [value, *(line for line, _ in below)])
+    value = undecorated(_COPULA.sub("", value))
+    if "|" in opening.group() or text[position : position + 1] == "|":  # a cell of a table
+        value = undecorated(value.partition("|")[0])
+    return Found(value, "answer_is", end) if value else None
 
 
 def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str, int]]:
@@ -90,10 +90,10 @@ def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str,
         begin = _BULLET.match(text, end + 1)
         if bool(bullet and bullet.group()) != bool(begin and begin.group()):
             break
-        said, end = sentence(text, begin.end() if begin else end + 1)
-        if not said or not is_value(said):
+        value, end = sentence(text, begin.end() if begin else end + 1)
+        if not value or not is_value(value):
             break
-        found.append((said, end))
+        found.append((value, end))
     return found
 
 
@@ -102,5 +102,5 @@ def _json_value(text: str, opening: re.Match[str]) -> Found | None:
     match = _JSON_VALUE.match(text, opening.end())
     if match is None:
         return None
-    said = next(group for group in match.groups() if group is not None).replace("\\\\", "\\").strip()
-    return Found(said.replace('"', "") if match[3] else said, "answer_is", match.end()) if said else None
+    value = next(group for group in match.groups() if group is not None).replace("\\\\", "\\").strip()
+    return Found(value.replace('"', "") if match[3] else value, "answer_is", match.end()) if value else None

@@ -1,7 +1,7 @@
 r"""Finds boxed answers: `\boxed{...}`, `\boxed 5` and `\fbox{...}`.
 
-The answer is the last box together with adjacent boxes and an alternative before it (`5 or \boxed{6}`), so giving
-several answers does not help.
+The answer is the last box together with adjacent boxes and an alternative before it (`5 or \boxed{6}`), so a policy
+gains nothing by giving several answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from rollyard.resources_servers.answers.reading.adjacent_values import last_row,
 from rollyard.resources_servers.answers.reading.extraction import Found
 
 MOST_CHARACTERS = 3000
-"""Longest box. Without a limit, each of many unclosed boxes would be searched to the end of the text."""
+"""Maximum length of a box. Without it, each of many unclosed boxes would be searched to the end of the text."""
 MOST_BOXES = 50
 """Only this many boxes at the end of a text are considered."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
@@ -26,7 +26,7 @@ _OR_BEFORE = re.compile(
     r"(?:or|maybe|perhaps|possibly) +(?:(?:maybe|perhaps|possibly) +)?(?:\$|\\[(\[]|\*\*)?\s*$",
     re.I,
 )
-"""Does not match `which is $13+15$, or \boxed{28}`, where the box restates the value before it."""
+r"""Does not match `which is $13+15$, or \boxed{28}`, where the box restates the value before it."""
 _BESIDE = 150
 """Characters before a box that are searched for another value."""
 _DEEPEST = 5
@@ -52,7 +52,7 @@ def _boxes(text: str) -> Iterator[tuple[int, Found]]:
         if _DENIED.search(text, max(match.start() - _BESIDE, 0), match.start()):
             continue
         box = _box(text, match.end())
-        # `\boxed{...}` is quoted from the prompt.
+        # A literal `\boxed{...}` is a quotation from the prompt.
         if box is None or (box.text and not box.text.strip(". ")):
             continue
         end = box.end
@@ -70,7 +70,7 @@ def _box(text: str, start: int) -> Found | None:
 
 
 def _unnested(inner: str) -> str:
-    """Return the content without boxes or braces that enclose all of it."""
+    """Remove boxes and braces that enclose the whole content."""
     for _ in range(_DEEPEST):
         nested = _BOX.match(inner)
         start = nested.end() if nested else 0
@@ -82,17 +82,17 @@ def _unnested(inner: str) -> str:
 
 def closing(text: str, opening: int) -> int | None:
     """Return the position of the brace that closes the one at `opening`; None if there is none within the limit."""
-    depth, place, end = 0, opening, min(len(text), opening + MOST_CHARACTERS)
-    while place < end:
-        if text[place] == "\\":
-            place += 1
-        elif text[place] == "{":
+    depth, position, end = 0, opening, min(len(text), opening + MOST_CHARACTERS)
+    while position < end:
+        if text[position] == "\\":
+            position += 1
+        elif text[position] == "{":
             depth += 1
-        elif text[place] == "}":
+        elif text[position] == "}":
             depth -= 1
             if depth == 0:
-                return place
-        place += 1
+                return position
+        position += 1
     return None
 
 

@@ -1,6 +1,6 @@
-"""Basics of answer extraction: selects the relevant part of a model's text and defines the result of finders.
+"""Selects the relevant part of a model's text, and defines finders and their result.
 
-Every finder returns the last answer of its format, or None, without knowing whether it is correct.
+A finder returns the last answer in its format, or None. It does not know the gold answer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 PIECE, OVERLAP = 8192, 512
-"""Characters that are searched at once, and how far a match may extend beyond them."""
+"""Number of characters that are searched at once, and how far a match may extend beyond them."""
 _THINKING_ENDS = re.compile(r"</(?:think|thinking)>", re.IGNORECASE)
 _THINKING_BEGINS = re.compile(r"<(?:think|thinking)>", re.IGNORECASE)
 
@@ -21,7 +21,7 @@ class Found:
 
     text: str
     method: str
-    """The format in which it was given."""
+    """The format of the answer, such as `boxed`."""
     end: int
     """End position in the searched text."""
     whole: bool = True
@@ -36,36 +36,36 @@ Finder = Callable[[str], "Found | None"]
 
 
 def without_reasoning(text: str) -> str:
-    """Return `text` without the model's reasoning; empty if the reasoning was not finished."""
+    """Return `text` without the model's reasoning; empty if the reasoning is unfinished."""
     end = 0
     for match in _THINKING_ENDS.finditer(text):
         end = match.end()
     # Templates may put the opening tag into the prompt, so only the closing tag is reliable.
     rest = text[end:]
-    begun = _THINKING_BEGINS.search(rest)
-    return rest[: begun.start()] if begun else rest
+    start = _THINKING_BEGINS.search(rest)
+    return rest[: start.start()] if start else rest
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """Cut `text` at the first of `stops`, like an engine that supports stop strings."""
-    places = [place for stop in stops if (place := text.find(stop)) >= 0]
-    return text[: min(places)] if places else text
+    """Cut `text` at the first stop string, like an engine that supports them."""
+    positions = [position for stop in stops if (position := text.find(stop)) >= 0]
+    return text[: min(positions)] if positions else text
 
 
 def scan(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern that needs at most `OVERLAP` characters, searching piece by piece.
+    """Yield the matches of a pattern, searching piece by piece; a match may be at most `OVERLAP` characters long.
 
     A single search through a long text would block all other threads, including the event loop's.
     """
-    place = 0
-    while place < len(text):
-        limit = place + PIECE
-        for match in pattern.finditer(text, place, limit + OVERLAP):
+    position = 0
+    while position < len(text):
+        limit = position + PIECE
+        for match in pattern.finditer(text, position, limit + OVERLAP):
             if match.start() >= limit:
                 break
             yield match
-            place = match.end()
-        place = max(place, limit)
+            position = match.end()
+        position = max(position, limit)
 
 
 def first_of(finders: Sequence[Finder], text: str) -> Found | None:

@@ -1,4 +1,4 @@
-"""Finds an answer in a text that marks none: its last formula, or its last number."""
+"""Finds the answer in a text without a marked answer: its last formula, or its last number."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _JOINED = re.compile(rf"[ ,(]*{_OR}[ (]*")
 
 
 def dollars(text: str) -> Found | None:
-    """Return the last formula between dollars or LaTeX brackets, with adjacent ones."""
+    """Return the last formula between dollar signs or LaTeX brackets, together with adjacent ones."""
     last = deque(formulas(text), MOST_FORMULAS)
     return last_row(text, [(each.start, Found(each.text, "last_formula", each.end)) for each in last], _JOINED)
 
 
 def number(text: str) -> Found | None:
-    """Return the last number, with the one before it if they are alternatives, as in `18 or 19`."""
+    """Return the last number, together with the one before it if they are alternatives, as in `18 or 19`."""
     last = deque(scan(_NUMBER, text), 3)
     if len(last) > 1 and _DENIED.search(text, max(last[-1].start() - 20, 0), last[-1].start()):
         last.pop()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MOST_CHARACTERS = 2000
-"""Longest formula; a longer one is an unclosed delimiter."""
+"""Maximum length of a formula; anything longer is an unclosed delimiter."""
 MASK = "\ue000"
 """Replaces each character of a formula in a masked text."""
 _DELIMITER = re.compile(r"\\[\\$()\[\]]|\$\$?")
@@ -27,16 +27,16 @@ class Formula:
 
 
 def formulas(text: str) -> Iterator[Formula]:
-    """Yield every formula in order. Linear in the length of `text`."""
+    """Yield every formula in order, in time linear in the length of `text`."""
     sign, start, begin = "", 0, 0
     for token in _DELIMITER.finditer(text):
-        found, place = token.group(), token.start()
+        found, position = token.group(), token.start()
         if found in ("\\\\", r"\$"):
             continue
         if sign and (found == _ENDINGS[sign] or (sign, found) == ("$", "$$")):
-            if _is_formula(text, sign, begin, place):
-                end = place + (1 if sign == "$" else len(found))
-                yield Formula(text[begin:place].strip(), start, end)
+            if _is_formula(text, sign, begin, position):
+                end = position + (1 if sign == "$" else len(found))
+                yield Formula(text[begin:position].strip(), start, end)
                 sign = ""
                 if end < token.end():  # the second dollar of `$x$$y$` opens the next formula
                     sign, start, begin = "$", end, end + 1
@@ -44,9 +44,9 @@ def formulas(text: str) -> Iterator[Formula]:
             if sign != "$":
                 sign = ""
                 continue
-        # Delimiters do not nest: an opening one inside a formula means that the previous one was not closed.
+        # Delimiters do not nest: an opening delimiter inside a formula means that the previous one was not closed.
         if found in _ENDINGS:
-            sign, start, begin = found, place, token.end()
+            sign, start, begin = found, position, token.end()
 
 
 def _is_formula(text: str, sign: str, begin: int, end: int) -> bool:
@@ -60,8 +60,8 @@ def _is_formula(text: str, sign: str, begin: int, end: int) -> bool:
 
 def masked(text: str, found: list[Formula]) -> str:
     """Replace the formulas in `text` with MASK characters, keeping all positions."""
-    parts, place = list[str](), 0
+    parts, position = list[str](), 0
     for formula in found:
-        parts += [text[place : formula.start], MASK * (formula.end - formula.start)]
-        place = formula.end
-    return "".join([*parts, text[place:]])
+        parts += [text[position : formula.start], MASK * (formula.end - formula.start)]
+        position = formula.end
+    return "".join([*parts, text[position:]])

@@ -1,4 +1,4 @@
-"""Detects retracted answers: `\boxed{5}. Wait, no, it's 7.`"""
+r"""Detects retracted answers: `\boxed{5}. Wait, no, it's 7.`"""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _RETRACTION = re.compile(
 
 
 def after_last_retraction(text: str) -> str:
-    """Return `text` after its last retraction; everything before it is no longer the answer."""
+    """Return the text after the last retraction, because any answer before it is retracted."""
     start = 0
     for match in scan(_RETRACTION, text):
         start = match.end()

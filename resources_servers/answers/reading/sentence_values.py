@@ -1,6 +1,6 @@
 """Extracts the values that a sentence gives as its answer: `12, not 13` gives one, `18 (or maybe 19)` gives two.
 
-Giving several values does not help a policy, because the grader compares each of them with the gold answer.
+A policy gains nothing by giving several values, because the grader compares each of them with the gold answer.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import re
 from rollyard.resources_servers.answers.reading.formulas import MASK, formulas, masked
 
 MOST_CHARACTERS = 2000
-"""Longest sentence; the rest is ignored."""
+"""Maximum length of a sentence; the rest is ignored."""
 _SENTENCE_END = re.compile(
     r"(?<!approx)(?<!i\.e)(?<!e\.g)\.(?=[*_\"'”)\]]{0,4}(?:\s|$))|[\n。！？।؟]|(?<!\d)．|</|[!?](?=[*_\"'”)\]]{0,4}\s+[A-Z])"
 )
@@ -26,7 +26,7 @@ _REASON = re.compile(
     r"|but(?! (?:it |also )?(?:maybe|perhaps|possibly|could|might|may)\b)|or (?:about|approximately|roughly|around))\b"
     r"|(?<=\s)[—–-](?=\s[^\W\d_]{3})|因为|而不是|不是"
 )
-"""The text after it explains the value, rounds it, or excludes other values."""
+"""Words before a text that explains the value, rounds it, or excludes other values."""
 _FILLER = re.compile(r"(?:[\s,;:]|\b(?:and|or|but|also|even|it|be|is|either|both|then|equivalently|just|simply)\b)*")
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|be|we|it|he|she|they|then|so|can|will|makes?|gives?)\b")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[^\W\d_]{2,}")
@@ -59,7 +59,7 @@ _REMARK = re.compile(r"\s\([^()=]*=[^()]*\)$")
 
 
 def sentence(text: str, start: int) -> tuple[str, int]:
-    """Return the text from `start` to the end of its line or sentence, and that end. Formulas are not cut."""
+    """Return the text from `start` to the end of its line or sentence, and the end's position. Formulas stay intact."""
     window = text[start : start + MOST_CHARACTERS]
     hidden = masked(window, list(formulas(window)))
     end = _SENTENCE_END.search(hidden)
@@ -75,20 +75,20 @@ def undecorated(text: str) -> str:
     return text
 
 
-def values(said: str) -> tuple[str, ...]:
-    """Return the values in a sentence after `The answer is`, as written; at least one, which may be empty."""
-    said = _CLOSING.sub("", _OPENING.sub("", undecorated(said[:MOST_CHARACTERS])))
-    spans = list(formulas(said))
-    hidden = _TEXT.sub(lambda match: MASK * len(match.group()), masked(said, spans))
+def values(answer: str) -> tuple[str, ...]:
+    """Return the values in the text after `The answer is`, as written; at least one, which may be empty."""
+    answer = _CLOSING.sub("", _OPENING.sub("", undecorated(answer[:MOST_CHARACTERS])))
+    spans = list(formulas(answer))
+    hidden = _TEXT.sub(lambda match: MASK * len(match.group()), masked(answer, spans))
     stop = next((match.start() for match in _REASON.finditer(hidden) if _VALUE.search(hidden[: match.start()])), None)
-    said, hidden = said[:stop], hidden[:stop]
+    answer, hidden = answer[:stop], hidden[:stop]
     ends = list(_JUNCTION.finditer(hidden))
-    if ends and _RELATION.search(said):  # `x < 2 or x > 3` is one set of numbers
-        return (_trimmed(_undelimited(said)),)
-    starts, stops = [0, *(end.end() for end in ends)], [*(end.start() for end in ends), len(said)]
+    if ends and _RELATION.search(answer):  # `x < 2 or x > 3` is one set of numbers
+        return (_trimmed(_undelimited(answer)),)
+    starts, stops = [0, *(end.end() for end in ends)], [*(end.start() for end in ends), len(answer)]
     named = list[str]()
     for begin, end in zip(starts, stops, strict=True):
-        piece, shape = said[begin:end], hidden[begin:end]
+        piece, shape = answer[begin:end], hidden[begin:end]
         if not named and not _VALUE.search(shape):
             break  # words joined by `and` are one answer
         if named:
@@ -99,11 +99,11 @@ def values(said: str) -> tuple[str, ...]:
             if not is_value(shape):
                 break
         named.append(_trimmed(piece))
-    return tuple(named) if named else (_trimmed(said),)
+    return tuple(named) if named else (_trimmed(answer),)
 
 
 def is_value(shape: str) -> bool:
-    """Return whether a text is a value with at most two words next to it."""
+    """Return whether a text is a value with at most two words beside it."""
     shape = masked(shape, list(formulas(shape)))
     return bool(_VALUE.search(shape)) and not _VERB.search(shape) and len(_WORD.findall(shape)) <= 2
 
@@ -121,17 +121,17 @@ def bare_value(piece: str) -> str:
     return piece[lead.end() :] if lead and not CHANGED.search(lead.group().rstrip()) else piece
 
 
-def _undelimited(said: str) -> str:
-    """Remove the delimiters of the formulas in `said`."""
-    parts, place = list[str](), 0
-    for formula in formulas(said):
-        parts += [said[place : formula.start], formula.text]
-        place = formula.end
-    return "".join([*parts, said[place:]])
+def _undelimited(answer: str) -> str:
+    """Remove the formulas' delimiters."""
+    parts, position = list[str](), 0
+    for formula in formulas(answer):
+        parts += [answer[position : formula.start], formula.text]
+        position = formula.end
+    return "".join([*parts, answer[position:]])
 
 
 def _trimmed(piece: str) -> str:
-    """Strip the remains of a remark in parentheses, and punctuation at both ends."""
+    """Strip punctuation at both ends and the rest of a remark in parentheses."""
     piece = _REMARK.sub("", undecorated(piece.strip().rstrip(" ,;:.")))
     more = sum(piece.count(sign) for sign in "([") - sum(piece.count(sign) for sign in ")]")
     if (more == 1 and piece.endswith("(")) or (more == -1 and piece.endswith(")")):

@@ -21,7 +21,7 @@ _TAG = re.compile(r"<(/?)(?:final_?)?answer>", re.IGNORECASE)
 
 
 def tagged(text: str) -> Found | None:
-    """Return the content of the last tag. Its end may be missing, because `</answer>` is a common stop string."""
+    """Return the content of the last tag. `</answer>` may be missing, because it is a common stop string."""
     opening, found = None, list[tuple[int, Found]]()
     for match in deque(_TAG.finditer(text), MOST_TAGS):
         if not match[1]:
@@ -50,7 +50,7 @@ def boxed_or_tagged(text: str) -> Found | None:
 
 
 def hashes(text: str) -> Found | None:
-    """Return the last non-empty `#### 18`, GSM8K's format, or several successive ones."""
+    """Return the last non-empty answer in GSM8K's format, `#### 18`, or several successive ones."""
     found, end = deque[tuple[int, Found]](), len(text)
     for match in reversed(deque(_HASHES.finditer(text), MOST_TAGS)):
         line = text[match.end() : min(end, match.end() + LONGEST_LINE)].partition("\n")[0].rstrip()

@@ -1,1 +1,1 @@
-"""How an engine accepts and returns token ids."""
+"""Token backends: the APIs through which an engine accepts and returns token ids."""

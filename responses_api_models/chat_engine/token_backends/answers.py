@@ -1,4 +1,4 @@
-"""Reads the engine's responses for both token backends, and converts them to chat completions."""
+"""Parses the engine's responses for both token backends and converts them to chat completions."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rollyard.services.types import Json
 
 
 def finish(completion: Json, body: Json) -> None:
-    """Give the completion the form of the chat endpoint's, which alone handles tool calls: its kind of id, the finish
-    reason of a turn with calls, and a single call if parallel calls are disabled.
+    """Adapt the completion to what the chat endpoint would return: the format of its id, the finish reason of a turn
+    with tool calls, and a single call if parallel calls are disabled.
     """
     serial = str(completion.get("id") or "").removeprefix("generate-tokens-").removeprefix("cmpl-")
     completion["id"] = f"chatcmpl-{serial.removeprefix('chatcmpl-')}" if serial else None

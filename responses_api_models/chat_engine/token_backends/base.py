@@ -1,4 +1,4 @@
-"""The interface of the two token backends: they render messages, generate from token ids, and parse the text.
+"""Defines the interface of the two token backends: they render messages, generate from token ids, and parse the text.
 
 GenerateBackend       vLLM's own endpoints: /v1/chat/completions/render, /inference/v1/generate,
                       /v1/chat/completions/derender (all with --enable-scale-out); the engine parses the text
@@ -47,10 +47,10 @@ class TokenBackend(Protocol):
 
     name: str
     names_versions: bool
-    """True if its responses report the weight version of each token."""
+    """Whether its responses report the weight version of each token."""
 
     async def check(self, model: str, request_context: RequestContext) -> None:
-        """Raise Failure upstream_refused or malformed_answer if the engine lacks an endpoint of this backend."""
+        """Raises Failure upstream_refused or malformed_answer if the engine lacks an endpoint of this backend."""
         ...
 
     def unsupported_reason(self, body: Json) -> str:
@@ -60,15 +60,15 @@ class TokenBackend(Protocol):
     async def render(
         self, body: Json, messages: list[Json], request_context: RequestContext, *, ask: bool = True
     ) -> Rendered:
-        """Render `messages` with the tools and template arguments of the chat request `body`; `ask`: with the
-        generation prompt.
+        """Render `messages` with the tools and template arguments of the chat request `body`, and with the generation
+        prompt if `ask` is set.
         """
         ...
 
     async def generate(
         self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
-        """Sample the model's turn after the prompt `ids` as in the chat request `body`. `texts`: the completion also
-        has logprobs with token texts.
+        """Sample the model's turn after the prompt `ids` with the parameters of the chat request `body`. With `texts`,
+        the completion also has logprobs with token texts.
         """
         ...

@@ -89,7 +89,7 @@ def _with_texts(logprobs: Json) -> list[Json]:
     def entry(token: str, logprob: float) -> Json:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}
 
-    # Engines omit it, or return null, if no other candidates were requested.
+    # Engines omit `top_logprobs` or return null if no other candidates were requested.
     tops = logprobs.get("top_logprobs") or [None] * len(logprobs["tokens"])
     rows = zip(logprobs["tokens"], logprobs["token_logprobs"], tops, strict=True)
     return [

@@ -1,4 +1,4 @@
-"""Sends token ids through vLLM's own endpoints. Its tool and reasoning parsers parse the text."""
+"""Sends token ids through vLLM's own endpoints. vLLM's tool and reasoning parsers parse the text."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollyard.services.types import Json
 SEED_IDS = 16
 """Number of trailing prompt ids that the engine's detokenizer needs before the generation."""
 _OF_RENDERING = ("token_offsets", "request_id")
-"""Keys of a rendered request that a generate request must not have."""
+"""Keys of a rendered request that a generate request must not contain."""
 
 
 class GenerateBackend:
@@ -108,7 +108,7 @@ class GenerateBackend:
 
 
 def _turn_ids(choice: Json) -> list[int]:
-    """Return the ids of the turn's text, without the token that ended it: it would become part of the text, which most
+    """Return the ids of the turn's text without the token that ended it. It would become part of the text, which most
     tool parsers cannot handle.
     """
     ids: list[int] = choice["token_ids"]
@@ -117,8 +117,8 @@ def _turn_ids(choice: Json) -> list[int]:
 
 
 def _cut_stop(message: Json, stop: str, kept: int) -> None:
-    """Remove a stop string except for its first `kept` characters, and the rest of its last token, from the end of the
-    text. The ids keep them.
+    """Remove a stop string, except for its first `kept` characters, and the rest of its last token from the end of the
+    text. The token ids are not changed.
     """
     for key in ("content", "reasoning", "reasoning_content"):
         if text := message.get(key):
@@ -127,7 +127,7 @@ def _cut_stop(message: Json, stop: str, kept: int) -> None:
 
 
 def _read_generated(body: bytes) -> Json:
-    """Parse a generation. One without tokens is malformed (services/responses/response_validity.py)."""
+    """Parse a generation. Without tokens it is malformed (services/responses/response_validity.py)."""
     answer = json_object(body)
     entries = logprobs_of(answer, "content")
     if not all(isinstance(entry, dict) and "logprob" in entry for entry in entries):

@@ -10,7 +10,7 @@ job_queue.py          runs work on the engines sequentially, without cancellatio
 weight_update.py      loads new weights from a folder on every engine, or restores the old ones
 joining_engines.py    syncs the weights of engines that were restarted
 cpu_limits.py         limits of weight updates on CPU engines
-pause_lease.py        ends a pause if the trainer falls silent
+pause_lease.py        ends a pause if the trainer stops sending control calls
 vllm_control.py       vLLM's control endpoints, for trainers that transfer weights themselves (control_endpoints.py)
 training_routes.py    the HTTP endpoints
 """

@@ -1,4 +1,4 @@
-"""The gate in front of every model call, which prevents rollouts sampled from a mixture of weights.
+"""The gate in front of every model call, which prevents that a rollout is sampled from a mixture of weights.
 
 While weights change, calls wait. While engines hold different weights, calls are rejected, and so are the responses of
 calls in flight. Every response reports the policy version.
@@ -26,14 +26,14 @@ RESYNCING = "a restarted engine is loading the policy's weights"
 
 
 class Gate:
-    """Holds, rejects and stamps the model calls of a server."""
+    """Delays or rejects the model calls of a server, and adds the policy version to the responses."""
 
     def __init__(self, versions: PolicyVersions, urls: Callable[[], list[str]], timeout_s: float) -> None:
         self._versions = versions
         self._urls = urls
         self._timeout_s = timeout_s
         self.resync: Callable[[], Awaitable[None]] = _nothing
-        """Called before a call is rejected."""
+        """Called before a call is rejected, to bring all engines to the policy's weights."""
         self._reasons: dict[str, None] = {}
         self._opened = asyncio.Event()
         self._opened.set()
@@ -72,17 +72,17 @@ class Gate:
 
         @functools.wraps(handler)
         async def answer(call: RawRequest) -> RawResponse:
-            if self._raise_if_inconsistent():
+            if self._needs_check():
                 await self._enter()
             started = self._versions.now
-            reply = self.stamped(await handler(call), started)
-            if reply.stream is None and self._raise_if_inconsistent():
+            reply = self.with_version(await handler(call), started)
+            if reply.stream is None and self._needs_check():
                 await self._leave()
             return reply
 
         return answer
 
-    def stamped(self, reply: bytes | RawResponse, started: str = "") -> RawResponse:
+    def with_version(self, reply: bytes | RawResponse, started: str = "") -> RawResponse:
         """Return the response with headers for the policy version."""
         now = self._versions.now
         headers: tuple[tuple[bytes, bytes], ...] = ((VERSION_HEADER, now.encode("latin-1", "replace")),)
@@ -94,13 +94,13 @@ class Gate:
         return reply
 
     def check(self) -> None:
-        """Raise Failure upstream_error while engines hold different weights."""
+        """Raises Failure upstream_error while engines hold different weights."""
         if difference := self._versions.difference(self._urls()):
             fix = "restart an engine with unknown weights; POST /weights/update brings all engines to one version"
             raise Failure(FailureKind.UPSTREAM_ERROR, f"model calls are rejected: {difference} ({fix})", status=503)
 
     async def look(self) -> None:
-        """Resync engines that differ, then `check`."""
+        """Resync the engines that do not hold the policy's version, then `check`."""
         if self._versions.difference(self._urls()):
             try:
                 async with asyncio.timeout(self._timeout_s):
@@ -109,7 +109,7 @@ class Gate:
                 raise self._timeout(RESYNCING) from None
         self.check()
 
-    def _raise_if_inconsistent(self) -> bool:
+    def _needs_check(self) -> bool:
         return bool(self._reasons or self._versions.difference(self._urls()))
 
     async def _enter(self) -> None:
@@ -120,24 +120,22 @@ class Gate:
     async def _leave(self) -> None:
         if list(self._reasons) == [UPDATING]:
             await self._wait()  # the result of the update decides
-        if not self._reasons.keys() & {
-            PAUSED,
-            ASLEEP,
-        }:  # otherwise the response was complete before the engines stopped
+        # If the engines are paused or asleep, the response was complete before they stopped.
+        if not self._reasons.keys() & {PAUSED, ASLEEP}:
             self.check()
 
     async def _wait(self) -> None:
-        why = ", ".join(self._reasons)
+        reason = ", ".join(self._reasons)
         try:
             async with asyncio.timeout(self._timeout_s):
                 while self._reasons:
-                    why = ", ".join(self._reasons)
+                    reason = ", ".join(self._reasons)
                     await self._opened.wait()
         except TimeoutError:
-            raise self._timeout(why) from None
+            raise self._timeout(reason) from None
 
-    def _timeout(self, why: str) -> Failure:
-        return Failure(FailureKind.TIMEOUT, f"the model call waited longer than {self._timeout_s:g} s because {why}")
+    def _timeout(self, reason: str) -> Failure:
+        return Failure(FailureKind.TIMEOUT, f"the model call waited longer than {self._timeout_s:g} s because {reason}")
 
 
 async def _nothing() -> None:

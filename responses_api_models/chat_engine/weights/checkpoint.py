@@ -1,7 +1,7 @@
 """Checks a folder of weights before any engine loads it: it must be complete and belong to this model.
 
-The check is necessary because an engine whose load fails has lost its weights and must be restarted (weight_loader.py),
-and if tensors are missing, vLLM 0.32 returns 200 and keeps the old ones in their place.
+The check is necessary because an engine whose load fails loses its weights and must be restarted (weight_loader.py),
+and because vLLM 0.32 returns 200 if tensors are missing and keeps the old ones.
 
     safetensors_headers.py     the files are complete and consistent
     model_signature.py         it is the same model: configuration, tensors, vocabulary
@@ -41,7 +41,7 @@ class Checkpoint:
 def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -> Checkpoint:
     """Check the checkpoint in `folder` for engines that were started with the model `engine`.
 
-    Links are resolved once, so that every engine loads from the same folder. Raises Failure bad_request if it is unfit.
+    Links are resolved once, so that every engine loads the same folder. Raises Failure bad_request if it is invalid.
     """
     path = Path(folder)
     if not path.is_absolute():
@@ -53,7 +53,7 @@ def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -
         before = fingerprint(resolved)
         tensors = read_tensors(resolved)
         if not tensors:
-            raise bad_request(f"{folder} holds no *.safetensors; save with safe_serialization=True ({HINT_OFF})")
+            raise bad_request(f"{folder} contains no *.safetensors; save with safe_serialization=True ({HINT_OFF})")
         signature = model_signature(resolved, tensors)
         warnings = compare(folder, signature, engine)
         if depth == "values":
@@ -75,7 +75,7 @@ def start_checkpoint(folder: str) -> Checkpoint | None:
 
 
 def difference(checkpoint: Checkpoint) -> str:
-    """Return how the folder has changed since it was checked; empty if it has not."""
+    """Describe how the folder has changed since it was checked; empty if it has not."""
     if not checkpoint.fingerprint:
         return ""
     try:
@@ -101,5 +101,5 @@ def _readable(folder: str) -> Iterator[None]:
         yield
     except FileNotFoundError:
         raise bad_request(f"path: there is no folder {folder[:500]!r} on this server's host ({HINT_OFF})") from None
-    except (OSError, ValueError, RuntimeError) as error:  # no permission, a loop of links, a null byte
+    except (OSError, ValueError, RuntimeError) as error:  # e.g. no permission, a cycle of links, a null byte
         raise bad_request(f"path: {folder[:500]!r} cannot be read ({error})") from error

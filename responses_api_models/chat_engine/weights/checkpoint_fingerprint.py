@@ -1,7 +1,7 @@
 """Computes the fingerprint of the files that a version was loaded from: sixteen hex digits.
 
-It covers config.json, the index, and the name, size, modification time, header and a few bytes of every tensor of each
-weight file. This distinguishes checkpoints that were saved into the same folder, even if a copy preserved the times,
+It covers config.json, the index and, of each weight file, the name, size, modification time, header and a few bytes of
+every tensor. It distinguishes checkpoints that were saved into the same folder, even if a copy preserved the times,
 without reading all weights. A copy of a folder has another fingerprint unless it preserves the times (`cp -p`,
 `rsync -t`).
 """
@@ -15,7 +15,7 @@ from rollyard.responses_api_models.chat_engine.weights.rejections import bad_req
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import INDEX, read_header, weight_files
 
 SAMPLE = 64
-"""Bytes read from the middle of each tensor: a training step changes almost every weight."""
+"""Number of bytes read from the middle of each tensor; a training step changes almost every weight."""
 
 
 def fingerprint(folder: Path) -> str:

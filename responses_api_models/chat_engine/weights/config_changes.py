@@ -25,20 +25,20 @@ _BOOKKEEPING = frozenset(
 
 
 def config_changes(new: Json, engine: Json) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the keys that both have with different values. A null stands for a default that another version of
-    transformers may fill in, except for rope_scaling, where it means no scaling.
+    """Yield the keys that both have with different values. A null means a default that another version of transformers
+    may fill in, except for rope_scaling, where it means no scaling.
     """
     new, engine = _with_theta(new), _with_theta(engine)
     for name in sorted(new.keys() & engine.keys() - _BOOKKEEPING):
-        ours, theirs = new[name], engine[name]
+        after, before = new[name], engine[name]
         if name == "rope_scaling":
-            ours, theirs = _scaling(ours), _scaling(theirs)
-        elif ours is None or theirs is None or (name == "sliding_window" and new.get("use_sliding_window") is False):
+            after, before = _scaling(after), _scaling(before)
+        elif after is None or before is None or (name == "sliding_window" and new.get("use_sliding_window") is False):
             continue
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            yield from ((f"{name}.{inner}", a, b) for inner, a, b in config_changes(ours, theirs))
-        elif ours != theirs:
-            yield name, ours, theirs
+        if isinstance(after, dict) and isinstance(before, dict):
+            yield from ((f"{name}.{inner}", a, b) for inner, a, b in config_changes(after, before))
+        elif after != before:
+            yield name, after, before
 
 
 def _with_theta(config: Json) -> Json:

@@ -10,26 +10,26 @@ from rollyard.services.http.client import PROBLEM_TYPE
 from rollyard.services.types import Problem
 
 POSTS = {
-    "/pause": "freezes (mode=keep), drains or aborts what is in flight; model calls wait here until /resume, or until "
+    "/pause": "keeps (mode=keep), drains or aborts requests in flight; model calls wait here until /resume, or until "
     "lease_s seconds pass without a control call",
     "/resume": "ends a pause",
-    "/reset_prefix_cache": "drops keys and values of old weights",
+    "/reset_prefix_cache": "discards the KV cache of old weights",
     "/collective_rpc": "calls a method of the engine's workers, e.g. of a worker extension that receives weights",
-    "/init_weight_transfer_engine": "connects trainer and engines, e.g. in a NCCL group",
+    "/init_weight_transfer_engine": "connects the trainer and the engines, e.g. in an NCCL group",
     "/shutdown_weight_transfer_engine": "disconnects them",
     "/start_weight_update": "starts an update, which invalidates the weights; only while paused",
     "/update_weights": "transfers a part of the new weights",
-    "/finish_weight_update": "activates the new weights as another version, `weight_version` or the next number",
+    "/finish_weight_update": "activates the new weights as a new version, `weight_version` or the next number",
     "/update_weight_version": "names the current weights",
     "/sleep": "frees GPU memory for a trainer on the same GPUs; model calls wait here until /wake_up",
-    "/wake_up": "takes the memory back",
+    "/wake_up": "reclaims the memory",
 }
 """Path -> purpose. vLLM's other endpoints are not forwarded."""
 GETS = {
     "/is_paused": "state of /pause",
     "/is_sleeping": "state of /sleep",
-    "/get_world_size": "number of workers that join a NCCL group",
-    "/weight_info": "the engine's own name for its weights",
+    "/get_world_size": "number of workers that join an NCCL group",
+    "/weight_info": "the engine's own version of its weights",
 }
 
 
@@ -46,8 +46,8 @@ def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
     if not all_succeeded(replies):
         wrong = [reply for reply in replies if not reply.ok]
         first = wrong[0].failure("").problem
-        told = f"the call failed on {len(wrong)} of {len(replies)} engines; {first.detail}"
-        problem = Failure(FailureKind.UPSTREAM_ERROR, told, upstream_status=wrong[0].status).problem
+        detail = f"the call failed on {len(wrong)} of {len(replies)} engines; {first.detail}"
+        problem = Failure(FailureKind.UPSTREAM_ERROR, detail, upstream_status=wrong[0].status).problem
         raise Failure.of(problem.model_copy(update={"engines": shown}))
     lost = (
         {"lost": [reply.url for reply in replies if not reply.answered]}
@@ -58,6 +58,6 @@ def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
 
 
 def all_succeeded(replies: list[EngineReply]) -> bool:
-    """Return True if the call succeeded on every engine that responded; if one responds, silent ones are lost."""
+    """Return True if the call succeeded on every engine that responded; if one responds, the others are lost."""
     answered = [reply for reply in replies if reply.answered]
     return bool(answered) and all(reply.ok for reply in answered)

@@ -1,9 +1,9 @@
 """Rejects weight updates and seeds that vLLM 0.32 cannot handle on a CPU.
 
-The output head is packed for the matrix product when the engine starts. A reload repacks a separate head, but not a
-head that is tied to the embeddings, so the new body would be combined with the old head, with status 200. A request
-with a seed that is in flight during an update is recomputed in chunks, which crashes vLLM if its random numbers come
-from the CPU ("CPU Generator does not use offset").
+When the engine starts, the output head is packed for the matrix product. A reload repacks a separate head, but not a
+head that is tied to the embeddings, so vLLM would combine the new body with the old head and return 200. A request with
+a seed that is in flight during an update is recomputed in chunks, which crashes vLLM if its random numbers come from
+the CPU ("CPU Generator does not use offset").
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SEED = "on a CPU, a weight update crashes vLLM while a request with a seed runs"
 
 
 class CpuLimits:
-    """Knows which engines run on a CPU, and rejects what they do not support."""
+    """Tracks which engines run on a CPU and rejects what they do not support."""
 
     def __init__(self, runs_on_cpu: Callable[[str], Awaitable[bool | None]]) -> None:
         self._runs_on_cpu = runs_on_cpu
@@ -35,8 +35,7 @@ class CpuLimits:
         """Query engines whose device is unknown; engines that do not respond are queried again next time."""
         new = [url for url in urls if url not in self._known]
         answers = await asyncio.gather(*(self._runs_on_cpu(url) for url in new))
-        told = {url: answer for url, answer in zip(new, answers, strict=True) if answer is not None}
-        self._known.update(told)
+        self._known.update({url: answer for url, answer in zip(new, answers, strict=True) if answer is not None})
 
     async def takes_seeds(self, urls: Sequence[str]) -> bool:
         """Return True if none of the engines runs on a CPU."""
@@ -44,22 +43,22 @@ class CpuLimits:
         return not any(self._known.values())
 
     async def check_head(self, model: ModelSignature | None, urls: Sequence[str]) -> None:
-        """Raise Failure bad_request for new weights of a model with a tied head on a CPU."""
+        """Raises Failure bad_request for new weights of a model with a tied head on a CPU."""
         if model is not None and model.is_tied:
             await self.learn(urls)
             if any(self._known.get(url) for url in urls):
                 raise bad_request(TIED)
 
     async def check_seed(self, body: Json, urls: Sequence[str]) -> None:
-        """Raise Failure bad_request for a request with a seed if an engine runs on a CPU."""
+        """Raises Failure bad_request for a request with a seed if an engine runs on a CPU."""
         if (seed := _seed(body)) is not None and not await self.takes_seeds(urls):
-            told = f"found seed {seed!r} in a request, but {SEED}"
+            found = f"found seed {seed!r} in a request, but {SEED}"
             raise bad_request(
-                f"{told}: remove the seed (sampling_overrides: {{seed: null}}), or set trainer_endpoints: false"
+                f"{found}: remove the seed (sampling_overrides: {{seed: null}}), or set trainer_endpoints: false"
             )
 
     def check_settings(self, name: str, settings: Sequence[Mapping[str, Any] | None]) -> None:
-        """Raise OperatorError if the settings add a seed to every request and an engine runs on a CPU."""
+        """Raises OperatorError if the settings add a seed to every request and an engine runs on a CPU."""
         for given in settings:
             if given and given.get("seed") is not None and any(self._known.values()):
                 raise OperatorError(

@@ -54,14 +54,14 @@ class EngineReply:
 
     def failure(self, path: str) -> Failure:
         """Return the failure for a response that is not `ok`."""
-        told = f"{self.url.removesuffix('/v1')}{path} returned {self.status}: {error_message(self.body)}"
+        detail = f"{self.url.removesuffix('/v1')}{path} returned {self.status}: {error_message(self.body)}"
         hint = f" ({DEV_MODE})" if self.status == 404 else ""
         kind = Failure if self.answered else EngineUnreachable
-        return kind(FailureKind.UPSTREAM_ERROR, told + hint, upstream_status=self.status)
+        return kind(FailureKind.UPSTREAM_ERROR, detail + hint, upstream_status=self.status)
 
 
 class EngineUnreachable(Failure):
-    """An engine could not be reached or did not respond, so what it did is unknown."""
+    """An engine could not be reached or did not respond, so whether it executed the call is unknown."""
 
 
 class EngineGroup:
@@ -72,7 +72,7 @@ class EngineGroup:
         self.lost: dict[str, None] = {}
         """Engines removed from the pool because they did not respond."""
         self.unresumed: set[str] = set()
-        """Engines in the pool that did not respond to a resume, because no other engine is left."""
+        """Engines that did not respond to a resume, but stay in the pool because no other engine is left."""
 
     @property
     def urls(self) -> list[str]:
@@ -118,9 +118,9 @@ class EngineGroup:
         """Send one request to every engine concurrently, without retries; return all replies."""
         if not self.urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
-        return await asyncio.gather(*(self.ask(url, method, path, body) for url in self.urls))
+        return await asyncio.gather(*(self.request(url, method, path, body) for url in self.urls))
 
-    async def each_does(self, path: str, body: bytes = b"") -> list[EngineReply]:
+    async def change_each(self, path: str, body: bytes = b"") -> list[EngineReply]:
         """Send a POST that changes the engines. An engine that does not respond while another one does is lost."""
         replies = await self.each("POST", path, body)
         if any(one.answered for one in replies):
@@ -129,7 +129,7 @@ class EngineGroup:
                     self.lose(one.url, str(one.failure(path)))
         return replies
 
-    async def ask(
+    async def request(
         self, url: str, method: str, path: str, body: bytes = b"", timeout_s: float | None = None
     ) -> EngineReply:
         try:
@@ -140,15 +140,15 @@ class EngineGroup:
         return EngineReply(url, answer.status, answer.body, answer.headers.get("content-type") or "text/plain")
 
     async def step(self, url: str, path: str, body: Json | None = None, timeout_s: float | None = None) -> Any:
-        """Send an idempotent POST and return the value of its response. Raises Failure if it is not ok."""
+        """Send an idempotent POST and return the value of its response. Raises Failure if it fails."""
         sent = orjson.dumps(body) if body is not None else b""
-        replies = await self.ask(url, "POST", path, sent, timeout_s)
+        replies = await self.request(url, "POST", path, sent, timeout_s)
         if replies.status in _CONNECTION_ERRORS and not replies.answered:
-            replies = await self.ask(url, "POST", path, sent, timeout_s)
+            replies = await self.request(url, "POST", path, sent, timeout_s)
         if not replies.ok:
             raise replies.failure(path)
         return replies.value
 
 
 _CONNECTION_ERRORS = (502, 503)
-"""Failed or interrupted connections; vLLM closes idle ones after five seconds."""
+"""Statuses of failed or interrupted connections; vLLM closes idle connections after five seconds."""

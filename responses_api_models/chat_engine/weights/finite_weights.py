@@ -1,6 +1,6 @@
 """Checks that all weights of a checkpoint are finite. One NaN turns every response of a policy into garbage.
 
-The bytes are read in chunks of a few megabytes and never converted to floats: in each IEEE format a NaN or an infinity
+The bytes are read in chunks of a few megabytes and never converted to floats: in each IEEE format, a NaN or an infinity
 has an exponent of all ones, which a mask detects. The OCP 8-bit formats differ (arXiv 2209.05433): E4M3 has no infinity
 and one NaN; E8M0 consists only of an exponent and has one NaN.
 """
@@ -17,7 +17,7 @@ from rollyard.responses_api_models.chat_engine.weights.rejections import bad_req
 from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import Tensor
 
 PIECE = 8 * 1024 * 1024
-"""Bytes read at a time; memory stays below three times that."""
+"""Bytes read at a time; memory use stays below three times that."""
 _MASKS: dict[str, tuple[str, int]] = {
     "F64": ("<u8", 0x7FF0_0000_0000_0000),
     "F32": ("<u4", 0x7F80_0000),
@@ -42,8 +42,8 @@ def check_finite(tensors: Iterable[Tensor]) -> None:
             with file.open("rb", buffering=0) as opened:
                 for tensor in tensors_inside:
                     if not _is_finite(opened, tensor, buffer):
-                        told = f"{tensor.name} in {file} contains a NaN or an infinity"
-                        raise bad_request(f"{told}; the training may have diverged. Send an earlier checkpoint")
+                        found = f"{tensor.name} in {file} contains a NaN or an infinity"
+                        raise bad_request(f"{found}; the training may have diverged. Send an earlier checkpoint")
         except OSError as error:
             raise bad_request(f"{file} cannot be read ({error})") from error
 

@@ -1,6 +1,6 @@
-"""Runs work on the engines sequentially, each job to its end even if the caller has disconnected.
+"""Runs jobs on the engines one after another, each to its end even if the caller has disconnected.
 
-Half an update would be worse than none: engines would stay paused, or hold different weights.
+A partial update would be worse than none: engines would stay paused or hold different weights.
 """
 
 from __future__ import annotations

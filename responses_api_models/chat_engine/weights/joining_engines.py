@@ -21,7 +21,7 @@ from rollyard.services.errors import Failure
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 5.0
-"""Pause between two checks of lost engines."""
+"""Interval at which engines are checked."""
 
 
 class JoiningEngines:
@@ -38,7 +38,7 @@ class JoiningEngines:
         self._resyncing: asyncio.Task[None] | None = None
         self._next_check = 0.0
         self._waiting: dict[str, int] = {}
-        """Engines that could not load the policy's files -> `PolicyVersions.mark` then; they wait for a new version."""
+        """Engines that could not load the policy's files and wait for a new version -> `PolicyVersions.mark` then."""
 
     async def learn(self) -> None:
         """Query running engines for their weights, because this server may have been restarted."""
@@ -64,7 +64,7 @@ class JoiningEngines:
         await self._jobs.run(self._register_engine(url))
 
     async def register_with_start_weights(self, url: str) -> None:
-        """Add an engine without trainer endpoints to the pool, if the files that it was started with are unchanged."""
+        """Add an engine to the pool, without trainer endpoints, if the files that it was started with are unchanged."""
         try:
             await self._loader.check_start(url)
         except FilesChanged as changed:
@@ -82,7 +82,7 @@ class JoiningEngines:
         await asyncio.shield(self._resyncing)
 
     async def watch(self) -> None:
-        """Loop indefinitely: return lost engines to the pool once they respond and hold the policy's weights, resume
+        """Run until cancelled: return lost engines to the pool once they respond and hold the policy's weights, resume
         engines that did not respond to a resume, and detect engines that were restarted at the same address.
         """
         while True:
@@ -95,11 +95,11 @@ class JoiningEngines:
                         await self._jobs.run(self._resync())
             # Queried outside the queue, because an engine that does not respond must not delay a trainer.
             for url in list(self._engines.lost):
-                if not self._stopped and not self._waits(url) and await self._loader.answers(url):
+                if not self._stopped and not self._waits(url) and await self._loader.responds(url):
                     with contextlib.suppress(Failure):  # JobQueue logs it
                         await self._jobs.run(self._rejoin(url))
             for url in list(self._engines.unresumed):
-                if await self._loader.answers(url):
+                if await self._loader.responds(url):
                     with contextlib.suppress(Failure):
                         await self._jobs.run(self._release(url))
 

@@ -26,7 +26,7 @@ PIECE = 8 * 1024 * 1024
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
 """Types that an engine converts to its own."""
 _COMPUTED = "rotary_emb.inv_freq"
-"""Written by some trainers; engines compute it."""
+"""A tensor that some trainers save although engines compute it."""
 
 
 @dataclass(frozen=True)
@@ -37,13 +37,13 @@ class ModelSignature:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
     has_own_head: bool
-    """True if its output head has other weights than the embeddings."""
+    """Whether the weights of its output head differ from those of the embeddings."""
     vocabulary: str
     """A hash of the mapping from tokens to ids; empty if the folder has no tokenizer.json."""
 
     @property
     def is_tied(self) -> bool:
-        """True if an engine started with it uses the embeddings as the output head.
+        """Whether an engine that was started with it uses the embeddings as the output head.
 
         transformers always writes tie_word_embeddings if it is false; vLLM unties a model whose head differs.
         """
@@ -71,8 +71,8 @@ def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> 
     if engine is None:
         return ["the model that the engines were started with cannot be read here, so the two were not compared"]
     for name, new_value, engine_value in config_changes(new.config, engine.config):
-        told = f"{name} is {_abbreviated(new_value)} in config.json, but the engines' is {_abbreviated(engine_value)}"
-        raise bad_request(f"{folder} is another model: {told}")
+        found = f"{name} is {_abbreviated(new_value)} in config.json, but the engines' is {_abbreviated(engine_value)}"
+        raise bad_request(f"{folder} is another model: {found}")
     if new.vocabulary and engine.vocabulary and new.vocabulary != engine.vocabulary:
         raise bad_request(
             f"{folder} is another model: its tokenizer.json maps tokens to other ids than the engines' does"
@@ -84,9 +84,10 @@ def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> 
 
 
 def check_announced(request: Json, engine: ModelSignature | None) -> None:
-    """Check the tensors that a trainer announces before a transfer (`update_info` of vLLM's NCCL transfer). Raises
-    Failure bad_request if a shape differs from the engines' model. Unknown names pass, because a trainer may send parts
-    that the engine has fused.
+    """Check the tensors that a trainer announces before a transfer (`update_info` of vLLM's NCCL transfer).
+
+    Raises Failure bad_request if a shape differs from the engines' model. Unknown names pass, because a trainer may
+    send parts that the engine has fused.
     """
     info = request.get("update_info")
     names, shapes = (info.get("names"), info.get("shapes")) if isinstance(info, dict) else (None, None)
@@ -170,8 +171,8 @@ def _vocabulary(file: Path) -> str:
     model, added = tokenizer.get("model"), tokenizer.get("added_tokens")
     ids = model.get("vocab") if isinstance(model, dict) else None
     extra = sorted((str(token.get("id")), token.get("content")) for token in added or () if isinstance(token, dict))
-    told = orjson.dumps([ids, extra], option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
-    return hashlib.sha256(told).hexdigest()
+    encoded = orjson.dumps([ids, extra], option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    return hashlib.sha256(encoded).hexdigest()
 
 
 def _abbreviated(value: Any) -> str:

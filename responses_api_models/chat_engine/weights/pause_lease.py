@@ -1,7 +1,7 @@
 """The lease of a pause: how long a pause lasts without a control call from the trainer.
 
-Each control call renews the lease. When it expires, the policy resumes automatically, so that a trainer that died
-cannot stop it forever.
+Each control call renews the lease. When it expires, the policy resumes automatically, so that a dead trainer cannot
+stop it forever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIELD = "lease_s"
 
 
 class PauseLease:
-    """Holds at most one lease, that of the last pause."""
+    """Manages the lease of the last pause, if it has one."""
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._on_end = on_end
@@ -32,7 +32,7 @@ class PauseLease:
         self._timer: asyncio.TimerHandle | None = None
         self._ending: asyncio.Future[None] | None = None
         self.expired: Json | None = None
-        """Length and time (Unix time) of the last lease that expired; None if none has expired."""
+        """Length and expiry (Unix time) of the last lease that expired; None if none has expired."""
 
     @property
     def length_s(self) -> float | None:
@@ -44,7 +44,7 @@ class PauseLease:
         """Seconds until expiry; None if there is no lease."""
         return max(0.0, self._ends - time.monotonic()) if self._timer is not None else None
 
-    def begin(self, length_s: float) -> None:
+    def start(self, length_s: float) -> None:
         """Start a lease, replacing the current one."""
         self.end()
         self._length_s = length_s
@@ -54,7 +54,7 @@ class PauseLease:
     def renew(self) -> None:
         """Restart the current lease, because the trainer is alive."""
         if self._timer is not None:
-            self.begin(self._length_s)
+            self.start(self._length_s)
 
     async def during(self, step: Callable[[], Awaitable[T]]) -> T:
         """Run the step and return its result, renewing the lease before and after."""
@@ -72,7 +72,7 @@ class PauseLease:
 
     @property
     def is_over(self) -> bool:
-        """True if the lease has expired and was neither renewed nor cancelled since."""
+        """Whether the lease has expired and has been neither renewed nor cancelled since."""
         return self._timer is not None and time.monotonic() >= self._ends
 
     def expire(self) -> None:

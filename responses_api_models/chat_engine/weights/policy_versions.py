@@ -1,7 +1,7 @@
 """Tracks the policy's version, the version on each engine, and the version that sampled a turn.
 
-A version is a name. vLLM stores one, too (`/update_weight_version`), and its token-in responses report the version of
-each token. vLLM calls the weights that an engine was started with `default`; here they are the first version.
+A version is a name. vLLM also stores one (`/update_weight_version`), and its token-in responses report the version of
+each token. The weights that an engine was started with are called `default` in vLLM; here they are the first version.
 """
 
 from __future__ import annotations
@@ -20,22 +20,23 @@ from rollyard.services.rollout_types import PolicyVersion
 STARTED = "default"
 """vLLM's name for the weights that an engine was started with."""
 CHANGING = "changing"
-"""The label of an engine during an update; if it is found later, the update was interrupted."""
+"""The engine's version during an update. If it is found later, the update was interrupted."""
 
 
 class PolicyVersions:
     """The versions of one policy, in order."""
 
-    def __init__(self, first: str, *, ours: bool) -> None:
+    def __init__(self, first: str, *, is_exclusive: bool) -> None:
+        """`is_exclusive`: only this server changes the weights, so that any other version is an error."""
         self.first = first
         self.folder: str | None = ""
         """The folder of the policy's weights: empty for the weights that the engines were started with, None if a
         trainer transferred them."""
         self.root = ""
-        """The engines' name for the model that they were started with; empty if it cannot be read here."""
+        """The folder or hub name of the model that the engines were started with; empty if it cannot be read here."""
         self.invalid: set[str] = set()
-        """Engines that have lost their weights or are exchanging them, and so cannot load others (weight_loader.py)."""
-        self._ours = ours
+        """Engines that lost their weights or are receiving new ones, so they cannot load others (weight_loader)."""
+        self._is_exclusive = is_exclusive
         self._past = [first]
         self._held: dict[str, str | None] = {}
         self._why: dict[str, str] = {}
@@ -48,7 +49,7 @@ class PolicyVersions:
 
     @property
     def mark(self) -> int:
-        """The number of versions before the current one; a point in time for `sampled`."""
+        """The number of versions before the current one; `sampled` uses it as a point in time."""
         return len(self._past) - 1
 
     @property
@@ -75,7 +76,7 @@ class PolicyVersions:
         return known.fingerprint if known else ""
 
     def check_name(self, version: str, fingerprint: str = "") -> None:
-        """Raise Failure 409 if the name belongs to weights that are, or may be, different."""
+        """Raises Failure 409 if the name belongs to weights that are, or may be, different."""
         if version not in self._past or (fingerprint and fingerprint == self.fingerprint(version)):
             return
         known = self.fingerprint(version) or "not known"
@@ -101,7 +102,7 @@ class PolicyVersions:
         return self._held.get(url, self.first)
 
     def named(self, label: Any) -> str | None:
-        """Return the version for a label of vLLM; None if an update was interrupted."""
+        """Return the version that vLLM's version `label` denotes; None if an update was interrupted."""
         return self.first if label == STARTED else None if label == CHANGING else str(label)
 
     def difference(self, urls: Iterable[str]) -> str:
@@ -131,12 +132,12 @@ class PolicyVersions:
         spans = [{**span, "version": self.named(span.get("version"))} for span in spans]
         used = [span["version"] for span in spans]
         unexpected = [version for version in used if version not in self._past[mark:]]
-        if unexpected and self._ours:
+        if unexpected and self._is_exclusive:
             if url:
                 self.hold(url, used[-1])
-            told = f"{url} sampled with weights {unexpected[0]!r} while the policy was version {start!r}"
+            detail = f"{url} sampled with weights {unexpected[0]!r} while the policy was version {start!r}"
             raise Failure(
-                FailureKind.UPSTREAM_ERROR, f"{told}; it may have been restarted, or changed without this server"
+                FailureKind.UPSTREAM_ERROR, f"{detail}; it may have been restarted, or changed without this server"
             )
         if len(spans) == 1:
             return self._named(used[0], used[0])
@@ -169,8 +170,8 @@ def checked_version(version: Any) -> str:
         or not version.isprintable()
         or version != version.strip()
     ):
-        told = f"version: found {str(version)[:100]!r}; expected a short ASCII name, e.g. 'step-12'"
-        raise Failure(FailureKind.BAD_REQUEST, told)
+        detail = f"version: found {str(version)[:100]!r}; expected a short ASCII name, e.g. 'step-12'"
+        raise Failure(FailureKind.BAD_REQUEST, detail)
     if version in (STARTED, CHANGING):
         raise Failure(FailureKind.BAD_REQUEST, f"version: {version!r} is reserved by engines; choose another name")
     return version

@@ -1,6 +1,6 @@
 """Reads the tensors of a checkpoint from the headers of its safetensors files.
 
-The checks include all those of the safetensors library, because an engine that finds a bad file during a load has
+The checks include all those of the safetensors library, because an engine that finds an invalid file during a load has
 already lost its old weights.
 """
 
@@ -26,7 +26,7 @@ SIZES = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
-"""Bytes per element. The sizes of other types are not checked."""
+"""Bytes per element. The sizes of tensors of other types are not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ def weight_files(folder: Path) -> list[Path]:
 
 
 def read_tensors(folder: Path) -> dict[str, Tensor]:
-    """Return the tensors of the folder by name. Raises Failure bad_request if a file is missing or broken."""
+    """Return the tensors of the folder by name. Raises Failure bad_request if a file is missing or invalid."""
     found: dict[str, Tensor] = {}
     for file in weight_files(folder):
         for tensor in read_header(file):
@@ -74,7 +74,7 @@ def read_tensors(folder: Path) -> dict[str, Tensor]:
 
 
 def read_header(file: Path) -> list[Tensor]:
-    """Return the tensors of one file by offset. Raises Failure bad_request if the file is missing or invalid."""
+    """Return the tensors of a file, sorted by offset. Raises Failure bad_request if the file is missing or invalid."""
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
@@ -95,7 +95,7 @@ def read_header(file: Path) -> list[Tensor]:
     for tensor in tensors:
         if tensor.start != expected or tensor.end < expected:
             raise bad_request(
-                f"{file} is corrupted: the bytes of {tensor.name} do not follow those of the tensor before it"
+                f"{file} is corrupted: the bytes of {tensor.name} do not follow those of the previous tensor"
             )
         expected = tensor.end
     if found != expected:
@@ -114,7 +114,7 @@ def _tensor(name: str, entry: Json, file: Path, base: int) -> Tensor:
     start, end = entry["data_offsets"]
     numbers = (*shape, start, end)
     if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
-        raise ValueError(f"{name} has a shape or offsets that are not counts")
+        raise ValueError(f"{name} has a shape or offsets that are not non-negative integers")
     size = SIZES.get(dtype := str(entry["dtype"]))
     if size is not None and size * math.prod(shape) != end - start:
         raise ValueError(f"{name} has {end - start} bytes; {dtype} {list(shape)} takes {size * math.prod(shape)}")

@@ -1,7 +1,7 @@
 """The trainer endpoints of a model server: token-in, weight updates, and vLLM's control calls.
 
-They are disabled unless `trainer_endpoints` is set, which requires a run token: every caller can change the policy of a
-running collection.
+They are disabled unless `trainer_endpoints` is set, which requires a run token, because every caller can change the
+policy of a running collection.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TrainerApi:
         self._upstream = upstream
         self._model = settings.model
         self._open = settings.trainer_endpoints
-        self.versions = PolicyVersions(settings.policy_version, ours=self._open)
+        self.versions = PolicyVersions(settings.policy_version, is_exclusive=self._open)
         self._engines = EngineGroup(upstream)
         self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
         self._jobs = JobQueue()
@@ -99,7 +99,7 @@ class TrainerApi:
         return handler if path == UPDATE or path in POSTS else self._gate.guarded(handler)
 
     def mount(self, server: Server) -> None:
-        """Register the endpoints on `server`; if they are disabled, register errors that explain how to enable them."""
+        """Register the endpoints on `server`. If they are disabled, they return an error with the remedy."""
         server.app.get("/policy_version")(self._policy_version)
         if not self._open:
             for path in (*FORWARDED, UPDATE, *POSTS):
@@ -140,8 +140,8 @@ class TrainerApi:
             await self._joining_engines.register_with_start_weights(url)
 
     async def started_with(self, root: str) -> None:
-        """Record the files of a folder before engines are started with it; they may have changed when an engine is
-        restarted.
+        """Record the files of a folder before engines are started with it, because they may have changed when an engine
+        is restarted.
         """
         await self._loader.started_with(root)
 
@@ -150,7 +150,7 @@ class TrainerApi:
         return not self._open or await self._cpu.takes_seeds(self._engines.urls)
 
     async def check_seed(self, body: Json) -> None:
-        """Raise Failure bad_request for a request with a seed if a weight update would then crash its engine."""
+        """Raises Failure bad_request for a request with a seed if a weight update would crash its engine."""
         if self._open:
             await self._cpu.check_seed(body, self._engines.urls)
 
@@ -159,9 +159,9 @@ class TrainerApi:
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:
-        """Return the policy's version; a problem while engines hold different versions."""
+        """Return the policy's version, or a problem while engines hold different versions."""
         await self._gate.look()
-        return _response(self._gate.stamped(orjson.dumps({"policy_version": self.versions.now})))
+        return _response(self._gate.with_version(orjson.dumps({"policy_version": self.versions.now})))
 
     async def _status(self) -> Response:
         """Return the policy's version and files, the version on each engine, and the lease of a pause."""
@@ -179,7 +179,7 @@ class TrainerApi:
             "lease": {"lease_s": lease.length_s, "left_s": lease.left_s} if lease.length_s else None,
             "lease_expired": lease.expired,
         }
-        return _response(self._gate.stamped(orjson.dumps(status)))
+        return _response(self._gate.with_version(orjson.dumps(status)))
 
     async def _update(self, call: RawRequest) -> RawResponse:
         """Load new weights on every engine: `{"path": a folder, "version": its name}`. Requests in flight are kept."""
@@ -193,7 +193,7 @@ class TrainerApi:
             raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; expected the folder of the new weights")
         name = checked_version(version) if version is not None else None
         done = await self._protocol.update(lambda: self._weights.update(folder, name))
-        return self._gate.stamped(orjson.dumps(done))
+        return self._gate.with_version(orjson.dumps(done))
 
     def _forward(self, path: str, target: str) -> Handler:
         async def forwarded(call: RawRequest) -> bytes | RawResponse:
@@ -220,7 +220,7 @@ class TrainerApi:
             status, body, content_type = answer(replies)
             lease_s = self._protocol.lease.length_s
             headers = ((LEASE_HEADER, f"{lease_s:g}".encode()),) if lease_s else ()
-            return self._gate.stamped(RawResponse(body, status, headers, content_type.encode()))
+            return self._gate.with_version(RawResponse(body, status, headers, content_type.encode()))
 
         posted.__doc__ = f"On every engine: {reason}."
         return posted
@@ -228,7 +228,7 @@ class TrainerApi:
     def _control_get(self, path: str) -> Callable[[Request], Awaitable[Response]]:
         async def got(request: Request) -> Response:
             status, body, content_type = answer(await self._protocol.get(path, request.url.query))
-            return _response(self._gate.stamped(RawResponse(body, status, content_type=content_type.encode())))
+            return _response(self._gate.with_version(RawResponse(body, status, content_type=content_type.encode())))
 
         return got
 

@@ -2,9 +2,9 @@
 
     POST /pause?mode=keep, /start_weight_update, /update_weights ..., /finish_weight_update, /resume
 
-This order is enforced, which vLLM 0.32 does not do: between start and finish its weights are invalid, and a running
-request crashes it. Calls run sequentially, as do updates from a folder. Each call is checked, sent to every engine, and
-its replies recorded, so that the recorded state is always that of the last replies.
+This order is enforced here because vLLM 0.32 does not enforce it: between start and finish its weights are invalid, and
+a running request crashes it. Calls and updates from a folder run one after another. Each call is checked and sent to
+every engine, and its replies are recorded, so the recorded state is always that of the last replies.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from rollyard.services.types import Json
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-"""Minimum pause before resuming engines again that did not resume at the end of a lease."""
+"""Minimum pause before engines that did not resume at the end of a lease are resumed again."""
 _BY_RPC = frozenset({"reload_weights", "start_weight_update", "update_weights", "finish_weight_update"})
-"""Worker methods with an endpoint here, which tracks the version."""
+"""Worker methods that have an endpoint here, which tracks the version."""
 _STOPS = {"/pause": (PAUSED, "/resume"), "/sleep": (ASLEEP, "/wake_up")}
-"""Path -> why model calls wait afterwards, and the path that undoes it."""
+"""Path -> the reason for which model calls wait afterwards, and the path that undoes it."""
 _RESUMES = {"/resume": (PAUSED,), "/wake_up": (ASLEEP, PAUSED)}
 """Path -> the reasons that it ends; vLLM's wake_up also resumes."""
 _NAMES = {"/finish_weight_update": "weight_version", "/update_weight_version": "new_version"}
@@ -78,13 +78,13 @@ class VllmControl:
         self._folder: str | None = ""
         """The folder of the weights before the running update."""
         self._is_updating = False
-        """True between /start_weight_update and /finish_weight_update."""
+        """Whether an update is between /start_weight_update and /finish_weight_update."""
         self._interrupted = False
-        """The lease expired during an update."""
+        """Whether the lease expired during an update."""
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
 
     async def post(self, path: str, query: str, body: bytes) -> list[EngineReply]:
-        """Send the call to every engine and return the replies. Raises Failure if it would be harmful now."""
+        """Send the call to every engine and return the replies. Raises Failure if the call would do harm now."""
         request = read_object(body) if body else {}
         if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
             own = "/weights/update" if method == "reload_weights" else f"/{method}"
@@ -104,14 +104,14 @@ class VllmControl:
         return await self._jobs.run(step())
 
     async def update(self, step: Callable[[], Awaitable[Json]]) -> Json:
-        """Run an update from a folder and return its result. If an engine does not resume, the remaining pause has a
-        lease, too.
+        """Run an update from a folder and return its result. If an engine does not resume, the pause that remains also
+        gets a lease.
         """
         try:
             return await self._jobs.run(self.lease.during(step))
         finally:
             if self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP) and self.lease.length_s is None:
-                self.lease.begin(self._lease_s)
+                self.lease.start(self._lease_s)
 
     async def get(self, path: str, query: str) -> list[EngineReply]:
         """Send a GET to every engine and return the replies."""
@@ -135,7 +135,7 @@ class VllmControl:
             check_announced(request, self._versions.model)
         if path == "/init_weight_transfer_engine" and self._stopped:
             await self._joining_engines.join()
-        replies = await self._engines.each_does(target, body)
+        replies = await self._engines.change_each(target, body)
         if path in _CHANGES_WEIGHTS:
             self._versions.folder = None
             self._hold((one.url for one in replies if not one.ok), None)
@@ -146,11 +146,11 @@ class VllmControl:
         return self._gate.waits_for(PAUSED) or self._gate.waits_for(ASLEEP)
 
     def _take_lease(self, path: str, lease_s: float | None, is_done: bool) -> None:
-        """Update the lease. A sleep has one only if requested: waking up takes back memory that the trainer uses."""
+        """Update the lease. A sleep has one only on request, because waking up reclaims the trainer's memory."""
         if not self._stopped or (is_done and path == "/sleep" and lease_s is None):
             self.lease.end()
         elif is_done and path in _STOPS and (lease_s or not self._gate.waits_for(ASLEEP)):
-            self.lease.begin(lease_s or self.lease.length_s or self._lease_s)
+            self.lease.start(lease_s or self.lease.length_s or self._lease_s)
 
     async def _expire(self) -> None:
         """Resume the policy without the trainer. An unfinished update is aborted, and model calls are rejected."""
@@ -169,14 +169,14 @@ class VllmControl:
         if self._stopped:
             retry_s = max(length_s, RETRY_S)
             log.error("the engines did not resume; retrying in %g s", retry_s)
-            self.lease.begin(retry_s)
+            self.lease.start(retry_s)
 
     async def _abort_update(self) -> None:
         self._is_updating, self._interrupted = False, True
         self._versions.folder = self._folder
         left = [url for url in self._engines.urls if url in self._versions.invalid]
         for url in left:
-            self._versions.hold(url, None, "its trainer fell silent during an update; restart it")
+            self._versions.hold(url, None, "its trainer stopped responding during an update; restart it")
         await self._engines.all(left, self._loader.abort)
         self._gate.open(PAUSED)
         for url in left:
@@ -184,14 +184,14 @@ class VllmControl:
 
     def _check_finished(self) -> None:
         if self._is_updating and self._versions.difference(self._engines.urls):
-            end = "POST /finish_weight_update first, or restart the engines"
-            raise conflict(f"a weight update is not finished, and a request that runs now crashes vLLM: {end}")
+            advice = "POST /finish_weight_update first, or restart the engines"
+            raise conflict(f"a weight update is not finished, and a request that runs now crashes vLLM: {advice}")
 
     async def _stop(self, path: str, target: str, body: bytes, discards_weights: bool) -> list[EngineReply]:
-        """Stop the engines. Model calls wait meanwhile, and afterwards only if all engines that responded stopped."""
+        """Stop the engines. Model calls wait meanwhile; they continue to wait if all engines that responded stopped."""
         reason, undo = _STOPS[path]
         with self._gate.shut_while(STOPPING):
-            replies = await self._engines.each_does(target, body)
+            replies = await self._engines.change_each(target, body)
             stopped = [one.url for one in replies if one.ok]
             if discards_weights and path == "/sleep":
                 self._hold(stopped, None)
@@ -209,11 +209,11 @@ class VllmControl:
             self._engines.lose(url, str(failure))
 
     async def _continue_update(self, path: str, target: str, body: bytes) -> list[EngineReply]:
-        """Resume the engines. Once one has resumed, model calls are released, and engines that refused leave the pool.
+        """Resume the engines. Once one has resumed, model calls are released, and engines that failed leave the pool.
 
         Model calls are also released if no engine responds, because engines that died are not paused after a restart.
         """
-        replies = await self._engines.each_does(target, body)
+        replies = await self._engines.change_each(target, body)
         if path == "/resume" and not any(one.answered for one in replies):
             self._engines.unresumed.update(one.url for one in replies)
             self._gate.open(PAUSED)
@@ -228,7 +228,7 @@ class VllmControl:
         return replies
 
     async def _start_update(self, target: str, body: bytes) -> list[EngineReply]:
-        """Start a weight update. The engines' weights are unknown from here on, unless all rejected the call."""
+        """Start a weight update. From here on the engines' weights are unknown, unless all engines reject the call."""
         if not self._gate.waits_for(PAUSED):
             detail = "a request that runs while an engine's weights change crashes vLLM: POST /pause?mode=keep first"
             raise conflict(detail)
@@ -240,8 +240,8 @@ class VllmControl:
         was_updating, self._is_updating, self._interrupted = self._is_updating, True, False
         self._hold(urls, None)
         self._versions.invalid.update(urls)
-        await self._engines.each_does("/update_weight_version", orjson.dumps({"new_version": CHANGING}))
-        replies = await self._engines.each_does(target, body)
+        await self._engines.change_each("/update_weight_version", orjson.dumps({"new_version": CHANGING}))
+        replies = await self._engines.change_each(target, body)
         if all(400 <= one.status < 500 and one.answered for one in replies):
             self._is_updating = was_updating
             for url, version in before.items():
@@ -249,11 +249,11 @@ class VllmControl:
         return replies
 
     async def _name(self, path: str, target: str, request: Json) -> list[EngineReply]:
-        """Set another version once all engines that responded have it."""
+        """Name the version on every engine, and make it the policy's once all engines that responded have it."""
         if self._interrupted and path == "/finish_weight_update":
             raise conflict(_INTERRUPTED)
         version = self._next_version(path, request)
-        replies = await self._engines.each_does(target, orjson.dumps({**request, _NAMES[path]: version}))
+        replies = await self._engines.change_each(target, orjson.dumps({**request, _NAMES[path]: version}))
         done = [one.url for one in replies if one.ok]
         self._hold(done, version)
         self._versions.invalid.difference_update(done)

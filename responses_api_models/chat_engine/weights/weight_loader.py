@@ -1,8 +1,8 @@
 """The steps of a weight change on one engine.
 
 vLLM 0.32 does not recover from a failed load: the old weights are lost, and a running request crashes the process. It
-keeps the parts that arrived and counts them in the next load, so that valid weights were observed to fail, to load, and
-to fail again. The weights of such an engine are invalid until it is restarted.
+keeps the parts that were loaded and counts them in the next load; in tests, valid weights then failed to load, loaded,
+and failed again. The weights of such an engine are invalid until it is restarted.
 
 To restore a version, an engine loads the same files as before; if they have changed, it loads nothing.
 """
@@ -25,7 +25,7 @@ from rollyard.services.errors import Failure, FailureKind
 log = logging.getLogger(__name__)
 
 STEP_S = 120.0
-"""Timeout of a step that loads nothing; a pause takes until the engine's current batch is done."""
+"""Timeout of a step that loads nothing. A pause waits until the engine's current batch is done."""
 QUERY_S = 10.0
 """Timeout of a query that an engine can answer immediately."""
 
@@ -55,15 +55,15 @@ class WeightLoader:
         await self._engines.step(url, "/pause?mode=abort", timeout_s=STEP_S)
 
     async def bring(self, url: str, source: Checkpoint, version: str) -> None:
-        """Load the weights of a folder. The engine's version is unknown from the first step to the last.
+        """Load the weights of a folder. The engine's version is unknown until the last step is done.
 
-        Raises FilesChanged if the folder changed during the load, so that it loaded something else.
+        Raises FilesChanged if the folder changed during the load, so that the engine may have loaded other weights.
         """
         self._versions.hold(url, None)
         await self._name(url, CHANGING)
         self._versions.invalid.add(url)
         load = {"method": "reload_weights", "kwargs": {"weights_path": source.folder}}
-        reply = await self._engines.ask(url, "POST", "/collective_rpc", orjson.dumps(load))
+        reply = await self._engines.request(url, "POST", "/collective_rpc", orjson.dumps(load))
         if not reply.ok:
             raise reply.failure("/collective_rpc")
         self._versions.invalid.discard(url)
@@ -72,7 +72,7 @@ class WeightLoader:
         if isinstance(reset, dict) and reset.get("success") is False:
             raise Failure(
                 FailureKind.UPSTREAM_ERROR,
-                f"{url} did not reset its prefix cache, which has keys and values of old weights",
+                f"{url} did not reset its prefix cache, which contains keys and values of the old weights",
             )
         if changed := await asyncio.to_thread(checkpoint.difference, source):
             raise self._lost(url, f"{changed}, while the engine loaded it")
@@ -80,7 +80,7 @@ class WeightLoader:
         self._versions.hold(url, version)
 
     async def catch_up(self, url: str) -> None:
-        """Bring a new engine from its start weights to the policy's weights, if those came from a folder.
+        """Load the policy's weights into a new engine, if they came from a folder.
 
         Raises FilesChanged without touching the engine, whose weights then count as unknown.
         """
@@ -100,7 +100,7 @@ class WeightLoader:
         await self.bring(url, source, self._versions.now)
 
     async def check_start(self, url: str) -> None:
-        """Raise FilesChanged if the engine's start folder has changed since the first engine was started."""
+        """Raises FilesChanged if the engine's start folder has changed since the first engine was started."""
         await self.learn_start(url)
         known = self._versions.fingerprint(self._versions.first)
         if known and (root := await self._root(url)) == self._versions.root:
@@ -118,7 +118,7 @@ class WeightLoader:
         return FilesChanged(FailureKind.UPSTREAM_ERROR, detail)
 
     async def learn(self, url: str) -> None:
-        """Record the engine's version from its label. Name the first version on a new engine, to detect restarts."""
+        """Record the version that the engine reports. A new engine is given the first version, to detect restarts."""
         label = await self._label(url)
         if label is None:
             return
@@ -140,10 +140,10 @@ class WeightLoader:
             self._versions.started_with(root, start)
 
     async def runs_on_cpu(self, url: str) -> bool | None:
-        """Return whether vLLM runs on a CPU; False if it does not report it (/server_info requires its dev mode), None
-        if it does not respond.
+        """Return whether vLLM runs on a CPU: False if it does not report its device (/server_info requires the dev
+        mode), None if it does not respond.
         """
-        reply = await self._engines.ask(url, "GET", "/server_info?config_format=json", timeout_s=QUERY_S)
+        reply = await self._engines.request(url, "GET", "/server_info?config_format=json", timeout_s=QUERY_S)
         if not reply.answered:
             return None
         try:
@@ -156,7 +156,7 @@ class WeightLoader:
 
         An engine that does not respond leaves the pool.
         """
-        reply = await self._engines.ask(url, "GET", "/weight_info", timeout_s=QUERY_S)
+        reply = await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)
         if not reply.answered:
             self._engines.lose(url, str(reply.failure("/weight_info")))
         if not reply.ok or not isinstance(reply.value, dict) or reply.value.get("weight_version") != STARTED:
@@ -167,19 +167,19 @@ class WeightLoader:
 
     async def is_new(self, url: str) -> bool:
         """Return True if the engine was restarted since its version was named; record its weights as unknown."""
-        reply = await self._engines.ask(url, "GET", "/weight_info", timeout_s=QUERY_S)
+        reply = await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)
         if not reply.ok or not isinstance(reply.value, dict) or reply.value.get("weight_version") != STARTED:
             return False
         self._versions.hold(url, None, "it was restarted")
         return True
 
-    async def answers(self, url: str) -> bool:
+    async def responds(self, url: str) -> bool:
         """Return True if the engine responds."""
-        return (await self._engines.ask(url, "GET", "/weight_info", timeout_s=QUERY_S)).answered
+        return (await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)).answered
 
     async def back(self, url: str) -> bool:
         """Return True if a lost engine responds and can load weights; record its version."""
-        reply = await self._engines.ask(url, "GET", "/weight_info", timeout_s=QUERY_S)
+        reply = await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)
         if not reply.answered:
             return False
         if reply.ok and isinstance(reply.value, dict):
@@ -212,7 +212,7 @@ class WeightLoader:
         raise Failure(FailureKind.UPSTREAM_ERROR, detail)
 
     async def _root(self, url: str) -> str:
-        reply = await self._engines.ask(url, "GET", "/v1/models", timeout_s=QUERY_S)
+        reply = await self._engines.request(url, "GET", "/v1/models", timeout_s=QUERY_S)
         try:
             return str(reply.value["data"][0]["root"])
         except (KeyError, IndexError, TypeError):
@@ -220,14 +220,14 @@ class WeightLoader:
 
     async def release(self, url: str) -> None:
         """Resume an engine that was paused by a server that has died since."""
-        reply = await self._engines.ask(url, "GET", "/is_paused", timeout_s=QUERY_S)
+        reply = await self._engines.request(url, "GET", "/is_paused", timeout_s=QUERY_S)
         paused = reply.ok and isinstance(reply.value, dict) and reply.value.get("is_paused")
         if paused and self._versions.held(url) is not None:
             log.warning("%s was paused by an earlier run of this server or by another client; resuming it", url)
             await self.resume(url)
 
     async def _label(self, url: str) -> Any:
-        reply = await self._engines.ask(url, "GET", "/weight_info", timeout_s=QUERY_S)
+        reply = await self._engines.request(url, "GET", "/weight_info", timeout_s=QUERY_S)
         if reply.ok and isinstance(reply.value, dict):
             return reply.value.get("weight_version")
         if reply.status != 404:  # 404: an engine without weight versions

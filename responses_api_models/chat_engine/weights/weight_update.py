@@ -75,22 +75,23 @@ class WeightUpdates:
         if remaining:
             summary = f"{', '.join(remaining)} lost the weights in an update that failed or is not finished"
             summary += ", after which vLLM cannot load others"
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"{summary}: restart the engine, then update")
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"{summary}: restart the engine, then repeat the update")
 
     async def _change(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
+        unchanged = f"nothing was changed; the policy stays at version {self._versions.now!r}"
         # If a trainer paused the engines, the trainer resumes them.
-        is_ours = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
+        should_pause = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
         try:
-            if is_ours and (failed := await self._engines.all(urls, self._loader.pause)):
-                raise _failed(f"nothing was changed, the policy stays version {self._versions.now!r}", failed.values())
+            if should_pause and (failed := await self._engines.all(urls, self._loader.pause)):
+                raise _failed(unchanged, failed.values())
             if changed := await asyncio.to_thread(checkpoint.difference, found):
-                raise conflict(f"nothing was changed, the policy stays version {self._versions.now!r}: {changed}")
+                raise conflict(f"{unchanged}: {changed}")
             await self._load(self._in_pool(urls), found, version)
         except BaseException:
-            if is_ours:
+            if should_pause:
                 await self._resume(urls)
             raise
-        if is_ours and (stuck := await self._resume(urls)):
+        if should_pause and (stuck := await self._resume(urls)):
             raise _failed(f"the policy is version {version!r}, but its engine did not resume (POST /resume)", [stuck])
 
     async def _load(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
@@ -110,7 +111,7 @@ class WeightUpdates:
                 self._on_invalid(url)
 
     async def _resume(self, urls: Sequence[str]) -> Failure | None:
-        """Resume the engines. One that refuses leaves the pool; if it is the only one, model calls wait for it."""
+        """Resume the engines. An engine that fails leaves the pool; if it is the only one, model calls wait for it."""
         for url, failure in (await self._engines.all(self._in_pool(urls), self._loader.resume)).items():
             if isinstance(failure, EngineUnreachable):
                 self._engines.unresumed.add(url)
@@ -133,7 +134,7 @@ class WeightUpdates:
         remaining = self._in_pool(urls)
         summary = f"the update to {version!r} failed"
         if not (difference := self._versions.difference(remaining)):
-            raise _failed(f"{summary} and was rolled back, the policy stays version {previous!r}", failed)
+            raise _failed(f"{summary} and was rolled back; the policy stays at version {previous!r}", failed)
         invalid = [url for url in remaining if url in self._versions.invalid]
         # A request that runs on invalid weights crashes vLLM, so those in flight are aborted.
         await self._engines.all(invalid, self._loader.abort)

@@ -19,7 +19,7 @@ from urllib.parse import urlsplit
 
 from rollyard.services.cli.diagnostics.findings import Finding, failed, note, ok
 from rollyard.services.errors import OperatorError
-from rollyard.services.io.optional import EXTRAS, installing, missing
+from rollyard.services.io.optional import EXTRAS, install_command, missing
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.run_dir import HOME, RunFolder, running_heads
@@ -28,12 +28,12 @@ from rollyard.services.sandbox.sandbox import Sandbox
 
 GIB = 1 << 30
 HEAD_PORT = 11000
-_ENGINE_MARK = b"ROLLYARD_ENGINE="
+_ENGINE_VARIABLE = b"ROLLYARD_ENGINE="
 """Environment variable of an engine started by local_vllm_model: the engine's folder."""
 
 
 def machine(folder: Path) -> Iterator[Finding]:
-    """Run all checks except the trial of the sandbox and the rollout."""
+    """Run all checks except those of the sandbox and the rollout."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _processors,
@@ -48,7 +48,7 @@ def machine(folder: Path) -> Iterator[Finding]:
         _terminal,
         _gpus,
         _extras,
-        lambda: _left_over(folder),
+        lambda: _leftovers(folder),
     ]
     for check in checks:
         try:
@@ -64,8 +64,8 @@ async def sandbox() -> Finding:
         await jail.start()
         return ok("sandbox", f"{jail.layers.mode}; a test run worked and was contained (for mbpp and humaneval)")
     except OperatorError as error:
-        why, _, mend = str(error).partition(". ")
-        return note("sandbox", f"{why}; mbpp and humaneval refuse to start", mend or "ng_doctor sandbox")
+        why, _, fix = str(error).partition(". ")
+        return note("sandbox", f"{why}; mbpp and humaneval refuse to start", fix or "ng_doctor sandbox")
     finally:
         await jail.stop()
 
@@ -73,7 +73,7 @@ async def sandbox() -> Finding:
 def _python() -> Iterator[Finding]:
     yield ok("python", f"{platform.python_version()} ({sys.executable})")
     if sys.platform != "linux":
-        yield failed("system", platform.system(), "the stack runs on Linux; elsewhere in a container")
+        yield failed("system", platform.system(), "Rollyard runs on Linux; on other systems, use a Linux container")
 
 
 def _processors() -> Iterator[Finding]:
@@ -108,7 +108,7 @@ def _open_files() -> Iterator[Finding]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     episodes = (hard - 200) // 3  # as ng_collect_rollouts counts them
     if episodes < 32:
-        yield failed("open files", f"{hard}", "32 episodes in flight need 296: raise it (ulimit -Hn)")
+        yield failed("open files", f"{hard}", "32 episodes in flight need 296: raise the limit (ulimit -Hn)")
     elif episodes < 1000:
         yield note(
             "open files", f"{hard}, enough for {episodes} episodes in flight", "raise the limit for more (ulimit -Hn)"
@@ -146,14 +146,19 @@ def _temporary() -> Iterator[Finding]:
 def _clock(folder: Path) -> Iterator[Finding]:
     year = time.gmtime().tm_year
     if not 2025 <= year < 2100:
-        yield failed("clock", time.strftime("%Y-%m-%d %H:%M:%S"), "set the clock: TLS and resumes depend on it")
+        yield failed(
+            "clock",
+            time.strftime("%Y-%m-%d %H:%M:%S"),
+            "set the clock, because TLS and resumed collections depend on it",
+        )
         return
-    above = next(place for place in (folder, *folder.parents) if place.is_dir())
-    with tempfile.NamedTemporaryFile(dir=above) as file:
-        apart = abs(Path(file.name).stat().st_mtime - time.time())
+    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+    with tempfile.NamedTemporaryFile(dir=existing) as file:
+        difference_s = abs(Path(file.name).stat().st_mtime - time.time())
     found = time.strftime("%Y-%m-%d %H:%M:%S %Z")
-    if apart > 5:
-        yield note("clock", f"{found}; the folder's file system is {apart:.0f} s apart", "set both clocks by NTP")
+    if difference_s > 5:
+        problem = f"the clock of the folder's file system differs by {difference_s:.0f} s"
+        yield note("clock", f"{found}; {problem}", "synchronize both clocks by NTP")
     else:
         yield ok("clock", found)
 
@@ -163,13 +168,13 @@ def _loopback() -> Iterator[Finding]:
         with contextlib.closing(bind("127.0.0.1", 0)) as sock:
             socket.create_connection(sock.getsockname(), 2.0).close()
     except OSError as error:
-        yield failed("loopback", f"127.0.0.1 does not answer: {error}", "ip link set lo up")
+        yield failed("loopback", f"127.0.0.1 does not respond: {error}", "ip link set lo up")
         return
     try:
         bind("::1", 0).close()
-        yield ok("loopback", "127.0.0.1 and ::1 answer")
+        yield ok("loopback", "127.0.0.1 and ::1 respond")
     except OSError:
-        yield ok("loopback", "127.0.0.1 answers; there is no IPv6, and nothing needs it")
+        yield ok("loopback", "127.0.0.1 responds; IPv6 is neither available nor required")
 
 
 def _ports() -> Iterator[Finding]:
@@ -225,15 +230,15 @@ def _extras() -> Iterator[Finding]:
     for name, extra in EXTRAS.items():
         if missing(extra):
             found = f"for {extra.purpose}"
-            yield Finding(name=f"[{name}]", status="absent", found=found, mend=installing(name))
+            yield Finding(name=f"[{name}]", status="absent", found=found, mend=install_command(name))
         else:
             yield ok(f"[{name}]", f"for {extra.purpose}")
 
 
-def _left_over(folder: Path) -> Iterator[Finding]:
+def _leftovers(folder: Path) -> Iterator[Finding]:
     running = running_heads(folder)
     for head in running:
-        yield note("runs", f"run {head.run_id} of this folder is up at {head.url} (process {head.pid})")
+        yield note("runs", f"run {head.run_id} of this folder is active at {head.url} (process {head.pid})")
     alive = {head.run_id for head in running}
     dead = [
         path.parent for path in (folder / HOME).glob("*/head.json") if path.parent.name.rpartition("-")[2] not in alive
@@ -241,12 +246,12 @@ def _left_over(folder: Path) -> Iterator[Finding]:
     if dead:
         listed = " ".join(str(path.relative_to(folder)) for path in dead[:3])
         more = f" and {len(dead) - 3} more" if len(dead) > 3 else ""
-        yield note("runs", f"{len(dead)} of this folder were killed; they are ignored: {listed}{more}")
+        yield note("runs", f"{len(dead)} runs of this folder were killed; their folders are ignored: {listed}{more}")
     if not running and not dead:
-        yield ok("runs", "none of this folder is up")
+        yield ok("runs", "no run of this folder is active")
     if left := _engine_processes():
-        mend = f"kill {' '.join(map(str, left))}; the next local_vllm_model also does this"
-        yield note("engines", f"{len(left)} processes of engines whose server has exited", mend)
+        fix = f"kill {' '.join(map(str, left))}; the next start of local_vllm_model also does this"
+        yield note("engines", f"{len(left)} processes of engines whose server has exited", fix)
 
 
 def _engine_processes() -> list[int]:
@@ -256,12 +261,14 @@ def _engine_processes() -> list[int]:
         with contextlib.suppress(OSError):
             if process.stat().st_uid == os.getuid():
                 for entry in (process / "environ").read_bytes().split(b"\0"):
-                    if entry.startswith(_ENGINE_MARK) and not _kept(Path(os.fsdecode(entry[len(_ENGINE_MARK) :]))):
+                    if entry.startswith(_ENGINE_VARIABLE) and not _has_reaper(
+                        Path(os.fsdecode(entry[len(_ENGINE_VARIABLE) :]))
+                    ):
                         found.append(int(process.name))
     return found
 
 
-def _kept(folder: Path) -> bool:
+def _has_reaper(folder: Path) -> bool:
     """Return True while the engine's reaper process holds its lock."""
     try:
         with (folder / "alive").open("rb") as file:

@@ -1,4 +1,4 @@
-"""Findings of ng_doctor and how they are printed."""
+"""The findings of ng_doctor, and their format as text."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from pydantic import Field
 
 from rollyard.services.cli.diagnostics import checks
 from rollyard.services.cli.diagnostics.findings import Finding, failed, ok, shown, verdict
-from rollyard.services.cli.diagnostics.rollout import tried
+from rollyard.services.cli.diagnostics.rollout import try_rollout
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import RunConfig, load
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
@@ -24,14 +24,14 @@ from rollyard.services.runtime.stack import new_keys
 
 EXAMPLE = "ng_doctor"
 STUB = "configs/sokoban_builtin.yaml"
-"""A run that needs neither GPU nor key."""
+"""A run that needs neither a GPU nor an API key."""
 
 
 class DoctorOptions(Options):
-    """Options of ng_doctor; other keys go into the configs, as with ng_run."""
+    """Options of ng_doctor. Other keys override the configs, as with ng_run."""
 
     config_paths: tuple[str, ...] = ()
-    """Configs of a run that you plan to start; its requirements are checked, too."""
+    """Configs of a run that you plan to start, to check its requirements, too."""
     server_roots: tuple[str, ...] = ()
     """Same as for ng_run."""
     rollout: bool | None = None
@@ -59,26 +59,26 @@ def run(arguments: Sequence[str]) -> int:
     roots = [here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]
     names = DoctorOptions.model_fields
     config = load(options.config_paths, overrides, roots, os.environ, options=names) if options.config_paths else None
-    findings = uvloop.run(_examined(options, here, config))
+    findings = uvloop.run(_run_checks(options, here, config))
     if options.json_output:
-        well = not any(finding.status == "failed" for finding in findings)
+        passed = not any(finding.status == "failed" for finding in findings)
         listed = [finding.model_dump() for finding in findings]
-        print(orjson.dumps({"ok": well, "findings": listed}, option=orjson.OPT_INDENT_2).decode())
+        print(orjson.dumps({"ok": passed, "findings": listed}, option=orjson.OPT_INDENT_2).decode())
     else:
         print(verdict(findings))
     return EXIT_FAILED if any(finding.status == "failed" for finding in findings) else EXIT_DONE
 
 
-async def _examined(options: DoctorOptions, here: Path, config: RunConfig | None) -> list[Finding]:
+async def _run_checks(options: DoctorOptions, here: Path, config: RunConfig | None) -> list[Finding]:
     findings: list[Finding] = []
-    async for finding in _all(options, here, config):
+    async for finding in _findings(options, here, config):
         findings.append(finding)
         if not options.json_output:
             print(shown(finding), flush=True)
     return findings
 
 
-async def _all(options: DoctorOptions, here: Path, config: RunConfig | None) -> AsyncIterator[Finding]:
+async def _findings(options: DoctorOptions, here: Path, config: RunConfig | None) -> AsyncIterator[Finding]:
     raise_file_limit()
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
     for finding in checks.machine(here):
@@ -89,14 +89,16 @@ async def _all(options: DoctorOptions, here: Path, config: RunConfig | None) -> 
             yield finding
     if options.rollout is not False:
         chosen = config if config is not None and options.rollout else load([STUB], [], [INSTALLED], {})
-        mine = chosen is config
-        rows, agent = (options.input_jsonl_fpath, options.agent_name) if mine else (None, None)
-        came, why = await tried(chosen, cache, os.environ, agent=agent, rows=rows)
-        policy = "" if mine else " with the built-in policy"
-        if came:
-            yield ok("rollout", f"{came}{policy}")
+        is_own = chosen is config
+        rows, agent = (options.input_jsonl_fpath, options.agent_name) if is_own else (None, None)
+        result, problem = await try_rollout(chosen, cache, os.environ, agent=agent, rows=rows)
+        policy = "" if is_own else " with the built-in policy"
+        if result:
+            yield ok("rollout", f"{result}{policy}")
         else:
-            yield failed("rollout", f"one{policy} failed: {why}", "fix the reported problem; +debug=true shows more")
+            yield failed(
+                "rollout", f"the rollout{policy} failed: {problem}", "fix the reported problem; +debug=true shows more"
+            )
 
 
 async def _config(config: RunConfig, cache: Path) -> AsyncIterator[Finding]:

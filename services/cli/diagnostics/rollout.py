@@ -20,42 +20,42 @@ from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json, ServerRef
 
-LONGEST_S = 120.0
+ROLLOUT_TIMEOUT_S = 120.0
 """Timeout of the rollout itself."""
 
 
-async def play(
+async def run_rollout(
     config: RunConfig, cache: Path, environ: Mapping[str, str], *, agent: str | None = None, rows: Path | None = None
 ) -> str:
-    """Start the servers, collect a rollout at temperature 0 like ng_collect_rollouts, and return the result.
+    """Start the servers, collect a rollout at temperature 0 as ng_collect_rollouts does, and return the result.
 
-    Raises RollyardError with what failed.
+    Raises RollyardError if a step fails.
     """
-    player = _agent(config, agent)
-    tasks = TaskFile(rows or _example(config, player), agent=player.name, limit=1)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="rollyard-doctor-", ignore_cleanup_errors=True) as place:
+    agent_spec = _agent(config, agent)
+    tasks = TaskFile(rows or _example(config, agent_spec), agent=agent_spec.name, limit=1)
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rollyard-doctor-", ignore_cleanup_errors=True) as temporary:
         keys = new_keys()
         launcher = LocalLauncher(cache)
-        folder = RunFolder.create(Path(place), keys.run_id)
+        folder = RunFolder.create(Path(temporary), keys.run_id)
         stack = Stack(config, keys, folder, say=lambda _: None, launcher=launcher, head_port=0, environ=environ)
         try:
             await stack.start()
-            ready_s = time.monotonic() - began
-            row = await _collected(stack, tasks, Path(place) / "rollouts.jsonl")
+            ready_s = time.monotonic() - started
+            row = await _collect(stack, tasks, Path(temporary) / "rollouts.jsonl")
         finally:
             await stack.stop()
     success = "" if "success" not in row else ", success" if row["success"] else ", no success"
-    times = f"ready in {ready_s:.1f} s, {time.monotonic() - began:.1f} s in all"
-    return f"{player.name}: reward {row['reward']:.4g}{success}; {row.get('finish_reason')} ({times})"
+    times = f"ready in {ready_s:.1f} s, {time.monotonic() - started:.1f} s in total"
+    return f"{agent_spec.name}: reward {row['reward']:.4g}{success}; {row.get('finish_reason')} ({times})"
 
 
-async def _collected(stack: Stack, tasks: TaskFile, output: Path) -> Json:
+async def _collect(stack: Stack, tasks: TaskFile, output: Path) -> Json:
     store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
     progress = CollectionProgress(tasks.count)
     try:
         store.load(progress.count)
-        limits = Limits(parallel=1, max_attempts=2, rollout_timeout_s=LONGEST_S)
+        limits = Limits(parallel=1, max_attempts=2, rollout_timeout_s=ROLLOUT_TIMEOUT_S)
         collector = Collector(tasks.rollouts(1), {"temperature": 0}, stack.client, store, progress, limits)
         await collector.run()
     finally:
@@ -73,27 +73,27 @@ def _agent(config: RunConfig, name: str | None) -> ServerSpec:
         return next(iter(agents.values()))
     if name not in agents:
         found = ", ".join(agents) or "none"
-        raise OperatorError(f"select an agent with +agent_name=...; the configs have: {found}")
+        raise OperatorError(f"select an agent with +agent_name=...; available: {found}")
     return agents[name]
 
 
-def _example(config: RunConfig, player: ServerSpec) -> Path:
+def _example(config: RunConfig, agent_spec: ServerSpec) -> Path:
     """Return the example rows of the agent's environment."""
-    named = {value.name for _, value in player.settings if isinstance(value, ServerRef)}
+    named = {value.name for _, value in agent_spec.settings if isinstance(value, ServerRef)}
     for spec in config.servers:
         if spec.name in named and (path := spec.folder / "data" / "example.jsonl").is_file():
             return path
-    raise OperatorError(f"{player.name} has no example rows; pass some with +input_jsonl_fpath=rows.jsonl")
+    raise OperatorError(f"{agent_spec.name} has no example rows; pass some with +input_jsonl_fpath=rows.jsonl")
 
 
-async def tried(
+async def try_rollout(
     config: RunConfig, cache: Path, environ: Mapping[str, str], *, agent: str | None = None, rows: Path | None = None
 ) -> tuple[str, str]:
-    """Return the rollout and the failure; one of the two is empty."""
+    """Return a description of the rollout and one of the failure. One of the two is empty."""
     try:
-        async with asyncio.timeout(LONGEST_S * 4):
-            return await play(config, cache, environ, agent=agent, rows=rows), ""
+        async with asyncio.timeout(ROLLOUT_TIMEOUT_S * 4):
+            return await run_rollout(config, cache, environ, agent=agent, rows=rows), ""
     except RollyardError as error:
         return "", str(error)
     except TimeoutError:
-        return "", f"did not finish within {LONGEST_S * 4:g} s"
+        return "", f"did not finish within {ROLLOUT_TIMEOUT_S * 4:g} s"

@@ -18,10 +18,8 @@ EXAMPLE = "ng_doctor sandbox"
 
 
 class SandboxOptions(Options):
-    """Options of ng_doctor sandbox."""
-
     python: str | None = None
-    """The Python that runs answers, like an environment's sandbox_python; default: this one."""
+    """Python interpreter that runs answers, like an environment's sandbox_python; default: the current one."""
     json_output: bool = Field(default=False, alias="json")
     """Print the layers as JSON."""
 
@@ -33,17 +31,19 @@ def run(arguments: Sequence[str]) -> int:
     """
     options, _ = read_options(SandboxOptions, arguments)
     try:
-        layers = uvloop.run(_tried(options.python))
+        layers = uvloop.run(_start(options.python))
     except OperatorError as error:
         print(f"ng_doctor sandbox: {error}")
         return EXIT_FAILED
     print(
-        orjson.dumps(layers.model_dump(), option=orjson.OPT_INDENT_2).decode() if options.json_output else told(layers)
+        orjson.dumps(layers.model_dump(), option=orjson.OPT_INDENT_2).decode()
+        if options.json_output
+        else format_layers(layers)
     )
     return EXIT_DONE
 
 
-def told(layers: Layers) -> str:
+def format_layers(layers: Layers) -> str:
     """Format the layers as text."""
     lines = [f"untrusted code is contained by {layers.mode}; a test run worked and was contained", "active:"]
     lines += [f"  {layer}" for layer in layers.in_force]
@@ -52,7 +52,7 @@ def told(layers: Layers) -> str:
     return "\n".join(lines)
 
 
-async def _tried(python: str | None) -> Layers:
+async def _start(python: str | None) -> Layers:
     sandbox = Sandbox(Limits(), python=python)
     try:
         await sandbox.start()

@@ -1,4 +1,4 @@
-"""ng_doctor tokens: requests a model server's token diagnostics and formats the report."""
+"""ng_doctor tokens: runs a model server's token diagnostics and formats the report."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ MODELS = "responses_api_models"
 
 
 class TokenOptions(Options):
-    """Options of ng_doctor tokens; other keys go into the configs, as with ng_run."""
+    """Options of ng_doctor tokens. Other keys override the configs, as with ng_run."""
 
     config_paths: list[str] = Field(default_factory=list)
     """Configs with the model server to check; empty: use the running stack."""
@@ -43,37 +43,39 @@ class TokenOptions(Options):
     json_output: bool = Field(default=False, alias="json")
     """Print the report as JSON."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, then this user's at 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
     token: str | None = None
     """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check whether multi-turn token histories stay contiguous with a model, its template and tool parser.
+    """Check whether token histories stay contiguous over several turns with a model, its template and its tool parser.
 
     Exit status 1 if prompts built from token ids are not contiguous.
     """
     options, overrides = read_options(TokenOptions, arguments, rest=True)
-    report = uvloop.run(_ask(options, overrides))
-    print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() if options.json_output else worded(report))
-    return EXIT_DONE if sound(report) else EXIT_FAILED
+    report = uvloop.run(_fetch_report(options, overrides))
+    print(orjson.dumps(report, option=orjson.OPT_INDENT_2).decode() if options.json_output else format_report(report))
+    return EXIT_DONE if is_contiguous(report) else EXIT_FAILED
 
 
-async def _ask(options: TokenOptions, overrides: list[Override]) -> Json:
-    async with _started(options, overrides) if options.config_paths else _running(options, overrides) as client:
+async def _fetch_report(options: TokenOptions, overrides: list[Override]) -> Json:
+    async with (
+        _started_stack(options, overrides) if options.config_paths else _running_stack(options, overrides) as client
+    ):
         directory = await client.book.current()
         models = [name for name, family in directory.families.items() if family == MODELS]
         name = options.model_server or (models[0] if len(models) == 1 else None)
         if name not in models:
             found = ", ".join(models) or "none"
             raise OperatorError(f"select a model server with +model_server=...; available: {found}")
-        answer = await client.post(name, "/token_check", orjson.dumps({"samples": options.samples}), 600.0)
-        report: Json = orjson.loads(answer.body)
+        response = await client.post(name, "/token_check", orjson.dumps({"samples": options.samples}), 600.0)
+        report: Json = orjson.loads(response.body)
         return report
 
 
 @asynccontextmanager
-async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
+async def _running_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     if overrides:
         hint = did_you_mean(overrides[0].top, TokenOptions.model_fields)
         raise OperatorError(
@@ -89,7 +91,7 @@ async def _running(options: TokenOptions, overrides: list[Override]) -> AsyncIte
 
 
 @asynccontextmanager
-async def _started(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
+async def _started_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     """Run the configs' servers in this process on free ports during the check."""
     roots = [Path.cwd(), INSTALLED]
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
@@ -104,23 +106,23 @@ async def _started(options: TokenOptions, overrides: list[Override]) -> AsyncIte
 
 
 def _quiet(text: str) -> None:
-    """Ignore progress messages; the report is enough."""
+    """Ignore progress messages, because only the report is printed."""
 
 
-def sound(report: Json) -> bool:
+def is_contiguous(report: Json) -> bool:
     """Return True if prompts built from token ids are contiguous, or if rendered messages always are."""
     by_tokens = report["token_in"] != "off" and not any(case.get("token_in") for case in report["template"])
     by_messages = not report["sampled"]["broken"] and not any(case.get("retokenized") for case in report["template"])
     return by_tokens or by_messages
 
 
-def worded(report: Json) -> str:
+def format_report(report: Json) -> str:
     """Format the report as text."""
     lines = [
-        f"model {report['model']}: token ids go in by {report['token_in']!r}, logprobs are {report['logprobs_mode']}"
+        f"model {report['model']}: token ids are sent by {report['token_in']!r}, logprobs are {report['logprobs_mode']}"
     ]
     lines.append("")
-    lines.append("The chat template: a turn as it renders it, then the next prompt:")
+    lines.append("Chat template: whether the next prompt continues a rendered turn:")
     for case in report["template"]:
         if "error" in case:
             lines.append(f"  {case['case']:<36} {case['error']}")
@@ -138,18 +140,18 @@ def worded(report: Json) -> str:
             lines.append(f"      token ids: {case['token_in']}")
     sampled = report["sampled"]
     lines.append("")
-    lines.append(f"Sampled turns, sent back as messages: {sampled['broken']} of {sampled['turns']} break.")
+    lines.append(f"Sampled turns, sent back as messages: {sampled['broken']} of {sampled['turns']} are not contiguous.")
     if first := sampled["first"]:
-        lines.append(f"  the first at token {first['position']}, after {first['before']!r}:")
+        lines.append(f"  first mismatch: token {first['position']}, after {first['before']!r}")
         lines.append(f"      generated {first['expected']!r}")
-        lines.append(f"      sent on   {first['found']!r}")
+        lines.append(f"      rendered  {first['found']!r}")
     lines.append("")
     lines.append(_verdict(report))
     return "\n".join(lines)
 
 
 def _verdict(report: Json) -> str:
-    if not sound(report):
+    if not is_contiguous(report):
         return (
             "Multi-turn is NOT contiguous here: trajectories would be split into segments. Start vLLM with "
             "--enable-scale-out, or set token_in: completions (with text_tool_parser if the model calls tools)."

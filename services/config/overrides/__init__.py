@@ -1,7 +1,7 @@
 """Command-line overrides: Hydra's override parser, with readable messages for arguments that it cannot parse.
 
 override.py       parses arguments and applies them to a config
-hydra_grammar.py  quotes and brackets of the grammar as text
+hydra_grammar.py  finds quotes and brackets, and formats values
 syntax_hints.py   explains what is wrong with an argument and how to write it
 """
 

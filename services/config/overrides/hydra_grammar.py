@@ -1,4 +1,4 @@
-"""Hydra's override grammar as text: finds quotes and brackets, and writes values that Hydra parses back."""
+"""Works on the text of Hydra overrides: finds quotes and brackets, and formats values so that Hydra can parse them."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ _ASSIGNED = re.compile(r"[+~]{0,2}[A-Za-z_$][\w.\-/@$]*=")
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/\-.+$%*@?|]*(?: [\w/\-.+$%*@?|]+)*", re.ASCII)
 
 
-def joined(arguments: Iterable[str]) -> list[str]:
-    """Return the arguments, with a bracketed value that the shell split at its spaces joined again."""
-    whole: list[str] = []
+def join_split_values(arguments: Iterable[str]) -> list[str]:
+    """Join the parts of each bracketed value that the shell split at its spaces."""
+    joined: list[str] = []
     waiting = list(arguments)
     while waiting:
         text = waiting.pop(0)
@@ -35,12 +35,12 @@ def joined(arguments: Iterable[str]) -> list[str]:
                 if not open_bracket(longer):
                     text, waiting = longer, waiting[number:]
                     break
-        whole.append(text)
-    return whole
+        joined.append(text)
+    return joined
 
 
 def open_bracket(text: str) -> str:
-    """Return the first unmatched bracket in an argument's value; empty if all match."""
+    """Return an unmatched bracket in an argument's value; empty if all brackets match."""
     stack: list[str] = []
     for kind, piece in pieces(text.partition("=")[2]):
         if kind == "mark" and piece in _CLOSING:
@@ -56,8 +56,8 @@ def pieces(value: str) -> Iterator[tuple[str, str]]:
         yield str(found.lastgroup), found.group()
 
 
-def tidied(text: str) -> str:
-    """Rewrite common forms that Hydra's grammar lacks: `~/x`, `[a,]`, non-ASCII letters."""
+def normalize(text: str) -> str:
+    """Rewrite common forms that Hydra's grammar does not support: `~/x`, `[a,]`, non-ASCII letters."""
     key, equals, value = text.partition("=")
     if not equals or (value.isascii() and "~" not in value and not re.search(r",\s*[\]}]", value)):
         return text
@@ -67,36 +67,35 @@ def tidied(text: str) -> str:
         following = next((later for _, later in found[number + 1 :] if later.strip()), "")
         if kind == "mark" and piece == "," and following in ("]", "}") and done and done[-1] not in ("[", "{", ","):
             continue
-        done.append(_tidied_text(piece) if kind == "text" else piece)
+        done.append(_normalize_text(piece) if kind == "text" else piece)
     return f"{key}={''.join(done)}"
 
 
-def _tidied_text(piece: str) -> str:
+def _normalize_text(piece: str) -> str:
     before, rest = re.fullmatch(r"((?:[^:]*:\s+|[A-Za-z_]\w*:(?!/))?\s*)(.*)", piece, re.DOTALL).groups()  # type: ignore[union-attr]
     if re.match(r"~(/|$)", rest):
         rest = str(Path.home()) + rest[1:]
     if not rest.isascii() and rest.isprintable() and not re.search("[\u2018-\u201f\u00a0]", rest):  # typographic quotes
         stripped = rest.rstrip()
-        rest = quoted(stripped) + rest[len(stripped) :]
+        rest = quote(stripped) + rest[len(stripped) :]
     return f"{before}{rest}"
 
 
-def written(value: Any, *, bare: bool = True) -> str:
+def format_value(value: Any, *, bare: bool = True) -> str:
     """Format `value` in Hydra's grammar. `bare`: strings without special characters are not quoted."""
     if value is None:
         return "null"
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, list):
-        return f"[{', '.join(written(item) for item in value)}]"
+        return f"[{', '.join(format_value(item) for item in value)}]"
     if isinstance(value, dict):
-        return "{" + ", ".join(f"{key}: {written(item)}" for key, item in value.items()) + "}"
+        return "{" + ", ".join(f"{key}: {format_value(item)}" for key, item in value.items()) + "}"
     if isinstance(value, int | float):
         return str(value)
     reserved = str(value).lower() in ("null", "true", "false", "nan", "inf")
-    return str(value) if bare and _PLAIN.fullmatch(str(value)) and not reserved else quoted(str(value))
+    return str(value) if bare and _PLAIN.fullmatch(str(value)) and not reserved else quote(str(value))
 
 
-def quoted(text: str) -> str:
-    """Return `text` in double quotes."""
+def quote(text: str) -> str:
     return QuotedString(text, Quote.double).with_quotes()

@@ -14,8 +14,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 
-from rollyard.services.config.overrides.hydra_grammar import joined, tidied
-from rollyard.services.config.overrides.syntax_hints import explained
+from rollyard.services.config.overrides.hydra_grammar import join_split_values, normalize
+from rollyard.services.config.overrides.syntax_hints import explain
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import REDACTED, is_secret
 
@@ -28,7 +28,7 @@ _SECRET_INSIDE = re.compile(
 
 @dataclass(frozen=True)
 class Override:
-    """A `key=value` of the command line; `~key` deletes a key."""
+    """A command-line argument `key=value`, or `~key`, which deletes a key."""
 
     text: str
     key: str
@@ -37,7 +37,7 @@ class Override:
     """Plain Python: str, int, float, bool, None, list, dict."""
     delete: bool = False
     adds: bool = False
-    """Given with a +: the key need not exist."""
+    """The argument starts with `+`, so the key need not exist."""
 
     @property
     def shown(self) -> str:
@@ -51,7 +51,7 @@ class Override:
 
     @property
     def typed(self) -> str:
-        """The value as typed: `007` even if Hydra parses a number."""
+        """The value as typed, for example `007`, which Hydra parses as a number."""
         return self.text.partition("=")[2].strip()
 
 
@@ -64,12 +64,13 @@ def shown(text: str) -> str:
 
 
 def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = None) -> list[Override]:
-    """Parse command-line arguments. Raises OperatorError that explains the first invalid one and how to
-    write it.
+    """Parse command-line arguments.
+
+    Raises OperatorError, which explains the first invalid argument and how to write it.
 
     `known`: the command's options with an example value (`true`, `[...]`), for suggestions.
     """
-    given = joined(arguments)
+    given = join_split_values(arguments)
     parser = OverridesParser.create()
     parsed: list[Override] = []
 
@@ -83,13 +84,13 @@ def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = 
         return override if usable else None
 
     for number, text in enumerate(given):
-        override = read(tidied(text))
+        override = read(normalize(text))
         if override is None:
 
             def readable(guess: str) -> bool:
                 return read(guess) is not None
 
-            raise OperatorError(explained(given, number, known or {}, readable, shown))
+            raise OperatorError(explain(given, number, known or {}, readable, shown))
         key = override.key_or_group.replace("/", ".")
         if override.type in _VALUE_OPERATIONS:
             parsed.append(Override(text, key, _plain(override.value()), adds=override.type is not OverrideType.CHANGE))
@@ -99,12 +100,12 @@ def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = 
 
 
 def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
-    """Write overrides into `tree`, later ones winning. Raises OperatorError."""
+    """Apply overrides to `tree`. Later ones take precedence. Raises OperatorError."""
     for override in overrides:
         try:
             _apply(tree, override)
         except GrammarParseError as error:
-            detail = "its ${...} cannot be read; expected ${name}, ${a.b} or ${oc.env:NAME}"
+            detail = "its ${...} is invalid; expected ${name}, ${a.b} or ${oc.env:NAME}"
             raise OperatorError(f"{override.shown!r}: {detail}") from error
         except (OmegaConfBaseException, ValueError, TypeError) as error:
             detail = f"{override.key!r} or one of its parents has a value of another type"

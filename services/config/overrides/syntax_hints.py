@@ -10,25 +10,25 @@ from typing import Any
 
 import yaml
 
-from rollyard.services.config.overrides.hydra_grammar import open_bracket, pieces, quoted, written
+from rollyard.services.config.overrides.hydra_grammar import format_value, open_bracket, pieces, quote
 from rollyard.services.errors import did_you_mean
 from rollyard.services.server.settings import REDACTED, is_secret
 
 _KEY = re.compile(r"(?:[A-Za-z_$][\w\-$]*)(?:\.[\w\-$]+)*", re.ASCII)
 _DASHED = re.compile(r"[-\u2010-\u2015\u2212]{1,3}([A-Za-z][\w.\-]*)(?:\s*[=:]\s*(.*))?", re.DOTALL)
 _STRAIGHT = str.maketrans({"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "})
-HOW = "expected +key=value, +key=[a,b] or '+key={k: v}'"
+EXPECTED = "expected +key=value, +key=[a,b] or '+key={k: v}'"
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What was found, and the argument that was probably meant, if any."""
+class _Diagnosis:
+    """What is wrong with an argument, and the argument that was probably meant, if any."""
 
-    what: str
-    meant: str = ""
+    problem: str
+    suggestion: str = ""
 
 
-def explained(
+def explain(
     arguments: Sequence[str],
     number: int,
     known: Mapping[str, str],
@@ -39,152 +39,160 @@ def explained(
     text = arguments[number]
     before = arguments[number - 1] if number else ""
     after = arguments[number + 1 :]
-    found = _outside(text, before, after, known) or _key(text) or _value(text)
+    found = _check_form(text, before, after, known) or _check_key(text) or _check_value(text)
     secret = before.endswith("=") and is_secret(_name(before))
     named = REDACTED if secret else shown(text)
-    if not (found.meant and readable(found.meant)):
-        return f"cannot read the argument {named!r}: {found.what}; {HOW}"
-    key, _, value = found.meant.partition("=")
-    hidden = f"{key}={written(REDACTED)}" if value and is_secret(_name(key)) else shown(found.meant)
-    return f"cannot read the argument {named!r}: {found.what}; write {shlex.quote(hidden)}"
+    if not (found.suggestion and readable(found.suggestion)):
+        return f"cannot read the argument {named!r}: {found.problem}; {EXPECTED}"
+    key, _, value = found.suggestion.partition("=")
+    hidden = f"{key}={format_value(REDACTED)}" if value and is_secret(_name(key)) else shown(found.suggestion)
+    return f"cannot read the argument {named!r}: {found.problem}; write {shlex.quote(hidden)}"
 
 
-def _outside(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Found | None:
+def _check_form(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis | None:
     """Detect mistakes in the form of an argument, regardless of its value."""
     if not text.strip():
-        return _Found("it is empty (is a shell variable unset?)")
+        return _Diagnosis("it is empty (is a shell variable unset?)")
     if dashed := _DASHED.fullmatch(text):
-        return _dashed(dashed, after, known)
+        return _explain_dashes(dashed, after, known)
     if text in ("-", "--"):
-        return _Found("options are written without dashes")
+        return _Diagnosis("options are written without dashes")
     if "=" not in text:
-        return _bare(text, before, after, known)
+        return _explain_word(text, before, after, known)
     if text.lstrip("+~ ").startswith("="):
-        return _Found("there is no name before the =", f"{before}{text}" if _KEY.fullmatch(before.lstrip("+")) else "")
+        return _Diagnosis(
+            "there is no name before the =", f"{before}{text}" if _KEY.fullmatch(before.lstrip("+")) else ""
+        )
     return None
 
 
-def _dashed(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str]) -> _Found:
-    """`--key value`, `--key=value`, `--flag`, `-k`."""
+def _explain_dashes(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
+    """Explain `--key value`, `--key=value`, `--flag` or `-k`."""
     typed, value = dashed[1].replace("-", "_"), dashed[2]
     name = typed if typed in known or "." in typed else _nearest(typed, known)
-    what = "expected +key=value, without dashes"
+    problem = "expected +key=value, without dashes"
     if not name:
-        return _Found(f"{what}, and there is no option {typed!r} (--help lists them)")
+        return _Diagnosis(f"{problem}, and there is no option {typed!r} (--help lists them)")
     if value is None:
         following = _while_bare(after)
         if not following:
-            return _Found(what, f"+{name}={known.get(name, '...')}")
+            return _Diagnosis(problem, f"+{name}={known.get(name, '...')}")
         listing = known.get(name, "").startswith("[")
-        value = written(following) if listing and len(following) > 1 else _typed(following[0])
-    return _Found(what, f"+{name}={_typed(value)}")
+        value = format_value(following) if listing and len(following) > 1 else _quote_if_needed(following[0])
+    return _Diagnosis(problem, f"+{name}={_quote_if_needed(value)}")
 
 
-def _bare(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Found:
+def _explain_word(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
     """Explain an argument without `=`."""
     name = text.strip().lstrip("+~")
     if name in ("help", "?", "/?"):
-        return _Found("it has no =; --help lists the options")
+        return _Diagnosis("it has no =; --help lists the options")
     if after and after[0].startswith("="):
         value = after[0][1:] or (after[1] if len(after) > 1 else "")
-        return _Found("there are spaces around its =", f"+{name}={_typed(value)}")
+        return _Diagnosis("there are spaces around its =", f"+{name}={_quote_if_needed(value)}")
     if before.endswith("="):
-        return _Found("there is a space after the = before it", f"{before}{_typed(text)}")
+        return _Diagnosis("there is a space after the = before it", f"{before}{_quote_if_needed(text)}")
     key, colon, value = name.partition(":")
     if colon and _KEY.fullmatch(key) and (key in known or value.startswith(" ")):
-        return _Found("it has a : instead of a =", f"+{key}={_typed(value.strip())}")
-    what = "it has no ="
+        return _Diagnosis("it has a : instead of a =", f"+{key}={_quote_if_needed(value.strip())}")
+    problem = "it has no ="
     if name in known or name.partition(".")[0] in known:
         following = _while_bare(after)
-        return _Found(what, f"+{name}={_typed(following[0]) if following else known.get(name, '...')}")
+        return _Diagnosis(problem, f"+{name}={_quote_if_needed(following[0]) if following else known.get(name, '...')}")
     key, equals, value = before.partition("=")
-    split = _Found(
+    split = _Diagnosis(
         "it has no =; the shell splits a value at its spaces",
-        f"{key}={_typed(' '.join([value, text, *_while_bare(after)]))}",
+        f"{key}={_quote_if_needed(' '.join([value, text, *_while_bare(after)]))}",
     )
     if equals and "." not in value and not before.startswith("-"):
         return split
     if name.endswith((".yaml", ".yml")) and "config_paths" in known:
-        return _Found(what, f"+config_paths=[{', '.join(_typed(item) for item in (name, *_files(after)))}]")
+        return _Diagnosis(
+            problem, f"+config_paths=[{', '.join(_quote_if_needed(item) for item in (name, *_files(after)))}]"
+        )
     if name.endswith(".jsonl") and (options := [one for one in known if one.endswith("jsonl_fpath")]):
-        return _Found(what, f"+{options[0]}={_typed(name)}")
+        return _Diagnosis(problem, f"+{options[0]}={_quote_if_needed(name)}")
     if near := _nearest(name, known):
-        return _Found(what, f"+{near}={known[near]}")
-    return split if equals and not before.startswith("-") else _Found(what)
+        return _Diagnosis(problem, f"+{near}={known[near]}")
+    return split if equals and not before.startswith("-") else _Diagnosis(problem)
 
 
-def _key(text: str) -> _Found | None:
+def _check_key(text: str) -> _Diagnosis | None:
     """Detect mistakes before the `=`."""
     typed, _, value = text.partition("=")
     if _KEY.fullmatch(re.sub(r"^(\+{1,2}|~)", "", typed)):
         return None
     if "@" in typed:
-        return _Found("the name before the = contains an @, which is only valid for config groups")
+        return _Diagnosis("the name before the = contains an @, which is only valid for config groups")
     straight = typed.translate(_STRAIGHT)
-    plusses = "+" * min(2, len(straight) - len(straight.lstrip("+")))
+    pluses = "+" * min(2, len(straight) - len(straight.lstrip("+")))
     name = re.sub(r"\[(\w+)\]", r".\1", re.sub(r"^[\s+~'\"]+|[\s+~'\":,]+$", "", straight)).replace(" ", "_")
     name = ".".join(part for part in name.split(".") if part)
     if straight[:1] in ("'", '"'):  # around the entire argument
         value = value.translate(_STRAIGHT).rstrip().removesuffix(straight[0])
-    what = f"the name before the = is {typed!r}; a name consists of letters, digits, _ and dots"
-    return _Found(what, f"{plusses or '+'}{name}={_typed(value.strip())}")
+    problem = f"the name before the = is {typed!r}; a name consists of letters, digits, _ and dots"
+    return _Diagnosis(problem, f"{pluses or '+'}{name}={_quote_if_needed(value.strip())}")
 
 
-def _value(text: str) -> _Found:
+def _check_value(text: str) -> _Diagnosis:
     """Detect mistakes after the `=`."""
     key, _, value = text.partition("=")
     straight = value.translate(_STRAIGHT).strip()
-    if straight != value.strip() and _reads(straight):
-        return _Found("it has typographic quotes or spaces", f"{key}={straight}")
+    if straight != value.strip() and _needs_no_quotes(straight):
+        return _Diagnosis("it has typographic quotes or spaces", f"{key}={straight}")
     if any(not character.isprintable() for character in value):
-        return _Found("its value contains a line break or a control character")
+        return _Diagnosis("its value contains a line break or a control character")
     if function := re.fullmatch(r"([A-Za-z_]\w*)\s*\(.*\)", straight, re.DOTALL):
-        what = (
+        problem = (
             f"{function[1]}(...) is parsed as a function; write a list as [a,b], and a string with brackets in quotes"
         )
-        return _Found(what, _quoted(key, value))
+        return _Diagnosis(problem, _quote_value(key, value))
     if value.strip()[:1] in ("[", "{"):
-        return _bracketed(key, straight)
+        return _explain_brackets(key, straight)
     if re.search(r"\$\{[^}]*$", value):
-        return _Found("a ${ in its value is not closed by }", _quoted(key, value))
+        return _Diagnosis("a ${ in its value is not closed by }", _quote_value(key, value))
     if bracket := open_bracket(text):
-        return _Found(
-            f"its value contains a single {bracket}; put it in quotes to make it a string", _quoted(key, value)
+        return _Diagnosis(
+            f"its value contains a single {bracket}; put it in quotes to make it a string", _quote_value(key, value)
         )
     if straight.startswith("(") and straight.endswith(")") and "," in straight:
-        return _Found("lists are written as [a, b]", _assigned(key, _as_yaml(f"[{straight[1:-1]}]")))
+        return _Diagnosis("lists are written as [a, b]", _assignment(key, _as_yaml(f"[{straight[1:-1]}]")))
     marks = [piece for kind, piece in pieces(value) if kind == "mark"]
     if "," in marks and not {"[", "{"} & set(marks):
         items = [item.strip() for item in value.split(",") if item.strip()]
-        what = f"it has several values; write a list as [a,b], and a string with commas as {key}='\"a, b\"'"
+        problem = f"it has several values; write a list as [a,b], and a string with commas as {key}='\"a, b\"'"
         if is_secret(_name(key)):
-            return _Found("it has several values; quote them to pass one string", _quoted(key, value))
-        return _Found(what, f"{key}=[{','.join(map(_typed, items))}]")
+            return _Diagnosis("it has several values; quote them to pass one string", _quote_value(key, value))
+        return _Diagnosis(problem, f"{key}=[{','.join(map(_quote_if_needed, items))}]")
     if straight[:1] in ("'", '"') or straight.count("'") % 2 or straight.count('"') % 2:
-        return _Found(
-            "a quote in its value is not closed, or there is text next to a quoted string", _quoted(key, value)
+        return _Diagnosis(
+            "a quote in its value is not closed, or there is text next to a quoted string", _quote_value(key, value)
         )
     odd = next((character for character in value if character in "=#&;<>^`!()~\"'{}[]"), "")
-    return _Found(
+    return _Diagnosis(
         f"its value contains {odd}; put it in quotes to make it a string"
         if odd
         else "its value has unexpected characters",
-        _quoted(key, value),
+        _quote_value(key, value),
     )
 
 
-def _bracketed(key: str, value: str) -> _Found:
+def _explain_brackets(key: str, value: str) -> _Diagnosis:
     """Explain a list or a mapping that cannot be parsed."""
     if bracket := open_bracket(f"x={value}"):
         closing = {"[": "]", "{": "}"}.get(bracket)
-        what = f"the {bracket} in its value is not closed by {closing}" if closing else f"a {bracket} closes nothing"
+        problem = (
+            f"the {bracket} in its value is not closed by {closing}"
+            if closing
+            else f"a {bracket} has no opening bracket"
+        )
         guess = f"{value}{closing}" if closing and value.count(bracket) == value.count(closing) + 1 else value[:-1]
-        return _Found(what, _assigned(key, guess if _reads(guess) else _as_yaml(guess)))
-    what = "write a mapping as {k: v, l: w}, a list as [a, b], and quote strings with other characters"
-    return _Found(what, _assigned(key, _as_yaml(value)))
+        return _Diagnosis(problem, _assignment(key, guess if _needs_no_quotes(guess) else _as_yaml(guess)))
+    problem = "write a mapping as {k: v, l: w}, a list as [a, b], and quote strings with other characters"
+    return _Diagnosis(problem, _assignment(key, _as_yaml(value)))
 
 
-def _assigned(key: str, value: str) -> str:
+def _assignment(key: str, value: str) -> str:
     """Return the argument to suggest; empty if there is no value to suggest."""
     return f"{key}={value}" if value else ""
 
@@ -203,7 +211,7 @@ def _as_yaml(value: str) -> str:
         if isinstance(read, list | dict) and not (
             isinstance(read, dict) and None in read.values() and "null" not in text
         ):
-            return written(_plain(read))
+            return format_value(_plain(read))
     return ""
 
 
@@ -215,20 +223,20 @@ def _plain(value: Any) -> Any:
     return value if value is None or isinstance(value, bool | int | float | str) else str(value)
 
 
-def _quoted(key: str, value: str) -> str:
+def _quote_value(key: str, value: str) -> str:
     bare = value.strip().translate(_STRAIGHT)
     if bare[:1] in ("'", '"'):
         bare = bare[1:-1] if len(bare) > 1 and bare[0] == bare[-1] else bare[1:]
-    return f"{key}={quoted(bare)}"
+    return f"{key}={quote(bare)}"
 
 
-def _typed(value: str) -> str:
-    """Format a word as the value of an option."""
-    return value if _reads(value) else quoted(value)
+def _quote_if_needed(value: str) -> str:
+    """Quote a value if Hydra requires quotes."""
+    return value if _needs_no_quotes(value) else quote(value)
 
 
-def _reads(value: str) -> bool:
-    """Return True if no quotes are needed: no special characters, or a complete pair of brackets."""
+def _needs_no_quotes(value: str) -> bool:
+    """Return True if the value has no special characters, or is a complete list, mapping or quoted string."""
     if value[:1] in ("[", "{", "'", '"'):
         return not open_bracket(f"x={value}")
     return bool(value) and not re.search(r"[^\w/\-\\.+$%*@?|: \t{}]", value) and not re.search(r"(?<!\$)\{", value)

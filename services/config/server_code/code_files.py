@@ -6,12 +6,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 CODE = frozenset({".py", ".pyi", ".pyx", ".so"})
-_LEFT_OUT = frozenset({"__pycache__", "build", "dist", "logs", "mlruns", "node_modules", "results", "tests", "wandb"})
-_ENDS = (".pyc", ".log", "~", ".bak", ".orig", ".tmp")
+_EXCLUDED_FOLDERS = frozenset(
+    {"__pycache__", "build", "dist", "logs", "mlruns", "node_modules", "results", "tests", "wandb"}
+)
+_EXCLUDED_SUFFIXES = (".pyc", ".log", "~", ".bak", ".orig", ".tmp")
 
 
 def files_of(folder: Path) -> Iterator[Path]:
-    """Return every file that may affect what the code does.
+    """Yield every file that may affect what the code does.
 
     Excluded: dot files, caches, virtual environments, tests, logs, results of collections.
     """
@@ -19,22 +21,29 @@ def files_of(folder: Path) -> Iterator[Path]:
         if path.name.startswith("."):
             continue
         if path.is_dir():
-            if _counts(path):
+            if _is_included(path):
                 yield from files_of(path)
-        elif path.is_file() and not path.name.endswith(_ENDS) and not _is_test(path) and not _is_result(path):
+        elif (
+            path.is_file()
+            and not path.name.endswith(_EXCLUDED_SUFFIXES)
+            and not _is_test(path)
+            and not _is_result(path)
+        ):
             yield path
 
 
 def folders_of(folder: Path) -> Iterator[Path]:
-    """Return the folder and all folders below it that `files_of` searches."""
+    """Yield the folder and all folders below it that `files_of` searches."""
     yield folder
     for path in folder.iterdir():
-        if not path.name.startswith(".") and path.is_dir() and _counts(path):
+        if not path.name.startswith(".") and path.is_dir() and _is_included(path):
             yield from folders_of(path)
 
 
-def _counts(folder: Path) -> bool:
-    return folder.name not in _LEFT_OUT and folder.suffix != ".egg-info" and not (folder / "pyvenv.cfg").exists()
+def _is_included(folder: Path) -> bool:
+    return (
+        folder.name not in _EXCLUDED_FOLDERS and folder.suffix != ".egg-info" and not (folder / "pyvenv.cfg").exists()
+    )
 
 
 def _is_test(path: Path) -> bool:

@@ -1,4 +1,4 @@
-"""Compares the versions of the servers' code in one collection, and checks that the user accepts changes."""
+"""Compares the versions of the servers' code in one collection, and refuses changes that the user has not accepted."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.run_types import ServerCode
 from rollyard.services.types import Record
 
-_MOST_FILES = 6
+_MAX_FILES = 6
 
 
 class CodeVersion(Record):
     """The code of the servers that a collection uses, as found by one of its commands."""
 
     digest: str
-    """Short; `_ng_code` of the rows collected with it, except for the first version."""
+    """Short digest: `_ng_code` of the rows collected with this version, except for the first version."""
     servers: dict[str, ServerCode]
     """Server name -> its code; a server that does not report its code is absent."""
     since: float
@@ -43,7 +43,7 @@ def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) ->
 
 
 def version_of(servers: Mapping[str, ServerCode], since: float) -> CodeVersion:
-    """Return the code of the given servers as one version."""
+    """Combine the code of the given servers into one version."""
     text = "\n".join(f"{name} {code.digest}" for name, code in sorted(servers.items()))
     return CodeVersion(digest=hashlib.sha256(text.encode()).hexdigest()[:12], servers=dict(servers), since=since)
 
@@ -53,16 +53,16 @@ def accepted(known: Sequence[CodeVersion], now: CodeVersion, output: Path, accep
     if any(version.digest == now.digest for version in known) or not (known or now.servers):
         return list(known)
     if not accept:
-        what = "\n".join(f"  {line}" for line in changes(known[-1], now)) if known else _UNKNOWN
+        what = "\n".join(f"  {line}" for line in changes(known[-1], now)) if known else _UNRECORDED
         raise OperatorError(
-            f"{output} was collected with different code of its servers:\n{what}\n"
+            f"{output} was collected with different server code:\n{what}\n"
             "Restore the code and restart ng_run, choose another output, start over with +overwrite=true, or "
             "continue with +accept_changed_code=true, which marks the new rows."
         )
     return [*known, now] if known else [CodeVersion(digest="unknown", servers={}, since=0.0), now]
 
 
-_UNKNOWN = "  its manifest was written by an older Rollyard, which did not record the code, so it may have changed"
+_UNRECORDED = "  its manifest was written by an older Rollyard, which did not record the code, so it may have changed"
 
 
 def mark_of(versions: Sequence[CodeVersion], now: CodeVersion) -> str:
@@ -76,22 +76,24 @@ def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
     for name in sorted({*old.servers, *new.servers}):
         before, now = old.servers.get(name), new.servers.get(name)
         if before is None or now is None:
-            lines.append(f"{name}: its code was {'not ' if before is None else ''}reported before")
+            lines.append(f"{name}: its code {'was not reported before' if before is None else 'is no longer reported'}")
         elif before.digest != now.digest:
             lines.append(f"{name}: {difference(before, now)}")
     return lines
 
 
 def notes_of(recorded: Any) -> list[str]:
-    """Return notes for the reader of a profile about the code versions in a manifest."""
+    """Return notes for a reward profile if the manifest's rollouts are from several code versions."""
     try:
         versions = _VERSIONS.validate_python(recorded)
     except ValidationError:
         return []
     if len(versions) < 2:
         return []
-    told = "; ".join(f"{new.digest}: {', '.join(changes(old, new))}" for old, new in pairwise(versions))
-    return [f"The rollouts are from {len(versions)} versions of the servers' code (see _ng_code in the rows): {told}."]
+    summary = "; ".join(f"{new.digest}: {', '.join(changes(old, new))}" for old, new in pairwise(versions))
+    return [
+        f"The rollouts are from {len(versions)} versions of the servers' code (see _ng_code in the rows): {summary}."
+    ]
 
 
 def difference(old: ServerCode, new: ServerCode) -> str:
@@ -99,7 +101,7 @@ def difference(old: ServerCode, new: ServerCode) -> str:
     added, removed = new.files.keys() - old.files.keys(), old.files.keys() - new.files.keys()
     changed = {path for path in old.files.keys() & new.files.keys() if old.files[path] != new.files[path]}
     parts = [
-        f"{what} {_listed(paths)}"
+        f"{what} {_join_paths(paths)}"
         for what, paths in (("changed", changed), ("added", added), ("removed", removed))
         if paths
     ]
@@ -111,7 +113,7 @@ def difference(old: ServerCode, new: ServerCode) -> str:
     return ", ".join(parts) or "changed"
 
 
-def _listed(paths: set[str]) -> str:
-    shown = sorted(paths)[:_MOST_FILES]
+def _join_paths(paths: set[str]) -> str:
+    shown = sorted(paths)[:_MAX_FILES]
     more = len(paths) - len(shown)
     return " ".join(shown) + (f" and {more} more" if more else "")

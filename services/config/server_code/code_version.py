@@ -1,8 +1,8 @@
 """Fingerprints the code that determines a server's behaviour: its folder, its imports, and its declared packages.
 
 Included: every Python file and library of the folder and of the plug-in packages and local modules that it imports;
-other files in those places whose name occurs in the code or settings (levels, prompts, templates); and files that
-settings name, anywhere. Excluded: Rollyard's `services/`, installed packages (except for the versions of declared
+other files in those folders whose names occur in the code or settings (levels, prompts, templates); and files anywhere
+that settings name. Excluded: Rollyard's `services/`, installed packages (except for the versions of declared
 ones), scripts, and files whose names do not occur in the code's strings.
 """
 
@@ -46,19 +46,19 @@ def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], setti
     `families`: top-level packages of plug-ins.
     """
     folder = folder.resolve()
-    reached = _CodeClosure(folder, str(settings.get("entrypoint", "app.py")), frozenset(families))
-    left_out = {*kind.Settings.NOT_IDENTITY, "entrypoint"}
-    deciding = {key: value for key, value in settings.items() if key not in left_out and not is_secret(key)}
-    settled = set(_strings(deciding))
-    paths = {reached.shown(path): path for path in {*reached.files, *reached.named(settled)}}
-    paths |= {name: path for name in settled if (path := _named_file(name)) is not None}
-    absolute = (text for one in reached.taking_part.values() for text in one.texts if text.startswith("/"))
+    closure = _CodeClosure(folder, str(settings.get("entrypoint", "app.py")), frozenset(families))
+    excluded = {*kind.Settings.NOT_IDENTITY, "entrypoint"}
+    identity = {key: value for key, value in settings.items() if key not in excluded and not is_secret(key)}
+    setting_values = set(_strings(identity))
+    paths = {closure.display_name(path): path for path in {*closure.files, *closure.named(setting_values)}}
+    paths |= {name: path for name in setting_values if (path := _named_file(name)) is not None}
+    absolute = (text for source in closure.sources.values() for text in source.texts if text.startswith("/"))
     paths |= {name: path for name in absolute if (path := _named_file(name)) and not _is_system(path)}
     files = {name: file_digest(path) for name, path in paths.items()}
-    packages = declared_packages(folder, {extra for one in reached.taking_part.values() for extra in one.extras})
-    whole = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
-    code = ServerCode(digest=whole.hexdigest()[:DIGITS], files=dict(sorted(files.items())), packages=packages)
-    folders = {reached.shown(place): str(place) for place in reached.places}
+    packages = declared_packages(folder, {extra for source in closure.sources.values() for extra in source.extras})
+    digest = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
+    code = ServerCode(digest=digest.hexdigest()[:DIGITS], files=dict(sorted(files.items())), packages=packages)
+    folders = {closure.display_name(folder): str(folder) for folder in closure.folders}
     return LoadedCode(code, CodeSources(paths={name: str(path) for name, path in paths.items()}, folders=folders))
 
 
@@ -67,12 +67,12 @@ class _CodeClosure:
 
     def __init__(self, folder: Path, entrypoint: str, families: frozenset[str]) -> None:
         self._families = families
-        self.places = [folder]
-        """Yield the server's folder, then the packages that it imports."""
+        self.folders = [folder]
+        """The server's folder, then the packages that it imports."""
         self._modules: set[tuple[str, str]] = set()
         self.files: set[Path] = set()
-        self.taking_part: dict[Path, Source] = {}
-        """Yield the Python files without scripts (`prepare.py`) that no other file imports or starts."""
+        self.sources: dict[Path, Source] = {}
+        """The Python files, without scripts that no other file imports or starts (such as `prepare.py`)."""
         scripts: dict[Path, Source] = {}
         waiting = [path for path in files_of(folder) if path.suffix in CODE]
         while waiting:
@@ -84,44 +84,46 @@ class _CodeClosure:
             if source.is_script and path.name != entrypoint:
                 scripts[path] = source
             else:
-                waiting += self._take(path, source)
+                waiting += self._add_source(path, source)
             if not waiting:
                 used = {
-                    name.rpartition(".")[2] for one in self.taking_part.values() for name in (*one.imports, *one.texts)
+                    name.rpartition(".")[2]
+                    for source in self.sources.values()
+                    for name in (*source.imports, *source.texts)
                 }
                 for script in [script for script in scripts if script.stem in used]:
-                    waiting += self._take(script, scripts.pop(script))
+                    waiting += self._add_source(script, scripts.pop(script))
         self.files -= scripts.keys()
 
-    def named(self, settled: Iterable[str]) -> Iterator[Path]:
-        """Yield the files in each place that its code or settings name: data, or scripts that it starts."""
-        for place in self.places:
-            texts = (text for path, one in self.taking_part.items() if place in path.parents for text in one.texts)
-            names = FileNames({*settled, *texts})
-            yield from (path for path in files_of(place) if names.mean(path.relative_to(place)))
+    def named(self, setting_values: Iterable[str]) -> Iterator[Path]:
+        """Yield the files of each folder that its code or the settings name: data, or scripts that it starts."""
+        for folder in self.folders:
+            texts = (text for path, source in self.sources.items() if folder in path.parents for text in source.texts)
+            names = FileNames({*setting_values, *texts})
+            yield from (path for path in files_of(folder) if names.match(path.relative_to(folder)))
 
-    def shown(self, path: Path) -> str:
+    def display_name(self, path: Path) -> str:
         """Return a file's name in a manifest, which does not depend on where Rollyard is installed."""
         for parent in path.parents:
             if parent.name in self._families or parent.name == "responses_api_agents":
                 return str(path.relative_to(parent.parent))
-        base = next((place for place in self.places if place in path.parents), path)
+        base = next((folder for folder in self.folders if folder in path.parents), path)
         return str(path.relative_to(base.parent))
 
     def _read(self, path: Path) -> Source:
         if path.suffix != ".py":
             return Source()
-        return read_source(path, ".".join((PLUGINS, *Path(self.shown(path)).parts[:-1])))
+        return read_source(path, ".".join((PLUGINS, *Path(self.display_name(path)).parts[:-1])))
 
-    def _take(self, path: Path, source: Source) -> Iterator[Path]:
-        self.taking_part[path] = source
+    def _add_source(self, path: Path, source: Source) -> Iterator[Path]:
+        self.sources[path] = source
         for name in source.imports:
-            for place in self._module(name):
-                if place.is_dir():
-                    self.places.append(place)
-                    yield from (file for file in files_of(place) if file.suffix in CODE)
+            for found in self._module(name):
+                if found.is_dir():
+                    self.folders.append(found)
+                    yield from (file for file in files_of(found) if file.suffix in CODE)
                 else:
-                    yield place
+                    yield found
 
     def _module(self, name: str) -> list[Path]:
         """Return the file of an imported module that is not an installed package, or the folder of such a package."""
@@ -135,7 +137,7 @@ class _CodeClosure:
         if (top, "") in self._modules or top in ("", *sys.stdlib_module_names):
             return []
         self._modules.add((top, ""))
-        return [place for place in _found(top) if not self._is_installed(place)]
+        return [path for path in _locate(top) if not self._is_installed(path)]
 
     def _of_family(self, family: str, name: str) -> list[Path]:
         """Return the folder or file of one of Rollyard's plug-ins, or the folder of a loaded user plug-in."""
@@ -143,9 +145,9 @@ class _CodeClosure:
             return []
         own = INSTALLED / family / name
         loaded = getattr(sys.modules.get(f"{PLUGINS}.{family}.{name}"), "__path__", ())
-        for folder in (*(Path(place).resolve() for place in loaded), own):
+        for folder in (*(Path(path).resolve() for path in loaded), own):
             if folder.is_dir():
-                return [] if folder in self.places else [folder]
+                return [] if folder in self.folders else [folder]
         return [file] if (file := own.with_suffix(".py")).is_file() else []
 
     @cached_property
@@ -154,10 +156,10 @@ class _CodeClosure:
         return tuple({Path(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")})
 
     def _is_installed(self, path: Path) -> bool:
-        return any(place in path.parents for place in self._installed) or "site-packages" in path.parts
+        return any(folder in path.parents for folder in self._installed) or "site-packages" in path.parts
 
 
-def _found(top: str) -> list[Path]:
+def _locate(top: str) -> list[Path]:
     """Return the folders of a top-level package or the file of a top-level module, loaded or not."""
     try:
         spec = importlib.util.find_spec(top)
@@ -166,7 +168,7 @@ def _found(top: str) -> list[Path]:
     if spec is None:
         return []
     if spec.submodule_search_locations is not None:
-        return [Path(place).resolve() for place in spec.submodule_search_locations]
+        return [Path(path).resolve() for path in spec.submodule_search_locations]
     return [Path(spec.origin).resolve()] if spec.has_location and spec.origin else []
 
 
@@ -193,5 +195,5 @@ def _named_file(text: str) -> Path | None:
 
 
 def _is_system(path: Path) -> bool:
-    """Return True for a file of the operating system, which is not part of the code and may change all the time."""
-    return any(place in path.parents for place in _SYSTEM)
+    """Return True for a file of the operating system, which is not part of the code and may change at any time."""
+    return any(folder in path.parents for folder in _SYSTEM)

@@ -49,8 +49,8 @@ class CodeOnDisk:
             self._servers[server] = code, sources
             self._settled = False
 
-    def look(self) -> DiskChanges | None:
-        """Return the current differences; None if they are unchanged since the last poll, or if files still change."""
+    def poll(self) -> DiskChanges | None:
+        """Return the current differences; None if there are no new ones, or if files are still changing."""
         try:
             seen = {path: _stat(path) for path in {*self._configs, *self._paths()}}
         except OSError:  # a folder was removed while it was being listed
@@ -63,7 +63,7 @@ class CodeOnDisk:
             return None
         self._settled = True
         return DiskChanges(
-            {name: changed for name, own in self._servers.items() if (changed := self._changed(*own))},
+            {name: changed for name, own in self._servers.items() if (changed := self._changed_files(*own))},
             frozenset(path for path, digest in self._configs.items() if self._digest(path, digest) != digest),
         )
 
@@ -75,11 +75,11 @@ class CodeOnDisk:
                 found.update(self._folders.setdefault(root, _Folder(root)).list())
         return found
 
-    def _changed(self, code: ServerCode, sources: CodeSources) -> dict[str, str]:
+    def _changed_files(self, code: ServerCode, sources: CodeSources) -> dict[str, str]:
         changed: dict[str, str] = {}
-        for name, place in sources.paths.items():
+        for name, location in sources.paths.items():
             loaded = code.files[name]
-            if (now := self._digest(Path(place), loaded)) != loaded:
+            if (now := self._digest(Path(location), loaded)) != loaded:
                 changed[name] = now
         known = set(map(Path, sources.paths.values()))
         for name, folder in sources.folders.items():
@@ -91,7 +91,7 @@ class CodeOnDisk:
         return changed
 
     def _digest(self, path: Path, absent: str) -> str:
-        """Return the file's digest; REMOVED if it is absent, unless `absent` states that it was absent before."""
+        """Return the file's digest; for an absent file REMOVED, or `absent` if it was unreadable before, too."""
         stat = self._seen[path]
         if stat is None:
             return absent if absent.startswith("unreadable") else REMOVED
@@ -102,7 +102,7 @@ class CodeOnDisk:
 
 
 class _Folder:
-    """The code files of a folder, listed again after files were added or removed."""
+    """The code files of a folder. They are listed again after files were added or removed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root

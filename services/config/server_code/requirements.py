@@ -12,11 +12,13 @@ _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def declared_packages(folder: Path, extras: Iterable[str]) -> dict[str, str]:
-    """Return name -> version of the installed packages in the folder's requirements and Rollyard's `extras`."""
+    """Return the installed packages in the folder's requirements and in Rollyard's `extras`: name -> version."""
     lines = [line for file in ("requirements.txt", "requirements-isolated.txt") for line in _lines(folder / file)]
-    lines += _project(folder / "pyproject.toml")
-    if wanted := [f'extra == "{extra}"' for extra in extras]:
-        lines += [line for line in _of_stack() if any(one in line.replace("'", '"') for one in wanted)]
+    lines += _project_dependencies(folder / "pyproject.toml")
+    if markers := [f'extra == "{extra}"' for extra in extras]:
+        lines += [
+            line for line in _rollyard_requirements() if any(marker in line.replace("'", '"') for marker in markers)
+        ]
     found = {}
     for name in (match[1] for line in lines if (match := _NAME.match(line))):
         try:
@@ -31,7 +33,7 @@ def _lines(path: Path) -> Iterator[str]:
         yield from path.read_text("utf-8", "replace").splitlines()
 
 
-def _project(path: Path) -> list[str]:
+def _project_dependencies(path: Path) -> list[str]:
     try:
         found = tomllib.loads(path.read_text("utf-8")).get("project", {}).get("dependencies", [])
     except (OSError, ValueError, AttributeError):
@@ -39,7 +41,7 @@ def _project(path: Path) -> list[str]:
     return [line for line in found if isinstance(line, str)] if isinstance(found, list) else []
 
 
-def _of_stack() -> list[str]:
+def _rollyard_requirements() -> list[str]:
     try:
         return metadata.requires("rollyard") or []
     except metadata.PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""Scans a Python file for the code that it needs: imports, file names, and Rollyard's extras."""
+"""Scans a Python file for its dependencies: imports, file names, and Rollyard's extras."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class Source:
     extras: frozenset[str] = frozenset()
     """Rollyard's extras that the code requires: `require("torch", "train")`."""
     is_script: bool = False
-    """The file has a part that runs only if it is started as a script."""
+    """The file contains an `if __name__ == "__main__"` block."""
 
 
 def read_source(path: Path, package: str) -> Source:
-    """Scan the file, a module of `package` (for its relative imports)."""
+    """Scan a file. `package` is the package of the module, to resolve relative imports."""
     try:
         return _source(path.read_bytes(), package)
     except (OSError, SyntaxError, ValueError, RecursionError):
@@ -45,11 +45,11 @@ def _source(text: bytes, package: str) -> Source:
         imports=frozenset(name for node in nodes for name in _imports(node, package)),
         texts=frozenset(text for node in nodes if id(node) not in docstrings for text in _text(node)),
         extras=frozenset(extra for node in nodes for extra in _extra(node)),
-        is_script=any(isinstance(node, ast.If) and _asks_name(node.test) for node in tree.body),
+        is_script=any(isinstance(node, ast.If) and _compares_name(node.test) for node in tree.body),
     )
 
 
-def _asks_name(test: ast.expr) -> bool:
+def _compares_name(test: ast.expr) -> bool:
     return isinstance(test, ast.Compare) and isinstance(test.left, ast.Name) and test.left.id == "__name__"
 
 
@@ -62,7 +62,7 @@ def _imports(node: ast.AST, package: str) -> Iterator[str]:
             if node.level:
                 module = importlib.util.resolve_name("." * node.level + module, package)
             yield from (module, *(f"{module}.{alias.name}" for alias in node.names))
-    elif isinstance(node, ast.Call) and _called(node) in _IMPORTERS:
+    elif isinstance(node, ast.Call) and _called_name(node) in _IMPORTERS:
         yield from filter(None, map(_constant, node.args[:1]))
 
 
@@ -74,11 +74,11 @@ def _text(node: ast.AST) -> Iterator[str]:
 
 
 def _extra(node: ast.AST) -> Iterator[str]:
-    if isinstance(node, ast.Call) and _called(node) == "require":
+    if isinstance(node, ast.Call) and _called_name(node) == "require":
         yield from filter(None, map(_constant, node.args[1:2]))
 
 
-def _called(node: ast.Call) -> str:
+def _called_name(node: ast.Call) -> str:
     return str(getattr(node.func, "attr", getattr(node.func, "id", "")))
 
 

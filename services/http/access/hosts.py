@@ -1,4 +1,4 @@
-"""The host names by which a server may be called. A web page may point any other name at this host (DNS rebinding)."""
+"""Checks the host name of a request. A web page could resolve any other name to this host (DNS rebinding)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.errors import OperatorError
 _AUTHORITY = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,254}))(?::(?P<port>[0-9]{0,5}))?"
 )
-_REMEMBERED = 64
+_CACHE_SIZE = 64
 """Cache size for accepted Host headers."""
 
 
@@ -21,12 +21,12 @@ class Authority:
     """Host and port of a URL."""
 
     host: str
-    """Host names in lower case without a trailing dot; addresses in their shortest form, IPv4-mapped ones as IPv4."""
+    """A lower-case host name without a trailing dot, or an address in its shortest form (IPv4-mapped ones as IPv4)."""
     port: int | None
 
 
 def parse_authority(text: str) -> Authority | None:
-    """`host`, `host:port`, `[::1]` or `[::1]:port`; None for anything else, user names included."""
+    """Parse `host`, `host:port`, `[::1]` or `[::1]:port`. Returns None for anything else, including user names."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         return None
@@ -50,11 +50,11 @@ def is_loopback(host: str) -> bool:
 
 
 class KnownHosts:
-    """The host names of loopback, and `names`."""
+    """Accepts the host names of loopback, and `names`."""
 
     def __init__(self, names: Iterable[str], *, any_address: bool = False) -> None:
-        """`any_address`: accept every IP address, because web pages cannot rebind those. Raises OperatorError."""
-        self._names = {_named(name) for name in names}
+        """`any_address`: also accept every IP address, which web pages cannot rebind. Raises OperatorError."""
+        self._names = {_parse_name(name) for name in names}
         self._any_address = any_address
         self._accepted: set[bytes] = set()
 
@@ -65,7 +65,7 @@ class KnownHosts:
         authority = parse_authority(host.decode("latin-1"))
         if authority is None or not self._is_known(authority.host):
             return False
-        if len(self._accepted) < _REMEMBERED:
+        if len(self._accepted) < _CACHE_SIZE:
             self._accepted.add(host)
         return True
 
@@ -83,7 +83,7 @@ def _address(text: str) -> str:
     return str(mapped or address)
 
 
-def _named(name: str) -> str:
+def _parse_name(name: str) -> str:
     authority = parse_authority(f"[{name}]" if name.count(":") > 1 and "[" not in name else name)
     if authority is None:
         raise OperatorError(f"{name!r} is not a host name; expected a name or an address, such as rollouts.example.org")

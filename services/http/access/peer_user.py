@@ -15,15 +15,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from rollyard.services.http.access.socket_owners import SocketTable, kernel_sockets, owner
 
 PEER = "peer_uid"
-"""Key in the state of a request's scope: user id at the other end, None if it cannot be determined."""
+"""Key in the state of a request's scope: the user id of the peer, None if it cannot be determined."""
 _TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Peers:
-    """Finds the owner of the other end of a connection."""
+    """Looks up which user owns the peer's socket of a connection."""
 
     def __init__(self, table: SocketTable | None = None, *, unmapped: int | None = None) -> None:
-        """`unmapped`: the id of users that are unknown in this user namespace; default: that of this kernel."""
+        """`unmapped`: user id of all users who have no id in this user namespace; default: the kernel's."""
         self._table = table
         self._unmapped = _unmapped() if unmapped is None else unmapped
 
@@ -46,7 +46,7 @@ class Peers:
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """uvicorn's protocol that also stores the peer's owner, and uses the host of an absolute request target."""
+    """uvicorn's protocol, extended: stores the peer's owner, and uses the host of an absolute request target."""
 
     def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -57,7 +57,6 @@ class PeerProtocol(HttpToolsProtocol):
         self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
 
     def on_headers_complete(self) -> None:
-        """Called by the parser."""
         # RFC 9112, 3.2.2: the host of an absolute target replaces the Host header.
         if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
             self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
@@ -71,7 +70,7 @@ def peer_of(scope: Mapping[str, Any]) -> tuple[bool, int | None]:
 
 
 def _unmapped() -> int:
-    """Return the id of unmapped users; -1 if all users of the host are known."""
+    """Return the user id of users without a mapping in this namespace; -1 if all users of the host have one."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
             return -1

@@ -1,5 +1,7 @@
-"""Checks requests to a server without a token. Web pages and other users of the host are refused; clients such as
-aiohttp, requests and the openai package need no special header.
+"""Checks requests to a server without a token.
+
+Web pages and other users of the host are refused. Clients such as aiohttp, requests and the openai package need no
+special header.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ from rollyard.services.http.access.hosts import KnownHosts, parse_authority
 from rollyard.services.http.access.peer_user import own_uid, peer_of
 from rollyard.services.http.transport import Scope
 
-_LOOKED_AT = frozenset(
+_CHECKED_HEADERS = frozenset(
     {b"host", b"origin", b"sec-fetch-site", b"sec-fetch-mode", b"content-type", b"content-length", b"transfer-encoding"}
 )
 _JSON_LINES = (b"application/x-ndjson", b"application/jsonl", b"application/json-lines")
@@ -29,8 +31,8 @@ class Access:
         links: bool = False,
         uid: int | None = None,
     ) -> None:
-        """`command`: the command whose options lift a restriction; `other_users`: allow all users of the host; `links`:
-        allow links on other sites' pages; `uid`: the user of this server.
+        """`command`: the command whose options messages suggest; `other_users`: allow all users of the host;
+        `links`: allow users to follow links from other sites; `uid`: user of this server.
         """
         self._hosts = hosts
         self._command = command
@@ -39,56 +41,56 @@ class Access:
         self._uid = own_uid() if uid is None else uid
 
     def refusal(self, scope: Scope) -> Failure | None:
-        """Return why the request is refused; None if it is allowed. One without a socket comes from this process."""
-        # A peer that resets its connection immediately has no address any more, but its request has arrived.
+        """Return why the request is refused; None if it is allowed. A request without a socket is from this process."""
+        # A peer that resets its connection immediately no longer has an address, but its request has arrived.
         if scope.get("client") is None and not peer_of(scope)[0]:
             return None
         headers: Headers = {}
         for name, value in scope["headers"]:
-            if name in _LOOKED_AT:
-                # A repeated header never matches an expected value.
+            if name in _CHECKED_HEADERS:
+                # The combined value of a repeated header never matches an expected value.
                 headers[name] = value if name not in headers else headers[name] + b", " + value
         return (
             self._foreign_user(scope)
             or self._unknown_host(headers)
             or self._foreign_page(scope["method"], headers)
-            or _no_json(scope["method"], headers)
+            or _wrong_content_type(scope["method"], headers)
         )
 
     def _foreign_user(self, scope: Scope) -> Failure | None:
-        asked, uid = peer_of(scope)
-        if self._other_users or not asked or uid == self._uid or uid == 0:
+        looked_up, uid = peer_of(scope)
+        if self._other_users or not looked_up or uid == self._uid or uid == 0:
             return None
-        who = (
-            "whose owner cannot be determined"
+        found = (
+            "the user of this connection cannot be determined"
             if uid is None
-            else f"of another user of this host (user id {uid}, this server's is {self._uid})"
+            else f"this connection is from another user of this host (user id {uid}, this server's is {self._uid})"
         )
-        opened = f"to allow every user of this host, start it with {self._command} +allow_other_users=true"
-        return _refused(f"this is a connection {who}, and this server has no token: {opened}, or with +token=...")
+        remedy = f"to allow every user of this host, start it with {self._command} +allow_other_users=true"
+        return _forbidden(f"{found}, and this server has no token: {remedy}, or with +token=...")
 
     def _unknown_host(self, headers: Headers) -> Failure | None:
         host = headers.get(b"host")
         if host is None:
-            return _refused("the request has no Host header; expected the name or address of this server", 400)
+            return _forbidden("the request has no Host header; expected the name or address of this server", 400)
         if self._hosts.knows(host):
             return None
-        opened = f"to allow a name, start it with {self._command} +allowed_hosts=[NAME]"
-        return _refused(
-            f"this server does not have the name {_shown(host)}; expected 127.0.0.1 or localhost: {opened}", 421
+        remedy = f"to allow another name, start it with {self._command} +allowed_hosts=[NAME]"
+        return _forbidden(
+            f"{_excerpt(host)} is not a name of this server; expected 127.0.0.1 or localhost: {remedy}", 421
         )
 
     def _foreign_page(self, method: str, headers: Headers) -> Failure | None:
         origin = headers.get(b"origin")
-        if origin is not None and not _same_place(origin, headers[b"host"]):
-            return _refused(f"a page of another origin ({_shown(origin)}) may not call this server")
+        if origin is not None and not _same_origin(origin, headers[b"host"]):
+            return _forbidden(f"a page of another origin ({_excerpt(origin)}) may not call this server")
         followed = self._links and method == "GET" and headers.get(b"sec-fetch-mode") == b"navigate"
         if b"cross-site" in headers.get(b"sec-fetch-site", b"").lower() and not followed:
-            return _refused("a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
+            return _forbidden("a page of another site may not call this server (Sec-Fetch-Site: cross-site)")
         return None
 
 
-def _no_json(method: str, headers: Headers) -> Failure | None:
+def _wrong_content_type(method: str, headers: Headers) -> Failure | None:
     """Refuse content types that a web page may send without a CORS preflight (forms, text)."""
     if method in ("GET", "HEAD", "OPTIONS"):
         return None
@@ -100,23 +102,23 @@ def _no_json(method: str, headers: Headers) -> Failure | None:
         return None
     if kind.startswith(b"application/") and kind.endswith(b"+json") and b"," not in kind:
         return None
-    found = "the body has no content type" if given is None else f"the body's content type is {_shown(given)}"
-    return _refused(f"{found}; expected application/json (with curl: -H 'content-type: application/json')", 415)
+    found = "the body has no content type" if given is None else f"the body's content type is {_excerpt(given)}"
+    return _forbidden(f"{found}; expected application/json (with curl: -H 'content-type: application/json')", 415)
 
 
-def _same_place(origin: bytes, host: bytes) -> bool:
+def _same_origin(origin: bytes, host: bytes) -> bool:
     """True if a page of `origin` was served under the name `host`."""
-    scheme, separator, place = origin.decode("latin-1").strip().lower().partition("://")
+    scheme, separator, authority = origin.decode("latin-1").strip().lower().partition("://")
     default = _DEFAULT_PORTS.get(scheme)
-    theirs, ours = parse_authority(place), parse_authority(host.decode("latin-1"))
-    if not separator or default is None or theirs is None or ours is None:
+    page, server = parse_authority(authority), parse_authority(host.decode("latin-1"))
+    if not separator or default is None or page is None or server is None:
         return False
-    return (theirs.host, theirs.port or default) == (ours.host, ours.port or default)
+    return (page.host, page.port or default) == (server.host, server.port or default)
 
 
-def _refused(detail: str, status: int = 403) -> Failure:
+def _forbidden(detail: str, status: int = 403) -> Failure:
     return Failure(FailureKind.FORBIDDEN, detail, status=status)
 
 
-def _shown(value: bytes) -> str:
+def _excerpt(value: bytes) -> str:
     return repr(value[:100].decode("latin-1"))

@@ -22,7 +22,7 @@ _MAPPED = bytes(10) + b"\xff\xff"
 
 Address = tuple[str, int]
 NOWHERE: Address = ("0.0.0.0", 0)
-"""The other side of a listening socket."""
+"""The remote address of a listening socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Socket:
 
     state: int
     uid: int
-    """User id. Also 0 for a socket that no process holds any longer: check `inode`."""
+    """User id. It is also 0 for a socket that no process holds any longer, so check `inode`."""
     inode: int
     """0 for a socket that no process holds."""
 
@@ -87,10 +87,10 @@ class SockDiag:
     _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
     _REQUEST = 1  # NLM_F_REQUEST
     _HEADER = struct.Struct("=IHHII")
-    _ASKED = struct.Struct("=BBBxI")
+    _QUERY = struct.Struct("=BBBxI")
     _ADDRESSES = struct.Struct("!HH16s16s")
     _NO_COOKIE = struct.pack("=III", 0, 0xFFFFFFFF, 0xFFFFFFFF)  # any interface, no cookie
-    _ANSWER = struct.Struct("=BB2x48sIIIII")
+    _RESPONSE = struct.Struct("=BB2x48sIIIII")
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, self._PROTOCOL)
@@ -102,26 +102,26 @@ class SockDiag:
         self._socket.close()
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        ours, theirs = _packed(local[0]), _packed(remote[0])
-        if len(ours) != len(theirs):
-            theirs = bytes(len(ours))
-        family = socket.AF_INET if len(ours) == 4 else socket.AF_INET6
+        own, peer = _pack(local[0]), _pack(remote[0])
+        if len(own) != len(peer):
+            peer = bytes(len(own))
+        family = socket.AF_INET if len(own) == 4 else socket.AF_INET6
         self._count = self._count % 0xFFFFFFFF + 1
-        addresses = self._ADDRESSES.pack(local[1], remote[1], ours.ljust(16, b"\0"), theirs.ljust(16, b"\0"))
-        body = self._ASKED.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + addresses + self._NO_COOKIE
+        addresses = self._ADDRESSES.pack(local[1], remote[1], own.ljust(16, b"\0"), peer.ljust(16, b"\0"))
+        body = self._QUERY.pack(family, socket.IPPROTO_TCP, 0, 0xFFFFFFFF) + addresses + self._NO_COOKIE
         head = self._HEADER.pack(self._HEADER.size + len(body), self._BY_FAMILY, self._REQUEST, self._count, 0)
         try:
             self._socket.send(head + body)
             while True:  # the kernel has responded by now; skip responses to earlier queries
-                answer = self._socket.recv(1024)
-                _, kind, _, number, _ = self._HEADER.unpack_from(answer)
+                response = self._socket.recv(1024)
+                _, kind, _, number, _ = self._HEADER.unpack_from(response)
                 if number == self._count:
                     break
         except OSError:
             return None
         if kind != self._BY_FAMILY:  # NLMSG_ERROR: no such socket
             return None
-        _, state, _, _, _, _, uid, inode = self._ANSWER.unpack_from(answer, self._HEADER.size)
+        _, state, _, _, _, _, uid, inode = self._RESPONSE.unpack_from(response, self._HEADER.size)
         return Socket(state, uid, inode)
 
 
@@ -132,15 +132,15 @@ class ProcNet:
         self._folder = folder
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        ours, theirs = (_packed(local[0]), local[1]), (_packed(remote[0]), remote[1])
+        own, peer = (_pack(local[0]), local[1]), (_pack(remote[0]), remote[1])
         listening: list[tuple[bool, Socket]] = []
-        for here, there, found in self._rows():
-            if here[1] != ours[1]:
+        for local_end, remote_end, found in self._rows():
+            if local_end[1] != own[1]:
                 continue
-            if here[0] == ours[0] and there == theirs and found.state != LISTEN:
+            if local_end[0] == own[0] and remote_end == peer and found.state != LISTEN:
                 return found
-            if found.state == LISTEN and (here[0] == ours[0] or not any(here[0])):
-                listening.append((here[0] == ours[0], found))
+            if found.state == LISTEN and (local_end[0] == own[0] or not any(local_end[0])):
+                listening.append((local_end[0] == own[0], found))
         return max(listening, key=lambda pair: pair[0])[1] if listening else None
 
     def close(self) -> None:
@@ -157,7 +157,7 @@ class ProcNet:
                 yield _read(fields[1]), _read(fields[2]), Socket(int(fields[3], 16), int(fields[7]), int(fields[9]))
 
 
-def _packed(host: str) -> bytes:
+def _pack(host: str) -> bytes:
     """Return an address in network byte order, IPv4-mapped ones as IPv4, as the kernel stores them."""
     if ":" not in host:
         return socket.inet_pton(socket.AF_INET, host)

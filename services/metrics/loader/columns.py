@@ -26,18 +26,18 @@ FLOATS = (
     "trail_breaks",
     "trail_segments",
 )
-WORDS = ("end", "agent", "model", "dataset", "code")
+CATEGORIES = ("end", "agent", "model", "dataset", "code")
 LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
-LOST_WORDS = ("kind", "agent")
+LOST_CATEGORIES = ("kind", "agent")
 """Columns of rows without a reward."""
-MOST_WORDS = 1000
-"""Maximum of distinct texts per column, so that an environment with a new reason in every row cannot fill memory."""
+MAX_CATEGORIES = 1000
+"""Maximum number of distinct texts per column. Without it, a new reason in every row would fill the memory."""
 MOST_STAGES = 32
 OTHERS = "(others)"
-FIRST_CODE = "(as begun)"
+INITIAL_CODE = "(initial)"
 
 
-def word(text: str, longest: int = 100) -> str:
+def displayable(text: str, longest: int = 100) -> str:
     """Return an untrusted name in displayable form: one line, no control characters, valid Unicode, limited length."""
     cut = text[:longest].encode("utf-8", "replace").decode()
     return "".join(letter if letter.isprintable() else " " for letter in cut)
@@ -75,7 +75,7 @@ class Columns:
     task: Ints
     repeat: Ints
     offset: Ints
-    """Byte of the file where the row begins."""
+    """Byte of the file where the row starts."""
     content: Ints
     """`_ng_task_key`, the hash of the task's content; 0 if the row has none."""
     prompt: Ints
@@ -103,7 +103,7 @@ class Columns:
     dataset: CategoryColumn
     """`dataset_name`."""
     code: CategoryColumn
-    """`_ng_code`, the version of the servers' code; FIRST_CODE if the row has none."""
+    """`_ng_code`, the version of the servers' code; INITIAL_CODE if the row has none."""
     stages: dict[str, Floats]
     """Stage -> seconds, from `timings`."""
     unmeasured: Unmeasured
@@ -121,15 +121,17 @@ def merged(parts: list[Columns]) -> Columns:
     stages = list(dict.fromkeys(stage for part in parts for stage in part.stages))[:MOST_STAGES]
     absent = np.empty(0)
     timed = [{name: padded(part.stages.get(name, absent), len(part)) for name in stages} for part in parts]
-    kept: list[dict[str, Any]] = [{name: getattr(part, name) for name in (*INTS, *FLOATS, *WORDS)} for part in parts]
+    kept: list[dict[str, Any]] = [
+        {name: getattr(part, name) for name in (*INTS, *FLOATS, *CATEGORIES)} for part in parts
+    ]
     parts.clear()
     order = np.lexsort([np.concatenate([columns[name] for columns in kept]) for name in ("repeat", "task")])
     arrays: dict[str, Any] = {
         name: np.concatenate([columns.pop(name) for columns in kept])[order] for name in (*INTS, *FLOATS)
     }
-    for name in WORDS:
-        words = joined_categories([columns.pop(name) for columns in kept])
-        arrays[name] = CategoryColumn(words.codes[order], words.names)
+    for name in CATEGORIES:
+        categories = joined_categories([columns.pop(name) for columns in kept])
+        arrays[name] = CategoryColumn(categories.codes[order], categories.names)
     seconds = {name: np.concatenate([columns.pop(name) for columns in timed])[order] for name in stages}
     return Columns(**arrays, stages=seconds, unmeasured=lost)
 
@@ -138,7 +140,7 @@ def _joined_unmeasured(parts: Sequence[Unmeasured]) -> Unmeasured:
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts]) for name in (*LOST_INTS, *LOST_FLOATS)
     }
-    arrays |= {name: joined_categories([getattr(part, name) for part in parts]) for name in LOST_WORDS}
+    arrays |= {name: joined_categories([getattr(part, name) for part in parts]) for name in LOST_CATEGORIES}
     return Unmeasured(**arrays)
 
 
@@ -149,20 +151,22 @@ def joined_categories(parts: Iterable[CategoryColumn]) -> CategoryColumn:
     for part in parts:
         for name in part.names:
             if name not in known:
-                known.setdefault(name if len(known) < MOST_WORDS else OTHERS, len(known))
+                known.setdefault(name if len(known) < MAX_CATEGORIES else OTHERS, len(known))
         # The last entry maps the code -1 (no text) to itself.
-        there = [known.get(name, known.get(OTHERS, -1)) for name in part.names]
-        codes.append(np.array([*there, -1], np.int32)[part.codes])
+        new_codes = [known.get(name, known.get(OTHERS, -1)) for name in part.names]
+        codes.append(np.array([*new_codes, -1], np.int32)[part.codes])
     return CategoryColumn(np.concatenate(codes), tuple(known))
 
 
-def chosen(columns: Columns, there: NDArray[np.bool_]) -> Columns:
-    """Return the rollouts selected by the mask `there`, with all unmeasured ones."""
-    arrays: dict[str, Any] = {name: getattr(columns, name)[there] for name in (*INTS, *FLOATS)}
+def chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
+    """Return the rollouts selected by the mask, with all unmeasured ones."""
+    arrays: dict[str, Any] = {name: getattr(columns, name)[mask] for name in (*INTS, *FLOATS)}
     arrays |= {
-        name: CategoryColumn(words.codes[there], words.names) for name in WORDS if (words := getattr(columns, name))
+        name: CategoryColumn(categories.codes[mask], categories.names)
+        for name in CATEGORIES
+        if (categories := getattr(columns, name))
     }
-    stages = {name: seconds[there] for name, seconds in columns.stages.items()}
+    stages = {name: seconds[mask] for name, seconds in columns.stages.items()}
     return Columns(**arrays, stages=stages, unmeasured=columns.unmeasured)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollyard.services.datasets.data_files import DataFile
-from rollyard.services.metrics.loader.columns import chosen, word
+from rollyard.services.metrics.loader.columns import chosen, displayable
 from rollyard.services.metrics.loader.parallel_reader import Progress, Read, read
 from rollyard.services.metrics.profile import Run, run_of
 from rollyard.services.metrics.run_plan import read_run_plan
@@ -40,7 +40,7 @@ def run_from_columns(
     notes = []
     if file.torn:
         notes.append(
-            f"The last line is incomplete ({file.torn} bytes) and not counted: it is being written or was cut off."
+            f"The last line is incomplete ({file.torn} bytes) and not counted: it is being written or was truncated."
         )
     if not file.indexed:
         notes.append(
@@ -56,5 +56,5 @@ def run_from_columns(
                 f"task {first[0]}, repeat {first[1]})."
             )
             columns = chosen(columns, expected)
-    shown, shown_path = word(name or path.stem), word(str(path), 4096)
+    shown, shown_path = displayable(name or path.stem), displayable(str(path), 4096)
     return run_of(shown, shown_path, columns, plan, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)

@@ -1,7 +1,8 @@
 """Reads a rollout file into columns in one pass, in parts shared by several processes. Rows are not kept.
 
-Measured on rows with token ids (23 kB): orjson and these arrays take 1.5 times the CPU of DuckDB and a fortieth of its
-memory, need no schema, and can name an invalid line. Memory: about 150 bytes per rollout, and the longest line.
+Measured on rows with token ids (23 kB): orjson and these arrays take 1.5 times the CPU time of DuckDB and a fortieth of
+its memory, need no schema, and can report the number of an invalid line. Memory: about 150 bytes per rollout, plus the
+longest line.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ from rollyard.services.rollout_types import RolloutRow
 
 PART = 32 << 20
 """Bytes that a process reads before it returns its columns."""
-_MOST_TRIED = 100
-"""Maximum of lines searched for the first row."""
+_MAX_LINES_TRIED = 100
+"""Maximum number of lines searched for the first row."""
 Progress = Callable[[int], None]
 """Called with the number of bytes read since the last call."""
 
@@ -71,8 +72,8 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
     Raises OperatorError if the file does not exist, RunError if a line is not a rollout or is a duplicate.
     """
     try:
-        size, indexed = path.stat().st_size, says_task(path)
-        parts = _parts(path, size, indexed is not False, workers, part, progress or _quiet)
+        size, indexed = path.stat().st_size, has_task_index(path)
+        parts = _parts(path, size, indexed is not False, workers, part, progress or _no_progress)
     except OSError as error:
         raise OperatorError(
             f"rollout file {str(path)!r} cannot be read: {error.strerror or error}. "
@@ -90,15 +91,15 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
     return Read(columns, size, max(size - complete, 0), indexed is not False)
 
 
-def says_task(path: Path) -> bool | None:
+def has_task_index(path: Path) -> bool | None:
     """Return whether the first row has a task index; None while there is no complete line. Raises OSError."""
-    answer = None
-    for found in itertools.islice(iter_jsonl(path, hand_over), _MOST_TRIED):
+    indexed = None
+    for found in itertools.islice(iter_jsonl(path, hand_over), _MAX_LINES_TRIED):
         if isinstance(found, ParsedLine):
             return "_ng_task_index" in found.value
         # An invalid line is reported when the file is read, except for the one that is being written.
-        answer = answer if found.torn else True
-    return answer
+        indexed = indexed if found.torn else True
+    return indexed
 
 
 def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progress: Progress) -> list[Part]:
@@ -190,7 +191,7 @@ def _check_duplicates(path: Path, columns: Columns) -> None:
 
 
 def _line(path: Path, offset: int) -> int:
-    """Return the number of the line that begins at a byte."""
+    """Return the number of the line that starts at byte `offset`."""
     number = 1
     with path.open("rb") as file:
         while offset > 0 and (chunk := file.read(min(1 << 20, offset))):
@@ -209,5 +210,5 @@ def _ignore_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _quiet(_: int) -> None:
+def _no_progress(_: int) -> None:
     pass

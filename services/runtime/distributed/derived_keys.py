@@ -1,4 +1,4 @@
-"""Derives the keys of a distributed run from the token that its parts share."""
+"""Derives the keys of a distributed run from the token that all its parts share."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import hmac
 from rollyard.services.errors import OperatorError
 from rollyard.services.run_types import Keys
 
-SHORTEST = 16
+MIN_LENGTH = 16
 """Minimum token length in characters. The session secret is derived from the token and is no stronger than it."""
 
 
 def shared_keys(token: str | None) -> Keys:
     """Return the same keys for the same token; the keys do not reveal it. Raises OperatorError on a weak token."""
-    if not token or len(token) < SHORTEST:
+    if not token or len(token) < MIN_LENGTH:
         found = "none is set" if not token else f"this one has {len(token)}"
         raise OperatorError(
-            f"the parts of a distributed run need a common token of at least {SHORTEST} characters, but {found}: "
+            f"the parts of a distributed run need a shared token of at least {MIN_LENGTH} characters, but {found}: "
             "set the same one for every part, e.g. export ROLLYARD_TOKEN=$(openssl rand -hex 16)"
         )
-    return Keys(run_id=_derived(token, "run id")[:8], secret=_derived(token, "session secret"), token=token)
+    return Keys(run_id=_derive(token, "run id")[:8], secret=_derive(token, "session secret"), token=token)
 
 
-def _derived(token: str, purpose: str) -> str:
+def _derive(token: str, purpose: str) -> str:
     return hmac.new(token.encode(), f"rollyard {purpose}".encode(), hashlib.sha256).hexdigest()

@@ -24,13 +24,13 @@ _RETRYABLE = (FailureKind.UNREACHABLE, FailureKind.TIMEOUT)
 
 @dataclass(frozen=True)
 class ListenAddress:
-    """Where servers listen, and the address that they advertise."""
+    """The address on which servers listen, and the one that they advertise."""
 
     head_url: str
     host: str | None = None
     """Address to bind unless a server's settings set one."""
     advertise: str | None = None
-    """Name under which other hosts reach this one; default: its host name."""
+    """Name by which other hosts reach this one; default: its host name."""
 
     def launch(self, spec: ServerSpec, keys: Keys) -> Launch:
         """Return the launch message for the server."""
@@ -40,7 +40,7 @@ class ListenAddress:
         name = self.advertise or (socket.gethostname() if bound in ("0.0.0.0", "::") else None)
         return Launch(
             name=spec.name,
-            # Servers with the same name are replicas, even if one host starts both, so instance names must differ.
+            # Servers with the same name are replicas, even on one host, so instance names must differ.
             instance=f"{spec.name}@{name or bound}#{secrets.token_hex(3)}",
             family=spec.family,
             implementation=spec.implementation,
@@ -92,11 +92,11 @@ async def join_run(
 async def _directory(keys: Keys, head_url: str, say: Callable[[str], None], timeout_s: float) -> Directory:
     """Wait for the head and return its directory."""
     transport = HttpTransport()
-    link, started, reported = RegistryClient(transport, head_url, keys), time.monotonic(), False
+    registry_client, started, reported = RegistryClient(transport, head_url, keys), time.monotonic(), False
     try:
         while True:
             try:
-                return await link.directory()
+                return await registry_client.directory()
             except Failure as failure:
                 if failure.kind in (FailureKind.WRONG_RUN, FailureKind.UNAUTHORIZED):
                     raise OperatorError(
@@ -120,8 +120,10 @@ def _check_same(config: RunConfig, specs: list[ServerSpec], directory: Directory
     for spec in specs:
         head_settings = directory.settings.get(spec.name)
         if head_settings is None:
-            have = ", ".join(sorted(directory.servers))
-            raise OperatorError(f"the head at {head_url} has no server {spec.name!r} in its configs (it has {have})")
+            available = ", ".join(sorted(directory.servers))
+            raise OperatorError(
+                f"the head at {head_url} has no server {spec.name!r} in its configs (it has {available})"
+            )
         differing = [
             key
             for key in {**head_settings, **own_settings[spec.name]}

@@ -11,14 +11,14 @@ from rollyard.services.errors import OperatorError, did_you_mean
 
 def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[ServerSpec]:
     """Return the servers whose name or family is in `only`. Raises OperatorError on unknown names."""
-    families = {ALIASES.get(word, word) for word in only} & set(FAMILIES)
+    families = {ALIASES.get(name, name) for name in only} & set(FAMILIES)
     names = {spec.name for spec in servers}
-    for word in only:
-        if word not in names and ALIASES.get(word, word) not in families:
+    for name in only:
+        if name not in names and ALIASES.get(name, name) not in families:
             known = [*sorted(names), *FAMILIES]
-            hint = did_you_mean(word, known)
-            raise OperatorError(f"+only={word!r} is neither a server nor a family{hint} (known: {', '.join(known)})")
+            hint = did_you_mean(name, known)
+            raise OperatorError(f"+only={name!r} is neither a server nor a family{hint} (known: {', '.join(known)})")
     selected = [spec for spec in servers if spec.name in only or spec.family in families]
     if only and not selected:
-        raise OperatorError(f"the configs contain no server of {', '.join(only)}")
+        raise OperatorError(f"the configs define no server of the family {', '.join(only)}")
     return selected

@@ -29,7 +29,7 @@ class AnswerProcess:
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
         self._module = types.ModuleType(MODULE)
-        # As in a main program, `__builtins__` is the module itself, with `exit` and `quit`, which `site` would add.
+        # As in a main program, `__builtins__` is the module itself. `site` would add `exit` and `quit`.
         self._module.__dict__["__builtins__"] = builtins
         vars(builtins).update(exit=sys.exit, quit=sys.exit)
         self._objects: list[Any] = []
@@ -62,7 +62,7 @@ class AnswerProcess:
 
     def _look_up(self, name: str) -> list[Any]:
         if name not in self._module.__dict__:
-            raise NameError(f"the answer defines no {name!r}")
+            raise NameError(f"the answer does not define {name!r}")
         value = self._module.__dict__[name]
         if isinstance(value, types.ModuleType):
             return ["module", value.__name__]
@@ -87,7 +87,7 @@ class AnswerProcess:
                 return decode(rest[0], self._find)
             if kind == "raised":
                 raise to_exception(*rest)
-            self._answer(kind, *rest)  # the tests' function uses one of its arguments
+            self._answer(kind, *rest)  # a request from the tests' function, which uses one of its arguments
 
 
 class _TestFunction:

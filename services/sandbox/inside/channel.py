@@ -21,7 +21,7 @@ def framed(message: Any) -> bytes:
 
 
 class Channel:
-    """One end of a stream socket."""
+    """Sends and receives messages over a stream socket."""
 
     def __init__(self, end: socket.socket) -> None:
         self._end = end

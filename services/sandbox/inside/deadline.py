@@ -1,4 +1,4 @@
-"""The deadline of a jail, on a clock that does not count time spent waiting for a busy CPU."""
+"""The deadline of a jail, measured without the time spent waiting for a busy CPU."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class DeadlineClock:
         self._limit_s = limit_s
         self._proc = proc
         self._queued_s: dict[str, float] = {}
-        """Waiting time of the tests and the answer; it still counts after the answer has ended."""
+        """Process (tests, answer) -> seconds that it waited for a CPU. They are kept after the answer has ended."""
 
     def left(self) -> float:
         """Return the seconds left; the deadline is extended to at most `MAX_EXTENSION` times the limit."""
@@ -30,7 +30,7 @@ class DeadlineClock:
 
     def _waited_s(self) -> float:
         if not self._queued_s:
-            # The tests' first child is the answer. Its orphans become further children; their waiting must not count.
+            # The tests' first child is the answer. Its orphans become further children, whose waiting must not count.
             children = self._read(f"{self.child}/task/{self.child}/children").split()
             self._queued_s = dict.fromkeys([str(self.child), *children[:1]], 0.0)
         for process, previous in self._queued_s.items():

@@ -5,15 +5,15 @@ from __future__ import annotations
 import builtins
 
 _NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
-"""Only tests may raise assertions; the others would end a test's own `map(f, cases)` early."""
+"""Only tests may raise AssertionError. The other two would end a test's own `map(f, cases)` early."""
 
 
 class ForeignException(Exception):
-    """The other process raised an exception that is not a built-in one, or may not be raised here."""
+    """The other process raised an exception that is not built in or may not be raised here."""
 
 
 def describe_exception(error: BaseException) -> list[str]:
-    """Return name and text."""
+    """Return the exception's name and text."""
     try:
         return [type(error).__name__, str(error)[:2000]]
     except Exception:

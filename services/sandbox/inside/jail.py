@@ -10,12 +10,12 @@ from rollyard.services.sandbox.inside.jail_plan import Plan
 
 _NAMESPACES = libc.CLONE_NEWPID | libc.CLONE_NEWNS | libc.CLONE_NEWIPC
 _OWN_PROCESSES = 2
-"""Rollyard's own processes that count against the limit: the monitor and the tests."""
+"""Rollyard's own processes that count towards the limit: the monitor and the tests."""
 _THREAD_HEADROOM = 256
 """Headroom for other threads that the user starts, if the limit cannot apply to one jail alone."""
 
 
-def separate() -> None:
+def enter_namespaces() -> None:
     """Enter new namespaces; the next child becomes process 1. Raises OSError.
 
     With its own user namespace, the process limit applies to this answer alone.
@@ -23,7 +23,7 @@ def separate() -> None:
     libc.enter_user_namespace(os.getuid(), os.getgid(), _NAMESPACES)
 
 
-def furnish(plan: Plan) -> None:
+def prepare_file_access(plan: Plan) -> None:
     """Mount a private /tmp and an empty /proc, or restrict file access with Landlock. Raises OSError."""
     if plan.landlock:
         _bound_threads(plan)
@@ -36,7 +36,7 @@ def furnish(plan: Plan) -> None:
     below = [path for path in plan.readable if path.startswith("/tmp/") and os.path.exists(path)]  # noqa: PTH110
     kept = [(path, os.open(path, os.O_PATH)) for path in below]
     libc.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={plan.tmp_size},nr_inodes=4096,mode=700")
-    for path, opened in kept:  # keep a Python below /tmp visible
+    for path, opened in kept:  # keep an interpreter below /tmp visible
         _bind(opened, path)
     libc.mount("tmpfs", "/proc", "tmpfs", flags | libc.MS_RDONLY, "size=0,nr_inodes=1,mode=555")
 
@@ -76,7 +76,7 @@ def confine(plan: Plan, *, answer: bool) -> None:
 
 
 def _bound_threads(plan: Plan) -> None:
-    """Limit threads. Without a user namespace, the kernel counts all of the user's, at most those of the host."""
+    """Limit threads. Without a user namespace, the kernel counts all threads of the user, at most those of the host."""
     try:
         with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib is not loaded)
             running = int(file.read().split()[3].partition("/")[2])

@@ -16,7 +16,7 @@ class Plan:
     """Landlock rules on files, the network and signals."""
     seccomp: bool
     readable: tuple[str, ...]
-    """Paths that stay readable under Landlock: the Python."""
+    """Paths that stay readable under Landlock: those of the interpreter."""
     cpu_s: int
     wall_s: float
     memory: int

@@ -1,4 +1,4 @@
-"""Linux calls for confining a process that the standard library lacks, with errors as OSError."""
+"""Linux calls for confining a process that the standard library does not provide. Errors raise OSError."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from functools import lru_cache
 
 CLONE_NEWNS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID = 0x20000, 0x8000000, 0x10000000, 0x20000000
 NAMESPACES = CLONE_NEWNS | 0x2000000 | 0x4000000 | CLONE_NEWIPC | CLONE_NEWUSER | CLONE_NEWPID | 0x40000000
-"""Flags of all namespaces that `clone` supports."""
+"""The flags of all namespaces that `clone` supports."""
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 16384, 1 << 18
 PR_SET_PDEATHSIG = 1
 _PIDFD_OPEN = 434
@@ -67,7 +67,7 @@ def prctl(option: int, *arguments: int) -> None:
 def pidfd_open(process: int) -> int:
     """Return a descriptor that can be polled for the end of `process`.
 
-    `os.pidfd_open` is missing in Pythons built on older systems, such as those that uv installs.
+    `os.pidfd_open` is missing in interpreters built on older systems, such as those that uv installs.
     """
     return syscall(_PIDFD_OPEN, ctypes.c_int(process), ctypes.c_uint(0))
 

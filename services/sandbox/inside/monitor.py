@@ -1,4 +1,4 @@
-"""Runs one job: creates a jail, monitors it from outside, kills all of it, and reports the result to the server.
+"""Runs one job: creates a jail, monitors it from outside, kills all its processes, and reports the result.
 
 The answer cannot see this process, which has another process namespace and separate descriptors.
 """
@@ -31,7 +31,7 @@ def watch(plan: Plan, job: int) -> None:
     started = time.monotonic()
     try:
         if plan.namespaces:
-            jail.separate()
+            jail.enter_namespaces()
         ended, report, output, cut, cpu_s = _run_jail(plan, job)
     except OSError as error:
         ended, report, output, cut, cpu_s = "no_jail", {"reason": str(error)}, b"", False, 0.0
@@ -46,7 +46,7 @@ def watch(plan: Plan, job: int) -> None:
     with socket.socket(fileno=job) as server, contextlib.suppress(OSError):  # the server may have disconnected
         server.sendall(json.dumps(result).encode())
         server.shutdown(socket.SHUT_WR)
-        # Drain the socket: unread parts of the order would reset the connection and lose the result.
+        # Drain the socket, because unread parts of the order would reset the connection and lose the result.
         while server.recv(1 << 16):
             pass
 
@@ -122,5 +122,5 @@ def _run_tests(plan: Plan, job: int, report: int, output: int, to_close: tuple[i
 
 
 def prepare() -> None:
-    """Call in the forked process before `watch`: makes it die with the zygote."""
+    """Make this process die with the zygote. Call this in the forked process before `watch`."""
     libc.die_with_parent(signal.SIGKILL)

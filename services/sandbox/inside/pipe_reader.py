@@ -13,7 +13,7 @@ class PipeReader:
         self.data = b""
         self.cut = False
         self.open = True
-        self._most = limit
+        self._limit = limit
         os.set_blocking(descriptor, False)
 
     def read(self) -> None:
@@ -26,6 +26,6 @@ class PipeReader:
             if not piece:
                 self.open = False
                 return
-            room = self._most - len(self.data)
+            room = self._limit - len(self.data)
             self.data += piece[:room]
             self.cut |= len(piece) > room

@@ -1,7 +1,7 @@
-"""Drops root irrevocably while keeping the Python usable.
+"""Drops root irrevocably while keeping Python usable.
 
-An unprivileged user often cannot reach the Python, e.g. below a closed home folder. The standard library is then
-imported through this process's working directory, because such paths do not cross the closed folder.
+An unprivileged user often has no access to the interpreter, e.g. in a private home folder. The standard library is then
+imported through this process's working directory, because such paths do not pass through that folder.
 """
 
 from __future__ import annotations

@@ -19,14 +19,14 @@ def run(code: str, required_names: list[str] | None, namespace: dict[str, Any]) 
     they may be demonstrations that need input, or wrong tests. Raises what the program raises.
     """
     # dont_inherit: this file's `from __future__ import annotations` would hide a missing `import typing`.
-    whole = compile(code, _FILE, "exec", dont_inherit=True)
+    program = compile(code, _FILE, "exec", dont_inherit=True)
     if required_names is None:
-        exec(whole, namespace)
+        exec(program, namespace)
         return None
     first_error: BaseException | None = None
     for statement in ast.parse(code).body:
         part = compile(
-            ast.Module([statement], []), _FILE, "exec", whole.co_flags & _FUTURE_ANNOTATIONS, dont_inherit=True
+            ast.Module([statement], []), _FILE, "exec", program.co_flags & _FUTURE_ANNOTATIONS, dont_inherit=True
         )
         try:
             exec(part, namespace)

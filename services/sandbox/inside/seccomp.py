@@ -1,4 +1,4 @@
-"""The seccomp filter: refuses system calls that an answer never needs but an escape would.
+"""The seccomp filter: refuses system calls that an answer never needs but an escape from the jail would.
 
 It is a deny list, because the calls that Python itself makes differ between versions and hosts.
 """
@@ -55,7 +55,7 @@ def _assemble(machine: str, namespaces: bool) -> bytes:
     }
     instructions = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _KILL)]
     instructions += [(_LOAD, 0, 0, _NUMBER)]
-    if machine == "x86_64":  # x32 calls are the same calls under other numbers
+    if machine == "x86_64":  # x32 calls are the same calls with other numbers
         instructions += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
     for numbers in refused.values():
         if (number := numbers[architecture_index]) is not None:
@@ -75,7 +75,7 @@ def _by_arguments(namespaces: bool) -> Iterator[tuple[tuple[int, int] | tuple[in
     yield syscall_numbers.PRLIMIT64, _refuse_unless(0, _EQUAL, 0)
     # Datagram sockets can send to any address without `connect`, e.g. to the host's log.
     yield syscall_numbers.SOCKETPAIR, [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)]
-    # A lease on a file of the Python, if this user owns it, blocks other processes that open the file.
+    # A lease on a file of the interpreter, if this user owns it, blocks other processes that open the file.
     leases = _refuse_if(1, _EQUAL, _F_SETLEASE)
     if namespaces:
         yield syscall_numbers.CLONE, _refuse_if(0, _ANY_BIT, libc.NAMESPACES)

@@ -34,12 +34,12 @@ def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
     """Run the job that arrives on descriptor `job`; return the report. Raises OSError if the jail cannot be created."""
     libc.die_with_parent(signal.SIGKILL)
     os.setsid()
-    jail.furnish(plan)
-    ours, theirs = socket.socketpair()
+    jail.prepare_file_access(plan)
+    tests_end, answer_end = socket.socketpair()
     answer = os.fork()
     if answer == 0:
-        _become_answer(plan, theirs, output)
-    theirs.close()
+        _become_answer(plan, answer_end, output)
+    answer_end.close()
     os.close(output)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the answer may send SIGINT, and Python would raise
     jail.confine(plan, answer=False)
@@ -48,12 +48,12 @@ def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
     order = Channel(socket.socket(fileno=job)).receive()
     answer_exit = _AnswerExit(answer)
     try:
-        Channel(ours).receive()
+        Channel(tests_end).receive()
     except ChannelClosed as error:
         raise OSError(f"the answer's process did not start: {error}") from error
-    # Errors from here on are attributed to the answer, which must not turn a loss into an internal error.
+    # From here on, errors are attributed to the answer, which must not turn a failed trial into an internal error.
     try:
-        result = _run_job(order, AnswerClient(Channel(ours)), answer_exit)
+        result = _run_job(order, AnswerClient(Channel(tests_end)), answer_exit)
         answer_exit.kill()
     except (OSError, MemoryError) as error:
         result = _failed(0, "broken", f"the tests' process failed: {type(error).__name__}: {error}")
@@ -103,18 +103,18 @@ def _run_job(order: dict[str, Any], answer: AnswerClient, answer_exit: _AnswerEx
         names.update({name: answer.name(name) for name in order["names"]})
         exec(parts[1], names)
     except BaseException as error:
-        return _failed(0, *_blame(error, answer_exit, ""))
+        return _failed(0, *_explain(error, answer_exit, ""))
     for number, test in enumerate(parts[2:]):
         try:
             exec(test, names)
             passed += 1
         except BaseException as error:
-            state, reason = _blame(error, answer_exit, _failing_line(order["tests"][number], test))
+            state, reason = _explain(error, answer_exit, _failing_line(order["tests"][number], test))
             return _failed(passed, state, reason, passed_over)
     try:
         answer.check_alive()
     except BaseException as error:
-        return _failed(passed, *_blame(error, answer_exit, ""), passed_over)
+        return _failed(passed, *_explain(error, answer_exit, ""), passed_over)
     return {"state": "passed", "passed": passed, "reason": "", "passed_over": passed_over, "secret": order["secret"]}
 
 
@@ -122,8 +122,8 @@ def _failed(passed: int, state: str, reason: str, passed_over: str = "") -> dict
     return {"state": state, "passed": passed, "reason": reason[:_MAX_REASON], "passed_over": passed_over}
 
 
-def _blame(error: BaseException, answer_exit: _AnswerExit, line: str) -> tuple[str, str]:
-    """Return what ended the tests: a state, and a readable reason."""
+def _explain(error: BaseException, answer_exit: _AnswerExit, line: str) -> tuple[str, str]:
+    """Return why the tests ended: a state, and a readable reason."""
     where = f" at: {line}" if line else " outside the tests"
     if isinstance(error, AnswerProcessExited):
         describe = answer_exit.describe()

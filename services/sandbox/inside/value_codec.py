@@ -1,6 +1,6 @@
 """Encodes Python values as JSON without pickle, so that the other process can send data but not code.
 
-Values are rebuilt as built-in types. Objects of an answer's own classes, whatever their `==`, become references.
+Values are rebuilt as built-in types. Objects of an answer's own classes, whatever their `__eq__`, become references.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
-MOST_ITEMS = 1_000_000
+MAX_ITEMS = 1_000_000
 """Maximum number of items read from an iterator; a longer one counts as infinite."""
 _SAFE_DIGITS = 10**300
 """Larger integers are sent as hexadecimal, which takes linear time and has no digit limit."""
@@ -63,9 +63,9 @@ def _scalar(value: Any) -> Any:
 
 
 def _bounded(values: Iterator[Any]) -> list[Any]:
-    items = list(islice(values, MOST_ITEMS + 1))
-    if len(items) > MOST_ITEMS:
-        raise ValueError(f"the iterator has more than {MOST_ITEMS} items")
+    items = list(islice(values, MAX_ITEMS + 1))
+    if len(items) > MAX_ITEMS:
+        raise ValueError(f"the iterator has more than {MAX_ITEMS} items")
     return items
 
 

@@ -1,4 +1,4 @@
-"""Zygote: the process that jails are forked from, with common modules of the standard library preloaded.
+"""Zygote: the process from which jails are forked. It preloads common modules of the standard library.
 
 It reads no jobs: each arrives on its own socket, which is passed directly to the jail.
 """
@@ -44,7 +44,7 @@ def main() -> None:
         rules = landlock.rules(plan.readable)  # while the files are still accessible
         plan = replace(plan, rules=fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, _MIN_RULES_DESCRIPTOR))
         os.close(rules)
-    # The project's folder may be site-packages: answers must see the standard library alone, however it is installed.
+    # The project's folder may be site-packages, but answers must only see the standard library.
     sys.path.remove(environ["PYTHONPATH"])
     privileges.drop_root()
     libc.die_with_parent(signal.SIGKILL)  # reset by the change of user

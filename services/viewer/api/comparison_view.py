@@ -72,15 +72,15 @@ class ComparedTasks:
         )
 
     def _order(self, sort: str) -> Ints:
-        name, way = sort.removeprefix("-"), -1 if sort.startswith("-") else 1
+        name, direction = sort.removeprefix("-"), -1 if sort.startswith("-") else 1
         rewards = self.rewards[1] - self.rewards[0]
         task = np.where(self.tasks[0] >= 0, *self.tasks)
         if name == "change":
             solved = self.solved[1] - self.solved[0]
             # If "solved" is undefined, every difference is NaN and the rewards decide.
-            return np.lexsort((task, way * rewards, way * solved))
+            return np.lexsort((task, direction * rewards, direction * solved))
         values = task if name == "task" else self.rewards[SORTS.index(name) - 2]
-        return np.lexsort((task, way * values))
+        return np.lexsort((task, direction * values))
 
 
 class RunDifferences:
@@ -102,10 +102,10 @@ def _spread(found: Side | None, keys: Ints) -> tuple[Ints, Floats, Floats, Ints]
     task, measured = np.full(len(keys), -1), np.zeros(len(keys), np.int64)
     reward, solved = np.full(len(keys), np.nan), np.full(len(keys), np.nan)
     if found is not None:
-        _, own, there = np.intersect1d(found.key, keys, assume_unique=True, return_indices=True)
-        task[there], reward[there], measured[there] = found.task[own], found.mean[own], found.measured[own]
+        _, own, positions = np.intersect1d(found.key, keys, assume_unique=True, return_indices=True)
+        task[positions], reward[positions], measured[positions] = found.task[own], found.mean[own], found.measured[own]
         if found.solve_rate is not None:
-            solved[there] = found.solve_rate[own]
+            solved[positions] = found.solve_rate[own]
     return task, reward, solved, measured
 
 

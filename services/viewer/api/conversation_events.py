@@ -9,15 +9,15 @@ from rollyard.services.io.json_values import items, mapping, number, text_of
 from rollyard.services.io.jsonl import lenient
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Event, Speaker
-from rollyard.services.viewer.api.message_content import thoughts, words_of
+from rollyard.services.viewer.api.message_content import text_of_content, thoughts
 from rollyard.services.viewer.api.token_view import tokens_of
 from rollyard.services.viewer.api.untrusted_values import pretty, sanitize
 
 _ROLES: dict[str, Speaker] = {"system": "system", "developer": "system", "user": "user", "assistant": "answer"}
 _CALLS = ("arguments", "input", "action", "operation", "code", "queries", "query")
-"""Fields that may hold a call's arguments, depending on its kind."""
+"""Fields that may contain a call's arguments, depending on its kind."""
 _RESULTS = ("output", "outputs", "results", "result", "error")
-"""Fields that may hold the result in an item that is both call and result."""
+"""Fields that may contain the result in an item that is both call and result."""
 
 
 def events_of(row: Mapping[str, Any]) -> list[Event]:
@@ -26,8 +26,8 @@ def events_of(row: Mapping[str, Any]) -> list[Event]:
     events: list[Event] = []
     if isinstance(instructions := params.get("instructions"), str):
         events.append(Event(speaker="system", text=instructions))
-    given = params.get("input")
-    for item in [{"role": "user", "content": given}] if isinstance(given, str) else items(given):
+    prompt = params.get("input")
+    for item in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else items(prompt):
         events += _item_events(item, 0)
     return [*events, *_output_events(items(response.get("output")), trained=row.get("mask_sample") is not True)]
 
@@ -37,23 +37,23 @@ def _output_events(output: list[Any], *, trained: bool) -> Iterator[Event]:
     turns: dict[str, int] = {}
     """Call id -> its turn."""
     for item in output:
-        theirs = _is_models(item)
-        if theirs and not writing:
+        from_model = _is_from_model(item)
+        if from_model and not writing:
             turn += 1
-        writing = theirs
+        writing = from_model
         content = mapping(item)
         call = text_of(content.get("call_id"))
-        if theirs and call:
+        if from_model and call:
             turns[call] = turn
         item_events = list(_item_events(item, turns.get(call, turn)))
-        if theirs and item_events and (tokens := tokens_of(content, trained=trained)) is not None:
+        if from_model and item_events and (tokens := tokens_of(content, trained=trained)) is not None:
             item_events[-1] = item_events[-1].model_copy(update={"tokens": tokens})
             # A model call's tokens are on its last item, so the model's next item belongs to another call.
             writing = False
         yield from item_events
 
 
-def _is_models(item: Any) -> bool:
+def _is_from_model(item: Any) -> bool:
     """Return whether the model wrote the item, not the environment or the user."""
     content = mapping(item)
     kind = text_of(content.get("type"))
@@ -61,7 +61,7 @@ def _is_models(item: Any) -> bool:
 
 
 def _item_events(item: Any, turn: int) -> Iterator[Event]:
-    """Yield the events of one item of any kind."""
+    """Yield the events of one conversation item of any type."""
     if not isinstance(item, dict):
         yield Event(speaker="other", text=item if isinstance(item, str) else pretty(item), turn=turn)
         return
@@ -83,19 +83,19 @@ def _message(item: Json, turn: int) -> Iterator[Event]:
     for key in ("reasoning_content", "reasoning"):
         if isinstance(item.get(key), str) and item[key]:
             yield Event(speaker="reasoning", text=item[key], turn=turn)
-    words = words_of(item.get("content"))
+    text = text_of_content(item.get("content"))
     if speaker != "answer":
-        yield Event(speaker=speaker, text=words, name=text_of(item.get("name")), turn=turn)
+        yield Event(speaker=speaker, text=text, name=text_of(item.get("name")), turn=turn)
         return
-    pieces = thoughts(words)
+    pieces = thoughts(text)
     for thought, piece in pieces:
         yield Event(speaker="reasoning" if thought else "answer", text=piece, turn=turn)
     if not pieces:
-        yield Event(speaker="answer", text=words, turn=turn)
+        yield Event(speaker="answer", text=text, turn=turn)
 
 
 def _reasoning(item: Json, turn: int) -> Iterator[Event]:
-    summary, content = words_of(item.get("summary")), words_of(item.get("content"))
+    summary, content = text_of_content(item.get("summary")), text_of_content(item.get("content"))
     if summary:
         yield Event(speaker="reasoning", text=summary, name="summary", turn=turn)
     if content or not summary:
@@ -112,21 +112,21 @@ def _call(item: Json, kind: str, turn: int) -> Iterator[Event]:
     results = {key: item[key] for key in _RESULTS if item.get(key) not in (None, "", [])}
     if results:
         result = next(iter(results.values())) if len(results) == 1 else results
-        text = words_of(result) if isinstance(result, str | list) else pretty(result)
+        text = text_of_content(result) if isinstance(result, str | list) else pretty(result)
         yield Event(speaker="result", text=text, name=name, call=call, turn=turn)
 
 
 def _result(item: Json, kind: str, turn: int) -> Event:
     output = item.get("output")
-    text = words_of(output)
-    answer = _parsed(text) if isinstance(output, str) else output
+    text = text_of_content(output)
+    parsed = _parsed(text) if isinstance(output, str) else output
     return Event(
         speaker="result",
         text=text,
         name=text_of(item.get("name")) or ("" if kind == "function_call_output" else kind.removesuffix("_call_output")),
         call=text_of(item.get("call_id")),
         turn=turn,
-        reward=number(mapping(answer).get("reward"), None),
+        reward=number(mapping(parsed).get("reward"), None),
     )
 
 

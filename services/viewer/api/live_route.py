@@ -1,5 +1,5 @@
 """GET /api/live: the current run; `services/head/run_snapshot.py` defines the response.
-GET /api/live/charts: its pace over the last ten minutes, as far as a page was open.
+GET /api/live/charts: its throughput over the last ten minutes. Only times at which a page was open are recorded.
 
 The run is queried at most twice a second, regardless of the number of open pages.
 """
@@ -20,7 +20,7 @@ from rollyard.services.http.transport import Transport
 from rollyard.services.run_types import HeadFile
 from rollyard.services.viewer.api.run_history import RunHistory
 
-FRESH_S = 0.5
+CACHE_S = 0.5
 
 
 def live_router(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -> APIRouter:
@@ -28,7 +28,7 @@ def live_router(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -
     router = APIRouter()
     cache = _Cache(lambda: _now(transport, find))
     router.get("/api/live", summary="The current run")(cache.read)
-    router.get("/api/live/charts", summary="Its pace")(cache.charts)
+    router.get("/api/live/charts", summary="Its throughput")(cache.charts)
     return router
 
 
@@ -36,32 +36,32 @@ class _Cache:
     """Shares one snapshot between concurrent requests."""
 
     def __init__(self, fetch_snapshot: Callable[[], Awaitable[RunSnapshot]]) -> None:
-        self._look = fetch_snapshot
+        self._fetch = fetch_snapshot
         self._lock = asyncio.Lock()
-        self._kept: RunSnapshot | None = None
+        self._snapshot: RunSnapshot | None = None
         self._until = 0.0
         self._history = RunHistory()
         self._drawn: tuple[RunSnapshot, Charts] | None = None
 
     async def read(self) -> RunSnapshot:
-        """The current run: servers, episodes by stage, stuck episodes, collections and failures."""
+        """Return the current run: servers, episodes by stage, stuck episodes, collections and failures."""
         async with self._lock:
-            return await self._fresh()
+            return await self._current()
 
     async def charts(self) -> Charts:
-        """The charts of the run's history, drawn once per snapshot."""
+        """Return the charts of the run's history, drawn once per snapshot."""
         async with self._lock:
-            live = await self._fresh()
+            live = await self._current()
             if self._drawn is None or self._drawn[0] is not live:
                 self._drawn = live, Charts(charts=await run_in_threadpool(self._history.charts))
             return self._drawn[1]
 
-    async def _fresh(self) -> RunSnapshot:
-        if self._kept is None or time.monotonic() > self._until:
-            self._kept = await self._look()
-            self._until = time.monotonic() + FRESH_S
-            self._history.add(self._kept)
-        return self._kept
+    async def _current(self) -> RunSnapshot:
+        if self._snapshot is None or time.monotonic() > self._until:
+            self._snapshot = await self._fetch()
+            self._until = time.monotonic() + CACHE_S
+            self._history.add(self._snapshot)
+        return self._snapshot
 
 
 async def _now(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -> RunSnapshot:

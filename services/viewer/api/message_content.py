@@ -10,11 +10,11 @@ from rollyard.services.types import Json
 from rollyard.services.viewer.api.untrusted_values import pretty
 
 _TEXTS = ("text", "refusal", "transcript")
-_MOST_URL = 200
+_MAX_URL = 200
 _THINK = re.compile(r"<think>|</think>")
 
 
-def words_of(content: Any) -> str:
+def text_of_content(content: Any) -> str:
     """Return all parts of a content: texts verbatim, other parts as a description in brackets."""
     if isinstance(content, str):
         return content
@@ -46,8 +46,8 @@ def _source(part: Json) -> str:
         if isinstance(value, str) and value:
             head, comma, data = value.partition(",")
             if value.startswith("data:") and comma:
-                return f"{head[5:_MOST_URL]}, {len(data)} characters"
-            return value if len(value) <= _MOST_URL else f"{value[:_MOST_URL]}... ({len(value)} characters)"
+                return f"{head[5:_MAX_URL]}, {len(data)} characters"
+            return value if len(value) <= _MAX_URL else f"{value[:_MAX_URL]}... ({len(value)} characters)"
     return "no source"
 
 
@@ -59,10 +59,10 @@ def thoughts(text: str) -> list[tuple[bool, str]]:
     pieces: list[tuple[bool, str]] = []
     tags = list(_THINK.finditer(text))
     thinking = bool(tags) and tags[0].group() == "</think>"
-    begin = 0
+    start = 0
     for tag in tags:
-        pieces.append((thinking, text[begin : tag.start()]))
+        pieces.append((thinking, text[start : tag.start()]))
         thinking = tag.group() == "<think>"
-        begin = tag.end()
-    pieces.append((thinking, text[begin:]))
-    return [(thought, words.strip("\n")) for thought, words in pieces if words.strip()]
+        start = tag.end()
+    pieces.append((thinking, text[start:]))
+    return [(thought, piece.strip("\n")) for thought, piece in pieces if piece.strip()]

@@ -1,4 +1,4 @@
-"""Finds the `replay.py` plug-ins in the environments' folders and draws boards with them."""
+"""Finds the `replay.py` plug-ins of environments and calls them to draw boards."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 FILE = "replay.py"
-_Make = Callable[[Json], Replay | None]
+_ReplayFunction = Callable[[Json], Replay | None]
 
 
 class Replays:
@@ -24,16 +24,16 @@ class Replays:
     def __init__(self, roots: Sequence[Path]) -> None:
         """`roots` is the search path of plug-in folders, by precedence. Plug-ins are imported on first use."""
         self._roots = roots
-        self._makers: dict[str, _Make] | None = None
+        self._functions: dict[str, _ReplayFunction] | None = None
         self._reported: set[str] = set()
         self._loading = threading.Lock()
 
     def __call__(self, row: Json) -> Replay | None:
         """Return the boards from the first plug-in that supports the row."""
         with self._loading:
-            if self._makers is None:
-                self._makers = dict(self._load())
-        for name, make in self._makers.items():
+            if self._functions is None:
+                self._functions = dict(self._load())
+        for name, make in self._functions.items():
             try:
                 if (found := make(row)) is not None:
                     return Replay.model_validate(found)
@@ -42,20 +42,20 @@ class Replays:
                 self._report(name, f"{type(error).__name__}: {error}")
         return None
 
-    def _load(self) -> list[tuple[str, _Make]]:
-        found: dict[str, _Make] = {}
+    def _load(self) -> list[tuple[str, _ReplayFunction]]:
+        functions: dict[str, _ReplayFunction] = {}
         for root in self._roots:
             for family in plugins.FAMILIES:
                 for path in sorted((root / family).glob(f"*/{FILE}")):
                     name = f"{family}/{path.parent.name}"
-                    if name not in found and (make := self._maker(family, name, path)) is not None:
-                        found[name] = make
-        return list(found.items())
+                    if name not in functions and (make := self._replay_function(family, name, path)) is not None:
+                        functions[name] = make
+        return list(functions.items())
 
-    def _maker(self, family: str, name: str, path: Path) -> _Make | None:
+    def _replay_function(self, family: str, name: str, path: Path) -> _ReplayFunction | None:
         try:
             module: Any = plugins.import_file(family, path.parent, path)
-            make: _Make = module.replay
+            make: _ReplayFunction = module.replay
         except (OperatorError, AttributeError, SystemExit) as error:
             self._report(name, str(error))
             return None

@@ -15,12 +15,12 @@ from rollyard.services.metrics.loader.columns import CategoryColumn
 from rollyard.services.viewer.api.api_records import Outcome, Page
 from rollyard.services.viewer.index.table import Table
 
-Places = NDArray[np.intp]
+Indexes = NDArray[np.intp]
 """Indexes into a table."""
 SORTS = ("task", "repeat", "reward", "success", "tool_calls", "turns", "output_tokens", "seconds", "end")
-MOST_LINES = 500
+MAX_LINES = 500
 _ROUNDING = 1e-9
-"""Tolerance of reward filters, because rewards are sums. Equal to the tolerance of the histogram that links here."""
+"""Tolerance of reward filters, because rewards are sums. The histogram that links here has the same one."""
 _CACHE_SIZE = 6
 """Number of cached orders and selections, 8 MB each for a million rollouts."""
 T = TypeVar("T")
@@ -46,7 +46,7 @@ class Query(BaseModel):
     q: str = Field(default="", max_length=1000)
     """Text to search in the row."""
     start: int = Field(default=0, ge=0)
-    limit: int = Field(default=100, ge=0, le=MOST_LINES)
+    limit: int = Field(default=100, ge=0, le=MAX_LINES)
 
 
 class Listing:
@@ -54,35 +54,35 @@ class Listing:
 
     def __init__(self, table: Table) -> None:
         self.table = table
-        self._orders = _LruCache[Places]()
-        self._selections = _LruCache[Places]()
-        self._ends = tuple(sorted(_used(table.end)))
-        self._agents = tuple(sorted(_used(table.agent)))
+        self._orders = _LruCache[Indexes]()
+        self._selections = _LruCache[Indexes]()
+        self._ends = tuple(sorted(_names_in(table.end)))
+        self._agents = tuple(sorted(_names_in(table.agent)))
 
     def page(self, query: Query, found: NDArray[np.int64] | None = None, searched: float = 1.0) -> Page:
-        """Return the requested page. `found` holds the offsets of the rows with the searched text, ascending."""
-        places = self.select(query, found)
-        return self.page_of(places[query.start : query.start + query.limit], len(places), query.start, searched)
+        """Return the requested page. `found`: offsets of the rows with the searched text, ascending."""
+        indexes = self.select(query, found)
+        return self.page_of(indexes[query.start : query.start + query.limit], len(indexes), query.start, searched)
 
-    def page_of(self, places: Places, total: int, start: int = 0, searched: float = 1.0) -> Page:
-        """Return the rows at `places` as a page of `total`."""
-        lines = [self.table.line(place) for place in places.tolist()]
+    def page_of(self, indexes: Indexes, total: int, start: int = 0, searched: float = 1.0) -> Page:
+        """Return the rows at `indexes` as a page of `total`."""
+        lines = [self.table.line(index) for index in indexes.tolist()]
         return Page(total=total, start=start, lines=lines, searched=searched, ends=self._ends, agents=self._agents)
 
-    def select(self, query: Query, found: NDArray[np.int64] | None = None) -> Places:
+    def select(self, query: Query, found: NDArray[np.int64] | None = None) -> Indexes:
         """Return the sorted indexes of the matching rollouts."""
         key = query.model_copy(update={"start": 0, "limit": 0}).model_dump_json()
         return self._selections.get(f"{key} {-1 if found is None else len(found)}", lambda: self._select(query, found))
 
-    def _select(self, query: Query, found: NDArray[np.int64] | None) -> Places:
+    def _select(self, query: Query, found: NDArray[np.int64] | None) -> Indexes:
         order = self._orders.get(query.sort, lambda: _order(self.table, query.sort))
-        passes = self._passing(query)
+        selected = self._mask(query)
         if found is not None:
             has = _among(self.table.offset, found)
-            passes = has if passes is None else passes & has
-        return order if passes is None else order[passes[order]]
+            selected = has if selected is None else selected & has
+        return order if selected is None else order[selected[order]]
 
-    def _passing(self, query: Query) -> NDArray[np.bool_] | None:
+    def _mask(self, query: Query) -> NDArray[np.bool_] | None:
         table = self.table
         # Comparisons with NaN are false, so missing values match no bound.
         tests: list[tuple[Any, Callable[[Any], NDArray[np.bool_]]]] = [
@@ -94,11 +94,11 @@ class Listing:
             (query.max_reward, lambda most: table.reward <= most + _ROUNDING),
             (query.min_tool_calls, lambda least: table.tool_calls >= least),
             (query.max_tool_calls, lambda most: table.tool_calls <= most),
-            (query.end, lambda end: _named(table.end, end)),
-            (query.agent, lambda agent: _named(table.agent, agent)),
+            (query.end, lambda end: _has_name(table.end, end)),
+            (query.agent, lambda agent: _has_name(table.agent, agent)),
         ]
-        passing = [test(value) for value, test in tests if value is not None]
-        return np.asarray(np.logical_and.reduce(passing), bool) if passing else None
+        masks = [test(value) for value, test in tests if value is not None]
+        return np.asarray(np.logical_and.reduce(masks), bool) if masks else None
 
 
 class _LruCache(Generic[T]):
@@ -122,7 +122,7 @@ class _LruCache(Generic[T]):
         return value
 
 
-def _order(table: Table, sort: str) -> Places:
+def _order(table: Table, sort: str) -> Indexes:
     """Return the sort order; ties stay ordered by (task, repeat)."""
     name, descending = sort.removeprefix("-"), sort.startswith("-")
     if name == "task":
@@ -131,28 +131,28 @@ def _order(table: Table, sort: str) -> Places:
     return np.argsort(-values if descending else values, kind="stable")
 
 
-def _ranks(words: CategoryColumn) -> NDArray[np.float64]:
+def _ranks(column: CategoryColumn) -> NDArray[np.float64]:
     """Return alphabetical ranks; NaN for missing values."""
-    ranks = np.empty(len(words.names) + 1)
-    ranks[np.argsort(np.array(words.names, str))] = np.arange(len(words.names))
+    ranks = np.empty(len(column.names) + 1)
+    ranks[np.argsort(np.array(column.names, str))] = np.arange(len(column.names))
     ranks[-1] = np.nan
-    return ranks[words.codes]
+    return ranks[column.codes]
 
 
-def _named(words: CategoryColumn, name: str) -> NDArray[np.bool_]:
-    code = words.names.index(name) if name in words.names else -1 if name == "" else -2
-    return np.asarray(words.codes == code)
+def _has_name(column: CategoryColumn, name: str) -> NDArray[np.bool_]:
+    code = column.names.index(name) if name in column.names else -1 if name == "" else -2
+    return np.asarray(column.codes == code)
 
 
-def _used(words: CategoryColumn) -> set[str]:
-    return {words.names[code] for code in np.unique(words.codes).tolist() if code >= 0}
+def _names_in(column: CategoryColumn) -> set[str]:
+    return {column.names[code] for code in np.unique(column.codes).tolist() if code >= 0}
 
 
 def _among(offsets: NDArray[np.int64], found: NDArray[np.int64]) -> NDArray[np.bool_]:
     if not len(found):
         return np.zeros(len(offsets), bool)
-    places = np.minimum(np.searchsorted(found, offsets), len(found) - 1)
-    return np.asarray(found[places] == offsets)
+    indexes = np.minimum(np.searchsorted(found, offsets), len(found) - 1)
+    return np.asarray(found[indexes] == offsets)
 
 
 def _clamped(value: int) -> int:

@@ -17,7 +17,7 @@ from rollyard.services.viewer.index.line_reader import as_row
 from rollyard.services.viewer.index.run_file import RunFile
 from rollyard.services.viewer.index.table import Table
 
-MOST_STORIES = 64
+MAX_VIEWS = 64
 Replays = Callable[[Json], Replay | None]
 
 
@@ -31,7 +31,7 @@ def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, to
     events = events_of(row) if row else []
     if not tokens:
         events = [event.model_copy(update={"tokens": None}) if event.tokens else event for event in events]
-    chart = log_probs([each for event in events if event.tokens for each in event.tokens.log_probs])
+    chart = log_probs([log_prob for event in events if event.tokens for log_prob in event.tokens.log_probs])
     return RolloutView(
         run=run.number,
         line=line,
@@ -45,16 +45,16 @@ def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, to
     )
 
 
-def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, limit: int = MOST_STORIES) -> TaskRollouts:
+def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, limit: int = MAX_VIEWS) -> TaskRollouts:
     """Return the repeats of a task without tokens. Raises OSError, RowChanged."""
     table = run.table
     low, high = table.of_task(task)
     chosen = range(low, high)[start : start + limit]
-    stories = [rollout_view(run, table, index, replays, tokens=False) for index in chosen]
+    views = [rollout_view(run, table, index, replays, tokens=False) for index in chosen]
     previous = int(table.task[low - 1]) if low else None
     following = int(table.task[high]) if high < len(table) else None
     return TaskRollouts(
-        run=run.number, task=task, stories=stories, total=high - low, start=start, previous=previous, next=following
+        run=run.number, task=task, stories=views, total=high - low, start=start, previous=previous, next=following
     )
 
 
@@ -62,21 +62,21 @@ def row_line(run: RunFile, table: Table, index: int) -> bytes:
     """Return the line of the rollout at `index`; empty if it has none. Raises OSError, RowChanged."""
     line = run.line(table, index)
     if line is not None:
-        _checked(run, table, index, as_row(line))
+        _validated(run, table, index, as_row(line))
     return line or b""
 
 
 def row_of(run: RunFile, table: Table, index: int) -> RolloutRow | None:
     """Return the row of the rollout at `index`; None if it has none. Raises OSError, RowChanged."""
     line = run.line(table, index)
-    return None if line is None else _checked(run, table, index, as_row(line))
+    return None if line is None else _validated(run, table, index, as_row(line))
 
 
-def _checked(run: RunFile, table: Table, index: int, row: Json | None) -> RolloutRow:
+def _validated(run: RunFile, table: Table, index: int, row: Json | None) -> RolloutRow:
     key = int(table.task[index]), int(table.repeat[index])
     found = None if row is None else (row.get("_ng_task_index"), row.get("_ng_rollout_index"))
-    if row is None or (run.file.snapshot.says_task and found != key):
-        run.file.doubt()
+    if row is None or (run.file.snapshot.has_task_index and found != key):
+        run.file.invalidate()
         raise RowChanged(f"the row of task {key[0]}, repeat {key[1]} has moved because the file was changed")
     return cast(RolloutRow, row)
 

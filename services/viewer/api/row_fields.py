@@ -10,7 +10,7 @@ import orjson
 from rollyard.services.io.json_values import mapping
 from rollyard.services.types import TOKEN_FIELDS, Json
 
-_LONGEST = 2000
+_MAX_BYTES = 2000
 """Maximum bytes of JSON of a value. Longer values show only their size."""
 _CONVERSATION = {"responses_create_params": ("input", "instructions"), "response": ("output", "instructions", "tools")}
 
@@ -20,24 +20,26 @@ def row_facts(row: Mapping[str, Any]) -> Json:
     facts: Json = {}
     for key, value in row.items():
         if key in _CONVERSATION and isinstance(value, dict):
-            kept = {name: each for name, each in value.items() if name not in _CONVERSATION[key] and each is not None}
-            if shortened := small(kept):
+            kept = {
+                name: field for name, field in value.items() if name not in _CONVERSATION[key] and field is not None
+            }
+            if shortened := shortened_values(kept):
                 facts[key] = shortened
         elif key not in TOKEN_FIELDS:
             facts[key] = _short(value)
     return facts
 
 
-def small(values: Json) -> Json:
+def shortened_values(values: Json) -> Json:
     """Return the object with long values replaced by their size."""
     return {key: _short(value) for key, value in mapping(values).items()}
 
 
 def _short(value: Any) -> Any:
     length = len(orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS))
-    if length <= _LONGEST:
+    if length <= _MAX_BYTES:
         return value
     if isinstance(value, str):
-        return f"{value[:_LONGEST]}... ({len(value)} characters)"
+        return f"{value[:_MAX_BYTES]}... ({len(value)} characters)"
     kind = "a list" if isinstance(value, list) else "an object"
-    return f"({kind} of {len(value)}, {length:,} bytes: see the row itself)"
+    return f"({kind} of {len(value)}, {length:,} bytes; see the raw JSON)"

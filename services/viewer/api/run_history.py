@@ -9,7 +9,7 @@ from rollyard.services.charts.pace import Moment, pace
 from rollyard.services.charts.waiting import waiting
 from rollyard.services.head.run_snapshot import RunSnapshot
 
-KEPT = 600
+MAX_MOMENTS = 600
 """Number of moments: ten minutes at one request per second."""
 
 
@@ -18,10 +18,10 @@ class RunHistory:
 
     def __init__(self) -> None:
         self._latest: RunSnapshot | None = None
-        self._moments: deque[Moment] = deque(maxlen=KEPT)
+        self._moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
 
     def add(self, live: RunSnapshot) -> None:
-        """Add a snapshot. A snapshot without a run is ignored, because the head may respond again."""
+        """Add a snapshot. A snapshot without a run is ignored, because the head may become reachable again."""
         if not live.run_id:
             return
         if self._latest is not None and self._latest.run_id != live.run_id:
@@ -32,6 +32,6 @@ class RunHistory:
         self._moments.append(Moment(time=live.time, rollouts_per_s=rate, in_progress=live.total))
 
     def charts(self) -> list[Chart]:
-        """Return the pace, if there are at least two moments, and the rollouts by stage."""
+        """Return the charts of throughput, if there are at least two moments, and of rollouts by stage."""
         wait = waiting(self._latest.stages) if self._latest is not None else None
         return [*pace(tuple(self._moments)), *([] if wait is None else [wait])]

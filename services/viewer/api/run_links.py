@@ -13,8 +13,8 @@ class RunLinks:
 
     def rollouts(self, **filters: str | float) -> str:
         """Return the address of the filtered list of rollouts."""
-        written = {name: value if isinstance(value, str) else f"{value:.12g}" for name, value in filters.items()}
-        return f"{self._run}?{urlencode(written)}"
+        encoded = {name: value if isinstance(value, str) else f"{value:.12g}" for name, value in filters.items()}
+        return f"{self._run}?{urlencode(encoded)}"
 
     def task(self, task: int) -> str:
         """Return the address of a task's repeats."""

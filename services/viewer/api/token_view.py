@@ -7,7 +7,7 @@ from typing import Any
 from rollyard.services.io.json_values import number
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Tokens
-from rollyard.services.viewer.api.row_fields import small
+from rollyard.services.viewer.api.row_fields import shortened_values
 
 
 def tokens_of(item: Json, *, trained: bool) -> Tokens | None:
@@ -21,18 +21,18 @@ def tokens_of(item: Json, *, trained: bool) -> Tokens | None:
         generated=generated,
         log_probs=_log_probs(item.get("generation_log_probs")),
         trained=trained,
-        trace=small(trace) if isinstance(trace, dict) else None,
+        trace=shortened_values(trace) if isinstance(trace, dict) else None,
     )
 
 
 def _ids(value: Any) -> list[int] | None:
-    if isinstance(value, list) and all(type(each) is int for each in value):
+    if isinstance(value, list) and all(type(token) is int for token in value):
         return value
     return None
 
 
 def _log_probs(value: Any) -> list[float]:
     """Return all values, or an empty list if one is invalid, because a gap would shift the others."""
-    found = [number(each, None) for each in value] if isinstance(value, list) else []
-    known = [each for each in found if each is not None]
-    return known if len(known) == len(found) else []
+    found = [number(log_prob, None) for log_prob in value] if isinstance(value, list) else []
+    valid = [log_prob for log_prob in found if log_prob is not None]
+    return valid if len(valid) == len(found) else []

@@ -9,7 +9,7 @@ import orjson
 
 from rollyard.services.io.json_values import number
 
-DEEPEST = 100
+MAX_DEPTH = 100
 """Maximum nesting of lists and objects; deeper values are malicious."""
 
 
@@ -18,7 +18,7 @@ def pretty(value: Any) -> str:
     return orjson.dumps(value, option=orjson.OPT_INDENT_2 | orjson.OPT_NON_STR_KEYS).decode()
 
 
-def sanitize(value: Any, deep: int = 0) -> Any:
+def sanitize(value: Any, depth: int = 0) -> Any:
     """Return the value in a form that JSON supports: no NaN, lone surrogates, huge integers or deep nesting."""
     kind = type(value)
     if kind is str:
@@ -28,9 +28,9 @@ def sanitize(value: Any, deep: int = 0) -> Any:
     if kind is int:
         return value if -(2**63) <= value < 2**64 else number(value, None)
     if kind is dict or kind is list:
-        if deep >= DEEPEST:
-            return "(nested too deep to be shown)"
+        if depth >= MAX_DEPTH:
+            return "(nested too deeply to be shown)"
         if kind is list:
-            return [sanitize(each, deep + 1) for each in value]
-        return {sanitize(key, deep + 1): sanitize(each, deep + 1) for key, each in value.items()}
+            return [sanitize(item, depth + 1) for item in value]
+        return {sanitize(key, depth + 1): sanitize(item, depth + 1) for key, item in value.items()}
     return value

@@ -10,38 +10,38 @@ import orjson
 from rollyard.services.types import Json, Record
 from rollyard.services.viewer.api.comparison_view import RunDifferences
 from rollyard.services.viewer.api.profile_view import numbers_of
-from rollyard.services.viewer.api.rollout_list import Places
+from rollyard.services.viewer.api.rollout_list import Indexes
 from rollyard.services.viewer.api.rollout_view import Replays, rollout_view
 from rollyard.services.viewer.export.single_file_page import single_page
 from rollyard.services.viewer.index.library import FileIndex
 from rollyard.services.viewer.index.table import Table
 
-MOST_EXPORTED = 200
-_MOST_TASKS = 5000
+MAX_EXPORTED = 200
+_MAX_TASKS = 5000
 """Maximum tasks of a comparison."""
 
 
-def export(file_index: FileIndex, replays: Replays, limit: int = MOST_EXPORTED) -> bytes:
+def export(file_index: FileIndex, replays: Replays, limit: int = MAX_EXPORTED) -> bytes:
     """Return the page with `limit` rollouts of each file. The index must be complete. Raises OSError, RowChanged."""
     data: Json = {"overview": file_index.overview(), "profiles": {}, "pages": {}, "stories": {}, "comparison": None}
     notes = []
     for run in file_index.runs:
         data["profiles"][str(run.number)] = numbers_of(run)
         listing, table = run.listing, run.listing.table
-        places = chosen(table, limit)
-        data["pages"][str(run.number)] = listing.page_of(places, len(places))
-        for place in places.tolist():
-            view = rollout_view(run, table, place, replays)
+        indexes = chosen(table, limit)
+        data["pages"][str(run.number)] = listing.page_of(indexes, len(indexes))
+        for index in indexes.tolist():
+            view = rollout_view(run, table, index, replays)
             data["stories"][f"{run.number}/{view.line.task}/{view.line.repeat}"] = view
-        notes.append(_omission_note(run.name, len(places), len(table)))
+        notes.append(_omission_note(run.name, len(indexes), len(table)))
     if len(file_index.runs) > 1:
         compared = RunDifferences(file_index.runs).of(0, 1)
-        data["comparison"] = compared.page((0, 1), "task", 0, _MOST_TASKS)
+        data["comparison"] = compared.page((0, 1), "task", 0, _MAX_TASKS)
         notes += _omitted_tasks_note(len(compared.tasks[0]))
-    return single_page(orjson.dumps(data, default=_plain), " ".join(filter(None, notes)))
+    return single_page(orjson.dumps(data, default=_as_dict), " ".join(filter(None, notes)))
 
 
-def chosen(table: Table, limit: int) -> Places:
+def chosen(table: Table, limit: int) -> Indexes:
     """Select representative rollouts, in the table's order.
 
     A quarter are the best, a quarter the worst, up to a quarter failed, and the rest are at equal distances. The best
@@ -60,29 +60,29 @@ def chosen(table: Table, limit: int) -> Places:
     return np.union1d(found, between)
 
 
-def _by_task(table: Table, places: Places) -> Places:
-    """Reorder the indexes: first every task's first one, then every task's second, and so on."""
-    tasks = table.task[places]
+def _by_task(table: Table, indexes: Indexes) -> Indexes:
+    """Reorder the indexes round-robin: the first one of every task, then the second of every task, and so on."""
+    tasks = table.task[indexes]
     order = np.argsort(tasks, kind="stable")
     starts = np.flatnonzero(np.diff(tasks[order], prepend=-1))
-    turns = np.empty(len(places), np.intp)
-    turns[order] = np.arange(len(places)) - np.repeat(starts, np.diff(starts, append=len(places)))
-    return places[np.argsort(turns, kind="stable")]
+    ranks = np.empty(len(indexes), np.intp)
+    ranks[order] = np.arange(len(indexes)) - np.repeat(starts, np.diff(starts, append=len(indexes)))
+    return indexes[np.argsort(ranks, kind="stable")]
 
 
-def _omission_note(name: str, kept: int, all_of: int) -> str:
-    if kept == all_of:
+def _omission_note(name: str, kept: int, total: int) -> str:
+    if kept == total:
         return ""
     return (
-        f"This page contains {kept:,} of {all_of:,} rollouts of {name} (best, worst, failed, and some in between); "
+        f"This page contains {kept:,} of {total:,} rollouts of {name} (best, worst, failed, and some in between); "
         "the metrics cover all of them."
     )
 
 
 def _omitted_tasks_note(tasks: int) -> Sequence[str]:
-    return [f"The comparison contains the first {_MOST_TASKS:,} of {tasks:,} tasks."] if tasks > _MOST_TASKS else []
+    return [f"The comparison contains the first {_MAX_TASKS:,} of {tasks:,} tasks."] if tasks > _MAX_TASKS else []
 
 
-def _plain(record: object) -> object:
+def _as_dict(record: object) -> object:
     assert isinstance(record, Record)
     return record.model_dump()

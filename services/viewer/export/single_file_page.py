@@ -31,7 +31,7 @@ def single_page(data: bytes, note: str) -> bytes:
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     style = "\n".join(_style_sheet(name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
     imports = orjson.dumps({"imports": _modules()}).decode()
-    begin = "".join(f'import("page/{name}");' for name in _MODULE.findall(page))
+    start_imports = "".join(f'import("page/{name}");' for name in _MODULE.findall(page))
     nonce = secrets.token_urlsafe(24)
     policy = (
         f"default-src 'none'; script-src 'nonce-{nonce}'; style-src '{_hash(style)}'; "
@@ -45,7 +45,7 @@ def single_page(data: bytes, note: str) -> bytes:
         "</head>", f'<style>{style}</style>\n<script type="importmap" nonce="{nonce}">{imports}</script>\n</head>', 1
     )
     body = f'<script type="application/json" id="embedded">{_safe(data.decode())}</script>\n'
-    body += f'<script nonce="{nonce}">{begin}</script>\n'
+    body += f'<script nonce="{nonce}">{start_imports}</script>\n'
     page = page.replace('<div id="app">', f'{_note_html(note)}<div id="app">', 1)
     return page.replace("</body>", f"{body}</body>", 1).encode()
 

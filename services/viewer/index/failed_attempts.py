@@ -40,34 +40,34 @@ class AttemptFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._mark: FileFingerprint | None = None
-        self._forget()
+        self._fingerprint: FileFingerprint | None = None
+        self._reset()
 
     @property
-    def behind(self) -> int:
-        """Bytes that are not read yet."""
-        return 0 if self._through else self._size - self._end
+    def unread_bytes(self) -> int:
+        """Number of bytes that are not read yet."""
+        return 0 if self._at_end else self._size - self._end
 
     def advance(self) -> bool:
-        """Read a few megabytes of new data; return whether there was any."""
+        """Read up to 16 MB of new data; return whether attempts were added or removed."""
         try:
             stat = self.path.stat()
-            if self._mark is not None and self._mark.unchanged(stat):
+            if self._fingerprint is not None and self._fingerprint.unchanged(stat):
                 return False
-            changed = self._mark is not None and not self._mark.fits(self.path, stat)
+            changed = self._fingerprint is not None and not self._fingerprint.fits(self.path, stat)
             if changed:
-                self._forget()
+                self._reset()
             before = self._end
             self._read()
-            # A step that is not full has reached the end of the file, or an incomplete last line.
-            self._size, self._through = stat.st_size, self._end < before + _STEP
-            self._mark = FileFingerprint.of(self.path, self._end, stat, whole=self._through)
+            # A step that is not full has reached the end of the file or an incomplete last line.
+            self._size, self._at_end = stat.st_size, self._end < before + _STEP
+            self._fingerprint = FileFingerprint.of(self.path, self._end, stat, complete=self._at_end)
         except OSError:
             changed = self._end > 0
-            self._forget()
+            self._reset()
             return changed
         if changed or self._end > before:
-            self.failed = self._gathered()
+            self.failed = self._collected_attempts()
             return True
         return False
 
@@ -77,20 +77,20 @@ class AttemptFile:
         indexes = np.flatnonzero((failed.task == task) & (failed.repeat == repeat))
         return [_attempt(row_at(self.path, int(failed.offset[index]))) for index in indexes.tolist()]
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         self._ints = array("q")
         self._terminal = array("b")
         self._kinds, self._agents = Vocabulary(), Vocabulary()
         self._end = 0
         self._size = 0
-        self._through = True
-        self._mark = None
-        self.failed = self._gathered()
+        self._at_end = True
+        self._fingerprint = None
+        self.failed = self._collected_attempts()
 
-    def _gathered(self) -> Failed:
+    def _collected_attempts(self) -> Failed:
         task, repeat, offset = np.array(self._ints, np.int64).reshape(-1, 3).T.copy()
         terminal = np.array(self._terminal, bool)
-        return Failed(task, repeat, offset, terminal, self._kinds.words(), self._agents.words())
+        return Failed(task, repeat, offset, terminal, self._kinds.column(), self._agents.column())
 
     def _read(self) -> None:
         lines = Lines(self.path, self._end, self._end + _STEP, whole=True)

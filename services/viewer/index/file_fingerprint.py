@@ -22,9 +22,9 @@ class FileFingerprint:
     """Digest of the first and last bytes before `end`, and of samples between them."""
 
     @classmethod
-    def of(cls, path: Path, end: int, stat: os.stat_result, *, whole: bool) -> FileFingerprint:
-        """Return the fingerprint of `path`. `stat` was taken before reading; `whole`: to its end. Raises OSError."""
-        size, written = (stat.st_size, stat.st_mtime_ns) if whole else (-1, -1)
+    def of(cls, path: Path, end: int, stat: os.stat_result, *, complete: bool) -> FileFingerprint:
+        """Fingerprint `path`. `stat`: from before reading; `complete`: read to the end. Raises OSError."""
+        size, written = (stat.st_size, stat.st_mtime_ns) if complete else (-1, -1)
         return cls(end, size, written, _digest(path, end))
 
     def unchanged(self, stat: os.stat_result) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-from rollyard.services.metrics.loader.parallel_reader import PART, Part, read_parts, says_task
+from rollyard.services.metrics.loader.parallel_reader import PART, Part, has_task_index, read_parts
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_file import save, saved
@@ -17,10 +17,9 @@ from rollyard.services.viewer.index.index_snapshot import Snapshot, empty, exten
 WORTH_SAVING = 32 << 20
 """Minimum file size in bytes for saving the index; smaller files are read again in a few tenths of a second."""
 POOLED_PARTS = 8
-"""Parts that processes read before other files are checked."""
-_REST = 5
-"""After sorting, the index pauses for this many times the duration, so that a growing file of a million rows costs a
-sixth of a core."""
+"""Number of parts that are read in parallel before other files are checked."""
+_PAUSE_FACTOR = 5
+"""Pause after sorting, as a multiple of its duration, so that a growing file uses at most a sixth of a core."""
 
 
 class FollowedFile:
@@ -33,30 +32,30 @@ class FollowedFile:
         """Size of the file at the last check."""
         self.error = ""
         """Why the file cannot be read."""
-        self.through = False
+        self.at_end = False
         """Whether the file is read up to its size at the last check."""
         self.generation = 0
         """Incremented when the file was changed and is read again."""
         self._index = StorePaths(path).sidecar("index.npz")
         self._worth_saving = worth_saving
         self._part = part
-        self._waiting: list[Part] = []
+        self._unsorted: list[Part] = []
         """Parts that are read and not sorted yet."""
-        self._mark: FileFingerprint | None = None
+        self._fingerprint: FileFingerprint | None = None
         self._saved = -1
         """Bytes that the saved index covers; -1 if it was not loaded yet."""
-        self._rest_until = 0.0
-        self._doubted = False
+        self._paused_until = 0.0
+        self._invalidated = False
 
     @property
-    def behind(self) -> int:
+    def unread_bytes(self) -> int:
         """Bytes that are not read yet."""
-        return 0 if self.through or self.error else self.size - self.reached
+        return 0 if self.at_end or self.error else self.size - self.reached
 
     @property
-    def shown(self) -> bool:
-        """Whether everything that was read is in `snapshot`."""
-        return not self._waiting
+    def is_sorted(self) -> bool:
+        """Whether all data that was read is in `snapshot`."""
+        return not self._unsorted
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> bool:
         """Check the file and read a step of new data, in the processes of `pool`. Return whether it changed."""
@@ -66,61 +65,61 @@ class FollowedFile:
             self.size = stat.st_size
             if self._saved < 0:
                 self._restore(stat)
-            elif self._doubted or (self._mark is not None and not self._mark.fits(self.path, stat)):
-                self._forget()
-            if self._mark is None or not self._mark.unchanged(stat):
+            elif self._invalidated or (self._fingerprint is not None and not self._fingerprint.fits(self.path, stat)):
+                self._reset()
+            if self._fingerprint is None or not self._fingerprint.unchanged(stat):
                 self._read(stat, pool)
-            if self._waiting and self._worth_ordering():
-                self._order()
-            if self._worth_keeping():
-                self._keep(stat)
+            if self._unsorted and self._should_sort():
+                self._sort()
+            if self._should_save():
+                self._save(stat)
             self.error = ""
         except OSError as error:
             self.error = f"{self.path} cannot be read: {error.strerror or error}."
         return self.snapshot is not before
 
-    def doubt(self) -> None:
+    def invalidate(self) -> None:
         """Rebuild the index in the next step, because a row has moved. Thread-safe."""
-        self._doubted = True
+        self._invalidated = True
 
-    def _forget(self) -> None:
+    def _reset(self) -> None:
         """Discard everything, because the file was replaced."""
-        self._doubted = False
+        self._invalidated = False
         self.snapshot = empty()
         self.generation += 1
-        self.through = False
-        self._waiting.clear()
-        self._mark = None
+        self.at_end = False
+        self._unsorted.clear()
+        self._fingerprint = None
         self._saved = 0
-        self._rest_until = 0.0
+        self._paused_until = 0.0
 
     def close(self) -> None:
         """Save the index if it has grown since it was saved."""
         end = self.snapshot.end
-        if self._saved >= 0 and end > self._saved and end >= self._worth_saving and not self._waiting:
-            self._keep(self.path.stat())
+        if self._saved >= 0 and end > self._saved and end >= self._worth_saving and not self._unsorted:
+            self._save(self.path.stat())
 
     @property
     def reached(self) -> int:
         """Number of bytes read."""
-        return max([self.snapshot.end, *(part.stop for part in self._waiting)])
+        return max([self.snapshot.end, *(part.stop for part in self._unsorted)])
 
     def _restore(self, stat: os.stat_result) -> None:
         self._saved = 0
         found = saved(self._index) if self.size >= self._worth_saving else None
         if found is not None and found[1].fits(self.path, stat):
-            self.snapshot, self._mark = found
+            self.snapshot, self._fingerprint = found
             self._saved = self.snapshot.end
-            self.through = self._mark.unchanged(stat)
+            self.at_end = self._fingerprint.unchanged(stat)
 
     def _read(self, stat: os.stat_result, pool: ProcessPoolExecutor | None) -> None:
         ranges = list(self._next_ranges(POOLED_PARTS if pool else 1))
-        named = self._says_task()
-        parts = [] if named is None else [part for part in read_parts(self.path, ranges, named, pool) if part.stop]
-        self._waiting += parts
+        indexed = self._has_task_index()
+        parts = [] if indexed is None else [part for part in read_parts(self.path, ranges, indexed, pool) if part.stop]
+        self._unsorted += parts
         # A step without a complete line has reached an incomplete one that extends to the end of the file.
-        self.through = not parts or ranges[-1][1] == self.size or self.reached >= self.size
-        self._mark = FileFingerprint.of(self.path, self.reached, stat, whole=self.through)
+        self.at_end = not parts or ranges[-1][1] == self.size or self.reached >= self.size
+        self._fingerprint = FileFingerprint.of(self.path, self.reached, stat, complete=self.at_end)
 
     def _next_ranges(self, most: int) -> Iterator[tuple[int, int]]:
         start = self.reached
@@ -129,30 +128,32 @@ class FollowedFile:
             yield start, stop
             start, most = stop, most - 1
 
-    def _says_task(self) -> bool | None:
-        return self.snapshot.says_task if self.snapshot.end else says_task(self.path)
+    def _has_task_index(self) -> bool | None:
+        return self.snapshot.has_task_index if self.snapshot.end else has_task_index(self.path)
 
-    def _worth_ordering(self) -> bool:
-        if self.through:
-            return time.monotonic() >= self._rest_until
-        rows = sum(len(part.columns) + len(part.columns.unmeasured.task) for part in self._waiting)
+    def _should_sort(self) -> bool:
+        if self.at_end:
+            return time.monotonic() >= self._paused_until
+        rows = sum(len(part.columns) + len(part.columns.unmeasured.task) for part in self._unsorted)
         return 2 * rows >= len(self.snapshot.columns)
 
-    def _order(self) -> None:
+    def _sort(self) -> None:
         started = time.monotonic()
-        self.snapshot = extended(self.snapshot, self._waiting, says_task=self._says_task() is not False)
-        self._waiting.clear()
-        if self.through:
-            self._rest_until = time.monotonic() + _REST * (time.monotonic() - started)
+        self.snapshot = extended(self.snapshot, self._unsorted, has_task_index=self._has_task_index() is not False)
+        self._unsorted.clear()
+        if self.at_end:
+            self._paused_until = time.monotonic() + _PAUSE_FACTOR * (time.monotonic() - started)
 
-    def _worth_keeping(self) -> bool:
-        """Return whether to save: during the first read after doubling, later after growing by an eighth."""
+    def _should_save(self) -> bool:
+        """Return whether to save: when the size has doubled during the first read, later when it grew by an eighth."""
         new = self.snapshot.end - self._saved
-        return new >= max(self._worth_saving, self._saved // 8 if self.through else self._saved) and not self._waiting
+        return new >= max(self._worth_saving, self._saved // 8 if self.at_end else self._saved) and not self._unsorted
 
-    def _keep(self, stat: os.stat_result) -> None:
+    def _save(self, stat: os.stat_result) -> None:
         try:
-            save(self._index, self.snapshot, FileFingerprint.of(self.path, self.snapshot.end, stat, whole=self.through))
+            save(
+                self._index, self.snapshot, FileFingerprint.of(self.path, self.snapshot.end, stat, complete=self.at_end)
+            )
             self._saved = self.snapshot.end
         except OSError:
             # Without write permission or disk space, the index stays in memory only.

@@ -11,12 +11,12 @@ import numpy as np
 import orjson
 
 from rollyard.services.metrics.loader.columns import (
+    CATEGORIES,
     FLOATS,
     INTS,
+    LOST_CATEGORIES,
     LOST_FLOATS,
     LOST_INTS,
-    LOST_WORDS,
-    WORDS,
     CategoryColumn,
     Columns,
     Unmeasured,
@@ -24,33 +24,33 @@ from rollyard.services.metrics.loader.columns import (
 from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_snapshot import Snapshot
 
-FORMAT = 5
+FORMAT = 6
 """Incremented whenever the content or its meaning changes; files in older formats are ignored."""
 
 
-def save(path: Path, snapshot: Snapshot, mark: FileFingerprint) -> None:
+def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:
     """Write the index atomically. Raises OSError."""
     columns, lost = snapshot.columns, snapshot.columns.unmeasured
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in (*INTS, *FLOATS)}
-    arrays |= {name: getattr(columns, name).codes for name in WORDS}
+    arrays |= {name: getattr(columns, name).codes for name in CATEGORIES}
     arrays |= {f"stage{number}": seconds for number, seconds in enumerate(columns.stages.values())}
     arrays |= {f"lost_{name}": getattr(lost, name) for name in (*LOST_INTS, *LOST_FLOATS)}
-    arrays |= {f"lost_{name}": getattr(lost, name).codes for name in LOST_WORDS}
-    said = {
+    arrays |= {f"lost_{name}": getattr(lost, name).codes for name in LOST_CATEGORIES}
+    header = {
         "format": FORMAT,
-        "mark": [mark.end, mark.size, mark.mtime_ns, mark.digest],
-        "says_task": snapshot.says_task,
+        "fingerprint": [fingerprint.end, fingerprint.size, fingerprint.mtime_ns, fingerprint.digest],
+        "has_task_index": snapshot.has_task_index,
         "bad_lines": snapshot.bad_lines,
         "bad": snapshot.bad,
-        "twice": snapshot.twice,
+        "duplicates": snapshot.duplicates,
         "stages": list(columns.stages),
-        "words": {name: getattr(columns, name).names for name in WORDS},
-        "lost_words": {name: getattr(lost, name).names for name in LOST_WORDS},
+        "categories": {name: getattr(columns, name).names for name in CATEGORIES},
+        "lost_categories": {name: getattr(lost, name).names for name in LOST_CATEGORIES},
     }
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("wb") as file:
-            np.savez(file, said=np.frombuffer(orjson.dumps(said), np.uint8), **arrays)
+            np.savez(file, header=np.frombuffer(orjson.dumps(header), np.uint8), **arrays)
         temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
@@ -59,37 +59,39 @@ def save(path: Path, snapshot: Snapshot, mark: FileFingerprint) -> None:
 
 
 def saved(path: Path) -> tuple[Snapshot, FileFingerprint] | None:
-    """Load the saved index; None if there is no usable one."""
+    """Load the saved index; None if it is missing or invalid."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _restored(arrays)
-    # A damaged or foreign file may raise any exception in numpy; rebuilding the index fixes all of them.
+    # numpy may raise any exception for an invalid file. The index is then rebuilt.
     except Exception:
         return None
 
 
 def _restored(arrays: Any) -> tuple[Snapshot, FileFingerprint] | None:
-    said = orjson.loads(arrays["said"].tobytes())
-    if said["format"] != FORMAT:
+    header = orjson.loads(arrays["header"].tobytes())
+    if header["format"] != FORMAT:
         return None
     arrays_by_name: dict[str, Any] = {name: _column(arrays[name], np.int64) for name in INTS}
     arrays_by_name |= {name: _column(arrays[name], np.float64) for name in FLOATS}
-    arrays_by_name |= {name: _words(arrays[name], said["words"][name]) for name in WORDS}
+    arrays_by_name |= {name: _category_column(arrays[name], header["categories"][name]) for name in CATEGORIES}
     lost: dict[str, Any] = {name: _column(arrays[f"lost_{name}"], np.int64) for name in LOST_INTS}
     lost |= {name: _column(arrays[f"lost_{name}"], np.float64) for name in LOST_FLOATS}
-    lost |= {name: _words(arrays[f"lost_{name}"], said["lost_words"][name]) for name in LOST_WORDS}
-    stages = {str(name): _column(arrays[f"stage{number}"], np.float64) for number, name in enumerate(said["stages"])}
+    lost |= {
+        name: _category_column(arrays[f"lost_{name}"], header["lost_categories"][name]) for name in LOST_CATEGORIES
+    }
+    stages = {str(name): _column(arrays[f"stage{number}"], np.float64) for number, name in enumerate(header["stages"])}
     _check(len(arrays_by_name["task"]), *(value for value in (*arrays_by_name.values(), *stages.values())))
     _check(len(lost["task"]), *lost.values())
-    end, size, mtime_ns, digest = said["mark"]
-    bad = None if said["bad"] is None else (int(said["bad"][0]), str(said["bad"][1]))
+    end, size, mtime_ns, digest = header["fingerprint"]
+    bad = None if header["bad"] is None else (int(header["bad"][0]), str(header["bad"][1]))
     snapshot = Snapshot(
         Columns(**arrays_by_name, stages=stages, unmeasured=Unmeasured(**lost)),
         end=int(end),
-        says_task=bool(said["says_task"]),
-        bad_lines=int(said["bad_lines"]),
+        has_task_index=bool(header["has_task_index"]),
+        bad_lines=int(header["bad_lines"]),
         bad=bad,
-        twice=int(said["twice"]),
+        duplicates=int(header["duplicates"]),
     )
     return snapshot, FileFingerprint(int(end), int(size), int(mtime_ns), str(digest))
 
@@ -100,7 +102,7 @@ def _column(array: Any, kind: Any) -> Any:
     return array
 
 
-def _words(codes: Any, names: Any) -> CategoryColumn:
+def _category_column(codes: Any, names: Any) -> CategoryColumn:
     if _column(codes, np.int32).size and not -1 <= codes.min() <= codes.max() < len(names):
         raise ValueError("a code without a name")
     return CategoryColumn(codes, tuple(map(str, names)))

@@ -21,24 +21,24 @@ class Snapshot:
     columns: Columns
     """Sorted by (task, repeat)."""
     end: int = 0
-    says_task: bool = True
+    has_task_index: bool = True
     """If false, rows have no task index, and each counts as a separate task, numbered in the file's order."""
     bad_lines: int = 0
     bad: tuple[int, str] | None = None
     """The first invalid line: its offset and the reason."""
-    twice: int = 0
+    duplicates: int = 0
     """Excluded rows whose rollout is already in the file."""
 
     @property
     def error(self) -> str:
-        """Describe the invalid and duplicate lines of the file as a readable text."""
+        """Return a readable message on the invalid and duplicate lines of the file."""
         problems = []
         if self.bad is not None:
             count = "1 line is" if self.bad_lines == 1 else f"{self.bad_lines} lines are"
             offset, why = self.bad
             problems.append(f"{count} not a valid rollout and excluded; the first (at byte {offset}){why}.")
-        if self.twice:
-            rows = "1 row is a duplicate" if self.twice == 1 else f"{self.twice} rows are duplicates"
+        if self.duplicates:
+            rows = "1 row is a duplicate" if self.duplicates == 1 else f"{self.duplicates} rows are duplicates"
             problems.append(f"{rows} and excluded; the first row of a rollout counts.")
         return " ".join(problems)
 
@@ -48,47 +48,47 @@ def empty() -> Snapshot:
     return Snapshot(RolloutParser().columns())
 
 
-def extended(snapshot: Snapshot, parts: Sequence[Part], *, says_task: bool) -> Snapshot:
+def extended(snapshot: Snapshot, parts: Sequence[Part], *, has_task_index: bool) -> Snapshot:
     """Return the snapshot extended by the `parts` that follow it in the file."""
     columns = merged([snapshot.columns, *(part.columns for part in parts)])
-    twice = 0
-    if says_task:
-        columns, twice = _once(columns)
+    duplicates = 0
+    if has_task_index:
+        columns, duplicates = _without_duplicates(columns)
     else:
         columns = _numbered(columns)
     return Snapshot(
         columns,
         end=max(snapshot.end, *(part.stop for part in parts)),
-        says_task=says_task,
+        has_task_index=has_task_index,
         bad_lines=snapshot.bad_lines + sum(part.bad_lines for part in parts),
         bad=snapshot.bad or next((part.bad for part in parts if part.bad), None),
-        twice=snapshot.twice + twice,
+        duplicates=snapshot.duplicates + duplicates,
     )
 
 
-def _once(columns: Columns) -> tuple[Columns, int]:
+def _without_duplicates(columns: Columns) -> tuple[Columns, int]:
     """Return the first row of each rollout, in the file's order, and the number of duplicates."""
-    again = (np.diff(columns.task, prepend=-1) == 0) & (np.diff(columns.repeat, prepend=-1) == 0)
-    count = int(again.sum())
-    return (_chosen(columns, ~again), count) if count else (columns, 0)
+    repeats = (np.diff(columns.task, prepend=-1) == 0) & (np.diff(columns.repeat, prepend=-1) == 0)
+    count = int(repeats.sum())
+    return (_chosen(columns, ~repeats), count) if count else (columns, 0)
 
 
-def _chosen(columns: Columns, which: NDArray[np.bool_]) -> Columns:
+def _chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
     arrays: dict[str, Any] = {}
     for field in fields(columns):
         value = getattr(columns, field.name)
         if isinstance(value, CategoryColumn):
-            arrays[field.name] = CategoryColumn(value.codes[which], value.names)
+            arrays[field.name] = CategoryColumn(value.codes[mask], value.names)
         elif isinstance(value, dict):
-            arrays[field.name] = {name: seconds[which] for name, seconds in value.items()}
+            arrays[field.name] = {name: seconds[mask] for name, seconds in value.items()}
         elif isinstance(value, np.ndarray):
-            arrays[field.name] = value[which]
+            arrays[field.name] = value[mask]
     return replace(columns, **arrays)
 
 
 def _numbered(columns: Columns) -> Columns:
     """Number the tasks by their position in the file. Offsets have the same order, so the rows stay sorted."""
     lost = columns.unmeasured
-    places = np.sort(np.concatenate([columns.offset, lost.offset]))
-    numbered = replace(lost, task=np.searchsorted(places, lost.offset))
-    return replace(columns, task=np.searchsorted(places, columns.offset), unmeasured=numbered)
+    offsets = np.sort(np.concatenate([columns.offset, lost.offset]))
+    numbered = replace(lost, task=np.searchsorted(offsets, lost.offset))
+    return replace(columns, task=np.searchsorted(offsets, columns.offset), unmeasured=numbered)

@@ -1,4 +1,4 @@
-"""Holds the opened rollout files and the thread that reads them."""
+"""Contains the opened rollout files and the thread that reads them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollyard.services.viewer.index.run_file import RunFile
 
 log = logging.getLogger(__name__)
 
-LOOK_EVERY_S = 0.5
+CHECK_EVERY_S = 0.5
 _NICE = 5
 """Reading has a lower priority than requests."""
 WORTH_PROCESSES = 256 << 20
@@ -40,7 +40,7 @@ class FileIndex:
         worth_processes: int = WORTH_PROCESSES,
         part: int = PART,
     ) -> None:
-        """`files` holds name and path of each file. Rewards of at least `threshold` count as solved. `workers` is the
+        """`files`: name and path of each file. Rewards of at least `threshold` count as solved. `workers` is the
         number of processes that read a large file (default: one per CPU), and `part` the bytes per step.
         """
         self.runs = [
@@ -65,7 +65,7 @@ class FileIndex:
         if self._thread.is_alive():
             self._thread.join()
         if pool is not None:
-            pool.shutdown(wait=True)  # no process is left behind; a part takes about a second
+            pool.shutdown(wait=True)  # wait for the reader processes; a part takes about a second
         for run in self.runs:
             run.close()
 
@@ -76,24 +76,24 @@ class FileIndex:
 
     def overview(self) -> Overview:
         names = ", ".join(run.name for run in self.runs)
-        return Overview(title=names, version=self._version, runs=[run.opened() for run in self.runs])
+        return Overview(title=names, version=self._version, runs=[run.status_record() for run in self.runs])
 
     def _read(self) -> None:
         more = True
-        while not self._closing.wait(0 if more else LOOK_EVERY_S):
+        while not self._closing.wait(0 if more else CHECK_EVERY_S):
             try:
                 more = self._round()
             except Exception:
                 if self._closing.is_set():
                     return
                 # The page continues with the rows read so far, and the next round tries again.
-                log.exception("reading failed")
+                log.exception("reading the rollout files failed")
                 more = False
 
     def _round(self) -> bool:
         """Check every file; return whether one has more to read immediately."""
         more = self._advance(None)
-        if self._workers > 1 and max(run.file.behind for run in self.runs) >= self._worth_processes:
+        if self._workers > 1 and max(run.file.unread_bytes for run in self.runs) >= self._worth_processes:
             try:
                 with reading_pool(self._workers, nice=_NICE) as self._pool:
                     while self._advance(self._pool):
@@ -114,5 +114,5 @@ class FileIndex:
             if self._closing.is_set():
                 raise _Closed
             run.advance(pool)
-            more |= run.behind > 0
+            more |= run.unread_bytes > 0
         return more

@@ -11,12 +11,12 @@ from rollyard.services.viewer.api.untrusted_values import sanitize
 
 
 def row_at(path: Path, offset: int) -> Json:
-    """Return the object of the line; {} if there is none (any longer). Raises OSError."""
+    """Return the object on the line; {} if the line is not an object, as after a change of the file. Raises OSError."""
     return as_row(line_at(path, offset)) or {}
 
 
 def as_row(line: bytes) -> Json | None:
-    """Parse a line and sanitize it for JSON; None if it holds no object."""
+    """Parse a line and sanitize it for JSON; None if it is not an object."""
     try:
         row = sanitize(lenient(line))
     except ValueError:

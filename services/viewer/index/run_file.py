@@ -1,4 +1,4 @@
-"""Answers the viewer's queries about one rollout file and its sidecar files."""
+"""Provides the viewer's data on one rollout file and its sidecar files."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from rollyard.services.io.lines import line_at
-from rollyard.services.metrics.loader.columns import CategoryColumn, word
+from rollyard.services.metrics.loader.columns import CategoryColumn, displayable
 from rollyard.services.metrics.loader.load_run import run_from_columns
 from rollyard.services.metrics.loader.parallel_reader import PART, Read
 from rollyard.services.metrics.profile import Run
@@ -18,11 +18,11 @@ from rollyard.services.viewer.api.rollout_list import Listing, Query
 from rollyard.services.viewer.index.failed_attempts import AttemptFile, Failed
 from rollyard.services.viewer.index.growing_index import FollowedFile
 from rollyard.services.viewer.index.search_cache import SearchCache
-from rollyard.services.viewer.index.table import NOWHERE, Table, table_of
+from rollyard.services.viewer.index.table import NO_ROW, Table, table_of
 from rollyard.services.viewer.index.throttled_cache import ThrottledCache
 
 _SILENT_S = 60.0
-"""A collection whose status is older than this counts as stopped."""
+"""A collection whose status is older than this is treated as stopped."""
 _SEARCH_WAIT_S = 0.2
 
 
@@ -48,13 +48,13 @@ class RunFile:
 
     @property
     def table(self) -> Table:
-        """Every listed rollout."""
+        """All listed rollouts."""
         return self.listing.table
 
     @property
-    def behind(self) -> int:
+    def unread_bytes(self) -> int:
         """Bytes that are not read yet."""
-        return self.file.behind + self.attempts.behind
+        return self.file.unread_bytes + self.attempts.unread_bytes
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> None:
         """Check the files and read a step of new data."""
@@ -67,17 +67,17 @@ class RunFile:
             self._searches.stop()
         if read or failed or running != self._was_running:
             self._was_running = running
-            given_up = _final_attempts(self.attempts.failed, running)
-            self.listing = Listing(table_of(self.file.snapshot.columns, given_up, self._threshold))
+            final_attempts = _final_attempts(self.attempts.failed, running)
+            self.listing = Listing(table_of(self.file.snapshot.columns, final_attempts, self._threshold))
             self._listed = self.file.snapshot.end
 
-    def opened(self) -> RunFileStatus:
+    def status_record(self) -> RunFileStatus:
         """Return the state of the file."""
         file, snapshot, measured = self.file, self.file.snapshot, self.table.measured
         return RunFileStatus(
             run=self.number,
-            name=word(self.name),
-            path=word(str(self.path), 4096),
+            name=displayable(self.name),
+            path=displayable(str(self.path), 4096),
             size=file.size,
             indexed=self._listed,
             measured=int(measured.sum()),
@@ -92,13 +92,13 @@ class RunFile:
         listing = self.listing
         if not query.q:
             return listing.page(query)
-        found, searched = self._searches.of(query.q).ask(self.file.snapshot.end, _SEARCH_WAIT_S)
+        found, searched = self._searches.of(query.q).progress(self.file.snapshot.end, _SEARCH_WAIT_S)
         return listing.page(query, found, searched)
 
     def line(self, table: Table, index: int) -> bytes | None:
         """Return a rollout's raw row; None if it has none. Raises OSError."""
         offset = int(table.offset[index])
-        return None if offset == NOWHERE else line_at(self.path, offset).rstrip(b"\r\n")
+        return None if offset == NO_ROW else line_at(self.path, offset).rstrip(b"\r\n")
 
     def numbers(self) -> tuple[int, Run]:
         """Return the metrics and the number of bytes that they cover. They may be slightly stale."""
@@ -106,17 +106,17 @@ class RunFile:
         return self._numbers.get(version, self._compute_numbers)
 
     def close(self) -> None:
-        """Save the index."""
+        """Stop the searches and save the index."""
         self._searches.stop()
         self.file.close()
 
     def _compute_numbers(self) -> tuple[int, Run]:
         snapshot = self.file.snapshot
-        read = Read(snapshot.columns, self.file.size, self._torn(), snapshot.says_task)
+        read = Read(snapshot.columns, self.file.size, self._torn(), snapshot.has_task_index)
         return snapshot.end, run_from_columns(self.path, self.name, read, pass_threshold=self._threshold)
 
     def _torn(self) -> int:
-        return max(self.file.size - self.file.reached, 0) if self.file.through else 0
+        return max(self.file.size - self.file.reached, 0) if self.file.at_end else 0
 
 
 def _final_attempts(failed: Failed, running: bool) -> Failed:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rollyard.services.viewer.index.text_search import Search
 
-_MOST = 4
+_MAX_SEARCHES = 4
 
 
 class SearchCache:
@@ -16,20 +16,20 @@ class SearchCache:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._kept: OrderedDict[str, Search] = OrderedDict()
+        self._searches: OrderedDict[str, Search] = OrderedDict()
         self._lock = threading.Lock()
 
     def of(self, text: str) -> Search:
         """Return the existing search for a text or start one; evict the least recently used."""
         with self._lock:
-            found = self._kept.pop(text, None) or Search(self._path, text)
-            self._kept[text] = found
-            while len(self._kept) > _MOST:
-                self._kept.popitem(last=False)[1].stop()
+            found = self._searches.pop(text, None) or Search(self._path, text)
+            self._searches[text] = found
+            while len(self._searches) > _MAX_SEARCHES:
+                self._searches.popitem(last=False)[1].stop()
             return found
 
     def stop(self) -> None:
         """Stop all searches, because the file was changed or is being closed."""
         with self._lock:
-            while self._kept:
-                self._kept.popitem()[1].stop()
+            while self._searches:
+                self._searches.popitem()[1].stop()

@@ -14,7 +14,7 @@ from rollyard.services.metrics.solved import which_solved
 from rollyard.services.viewer.api.api_records import RolloutLine
 from rollyard.services.viewer.index.failed_attempts import Failed
 
-NOWHERE = -1
+NO_ROW = -1
 """Offset of a rollout without a row, because all of its attempts failed."""
 _NUMBERS = ("tool_calls", "turns", "output_tokens", "seconds")
 
@@ -110,17 +110,17 @@ def _failed_attempts(failed: Failed) -> Table:
         CategoryColumn(failed.kind.codes[::-1], failed.kind.names),
         CategoryColumn(failed.agent.codes[::-1], failed.agent.names),
     )
-    nothing = np.full(len(failed.task), np.nan)
-    nowhere = np.full(len(failed.task), NOWHERE)
-    return _failed(failed.task[::-1], failed.repeat[::-1], nowhere, [nothing] * len(_NUMBERS), kind, agent)
+    missing = np.full(len(failed.task), np.nan)
+    no_row = np.full(len(failed.task), NO_ROW)
+    return _failed(failed.task[::-1], failed.repeat[::-1], no_row, [missing] * len(_NUMBERS), kind, agent)
 
 
 def _failed(
     task: Ints, repeat: Ints, offset: Ints, numbers: list[Floats], kind: CategoryColumn, agent: CategoryColumn
 ) -> Table:
-    nothing, measured = np.full(len(task), np.nan), np.zeros(len(task), bool)
+    missing, measured = np.full(len(task), np.nan), np.zeros(len(task), bool)
     calls, turns, tokens, seconds = numbers
-    return Table(task, repeat, offset, measured, nothing, nothing, calls, turns, tokens, seconds, kind, agent)
+    return Table(task, repeat, offset, measured, missing, missing, calls, turns, tokens, seconds, kind, agent)
 
 
 def _joined(parts: list[Table]) -> Table:
@@ -134,8 +134,8 @@ def _joined(parts: list[Table]) -> Table:
     order = order[(np.diff(task, prepend=-1) != 0) | (np.diff(repeat, prepend=-1) != 0)]
     chosen = {name: array[order] for name, array in arrays.items()}
     for name in ("end", "agent"):
-        words = joined_categories([getattr(part, name) for part in parts])
-        chosen[name] = CategoryColumn(words.codes[order], words.names)
+        column = joined_categories([getattr(part, name) for part in parts])
+        chosen[name] = CategoryColumn(column.codes[order], column.names)
     return Table(**chosen)
 
 
@@ -147,6 +147,6 @@ def _integer(value: float) -> int | None:
     return None if math.isnan(value) else int(value)
 
 
-def _name(words: CategoryColumn, index: int) -> str:
-    code = words.codes[index]
-    return words.names[code] if code >= 0 else ""
+def _name(column: CategoryColumn, index: int) -> str:
+    code = column.codes[index]
+    return column.names[code] if code >= 0 else ""

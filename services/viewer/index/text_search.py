@@ -12,34 +12,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 _CHUNK = 1 << 20
-_MOST_CASED = 4
-_PATIENCE_S = 10.0
+_MAX_CASED_LETTERS = 4
+_PAUSE_AFTER_S = 10.0
 """A search that is not queried for this long pauses, and resumes at the next query."""
 
 
 class Search:
     """The search for one text in one file, including data appended later."""
 
-    def __init__(self, path: Path, text: str, patience_s: float = _PATIENCE_S) -> None:
+    def __init__(self, path: Path, text: str, pause_after_s: float = _PAUSE_AFTER_S) -> None:
         """The search starts at the first query."""
         self._path = path
         self._forms = forms(text)
-        self._patience_s = patience_s
-        self._hits = array("q")
+        self._pause_after_s = pause_after_s
+        self._matches = array("q")
         self._position = 0
         self._until = 0
-        self._asked = 0.0
+        self._last_query = 0.0
         self._stopped = False
         self._thread: threading.Thread | None = None
         self._lock = threading.Lock()
 
-    def ask(self, until: int, wait_s: float = 0.0) -> tuple[NDArray[np.int64], float]:
+    def progress(self, until: int, wait_s: float = 0.0) -> tuple[NDArray[np.int64], float]:
         """Return the offsets of matching lines found so far, and the searched share of `until`.
 
         `until` is the number of bytes in complete lines. Waits up to `wait_s`, which suffices for most files.
         """
         with self._lock:
-            self._asked, self._until = time.monotonic(), max(until, self._until)
+            self._last_query, self._until = time.monotonic(), max(until, self._until)
             if self._position < self._until and (self._thread is None or not self._thread.is_alive()):
                 self._thread = threading.Thread(target=self._scan, name="search", daemon=True)
                 self._thread.start()
@@ -48,7 +48,7 @@ class Search:
             thread.join(wait_s)
         with self._lock:
             searched = 1.0 if self._position >= until else self._position / until
-            return np.array(self._hits, np.int64), searched
+            return np.array(self._matches, np.int64), searched
 
     def stop(self) -> None:
         """Stop the search."""
@@ -66,20 +66,20 @@ class Search:
 
     def _is_queried(self) -> bool:
         with self._lock:
-            waited = time.monotonic() - self._asked
-            return not self._stopped and self._position < self._until and waited < self._patience_s
+            idle_s = time.monotonic() - self._last_query
+            return not self._stopped and self._position < self._until and idle_s < self._pause_after_s
 
     def _search(self, chunk: bytes) -> None:
         found: set[int] = set()
         lowered = chunk.lower()
         for form in self._forms:
-            hit = lowered.find(form)
-            while hit >= 0:
-                found.add(self._position + lowered.rfind(b"\n", 0, hit) + 1)
-                end = lowered.find(b"\n", hit)
-                hit = lowered.find(form, end) if end >= 0 else -1
+            match = lowered.find(form)
+            while match >= 0:
+                found.add(self._position + lowered.rfind(b"\n", 0, match) + 1)
+                end = lowered.find(b"\n", match)
+                match = lowered.find(form, end) if end >= 0 else -1
         with self._lock:
-            self._hits.extend(sorted(found))
+            self._matches.extend(sorted(found))
             self._position += len(chunk)
 
 
@@ -104,7 +104,7 @@ def _cases(text: str) -> set[str]:
     """Return variants with each non-ASCII letter in either case; for many such letters, all in the same case."""
     letters = {letter for letter in text if not letter.isascii() and len({letter, letter.swapcase()}) == 2}
     letters = {letter for letter in letters if len(letter.swapcase()) == 1}
-    if len(letters) > _MOST_CASED:
+    if len(letters) > _MAX_CASED_LETTERS:
         return {text, text.lower(), text.upper()}
     variants = {text}
     for letter in letters:

@@ -1,72 +1,72 @@
 /** Loads data from the server's /api, or from the data embedded in an exported page. */
 import { useEffect, useRef, useState } from './vendor/htm-preact.js';
-import { answer, embedded } from './embedded.js';
+import { embedded, embeddedResponse } from './embedded.js';
 
 /** Whether this page is an exported file without a server. */
-export const ALONE = embedded !== null;
+export const IS_EXPORT = embedded !== null;
 
 /** Fetches a text; throws an error with a readable message if the request fails. @param {string} path @param {AbortSignal} [signal] */
 export async function fetchText(path, signal) {
-  let reply;
+  let response;
   try {
-    reply = await fetch(`api/${path}`, { signal, credentials: 'same-origin' });
+    response = await fetch(`api/${path}`, { signal, credentials: 'same-origin' });
   } catch (error) {
     if (signal?.aborted) throw error;
     throw new Error('The viewer does not respond. Check that ng_viewer is still running.');
   }
-  const text = await reply.text();
-  if (!reply.ok) throw new Error(problem(text) || `The viewer responded with status ${reply.status} to ${path}.`);
+  const text = await response.text();
+  if (!response.ok) throw new Error(problem(text) || `The viewer responded with status ${response.status} to ${path}.`);
   return text;
 }
 
 /** The message of an error response (RFC 9457). @param {string} text */
 function problem(text) {
   try {
-    const found = JSON.parse(text);
-    return [found.title, found.detail].filter((part) => typeof part === 'string').join(': ');
+    const body = JSON.parse(text);
+    return [body.title, body.detail].filter((part) => typeof part === 'string').join(': ');
   } catch {
     return '';
   }
 }
 
 /** @param {string} path @param {AbortSignal} signal */
-async function ask(path, signal) {
-  return embedded ? answer(embedded, path) : JSON.parse(await fetchText(path, signal));
+async function request(path, signal) {
+  return embedded ? embeddedResponse(embedded, path) : JSON.parse(await fetchText(path, signal));
 }
 
 /**
- * The response to a path, requested again after `again(value)` milliseconds unless that is 0. While the next path is
+ * The response to a path, requested again after `interval(value)` milliseconds unless that is 0. While the next path is
  * loading, the previous value stays and `stale` is true.
  * @template T
  * @param {string | null} path
- * @param {(value: T) => number} [again]
+ * @param {(value: T) => number} [interval]
  * @returns {{value: T | null, error: Error | null, stale: boolean}}
  */
-export function useData(path, again = () => 0) {
+export function useData(path, interval = () => 0) {
   const [state, set] = useState({ path: null, value: null, error: null });
-  const latest = useRef(again);
-  latest.current = again;
+  const latest = useRef(interval);
+  latest.current = interval;
   useEffect(() => {
     if (path === null) return undefined;
-    const stop = new AbortController();
+    const controller = new AbortController();
     let timer = 0;
     const load = async () => {
       let wait = 0;
       try {
-        const value = await ask(path, stop.signal);
-        if (stop.signal.aborted) return;
+        const value = await request(path, controller.signal);
+        if (controller.signal.aborted) return;
         set({ path, value, error: null });
         wait = latest.current(value);
       } catch (error) {
-        if (stop.signal.aborted) return;
+        if (controller.signal.aborted) return;
         set((old) => ({ path, value: old.path === path ? old.value : null, error }));
         wait = latest.current(null);
       }
-      if (wait && !ALONE) timer = setTimeout(load, wait);
+      if (wait && !IS_EXPORT) timer = setTimeout(load, wait);
     };
     load();
     return () => {
-      stop.abort();
+      controller.abort();
       clearTimeout(timer);
     };
   }, [path]);

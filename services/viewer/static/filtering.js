@@ -1,4 +1,4 @@
-/** Filters and sorts the list in a page without a server, with the same query as the server. */
+/** Filters and sorts the rollouts of an exported page. The query has the same form as the server's. */
 
 const KEYS = {
   task: (line) => line.task,
@@ -12,36 +12,36 @@ const KEYS = {
   end: (line) => line.end,
 };
 
-/** @param {any} page @param {URLSearchParams} asked */
-export function chosen(page, asked) {
-  const lines = page.lines.filter((line) => passes(line, asked));
-  const sort = asked.get('sort') || 'task';
+/** @param {any} page @param {URLSearchParams} params */
+export function filtered(page, params) {
+  const lines = page.lines.filter((line) => passes(line, params));
+  const sort = params.get('sort') || 'task';
   const name = sort.replace(/^-/, '');
-  if (Object.hasOwn(KEYS, name)) lines.sort(order(KEYS[name], sort.startsWith('-')));
-  const start = Number(asked.get('start') || 0);
-  const end = start + Number(asked.get('limit') || 100);
+  if (Object.hasOwn(KEYS, name)) lines.sort(compareBy(KEYS[name], sort.startsWith('-')));
+  const start = Number(params.get('start') || 0);
+  const end = start + Number(params.get('limit') || 100);
   return { ...page, total: lines.length, start, lines: lines.slice(start, end), searched: 1 };
 }
 
 /** Missing values come last in both directions; ties are ordered by task. */
-export function order(key, down) {
+export function compareBy(key, descending) {
   return (a, b) => {
     const [first, second] = [key(a), key(b)];
     if (first === null || second === null) return Number(first === null) - Number(second === null);
     const less = first < second ? -1 : Number(first > second);
-    return (down ? -less : less) || a.task - b.task || (a.repeat ?? 0) - (b.repeat ?? 0);
+    return (descending ? -less : less) || a.task - b.task || (a.repeat ?? 0) - (b.repeat ?? 0);
   };
 }
 
 /** Tolerance for rounding errors, because rewards are sums; the same as on the server. */
 const ROUNDING = 1e-9;
 
-function passes(line, asked) {
-  const is = (name, value) => !asked.get(name) || asked.get(name) === String(value);
-  const least = (name, value, slack = 0) => !asked.get(name) || (value !== null && value >= Number(asked.get(name)) - slack);
-  const most = (name, value, slack = 0) => !asked.get(name) || (value !== null && value <= Number(asked.get(name)) + slack);
-  return is('task', line.task) && is('repeat', line.repeat) && is('success', line.success) && is('outcome', line.outcome)
-    && is('end', line.end) && is('agent', line.agent)
-    && least('min_reward', line.reward, ROUNDING) && most('max_reward', line.reward, ROUNDING)
-    && least('min_tool_calls', line.tool_calls) && most('max_tool_calls', line.tool_calls);
+function passes(line, params) {
+  const equals = (name, value) => !params.get(name) || params.get(name) === String(value);
+  const atLeast = (name, value, tolerance = 0) => !params.get(name) || (value !== null && value >= Number(params.get(name)) - tolerance);
+  const atMost = (name, value, tolerance = 0) => !params.get(name) || (value !== null && value <= Number(params.get(name)) + tolerance);
+  return equals('task', line.task) && equals('repeat', line.repeat) && equals('success', line.success) && equals('outcome', line.outcome)
+    && equals('end', line.end) && equals('agent', line.agent)
+    && atLeast('min_reward', line.reward, ROUNDING) && atMost('max_reward', line.reward, ROUNDING)
+    && atLeast('min_tool_calls', line.tool_calls) && atMost('max_tool_calls', line.tool_calls);
 }

@@ -3,21 +3,21 @@
 const DASH = '–';
 /** Smaller numbers are rounding errors of zero, such as 0.1 + 0.2 - 0.3. */
 const ROUNDING = 1e-12;
-const whole = new Intl.NumberFormat('en');
-const short = new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 4 });
+const integers = new Intl.NumberFormat('en');
+const compactNumbers = new Intl.NumberFormat('en', { notation: 'compact', maximumSignificantDigits: 4 });
 
 /** @param {number | null | undefined} n */
 export function count(n) {
-  return n === null || n === undefined ? DASH : whole.format(n);
+  return n === null || n === undefined ? DASH : integers.format(n);
 }
 
 /** A short form: 1,234,567 is 1.235M. @param {number} n */
 export function compact(n) {
-  return Math.abs(n) < 10_000 ? plain(n) : short.format(n).replace('-', '−');
+  return Math.abs(n) < 10_000 ? plain(n) : compactNumbers.format(n).replace('-', '−');
 }
 
 /** @param {number} n @param {string} noun */
-export function several(n, noun) {
+export function pluralize(n, noun) {
   return `${count(n)} ${noun}${n === 1 ? '' : 's'}`;
 }
 
@@ -34,14 +34,14 @@ export function plain(value) {
   if (size >= 1e7 && size < 1e15) return compact(value);
   if (size >= 1e15 || size < 1e-4) return value.toExponential(2).replace('-', '−').replace('e−', 'e-');
   const digits = Math.max(0, Math.min(6, 3 - Math.floor(Math.log10(size))));
-  return whole4(value, digits).replace('-', '−');
+  return rounded(value, digits).replace('-', '−');
 }
 
-function whole4(value, digits) {
+function rounded(value, digits) {
   return new Intl.NumberFormat('en', { maximumFractionDigits: Math.min(digits, 4) }).format(value);
 }
 
-/** With its sign. @param {number | null | undefined} value */
+/** A number with its sign. @param {number | null | undefined} value */
 export function signed(value) {
   return value === null || value === undefined ? DASH : `${value >= ROUNDING ? '+' : ''}${plain(value)}`;
 }
@@ -70,9 +70,9 @@ export function bytes(n) {
 /**
  * The 95 % interval of an estimate, or ''.
  * @param {{low: number | null, high: number | null} | null} estimate
- * @param {(value: number) => string} say
+ * @param {(value: number) => string} format
  */
-export function interval(estimate, say) {
+export function interval(estimate, format) {
   if (!estimate || estimate.low === null || estimate.high === null) return '';
-  return `95% interval ${say(estimate.low)} to ${say(estimate.high)}`;
+  return `95% interval ${format(estimate.low)} to ${format(estimate.high)}`;
 }

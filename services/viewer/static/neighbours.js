@@ -7,16 +7,16 @@ import { count } from './formatting.js';
 /**
  * The address contains the list's query; `at` is the position in the list.
  * @param {import('./route.js').Route} route
- * @param {any} story
+ * @param {any} rollout
  * @returns {{list: string, previous: string | null, next: string | null, place: string}}
  */
-export function useNeighbours(route, story) {
+export function useNeighbours(route, rollout) {
   const [, run, , task, repeat] = route.path;
   const at = Number.parseInt(route.query.get('at') ?? '', 10);
   const listed = Number.isFinite(at) && at >= 0;
   const start = Math.max(0, at - 1);
-  const asked = changed(route.query, { at: null, start, limit: 3 });
-  const { value: page } = useData(listed ? `runs/${run}/rollouts?${asked}` : null);
+  const request = changed(route.query, { at: null, start, limit: 3 });
+  const { value: page } = useData(listed ? `runs/${run}/rollouts?${request}` : null);
   const lines = page?.lines ?? [];
   const here = lines.findIndex((line) => String(line.task) === task && String(line.repeat) === repeat);
   const query = changed(route.query, { at: null });
@@ -29,8 +29,8 @@ export function useNeighbours(route, story) {
     const list = link(['runs', run], changed(query, { start: from || null }));
     return { list, previous: to(-1), next: to(1), place: `${count(page.start + here + 1)} of ${count(page.total)}` };
   }
-  const same = story && String(story.line.task) === task && String(story.line.repeat) === repeat;
-  const waits = listed && !page;
-  const to = (place) => (same && place && !waits ? link(['runs', run, 'tasks', ...place]) : null);
-  return { list: link(['runs', run], query), previous: to(story?.previous), next: to(story?.next), place: '' };
+  const same = rollout && String(rollout.line.task) === task && String(rollout.line.repeat) === repeat;
+  const isLoading = listed && !page;
+  const to = (key) => (same && key && !isLoading ? link(['runs', run, 'tasks', ...key]) : null);
+  return { list: link(['runs', run], query), previous: to(rollout?.previous), next: to(rollout?.next), place: '' };
 }

@@ -10,8 +10,8 @@ const FRAME_MS = 1000;
  */
 export function usePlayback(length) {
   const last = Math.max(0, length - 1);
-  const [chosen, setAt] = useState(/** @type {number | null} */ (null));
-  const at = Math.min(chosen ?? last, last);
+  const [selected, setAt] = useState(/** @type {number | null} */ (null));
+  const at = Math.min(selected ?? last, last);
   const [playing, setPlaying] = useState(false);
   const [speed, setSpeed] = useState(4);
   useEffect(() => {

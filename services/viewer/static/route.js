@@ -18,8 +18,8 @@ export function parse(hash) {
 export function link(path, query = {}) {
   const pairs = query instanceof URLSearchParams ? [...query] : Object.entries(query);
   const kept = pairs.filter(([, value]) => value !== '' && value !== null && value !== undefined);
-  const said = new URLSearchParams(kept.map(([key, value]) => [key, String(value)])).toString();
-  return `#/${path.map(encodeURIComponent).join('/')}${said ? `?${said}` : ''}`;
+  const queryString = new URLSearchParams(kept.map(([key, value]) => [key, String(value)])).toString();
+  return `#/${path.map(encodeURIComponent).join('/')}${queryString ? `?${queryString}` : ''}`;
 }
 
 /** Navigates to an address; `replace` replaces the current history entry. @param {string} href */
@@ -30,21 +30,21 @@ export function go(href, replace = false) {
 
 /** A copy of the query with changes; null and '' remove a key. @param {URLSearchParams} query @param {Record<string, string | number | null>} changes */
 export function changed(query, changes) {
-  const made = new URLSearchParams(query);
+  const result = new URLSearchParams(query);
   for (const [key, value] of Object.entries(changes)) {
-    if (value === '' || value === null) made.delete(key);
-    else made.set(key, String(value));
+    if (value === '' || value === null) result.delete(key);
+    else result.set(key, String(value));
   }
-  return made;
+  return result;
 }
 
 /** @returns {Route} */
 export function useRoute() {
   const [route, set] = useState(() => parse(location.hash));
   useEffect(() => {
-    const moved = () => set(parse(location.hash));
-    addEventListener('hashchange', moved);
-    return () => removeEventListener('hashchange', moved);
+    const update = () => set(parse(location.hash));
+    addEventListener('hashchange', update);
+    return () => removeEventListener('hashchange', update);
   }, []);
   return route;
 }

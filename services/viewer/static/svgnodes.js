@@ -5,8 +5,8 @@ const TAGS = new Set(['svg', 'g', 'a', 'title', 'text', 'line', 'rect', 'circle'
 const ATTRIBUTES = new Set(['class', 'role', 'aria-label', 'tabindex', 'viewBox', 'preserveAspectRatio', 'width', 'height',
   'x', 'y', 'x1', 'x2', 'y1', 'y2', 'dx', 'cx', 'cy', 'r', 'rx', 'd', 'points']);
 
-/** The root element, parsed in a separate document where nothing runs or loads. @param {string} svg @returns {Element} */
-export function parsed(svg) {
+/** The root element, parsed in a separate document in which no script runs and nothing is loaded. @param {string} svg @returns {Element} */
+export function parseSvg(svg) {
   return new DOMParser().parseFromString(svg, 'text/html').body.firstElementChild;
 }
 

@@ -4,10 +4,10 @@ import { pieces } from './textgrids.js';
 import { count } from './formatting.js';
 
 /** Control characters, bidirectional marks, zero-width characters, tags, lone surrogates. */
-const UNSEEN = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
-const MOST_CHARACTERS = 4000;
-const MOST_LINES = 60;
-const LONGEST_NAME = 1000;
+const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
+const MAX_CHARACTERS = 4000;
+const MAX_LINES = 60;
+const MAX_NAME = 1000;
 
 /** @param {string} letter */
 function code(letter) {
@@ -18,26 +18,26 @@ function code(letter) {
 /** The text in pieces, with invisible characters replaced by codes. @param {unknown} value */
 export function visible(value) {
   const text = String(value ?? '').replaceAll('\r\n', '\n');
-  const pieces = [];
+  const parts = [];
   let from = 0;
-  for (const match of text.matchAll(UNSEEN)) {
-    if (match.index > from) pieces.push(text.slice(from, match.index));
-    pieces.push(html`<span class="unseen">${code(match[0])}</span>`);
+  for (const match of text.matchAll(INVISIBLE)) {
+    if (match.index > from) parts.push(text.slice(from, match.index));
+    parts.push(html`<span class="invisible">${code(match[0])}</span>`);
     from = match.index + match[0].length;
   }
-  pieces.push(text.slice(from));
-  return pieces;
+  parts.push(text.slice(from));
+  return parts;
 }
 
-/** The same as one string, for attributes and options. @param {unknown} value */
-export function spelled(value) {
-  return String(value ?? '').replace(UNSEEN, code);
+/** The text with invisible characters replaced by codes, as one string, for attributes and options. @param {unknown} value */
+export function escapeInvisible(value) {
+  return String(value ?? '').replace(INVISIBLE, code);
 }
 
 /** A short text on one line, such as a name or a reason. @param {{value: unknown}} props */
 export function Name({ value }) {
   const text = String(value ?? '');
-  return html`<bdi class="name">${visible(text.length > LONGEST_NAME ? `${text.slice(0, LONGEST_NAME)}…` : text)}</bdi>`;
+  return html`<bdi class="name">${visible(text.length > MAX_NAME ? `${text.slice(0, MAX_NAME)}…` : text)}</bdi>`;
 }
 
 /** The position at which to shorten the text, or -1. @param {string} text @param {number} lines @param {number} characters */
@@ -52,18 +52,18 @@ function cutAt(text, lines, characters) {
 }
 
 /** Prose with its boards in a monospaced font; other kinds of text are monospaced anyway. */
-function shown(text, kind) {
-  if (kind !== 'words') return visible(text);
+function render(text, kind) {
+  if (kind !== 'prose') return visible(text);
   return pieces(text).map((piece, i) => html`${i > 0 && '\n'}<span class=${piece.grid ? 'grid' : ''}>${visible(piece.text)}</span>`);
 }
 
 /** A text of any length. @param {{value: string, lines?: number, characters?: number, kind?: string}} props */
-export function Text({ value, lines = MOST_LINES, characters = MOST_CHARACTERS, kind = 'words' }) {
-  const [whole, setWhole] = useState(false);
+export function Text({ value, lines = MAX_LINES, characters = MAX_CHARACTERS, kind = 'prose' }) {
+  const [expanded, setExpanded] = useState(false);
   const text = String(value ?? '');
-  const cut = whole ? -1 : cutAt(text, lines, characters);
+  const cut = expanded ? -1 : cutAt(text, lines, characters);
   return html`
-    <div class="text ${kind}" dir="auto">${shown(cut < 0 ? text : text.slice(0, cut), kind)}${cut >= 0 && ' …'}</div>
-    ${cut >= 0 && html`<button class="quiet" onClick=${() => setWhole(true)}>Show all ${count(text.length)} characters</button>`}
-    ${whole && html`<button class="quiet" onClick=${() => setWhole(false)}>Show less</button>`}`;
+    <div class="text ${kind}" dir="auto">${render(cut < 0 ? text : text.slice(0, cut), kind)}${cut >= 0 && ' …'}</div>
+    ${cut >= 0 && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(text.length)} characters</button>`}
+    ${expanded && html`<button class="quiet" onClick=${() => setExpanded(false)}>Show less</button>`}`;
 }

@@ -3,12 +3,12 @@
 const LETTERS = /\p{L}{3}/u;
 
 /** Whether a line could belong to a drawing: at least two symbols and no word. @param {string} line */
-function drawn(line) {
+function isDrawing(line) {
   return line.replace(/\s/g, '').length > 1 && !LETTERS.test(line);
 }
 
 /** Whether a line looks like a row of cells written without gaps, such as `SFFF`. @param {string} line */
-function cells(line) {
+function isCellRow(line) {
   return line.length > 2 && !/[\s\p{Ll}]/u.test(line);
 }
 
@@ -19,15 +19,15 @@ function cells(line) {
  */
 export function pieces(text) {
   const lines = text.split('\n');
-  const alike = (i, j) => lines[j] !== undefined && lines[i].length === lines[j].length && cells(lines[i]) && cells(lines[j]);
-  const row = lines.map((line, i) => drawn(line) || alike(i, i - 1) || alike(i, i + 1));
+  const sameLength = (i, j) => lines[j] !== undefined && lines[i].length === lines[j].length && isCellRow(lines[i]) && isCellRow(lines[j]);
+  const inGrid = lines.map((line, i) => isDrawing(line) || sameLength(i, i - 1) || sameLength(i, i + 1));
   /** @type {{text: string, grid: boolean}[]} */
-  const found = [];
+  const groups = [];
   lines.forEach((line, i) => {
-    const grid = row[i] && Boolean(row[i - 1] || row[i + 1]);
-    const last = found.at(-1);
+    const grid = inGrid[i] && Boolean(inGrid[i - 1] || inGrid[i + 1]);
+    const last = groups.at(-1);
     if (last?.grid === grid) last.text += `\n${line}`;
-    else found.push({ text: line, grid });
+    else groups.push({ text: line, grid });
   });
-  return found;
+  return groups;
 }

@@ -34,7 +34,7 @@ def test_it_filters_sorts_and_opens_without_a_server(open_tab: Open, export: str
     assert tab.find(f"{ROWS} a").evaluate_all(names) == served
     tab.find(f"{ROWS} a").first.click()
     expect(tab.find(".screen svg.squares").first).to_be_visible()
-    expect(tab.find("article.said").first).to_be_visible()
+    expect(tab.find("article.event").first).to_be_visible()
 
 
 def test_it_searches_and_opens_the_next_rollout_without_a_server(open_tab: Open, export: str) -> None:

@@ -98,4 +98,4 @@ def test_rows_without_a_task_index_are_listed_individually(open_tab: Open, recor
     tab = open_tab("#/runs/3")
     assert tab.find(ROWS).count() == len(read_rows(recordings.nemo))
     tab.find(f"{ROWS} a").nth(2).click()
-    expect(tab.find(".said.user").first).to_contain_text("Sokoban")
+    expect(tab.find(".event.user").first).to_contain_text("Sokoban")

@@ -49,7 +49,7 @@ def test_the_whole_conversation_is_shown_in_order(open_tab: Open, recordings: Re
     row = solved(recordings)
     tab = open_tab(place(row))
     speakers = {"function_call": "call", "function_call_output": "result", "message": "answer"}
-    kinds = tab.find("article.said").evaluate_all("all => all.map((one) => one.className.split(' ')[1])")
+    kinds = tab.find("article.event").evaluate_all("all => all.map((one) => one.className.split(' ')[1])")
     assert kinds[:2] == ["system", "user"]
     assert kinds[2:] == [speakers[item["type"]] for item in row["response"]["output"]]
 

@@ -10,12 +10,12 @@ import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.gsm8k import prepare as gsm8k
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
 from rollyard.resources_servers.gsm8k.prompt_formats import gold_number
 from rollyard.resources_servers.humaneval import prepare as humaneval
 from rollyard.resources_servers.math import prepare as math
 from rollyard.resources_servers.math.hendrycks import last_box
-from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
 from rollyard.resources_servers.math.prompt_formats import gold_answer
 from rollyard.resources_servers.mbpp import prepare as mbpp
 from rollyard.services.types import Json

@@ -124,7 +124,7 @@ async def test_missing_rollouts_are_counted_and_set_the_exit_status(faulty: Faul
     assert measured < len(KEYS), "without retries in the model server some rollouts must fail"
     assert exit_status == 1
     assert f"{measured} of {len(KEYS)} rollouts measured" in output_text
-    assert f"the {len(KEYS) - measured} that are missing" in output_text
+    assert f"the {len(KEYS) - measured} missing rollouts" in output_text
     assert (status(output)["measured"], status(output)["expected"]) == (measured, len(KEYS))
 
 

@@ -45,7 +45,7 @@ async def test_an_interrupted_collection_explains_how_to_resume_and_resumes(
         assert await collector.wait() == 130
         measured_before, output_text = essences(output), log.read_text()
         assert f"interrupted: {len(measured_before)} of {ROLLOUTS} rollouts measured" in output_text
-        assert f"repeat the command to collect the {ROLLOUTS - len(measured_before)} that are missing" in output_text
+        assert f"repeat the command to collect the {ROLLOUTS - len(measured_before)} missing rollouts" in output_text
         assert status(output)["state"] == "interrupted"
         assert "Traceback" not in output_text
         if number is signal.SIGINT:

@@ -12,7 +12,7 @@ from fastapi import FastAPI, Request, Response
 from rollyard.agents.base import Agent, AgentSettings
 from rollyard.agents.episode import Episode
 from rollyard.agents.game_agent.app import GameAgent
-from rollyard.agents.simple_agent.app import MOST_STEPS, SimpleAgent
+from rollyard.agents.simple_agent.app import DEFAULT_MAX_STEPS, SimpleAgent
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
@@ -119,7 +119,7 @@ async def test_a_model_that_never_stops_calling_tools_ends_the_episode_without_a
     script = Script([[calls("cheer", {})]])
     async with counting(script, SimpleAgent) as stack:
         rollout = await stack.run(ROW)
-    assert (rollout["finish_reason"], rollout["timings"]["model_calls"]) == ("max_steps", MOST_STEPS)
+    assert (rollout["finish_reason"], rollout["timings"]["model_calls"]) == ("max_steps", DEFAULT_MAX_STEPS)
 
 
 @pytest.mark.parametrize("kind", [GameAgent, SimpleAgent])

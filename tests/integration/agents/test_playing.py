@@ -159,7 +159,7 @@ def test_the_median_covers_the_last_256_durations_of_that_stage() -> None:
 
 def record_durations(place: EpisodeState, stage: Stage, seconds: list[float]) -> None:
     for duration in seconds:
-        place.ended(stage, place.enter(stage, "world") - duration)
+        place.finish(stage, place.enter(stage, "world") - duration)
 
 
 async def test_metrics_count_the_running_episodes_by_stage() -> None:

@@ -128,7 +128,7 @@ async def test_an_unknown_server_and_a_second_start_are_run_errors(tmp_path: Pat
     async with rollyard.stack(MODEL, colocate=True, folder=tmp_path) as stack:
         with pytest.raises(RunError, match="did you mean 'policy_model'"):
             stack.url("polcy_model")
-        with pytest.raises(RunError, match="running already"):
+        with pytest.raises(RunError, match="already running"):
             await stack.start()
 
 
@@ -216,6 +216,12 @@ async def test_a_connection_to_no_stack_is_a_run_error(tmp_path: Path) -> None:
     [
         ("repeats", 0),
         ("repeats", 1.5),
+        ("repeats", True),
+        ("parallel", "3"),
+        ("rollout_timeout_s", "1"),
+        ("max_failure_rate", float("nan")),
+        ("agent", 5),
+        ("seeded", 1),
         ("parallel", 0),
         ("max_attempts", 0),
         ("limit", 0),
@@ -228,3 +234,48 @@ async def test_an_argument_out_of_range_is_named_and_nothing_is_written(tmp_path
     with pytest.raises(OperatorError, match=f"{name} is {value!r}"):
         await rollyard.collect(stack, ROWS, tmp_path / "out.jsonl", **{name: value})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        ({"rows": 5}, "rows is 5; expected a file, or rows"),
+        ({"rows": {"a": 1}}, r"rows is .* \(dict\); expected a file, or rows"),
+        ({"out": None}, "out is None; expected a path"),
+        ({"params": ["a"]}, r"params is .* \(list\); expected a mapping"),
+        ({"on_rollout": "print"}, "on_rollout is 'print'; expected a function"),
+        ({"stack": CONFIG}, r"stack is .* \(dict\); expected a stack, as rollyard.stack and connect return it"),
+    ],
+)
+async def test_an_argument_of_the_wrong_type_is_refused_by_name(
+    tmp_path: Path, arguments: dict[str, Any], line: str
+) -> None:
+    given: dict[str, Any] = {"stack": rollyard.connect(folder=tmp_path), "rows": ROWS, "out": tmp_path / "out.jsonl"}
+    with pytest.raises(OperatorError, match=line):
+        await rollyard.collect(**{**given, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("positional", "named", "line"),
+    [
+        ([5], {}, "config is 5; expected a YAML file, a mapping, or a list of these"),
+        ([["a.yaml", 5]], {}, r"config is .* \(list\); expected a YAML file"),
+        ([None], {}, "config is None"),
+        ([CONFIG, 5], {}, r"overrides is \(5,\) \(tuple\); expected strings"),
+        ([CONFIG], {"colocate": "yes"}, "colocate is 'yes'; expected True or False"),
+        ([CONFIG], {"folder": 5}, "folder is 5; expected a path"),
+        ([CONFIG], {"server_roots": "mine"}, "server_roots is 'mine'; expected a list of paths"),
+        ([CONFIG], {"head_port": "80"}, "head_port is '80'; expected a port"),
+        ([CONFIG], {"ready_timeout_s": None}, "ready_timeout_s is None; expected more than 0 seconds"),
+    ],
+)
+def test_a_stack_refuses_an_argument_of_the_wrong_type_by_name(positional: Any, named: Any, line: str) -> None:
+    with pytest.raises(OperatorError, match=line):
+        rollyard.stack(*positional, **named)
+
+
+def test_a_connection_and_a_file_refuse_what_is_no_address_and_no_path() -> None:
+    with pytest.raises(OperatorError, match="head is 5; expected a string"):
+        rollyard.connect(5)  # type: ignore[arg-type]
+    with pytest.raises(OperatorError, match="path is 5; expected a path"):
+        rollyard.read_rollouts(5)  # type: ignore[arg-type]

@@ -44,7 +44,7 @@ def test_the_interval_matches_published_wilson_intervals() -> None:
 def test_a_wrong_response_that_our_grader_fails_to_verify_is_a_mistake_but_not_a_false_accept() -> None:
     found = Found([make_triple("one", right=False)], {grader: ["failed"] for grader in GRADERS})
     assert [found.scored[0].mistaken(grader) for grader in GRADERS] == [True, False, False]
-    assert next(found.rates()) == ("ours", "math", "dev", (0, 1), (0, 0), 1)
+    assert next(found.rates()) == ("rollyard", "math", "dev", (0, 1), (0, 0), 1)
 
 
 def test_the_tables_replace_only_the_text_between_the_markers(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any, ClassVar
@@ -46,6 +47,8 @@ class Pooled(Environment[PoolSettings]):
             raise OperatorError("pool: found no machines; name some in the setting machines")
         if settings.fails == "bug":
             raise ValueError("the pool is broken")
+        if settings.fails == "exit":
+            sys.exit("no pool")
         if settings.judge:
             await cls.models.respond(settings.judge, {"input": "Warm up."})
         pool = Pool(settings.size)
@@ -106,6 +109,7 @@ async def test_a_check_enters_the_lifespan_and_leaves_it() -> None:
     [
         ("operator", OperatorError, "pool: found no machines; name some in the setting machines"),
         ("bug", RunError, "Pooled.lifespan failed: ValueError: the pool is broken"),
+        ("exit", RunError, r"Pooled.lifespan called sys.exit\('no pool'\)"),
     ],
 )
 async def test_a_lifespan_that_fails_stops_the_start_with_its_reason(

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import re
+import sys
 from typing import Any
 
+import numpy as np
 import pytest
 
-from rollyard import Environment, Verdict, Verification
-from rollyard.services.errors import Failure
-from rollyard.testing import play
+from rollyard import Environment, ToolResult, Turn, Verdict, Verification, serve, tool
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.services.errors import Failure, OperatorError
+from rollyard.testing import calls, play
 
 
 class Slip(Environment[Any]):
@@ -75,3 +80,194 @@ def test_a_template_may_name_a_field_in_any_language() -> None:
 
     rollout = asyncio.run(play(Named, {"größe": "3"}, ["Hi."]))
     assert rollout.requests[0]["input"][0]["content"] == "3?"
+
+
+@pytest.mark.parametrize(
+    ("turn", "words"),
+    [
+        (Turn("over", terminated=1), "terminated=1 (int); expected True or False"),  # type: ignore[arg-type]
+        (Turn("over", truncated="yes"), "truncated='yes' (str); expected True or False"),  # type: ignore[arg-type]
+        (Turn("over", reward=True), "reward=True (bool); expected a finite int or float"),
+        (Turn("over", reward="1.0"), "reward='1.0' (str); expected a finite int or float"),  # type: ignore[arg-type]
+        (Turn("over", reward=float("nan")), "reward=nan (float); expected a finite int or float"),
+        (Turn(7), "observation=7 (int); expected a string"),  # type: ignore[arg-type]
+        (Turn("over", info=[1]), "info=[1] (list); expected a dict"),  # type: ignore[arg-type]
+    ],
+)
+def test_a_member_of_a_turn_is_named_with_the_type_found_and_expected(turn: Turn, words: str) -> None:
+    class Slipping(TurnSlip):
+        async def turn(self, text: str) -> Turn:
+            return turn
+
+    with pytest.raises(Failure, match=f"turn returned a Turn with {re.escape(words)}"):
+        asyncio.run(play(Slipping, {}, ["Hi."]))
+
+
+@pytest.mark.parametrize("returned", ["start", ("start",), (7, {}), ("start", []), None])
+def test_what_reset_returns_must_be_an_observation_and_a_dictionary(returned: Any) -> None:
+    class Reset(TurnSlip):
+        async def reset(self) -> Any:
+            return returned
+
+    with pytest.raises(Failure, match=r"reset returned .*; expected \(observation, info\)"):
+        asyncio.run(play(Reset, {}, ["Hi."]))
+
+
+def test_done_of_a_tool_result_must_be_a_truth_value() -> None:
+    class Done(Slip):
+        @tool
+        async def end(self) -> ToolResult:
+            return ToolResult("over", done=1)  # type: ignore[arg-type]
+
+    with pytest.raises(Failure, match=r"ToolResult with done=1 \(int\); expected True or False"):
+        asyncio.run(play(Done, {}, [calls("end"), "Hi."]))
+
+
+@pytest.mark.parametrize("reward", [True, "1.0"])
+def test_a_reward_that_is_not_a_number_is_refused_rather_than_converted(reward: Any) -> None:
+    class Slipping(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=reward)
+
+    with pytest.raises(Failure, match=f"/verify returned reward {reward!r}; expected a finite number"):
+        asyncio.run(play(Slipping, {}, ["Hi."]))
+
+
+def test_an_integer_and_a_numpy_scalar_are_numbers() -> None:
+    assert [Verdict(reward=value).reward for value in (1, np.int64(1), np.float32(1))] == [1.0, 1.0, 1.0]
+
+
+OWNED = ["finish_reason", "truncated", "timings", "token_trail", "agent_ref", "_ng_task_index", "_ng_mine"]
+
+
+@pytest.mark.parametrize("name", OWNED)
+def test_a_verdict_cannot_replace_what_the_agent_or_the_collector_records(name: str) -> None:
+    class Replacing(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=1.0, **{name: "mine"})
+
+    with pytest.raises(Failure, match=f"the field {name}, which the rollout has"):
+        asyncio.run(play(Replacing, {}, ["Hi."]))
+
+
+@pytest.mark.parametrize("name", ["finish_reason", "agent_ref", "response"])
+def test_a_class_of_verdicts_with_such_a_field_cannot_be_defined(name: str) -> None:
+    with pytest.raises(TypeError, match=f"Mine has the field {name}, which the rollout has"):
+        type("Mine", (Verdict,), {"__annotations__": {name: str}, "__module__": __name__})
+
+
+@pytest.mark.parametrize("name", ["step_rewards", "total_reward", "info"])
+def test_only_a_turn_based_verdict_cannot_replace_the_record_of_the_steps(name: str) -> None:
+    class Steps(TurnSlip):
+        async def turn(self, text: str) -> Turn:
+            return Turn("over", terminated=True)
+
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=1.0, **{name: "mine"})
+
+    with pytest.raises(Failure, match=f"the field {name}, which the rollout has"):
+        asyncio.run(play(Steps, {}, ["Hi."]))
+    assert asyncio.run(play(Steps, {}, ["Hi."], agent=SimpleAgent))[name] == "mine"
+
+
+@pytest.mark.parametrize(
+    ("parsed", "stored"),
+    [
+        ('{"a": "\\ud800"}', {"a": "?"}),
+        ("1" + "0" * 30, hex(10**30)),
+        ("1" + "0" * 4000, hex(10**4000)),
+        ("[" * 300 + "]" * 300, None),
+        ('{"a": NaN}', {"a": None}),
+    ],
+)
+def test_a_value_that_was_parsed_from_the_answer_never_fails_the_verdict(parsed: str, stored: Any) -> None:
+    class Parsing(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=0.0, parsed=json.loads(response.text))
+
+    rollout = asyncio.run(play(Parsing, {}, [parsed]))
+    assert rollout.reward == 0.0
+    assert rollout["parsed"] == stored if stored is not None else "nested deeper" in str(rollout["parsed"])
+
+
+@pytest.mark.parametrize("value", [{1, 2}, np.float64(1), object(), np.bool_(True)])
+def test_a_field_that_is_not_json_is_named(value: Any) -> None:
+    class Reporting(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=0.0, brief=1, detail=value)
+
+    with pytest.raises(Failure, match=r"a Verdict with detail=.*, which is not JSON"):
+        asyncio.run(play(Reporting, {}, ["Hi."]))
+
+
+async def _ended() -> None:
+    task = asyncio.create_task(asyncio.sleep(9))
+    task.cancel()
+    await task
+
+
+@pytest.mark.parametrize("where", ["verify", "tool", "seed"])
+@pytest.mark.parametrize(("ends", "words"), [("exit", r"SystemExit: 3|sys.exit\(3\)"), ("cancelled", "CancelledError")])
+def test_code_that_exits_or_cancels_itself_is_a_failure_and_its_server_goes_on(
+    where: str, ends: str, words: str
+) -> None:
+    class Ending(Slip):
+        async def end(self) -> None:
+            sys.exit(3) if ends == "exit" else await _ended()
+
+        async def seed(self) -> Any:
+            if where == "seed":
+                await self.end()
+
+        @tool
+        async def call(self) -> None:
+            if where == "tool":
+                await self.end()
+
+        async def verify(self, response: Verification) -> Verdict:
+            if where == "verify":
+                await self.end()
+            return Verdict(reward=1.0)
+
+    expected = "cancelled its own set-up" if (where, ends) == ("seed", "cancelled") else words
+    with pytest.raises(Failure, match=expected):
+        asyncio.run(play(Ending, {}, [calls("call"), "Hi."]))
+
+
+@pytest.mark.parametrize("name", ["verify", "seed", "reset", "turn", "close"])
+def test_a_method_with_a_yield_stops_the_start(name: str) -> None:
+    async def generator(self: Any, *arguments: Any) -> Any:
+        yield None
+
+    with pytest.raises(OperatorError, match=rf"Yielding\.{name} contains `yield`"):
+        serve(type("Yielding", (Slip,), {name: generator}))
+
+
+@pytest.mark.parametrize("message", ['"\\ud800"', "1" + "0" * 30, "[" * 300 + "]" * 300])
+def test_what_a_turn_parsed_from_the_message_never_fails_the_rollout(message: str) -> None:
+    class Parsing(TurnSlip):
+        async def turn(self, text: str) -> Turn:
+            found = json.loads(text)
+            return Turn(found if isinstance(found, str) else "over", terminated=True, info={"found": found})
+
+    rollout = asyncio.run(play(Parsing, {}, [message]))
+    assert (rollout.reward, rollout.finish_reason) == (1.0, "done")
+
+
+def test_a_value_of_a_turn_that_is_not_json_is_named() -> None:
+    class Sets(TurnSlip):
+        async def turn(self, text: str) -> Turn:
+            return Turn("over", info={"seen": {1}})
+
+    with pytest.raises(Failure, match=r"turn returned a Turn with info=.*, which is not JSON"):
+        asyncio.run(play(Sets, {}, ["Hi."]))
+
+
+def test_an_exception_that_quotes_the_model_is_a_bounded_failure_that_can_be_sent() -> None:
+    class Quoting(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            raise ValueError("\ud800" + "x" * 1_000_000)
+
+    with pytest.raises(Failure, match=r"ValueError: \?xxx") as caught:
+        asyncio.run(play(Quoting, {}, ["Hi."]))
+    assert len(caught.value.problem.detail) < 11_000

@@ -17,6 +17,7 @@ from rollyard.services.types import Json
 from tests.support.in_process import Script, agent, environment, says, wired
 
 TASK: Json = {"gold": "42"}
+NOT_A_DICT: Any = ["x"]
 
 
 def correct(task: Any, response: Verification) -> bool:
@@ -73,7 +74,7 @@ def test_an_invalid_rubric_is_rejected_on_construction(arguments: Any, words: st
         Rubric(**arguments)
 
 
-def raising(error: Exception) -> Part:
+def raising(error: BaseException) -> Part:
     def part(task: Any, response: Verification) -> float:
         raise error
 
@@ -84,16 +85,20 @@ def returning(value: Any) -> Part:
     return lambda task, response: value
 
 
-@pytest.mark.parametrize("value", [1.5, -0.1, math.nan, math.inf, None, "1", [1], Score(2.0), Score(math.nan)])
+@pytest.mark.parametrize(
+    "value", [1.5, -0.1, math.nan, math.inf, None, "1", [1], Score(2.0), Score(math.nan), Score(1.0, NOT_A_DICT)]
+)
 async def test_what_is_not_a_score_is_a_failure_that_names_the_part(value: Any) -> None:
     with pytest.raises(Failure, match="part 'odd' of the rubric returned") as failed:
         await Rubric(fine=(1.0, correct), odd=(1.0, returning(value))).verdict(TASK, answered("42"))
     assert failed.value.kind is FailureKind.SERVER_ERROR
 
 
-async def test_a_part_that_raises_is_a_failure_that_names_it() -> None:
-    with pytest.raises(Failure, match="part 'odd' of the rubric raised ValueError: no") as failed:
-        await Rubric(odd=(1.0, raising(ValueError("no")))).verdict(TASK, answered("42"))
+@pytest.mark.parametrize("error", [ValueError("no"), SystemExit("no")])
+async def test_a_part_that_raises_is_a_failure_that_names_it(error: BaseException) -> None:
+    name = type(error).__name__
+    with pytest.raises(Failure, match=f"part 'odd' of the rubric raised {name}: no") as failed:
+        await Rubric(odd=(1.0, raising(error))).verdict(TASK, answered("42"))
     assert failed.value.kind is FailureKind.SERVER_ERROR
 
 
@@ -132,7 +137,7 @@ async def test_fields_of_a_score_are_on_the_verdict_and_never_replace_each_other
     twice = Rubric(a=(1.0, returning(Score(1.0, {"why": 1}))), b=(1.0, returning(Score(1.0, {"why": 2}))))
     own = Rubric(a=(1.0, returning(Score(1.0, {"reward": 9.0}))))
     for rubric in (twice, own):
-        with pytest.raises(Failure, match="which is taken"):
+        with pytest.raises(Failure, match="already in use"):
             await rubric.verdict(TASK, answered("42"))
 
 
@@ -156,3 +161,15 @@ async def test_methods_of_an_environment_are_parts_and_the_components_reach_the_
     async with wired(make) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "?"}, **TASK})
     assert (rollout["reward"], rollout["success"], rollout["reward_components"]) == (1.0, True, {"right": 1.0})
+
+
+@pytest.mark.parametrize("error", [RecursionError(), MemoryError(), OverflowError()])
+async def test_an_answer_that_is_too_large_for_a_penalty_pays_it_in_full(error: Exception) -> None:
+    verdict = await Rubric(odd=(-0.5, raising(error))).verdict(TASK, answered("42"))
+    assert verdict.reward == -0.5
+
+
+@pytest.mark.parametrize(("weight", "reward"), [(1.0, 0.25), (-1.0, -0.75)])
+async def test_a_score_may_be_another_one_as_a_penalty(weight: float, reward: float) -> None:
+    verdict = await Rubric(odd=(weight, returning(Score(0.25, {}, as_penalty=0.75)))).verdict(TASK, answered("42"))
+    assert verdict.reward == reward

@@ -108,7 +108,7 @@ def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.
         said: list[str] = []
         assert numbers(DataLocations(tmp_path / "rows.jsonl", s3)) == [7]
         assert numbers(DataLocations(tmp_path / "missing.jsonl", s3), said) == [1, 2]
-        assert said == [f"local file {tmp_path / 'missing.jsonl'}: no such file or folder; next: {s3}"]
+        assert said == [f"local file {tmp_path / 'missing.jsonl'}: no such file or folder; trying {s3} next"]
 
 
 def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

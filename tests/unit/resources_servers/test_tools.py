@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from datetime import date
 from typing import Annotated, Any, Literal, Union
 
 import pytest
+from annotated_types import Ge, MaxLen
 from pydantic import Field
 
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, tool, tools_of
@@ -113,7 +116,7 @@ async def _positional(self: Any, value: int, /) -> None: ...
 
 @pytest.mark.parametrize("method", [_args, _kwargs, _positional])
 def test_a_parameter_that_json_cannot_name_is_rejected_at_load(method: Any) -> None:
-    with pytest.raises(TypeError, match="which a JSON object cannot name"):
+    with pytest.raises(TypeError, match="which a JSON object cannot contain"):
         tools_of(type("World", (), {"taker": tool(method)}))
 
 
@@ -158,3 +161,95 @@ def test_a_tool_that_is_not_a_plain_method_is_refused_rather_than_not_offered(ki
 
     with pytest.raises(TypeError, match=f"look must be a plain method, not a {kind.__name__}"):
         tool(kind(look))
+
+
+class Bounded:
+    """Constraints of unions."""
+
+    @tool
+    async def take(
+        self,
+        count: Annotated[int | None, Field(ge=1, le=9, description="How many.")] = None,
+        step: Annotated[int | float, Field(gt=0, multiple_of=2)] = 2,
+        name: Annotated[str | None, Field(min_length=2, pattern="^a")] = None,
+        either: Annotated[int | str, Ge(1), MaxLen(3)] = 1,
+        nested: list[Annotated[Annotated[int, Field(ge=1)] | None, Field(le=9)]] = [],  # noqa: B006
+    ) -> None:
+        """Takes all."""
+
+
+def test_the_bounds_of_a_union_are_standard_keys_of_the_members_that_they_apply_to() -> None:
+    properties = tools_of(Bounded)["take"].schema()["parameters"]["properties"]
+    null, bounded = {"type": "null"}, {"type": "integer", "minimum": 1, "maximum": 9}
+    assert properties["count"] == {"anyOf": [bounded, null], "default": None, "description": "How many."}
+    positive = {"exclusiveMinimum": 0, "multipleOf": 2}
+    assert properties["step"]["anyOf"] == [{"type": "integer", **positive}, {"type": "number", **positive}]
+    assert properties["name"]["anyOf"] == [{"type": "string", "minLength": 2, "pattern": "^a"}, null]
+    assert properties["either"]["anyOf"] == [{"type": "integer", "minimum": 1}, {"type": "string", "maxLength": 3}]
+    assert properties["nested"]["items"]["anyOf"] == [bounded, null]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    ['{"count": 0}', '{"step": 3}', '{"name": "b"}', '{"either": 0}', '{"either": "four"}', '{"nested": [10]}'],
+)
+def test_the_bounds_of_a_union_hold_and_a_violation_is_words(arguments: str) -> None:
+    with pytest.raises(InvalidToolCall):
+        tools_of(Bounded)["take"].parse(arguments.encode())
+
+
+def test_values_within_the_bounds_of_a_union_are_taken() -> None:
+    arguments = b'{"count": null, "step": 4, "name": "ab", "either": "abc", "nested": [null, 9]}'
+    assert tools_of(Bounded)["take"].parse(arguments)["either"] == "abc"
+
+
+class Defaults:
+    """A default that is a `Field`, as pydantic's users write it."""
+
+    @tool
+    async def take(
+        self,
+        count: int = Field(3, ge=1, description="How many."),
+        names: list[str] = Field(default_factory=list),  # noqa: B008
+    ) -> None:
+        """Takes."""
+
+
+def test_a_field_as_default_sets_the_default_and_the_bounds() -> None:
+    take = tools_of(Defaults)["take"]
+    found = take.schema()["parameters"]["properties"]["count"]
+    assert found == {"type": "integer", "minimum": 1, "default": 3, "description": "How many."}
+    assert take.parse(b"{}") == {"count": 3, "names": []}
+    with pytest.raises(InvalidToolCall):
+        take.parse(b'{"count": 0}')
+
+
+@pytest.mark.parametrize("annotation", ["Undefined", Callable[[], int], Odd])
+def test_a_parameter_without_a_json_schema_is_refused_with_the_tools_name(annotation: Any) -> None:
+    async def take(self: Any, value: Any) -> None:
+        """Takes."""
+
+    take.__annotations__["value"] = annotation
+    with pytest.raises(TypeError, match=r"tool Taking\.take: its signature has no JSON schema: "):
+        tools_of(type("Taking", (), {"take": tool(take)}))
+
+
+def test_an_override_that_would_silently_remove_a_tool_is_refused() -> None:
+    class Own(Defaults):
+        async def take(self) -> None:  # type: ignore[override]
+            """Takes nothing."""
+
+    with pytest.raises(TypeError, match=r"Own\.take replaces a tool but is not decorated with @tool"):
+        tools_of(Own)
+    assert tools_of(type("Without", (Defaults,), {"take": None})) == {}
+
+
+def test_a_bound_that_fits_no_member_of_a_union_is_not_lost() -> None:
+    class Day:
+        @tool
+        async def on(self, day: Annotated[date | None, Field(ge=date(2020, 1, 1))] = None) -> None:
+            """Takes a day."""
+
+    with pytest.raises(InvalidToolCall, match="2020"):
+        tools_of(Day)["on"].parse(b'{"day": "2019-12-31"}')
+    assert tools_of(Day)["on"].parse(b'{"day": null}') == {"day": None}

@@ -7,24 +7,24 @@ import { DifferenceTiles } from '../parts/differencetiles.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { SortableHeader } from '../parts/sortableheader.js';
 import { changed, go, link } from '../route.js';
-import { Name, spelled } from '../text.js';
+import { Name, escapeInvisible } from '../text.js';
 import { count, percent, plain, points, signed } from '../formatting.js';
 
-const LENGTH = 100;
+const PAGE_LENGTH = 100;
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Compare({ route, overview }) {
   const [, first, second] = route.path;
   const { query } = route;
   const start = Number(query.get('start') || 0);
-  const asked = new URLSearchParams({ first, second, sort: query.get('sort') || 'change', start: String(start), limit: String(LENGTH) });
-  const { value, error, stale } = useData(`compare?${asked}`);
+  const request = new URLSearchParams({ first, second, sort: query.get('sort') || 'change', start: String(start), limit: String(PAGE_LENGTH) });
+  const { value, error, stale } = useData(`compare?${request}`);
   const names = [first, second].map((run) => overview.runs[Number(run)].name);
-  const turn = (by) => {
-    const to = start + by * LENGTH;
-    if (value && to >= 0 && to < value.total) go(link(route.path, changed(query, { start: to || null })));
+  const turnPage = (by) => {
+    const target = start + by * PAGE_LENGTH;
+    if (value && target >= 0 && target < value.total) go(link(route.path, changed(query, { start: target || null })));
   };
-  useKeys({ n: () => turn(1), p: () => turn(-1) });
+  useKeys({ n: () => turnPage(1), p: () => turnPage(-1) });
   return html`
     <${Breadcrumbs} name="Compare" title="Two runs, task by task" steps=${[['Overview', link([])]]}>
       <div class="row"><${RunSelect} label="First" runs=${overview.runs} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
@@ -38,17 +38,17 @@ export function Compare({ route, overview }) {
         : html`<p class="message"><${Name} value=${value.note || 'The two runs have no task in common.'} /></p>`}
       <div class="charts">${value.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div>
       <${Pairs} value=${value} query=${query} path=${route.path} names=${names} />
-      ${value.total > LENGTH && html`<nav class="paging" aria-label="Pages of tasks">
-        <button onClick=${() => turn(-1)} disabled=${start === 0}>Previous</button>
+      ${value.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of tasks">
+        <button onClick=${() => turnPage(-1)} disabled=${start === 0}>Previous</button>
         <span class="number small">${count(start + 1)}–${count(start + value.tasks.length)} of ${count(value.total)}</span>
-        <button onClick=${() => turn(1)} disabled=${start + value.tasks.length >= value.total}>Next</button>
+        <button onClick=${() => turnPage(1)} disabled=${start + value.tasks.length >= value.total}>Next</button>
       </nav>`}
     </div>`}`;
 }
 
 function RunSelect({ label, runs, at, choose }) {
   return html`<label class="row small soft">${label} <select onChange=${(event) => choose(event.target.value)}>
-    ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${spelled(run.name)}</option>`)}
+    ${runs.map((run) => html`<option value=${run.run} selected=${String(run.run) === at}>${escapeInvisible(run.name)}</option>`)}
   </select></label>`;
 }
 
@@ -58,12 +58,12 @@ function Pairs({ value, query, path, names }) {
     ? html`<${SortableHeader} name=${name} sort=${key} now=${sort} path=${path} query=${query} />`
     : html`<th scope="col">${name}</th>`);
   // The server sorts by the compared outcome: solve rates, or rewards if "solved" is undefined.
-  const judged = value.difference?.outcome === 'solve rate';
+  const bySolveRate = value.difference?.outcome === 'solve rate';
   return value.tasks.length > 0 && html`<div class="table"><table class="wide">
     <caption>Tasks: mean reward and solve rate in <${Name} value=${names[0]} /> (first) and in
       ${' '}<${Name} value=${names[1]} /> (second)</caption>
-    <thead><tr>${head('task', 'task')}${head('reward, first', 'first')}${head('second', 'second')}${head('change', judged ? '' : 'change')}
-      ${head('solved, first')}${head('second')}${head('change', judged ? 'change' : '')}${head('rollouts')}</tr></thead>
+    <thead><tr>${head('task', 'task')}${head('reward, first', 'first')}${head('second', 'second')}${head('change', bySolveRate ? '' : 'change')}
+      ${head('solved, first')}${head('second')}${head('change', bySolveRate ? 'change' : '')}${head('rollouts')}</tr></thead>
     <tbody>${value.tasks.map((pair) => html`<${PairRow} key=${pair.task} pair=${pair}
       href=${link([...path, 'tasks', pair.task, ...(pair.task_in_second === pair.task ? [] : [pair.task_in_second])])} />`)}</tbody>
   </table></div>`;
@@ -71,7 +71,7 @@ function Pairs({ value, query, path, names }) {
 
 function PairRow({ pair, href }) {
   const change = ([before, after]) => (before === null || after === null ? null : after - before);
-  const cell = (value, say) => html`<td class=${value > 0 ? 'good' : value < 0 ? 'bad' : 'soft'}>${say(value)}</td>`;
+  const cell = (value, format) => html`<td class=${value > 0 ? 'good' : value < 0 ? 'bad' : 'soft'}>${format(value)}</td>`;
   return html`<tr class="link" onClick=${(event) => !event.target.closest('a') && !String(getSelection()) && go(href)}>
     <th scope="row"><a href=${href} aria-label=${`Task ${pair.task}`}>${pair.task}</a></th>
     <td>${plain(pair.rewards[0])}</td><td>${plain(pair.rewards[1])}</td>${cell(change(pair.rewards), signed)}

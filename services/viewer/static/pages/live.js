@@ -9,25 +9,25 @@ import { SeriesChart } from '../parts/serieschart.js';
 import { Servers } from '../parts/servers.js';
 import { link } from '../route.js';
 import { Name } from '../text.js';
-import { several } from '../formatting.js';
+import { pluralize } from '../formatting.js';
 
-const EVERY_MS = 1000;
+const POLL_MS = 1000;
 const IDLE_MS = 5000;
 
 export function Live() {
-  const { value: live, error } = useData('live', (found) => (found?.run_id ? EVERY_MS : IDLE_MS));
-  const { value: drawn } = useData('live/charts', () => (live?.run_id ? EVERY_MS : IDLE_MS));
-  const charts = drawn?.charts ?? [];
+  const { value: live, error } = useData('live', (found) => (found?.run_id ? POLL_MS : IDLE_MS));
+  const { value: history } = useData('live/charts', () => (live?.run_id ? POLL_MS : IDLE_MS));
+  const charts = history?.charts ?? [];
   const pace = charts.filter((chart) => chart.name !== 'waiting');
   return html`
     <${Breadcrumbs} name="Live" title="Live" steps=${[['Overview', link([])]]} />
     ${error && html`<${Notice} error=${error} />`}
     ${!live && !error && html`<${Notice} busy="Looking for a run …" />`}
     ${live?.note && html`<p class="message"><${Name} value=${live.note} /></p>`}
-    ${live && !live.run_id && !live.note && html`<${Notice} says="No run is active." />`}
+    ${live && !live.run_id && !live.note && html`<${Notice} text="No run is active." />`}
     ${live?.run_id && html`
       <p class="soft small">Run <${Name} value=${live.run_id} />, head <${Name} value=${live.head} />,
-        ${` ${several(live.total, 'active rollout')}`}</p>
+        ${` ${pluralize(live.total, 'active rollout')}`}</p>
       ${live.stuck.length > 0 && html`<ul class="stuck" role="alert">${live.stuck.map((line) => html`<li>
         <strong class="bad">Stuck: </strong><${Name} value=${line} /></li>`)}</ul>`}
       ${live.collections.map((one) => html`<section aria-label="Collection">

@@ -1,6 +1,6 @@
 /** The metrics and charts of every run, refreshed while it grows. */
 import { html } from '../vendor/htm-preact.js';
-import { ALONE, useData } from '../data.js';
+import { IS_EXPORT, useData } from '../data.js';
 import { Chart } from '../parts/chart.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Progress } from '../parts/progress.js';
@@ -23,7 +23,7 @@ export function Overview({ overview }) {
 /** One run. The request contains the indexed size, so metrics are loaded again when more of the file is read. */
 function Run({ run, single }) {
   const { value, error, stale } = useData(`runs/${run.run}/profile?indexed=${run.indexed}`);
-  const all = ALONE ? 'Rollouts in this file' : `All ${count(run.measured + run.failed)} rollouts`;
+  const all = IS_EXPORT ? 'Rollouts in this file' : `All ${count(run.measured + run.failed)} rollouts`;
   const reading = run.indexed < run.size - run.torn;
   return html`<section class=${single ? '' : 'block run'} aria-label=${`Run ${run.name}`}>
     ${!single && html`<h2><a href=${link(['runs', run.run])}><${Name} value=${run.name} /></a></h2>`}

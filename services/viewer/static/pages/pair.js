@@ -10,17 +10,17 @@ import { Name } from '../text.js';
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Pair({ route, overview }) {
-  const [, first, second, , task, there = task] = route.path; // a task has different indexes in runs over different inputs
-  const answers = [useData(`runs/${first}/tasks/${task}`), useData(`runs/${second}/tasks/${there}`)];
-  const player = usePlayback(Math.max(...answers.map(({ value }) => (value ? longest(value.stories) : 0))));
+  const [, first, second, , task, otherTask = task] = route.path; // a task may have different indexes in the two runs
+  const responses = [useData(`runs/${first}/tasks/${task}`), useData(`runs/${second}/tasks/${otherTask}`)];
+  const player = usePlayback(Math.max(...responses.map(({ value }) => (value ? longest(value.stories) : 0))));
   const up = link(['compare', first, second]);
   useKeys({ u: () => go(up), ...(player.last > 0 ? player.keys : {}) });
   return html`
     <${Breadcrumbs} name=${`Task ${task} in two runs`} title=${`Task ${task} in two runs`} steps=${[['Overview', link([])], ['Compare', up]]} />
     <${PlaybackControls} player=${player} />
     <div class="halves">${[first, second].map((run, i) => html`<section aria-label=${`Run ${i + 1}`}>
-      <h2><a href=${link(['runs', run, 'tasks', i ? there : task])}><${Name} value=${overview.runs[Number(run)].name} /></a></h2>
-      ${answers[i].error && html`<${Notice} error=${answers[i].error} />`}
-      ${answers[i].value && html`<${RepeatCards} stories=${answers[i].value.stories} move=${player.at} />`}
+      <h2><a href=${link(['runs', run, 'tasks', i ? otherTask : task])}><${Name} value=${overview.runs[Number(run)].name} /></a></h2>
+      ${responses[i].error && html`<${Notice} error=${responses[i].error} />`}
+      ${responses[i].value && html`<${RepeatCards} rollouts=${responses[i].value.stories} move=${player.at} />`}
     </section>`)}</div>`;
 }

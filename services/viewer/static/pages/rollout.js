@@ -21,57 +21,57 @@ import { count, plain, seconds } from '../formatting.js';
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Rollout({ route, overview }) {
   const [, run, , task, repeat] = route.path;
-  const { value: story, error, stale } = useData(`runs/${run}/rollouts/${task}/${repeat}`);
-  const around = useNeighbours(route, story);
+  const { value: rollout, error, stale } = useData(`runs/${run}/rollouts/${task}/${repeat}`);
+  const neighbours = useNeighbours(route, rollout);
   useKeys({
-    '[': () => (around.previous ? go(around.previous) : false),
-    ']': () => (around.next ? go(around.next) : false),
-    u: () => go(around.list),
+    '[': () => (neighbours.previous ? go(neighbours.previous) : false),
+    ']': () => (neighbours.next ? go(neighbours.next) : false),
+    u: () => go(neighbours.list),
   });
   const file = html`<${Name} value=${overview.runs[Number(run)].name} />`;
   return html`
     <${Breadcrumbs} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
-      steps=${[['Overview', link([])], [file, around.list], [`Task ${task}`, link(['runs', run, 'tasks', task])]]}>
-      <${NeighbourLinks} around=${around} />
+      steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run, 'tasks', task])]]}>
+      <${NeighbourLinks} neighbours=${neighbours} />
     <//>
     ${error && html`<${Notice} error=${error} />`}
-    ${!story && !error && html`<${Notice} busy="Reading …" />`}
-    ${story && html`<div class=${stale ? 'stale' : ''}>
-      <${RolloutDetails} key=${`${story.run}/${story.line.task}/${story.line.repeat}`} story=${story} />
+    ${!rollout && !error && html`<${Notice} busy="Reading …" />`}
+    ${rollout && html`<div class=${stale ? 'stale' : ''}>
+      <${RolloutDetails} key=${`${rollout.run}/${rollout.line.task}/${rollout.line.repeat}`} rollout=${rollout} />
     </div>`}`;
 }
 
 /** Links to the neighbours, in the order of the list that the user came from. */
-function NeighbourLinks({ around }) {
+function NeighbourLinks({ neighbours }) {
   return html`<nav class="row" aria-label="Neighbours">
-    ${around.place && html`<span class="small soft number">${around.place}</span>`}
-    <${NeighbourLink} href=${around.previous} word="Previous" title="Previous ([)" /><${NeighbourLink} href=${around.next} word="Next" title="Next (])" />
+    ${neighbours.place && html`<span class="small soft number">${neighbours.place}</span>`}
+    <${NeighbourLink} href=${neighbours.previous} label="Previous" title="Previous ([)" /><${NeighbourLink} href=${neighbours.next} label="Next" title="Next (])" />
   </nav>`;
 }
 
-function RolloutDetails({ story }) {
-  const { replay, events, line } = story;
-  const steps = useMemo(() => stepsOf(story), [story]);
+function RolloutDetails({ rollout }) {
+  const { replay, events, line } = rollout;
+  const steps = useMemo(() => stepsOf(rollout), [rollout]);
   const player = usePlayback(steps.length);
-  const talk = useRef(null);
+  const conversation = useRef(null);
   const current = steps[player.at]?.event ?? null;
   const show = useCallback((call) => {
     const found = steps.findLastIndex((step) => step.event === call);
     if (found >= 0) player.go(found);
-  }, [story]);
-  const reveal = (step) => {
+  }, [rollout]);
+  const showStep = (step) => {
     player.go(step);
-    talk.current.querySelector(`[data-call="${Number(steps[step].event ?? NaN)}"]`)?.scrollIntoView({ block: 'nearest' });
+    conversation.current.querySelector(`[data-call="${Number(steps[step].event ?? NaN)}"]`)?.scrollIntoView({ block: 'nearest' });
   };
-  const walk = (by) => {
-    const all = [...talk.current.querySelectorAll('article')];
+  const moveFocus = (by) => {
+    const all = [...conversation.current.querySelectorAll('article')];
     const at = all.indexOf(document.activeElement);
     const next = all[Math.max(0, Math.min(all.length - 1, at + by))];
     next?.focus();
     next?.scrollIntoView({ block: 'nearest' });
   };
-  useKeys({ j: () => walk(1), k: () => walk(-1), ...(steps.length > 0 ? player.keys : {}) });
-  const aside = replay || steps.length > 0;
+  useKeys({ j: () => moveFocus(1), k: () => moveFocus(-1), ...(steps.length > 0 ? player.keys : {}) });
+  const hasAside = replay || steps.length > 0;
   return html`
     <dl class="headfacts">
       <div><dt>Outcome</dt><dd><${Outcome} line=${line} /></dd></div>
@@ -83,17 +83,17 @@ function RolloutDetails({ story }) {
       <div><dt>End</dt><dd><${Name} value=${line.end} /></dd></div>
       ${line.agent && html`<div><dt>Agent</dt><dd><${Name} value=${line.agent} /></dd></div>`}
     </dl>
-    <div class=${aside ? 'beside' : ''}>
-      ${aside && html`<aside class="stage" aria-label="Board and rewards">
+    <div class=${hasAside ? 'beside' : ''}>
+      ${hasAside && html`<aside class="stage" aria-label="Board and rewards">
         ${replay && html`<${BoardPlayer} replay=${replay} player=${player} />`}
-        ${steps.length > 1 && html`<${Rewards} steps=${steps} at=${player.at} pick=${reveal} />`}
+        ${steps.length > 1 && html`<${Rewards} steps=${steps} at=${player.at} pick=${showStep} />`}
       </aside>`}
-      <section class="talk" aria-label="Conversation" ref=${talk}>
+      <section class="conversation" aria-label="Conversation" ref=${conversation}>
         <${Conversation} events=${events} current=${current} show=${steps.length > 0 ? show : null} />
       </section>
     </div>
-    <${TokenTurns} events=${events} chart=${story.charts.find((chart) => chart.name === 'log_probs')} />
-    <${Attempts} attempts=${story.attempts} />
-    <${Facts} facts=${story.facts} />
-    <${Raw} path=${`runs/${story.run}/rollouts/${line.task}/${line.repeat}/raw`} name=${`rollout-${line.task}-${line.repeat}.json`} />`;
+    <${TokenTurns} events=${events} chart=${rollout.charts.find((chart) => chart.name === 'log_probs')} />
+    <${Attempts} attempts=${rollout.attempts} />
+    <${Facts} facts=${rollout.facts} />
+    <${Raw} path=${`runs/${rollout.run}/rollouts/${line.task}/${line.repeat}/raw`} name=${`rollout-${line.task}-${line.repeat}.json`} />`;
 }

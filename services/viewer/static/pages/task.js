@@ -26,18 +26,18 @@ export function Task({ route, overview }) {
     <${Breadcrumbs} name=${`Task ${task}`} title=${`Task ${task}`} steps=${[['Overview', link([])], [file, link(['runs', run])]]}>
       <nav class="row" aria-label="Neighbours">
         <a class="button" href=${link(['runs', run], { task })}>In the list</a>
-        <${NeighbourLink} href=${previous} word="Previous" title="Previous task ([)" /><${NeighbourLink} href=${next} word="Next" title="Next task (])" />
+        <${NeighbourLink} href=${previous} label="Previous" title="Previous task ([)" /><${NeighbourLink} href=${next} label="Next" title="Next task (])" />
       </nav>
     <//>
     ${error && html`<${Notice} error=${error} />`}
     ${!value && !error && html`<${Notice} busy="Reading …" />`}
     ${value && html`<div class=${stale ? 'stale' : ''}>
-      <${Repeats} key=${`${run}/${value.task}/${value.start}`} stories=${value.stories} />
+      <${Repeats} key=${`${run}/${value.task}/${value.start}`} rollouts=${value.stories} />
       <${More} route=${route} value=${value} />
     </div>`}`;
 }
 
-/** Paging for tasks with very many repeats. */
+/** Paging for tasks with more repeats than one response contains. */
 function More({ route, value }) {
   const end = value.start + value.stories.length;
   return (value.start > 0 || end < value.total) && html`<nav class="paging" aria-label="More repeats">
@@ -47,10 +47,10 @@ function More({ route, value }) {
   </nav>`;
 }
 
-function Repeats({ stories }) {
-  const player = usePlayback(longest(stories));
+function Repeats({ rollouts }) {
+  const player = usePlayback(longest(rollouts));
   useKeys(player.last > 0 ? player.keys : {});
   return html`
     <${PlaybackControls} player=${player} />
-    <${RepeatCards} stories=${stories} move=${player.at} />`;
+    <${RepeatCards} rollouts=${rollouts} move=${player.at} />`;
 }

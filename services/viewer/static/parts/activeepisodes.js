@@ -14,7 +14,7 @@ export function ActiveEpisodes({ waiting, episodes, total }) {
     ${waiting && html`<${Chart} chart=${waiting} />`}
     <div class="table" tabindex="0" role="region" aria-label="Oldest rollouts"><table class="wide">
       <caption>Oldest rollouts ${episodes.length < total ? `${Math.min(OLDEST, episodes.length)} of ${count(total)}` : ''}</caption>
-      <${TableHead} names=${['task', 'repeat', 'stage', 'at', 'turn', 'in it for', 'age']} words=${['stage', 'at']} />
+      <${TableHead} names=${['task', 'repeat', 'stage', 'server', 'turn', 'time in stage', 'age']} leftAligned=${['stage', 'server']} />
       <tbody>${episodes.slice(0, OLDEST).map((one) => html`<tr key=${one.episode}>
         <th scope="row">${one.task ?? '–'}</th><td>${one.repeat ?? '–'}</td>
         <td class=${`words ${one.stuck ? 'bad' : ''}`}>${one.stage}${one.stuck && ', stuck'}</td>

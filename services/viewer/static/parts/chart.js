@@ -1,12 +1,12 @@
 /** A chart drawn by the server, with its caption and a table of its numbers. */
 import { html, useMemo } from '../vendor/htm-preact.js';
-import { nodes, parsed } from '../svgnodes.js';
+import { nodes, parseSvg } from '../svgnodes.js';
 import { Name } from '../text.js';
 
 /** @param {{chart: any, children?: any}} props `children` is shown instead of the plain drawing */
 export function Chart({ chart, children }) {
   const { title, svg, caption, links, numbers } = chart;
-  const drawn = useMemo(() => nodes(parsed(svg)), [svg]);
+  const drawn = useMemo(() => nodes(parseSvg(svg)), [svg]);
   return html`<figure class="figure">
     <h3>${title}</h3>
     ${children ?? drawn}

@@ -11,10 +11,10 @@ export function Help({ open, close }) {
   }, [open]);
   return html`<dialog ref=${dialog} class="help" onClose=${close} aria-labelledby="help-title">
     <h2 id="help-title">Keys</h2>
-    <div class="groups">${KEYS.map(([where, keys]) => html`<section>
-      <h3>${where}</h3>
-      <dl>${keys.map(([key, what]) => html`<div>
-        <dt>${key.split('  ').map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${what}</dd>
+    <div class="groups">${KEYS.map(([page, keys]) => html`<section>
+      <h3>${page}</h3>
+      <dl>${keys.map(([key, action]) => html`<div>
+        <dt>${key.split('  ').map((one) => html`<kbd>${one}</kbd> `)}</dt><dd>${action}</dd>
       </div>`)}</dl>
     </section>`)}</div>
     <form method="dialog"><button>Close</button></form>

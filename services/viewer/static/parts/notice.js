@@ -2,11 +2,11 @@
 import { html, useEffect } from '../vendor/htm-preact.js';
 import { Name } from '../text.js';
 
-/** @param {{says?: string, error?: Error | null, busy?: string}} props */
-export function Notice({ says, error, busy }) {
+/** @param {{text?: string, error?: Error | null, busy?: string}} props */
+export function Notice({ text, error, busy }) {
   if (busy) return html`<p class="message busy" role="status">${busy}</p>`;
   return html`<div class="message ${error ? 'wrong' : ''}" role=${error ? 'alert' : undefined}>
-    <p><${Name} value=${error ? error.message : says} /></p>
+    <p><${Name} value=${error ? error.message : text} /></p>
   </div>`;
 }
 

@@ -6,14 +6,14 @@ import { count, plain } from '../formatting.js';
 import { Board } from './rollout/board.js';
 import { Outcome } from './rollout/outcome.js';
 
-/** @param {{story: any, move: number}} props  `move`: the frame to show, limited to the last one. */
-export function RolloutCard({ story, move }) {
-  const { line, replay, run } = story;
+/** @param {{rollout: any, move: number}} props  `move`: the frame to show, limited to the last one. */
+export function RolloutCard({ rollout, move }) {
+  const { line, replay, run } = rollout;
   const frames = replay?.frames ?? [];
   const last = frames.length - 1;
   const at = Math.min(move, last);
   const frame = frames[at];
-  const answer = story.events.findLast((event) => event.speaker === 'answer');
+  const answer = rollout.events.findLast((event) => event.speaker === 'answer');
   return html`<article class="card" aria-label=${`Repeat ${line.repeat}`}>
     <header>
       <h3><a href=${link(['runs', run, 'tasks', line.task, line.repeat])}>Repeat ${line.repeat}</a></h3><${Outcome} line=${line} />

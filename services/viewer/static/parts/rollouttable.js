@@ -17,29 +17,29 @@ const COLUMNS = [
   ['time', 'seconds', true, (line) => seconds(line.seconds)],
   ['end', 'end', false, (line) => html`<${Name} value=${line.end} />`],
 ];
-const WORDS = new Set(['success', 'end']);
+const LEFT_ALIGNED = new Set(['success', 'end']);
 
 /** @param {{run: number, page: any, query: URLSearchParams}} props */
 export function RolloutTable({ run, page, query }) {
-  const nothing = page.searched < 1 ? 'No matches yet.' : 'No rollout matches these filters.';
-  if (!page.lines.length) return html`<p class="message">${nothing}</p>`;
-  const several = page.agents.length > 1;
+  const emptyText = page.searched < 1 ? 'No matches yet.' : 'No rollout matches these filters.';
+  if (!page.lines.length) return html`<p class="message">${emptyText}</p>`;
+  const hasAgents = page.agents.length > 1;
   const now = query.get('sort') || '';
-  const head = (name, sort, down, words) => html`<${SortableHeader} name=${name} sort=${sort} now=${now} down=${down}
-    words=${words} path=${['runs', run]} query=${query} />`;
+  const head = (name, sort, descending, leftAligned) => html`<${SortableHeader} name=${name} sort=${sort} now=${now} descending=${descending}
+    leftAligned=${leftAligned} path=${['runs', run]} query=${query} />`;
   return html`<div class="table"><table class="wide">
     <caption class="hidden">Rollouts; column headers sort</caption>
     <thead><tr>
       ${head('task', 'task', false, true)}
-      ${COLUMNS.map(([name, key, down]) => head(name, key, down, WORDS.has(key)))}
-      ${several && html`<th scope="col" class="words">agent</th>`}
+      ${COLUMNS.map(([name, key, descending]) => head(name, key, descending, LEFT_ALIGNED.has(key)))}
+      ${hasAgents && html`<th scope="col" class="words">agent</th>`}
     </tr></thead>
     <tbody>${page.lines.map((line, i) => {
       const href = link(['runs', run, 'tasks', line.task, line.repeat], changed(query, { start: null, at: page.start + i }));
       return html`<tr class="link" key=${`${line.task}/${line.repeat}`} onClick=${(event) => open(event, href)}>
         <th scope="row"><a href=${href} aria-label=${`Task ${line.task}, repeat ${line.repeat}`}>${line.task}</a></th>
-        ${COLUMNS.map(([, key, , cell]) => html`<td class=${WORDS.has(key) ? 'words' : ''}>${cell(line)}</td>`)}
-        ${several && html`<td class="words"><${Name} value=${line.agent} /></td>`}
+        ${COLUMNS.map(([, key, , cell]) => html`<td class=${LEFT_ALIGNED.has(key) ? 'words' : ''}>${cell(line)}</td>`)}
+        ${hasAgents && html`<td class="words"><${Name} value=${line.agent} /></td>`}
       </tr>`;
     })}</tbody>
   </table></div>`;

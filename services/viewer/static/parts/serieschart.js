@@ -1,6 +1,6 @@
 /** A long series that shows the exact numbers at the pointer and zooms by dragging. */
 import { h, html, useMemo, useState } from '../vendor/htm-preact.js';
-import { nodes, parsed } from '../svgnodes.js';
+import { nodes, parseSvg } from '../svgnodes.js';
 import { Chart } from './chart.js';
 
 const ALL = [0, 1];
@@ -23,19 +23,19 @@ function columnAt(drawing, place) {
 }
 
 /**
- * `say` returns the text for a position from 0 to 1 (default: the chart's own). `tick` labels a position and enables zooming.
- * @param {{chart: any, say?: (place: number) => string, tick?: (place: number) => string}} props
+ * `describe` returns the text for a position from 0 to 1 (default: the chart's own). `tick` labels a position and enables zooming.
+ * @param {{chart: any, describe?: (place: number) => string, tick?: (place: number) => string}} props
  */
-export function SeriesChart({ chart, say, tick }) {
+export function SeriesChart({ chart, describe, tick }) {
   const [at, setAt] = useState(null); // where the pointer is, from 0 to 1 of what is shown
-  const [from, setFrom] = useState(null); // where a drag began
+  const [from, setFrom] = useState(null); // where a drag started
   const [shown, show] = useState(ALL);
-  const drawing = useMemo(() => parsed(chart.svg), [chart.svg]);
-  const whole = (place) => shown[0] + place * (shown[1] - shown[0]);
-  const said = at === null ? (tick ? 'Drag to zoom in, double-click to reset.' : '\u00a0') : say ? say(whole(at)) : columnAt(drawing, whole(at));
+  const drawing = useMemo(() => parseSvg(chart.svg), [chart.svg]);
+  const position = (place) => shown[0] + place * (shown[1] - shown[0]);
+  const readout = at === null ? (tick ? 'Drag to zoom in, double-click to reset.' : '\u00a0') : describe ? describe(position(at)) : columnAt(drawing, position(at));
   const drop = (event) => {
     const ends = [from, placeOf(event)].sort((a, b) => a - b);
-    if (from !== null && ends[1] - ends[0] > CLICK) show(ends.map(whole));
+    if (from !== null && ends[1] - ends[0] > CLICK) show(ends.map(position));
     setFrom(null);
   };
   const drags = tick && {
@@ -49,15 +49,15 @@ export function SeriesChart({ chart, say, tick }) {
   };
   return html`<${Chart} chart=${chart}>
     <div class=${tick ? 'closer' : ''} onPointerMove=${(event) => setAt(placeOf(event))} onPointerLeave=${() => setAt(null)} ...${drags}>
-      ${nodes(drawing, (tag, props, children) => adapted(tag, props, children, shown, tick, from === null ? null : [from, at ?? from]))}
+      ${nodes(drawing, (tag, props, children) => adapt(tag, props, children, shown, tick, from === null ? null : [from, at ?? from]))}
     </div>
-    <div class="foot"><p class="readout small number">${said}</p>
+    <div class="foot"><p class="readout small number">${readout}</p>
       ${shown !== ALL && html`<button class="quiet" onClick=${() => show(ALL)}>Show all</button>`}</div>
   <//>`;
 }
 
 /** Adapts an element of the drawing to the visible range `shown`; `drag` is the range being selected. */
-function adapted(tag, props, children, shown, tick, drag) {
+function adapt(tag, props, children, shown, tick, drag) {
   const kinds = (props.class ?? '').split(' ');
   if (shown !== ALL && kinds.includes('plot')) {
     const [, top, wide, high] = props.viewBox.split(' ').map(Number);

@@ -10,7 +10,7 @@ const COLUMNS = ['name', 'state', 'requests/s', 'requests', 'in flight', 'sessio
 export function Servers({ servers }) {
   return html`<section class="block" aria-label="Servers"><h2>Servers</h2>
     <div class="table" tabindex="0" role="region" aria-label="Servers"><table class="wide">
-      <${TableHead} names=${COLUMNS} words=${['name', 'state']} />
+      <${TableHead} names=${COLUMNS} leftAligned=${['name', 'state']} />
       <tbody>${servers.map((one) => html`<tr key=${one.process_name}>
         <th scope="row" class="words"><${Name} value=${one.process_name} /></th>
         <td class=${`words ${one.ready ? 'good' : 'bad'}`}>

@@ -6,11 +6,11 @@ import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
-from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
 from tests.unit.resources_servers.answers.grading import judged
 
-READINGS = pytest.mark.parametrize("reading", [MATH["chat"], GSM8K["chat"]], ids=["math", "gsm8k"])
+ANSWER_FORMS = pytest.mark.parametrize("reading", [MATH["chat"], GSM8K["chat"]], ids=["math", "gsm8k"])
 ENGLISH = r"""
 The answer is 12.
 Answer: $12$.
@@ -194,28 +194,28 @@ async def wrongly_judged(reading: AnswerForm, block: str, *, right: bool) -> lis
     return [text for text, one in zip(texts(block), found, strict=True) if one.lenient is not right]
 
 
-@READINGS
+@ANSWER_FORMS
 @pytest.mark.parametrize("block", [ENGLISH, EXPLAINED, MARKED], ids=["announced", "explained", "marked"])
 async def test_a_right_answer_is_found_however_it_is_announced(reading: AnswerForm, block: str) -> None:
     assert await wrongly_judged(reading, block, right=True) == []
 
 
-@READINGS
+@ANSWER_FORMS
 async def test_announcements_in_other_languages_are_read(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, OTHER_LANGUAGES, right=True) == []
 
 
-@READINGS
+@ANSWER_FORMS
 async def test_a_retracted_answer_is_replaced_by_the_next_one(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, TAKEN_BACK, right=True) == []
 
 
-@READINGS
+@ANSWER_FORMS
 async def test_a_text_that_names_several_candidates_is_wrong(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, SEVERAL, right=False) == []
 
 
-@READINGS
+@ANSWER_FORMS
 async def test_a_number_that_is_denied_or_changed_by_words_is_wrong(reading: AnswerForm) -> None:
     assert await wrongly_judged(reading, DENIED, right=False) == []
 

@@ -103,7 +103,7 @@ def test_an_invalid_action_is_rejected_with_the_valid_ones(given: str | int) -> 
 @pytest.mark.parametrize("action", [0, 5, -1])
 def test_a_step_outside_the_four_directions_is_refused_and_not_counted(action: int) -> None:
     game = play(ONE_PUSH)
-    with pytest.raises(ValueError, match="no such action"):
+    with pytest.raises(ValueError, match="unknown action"):
         game.step(action)
     assert game.steps == 0
 

@@ -91,18 +91,18 @@ def test_every_public_row_that_crashes_the_reference_is_refused() -> None:
     crashing = of_outcome("always_recursion_error")
     assert len(crashing) == 5
     for row in crashing:
-        with pytest.raises(InfeasibleRoom, match=r"cannot exist: its interior of .* has room for at most \d box"):
+        with pytest.raises(InfeasibleRoom, match=r"cannot exist: its interior of .* has space for at most \d box"):
             generate(spec_of(row))
 
 
 @pytest.mark.parametrize(
     ("dim_room", "boxes", "depth", "reason"),
     [
-        ((4, 4), 1, 100, "interior of 2x2 cells has room for at most 0 boxes"),
-        ((4, 6), 3, 100, "interior of 2x4 cells has room for at most 2 boxes"),
-        ((6, 4), 3, 100, "interior of 4x2 cells has room for at most 2 boxes"),
-        ((3, 9), 2, 100, "interior of 1x7 cells has room for at most 1 box"),
-        ((8, 8), 18, 100, "has room for at most 17 boxes"),
+        ((4, 4), 1, 100, "interior of 2x2 cells has space for at most 0 boxes"),
+        ((4, 6), 3, 100, "interior of 2x4 cells has space for at most 2 boxes"),
+        ((6, 4), 3, 100, "interior of 4x2 cells has space for at most 2 boxes"),
+        ((3, 9), 2, 100, "interior of 1x7 cells has space for at most 1 box"),
+        ((8, 8), 18, 100, "has space for at most 17 boxes"),
         ((2, 9), 1, 100, "3 rows and 3 columns"),
         ((9, 0), 1, 100, "3 rows and 3 columns"),
         ((-5, 9), 1, 100, "3 rows and 3 columns"),

@@ -81,7 +81,7 @@ def test_what_the_player_cannot_reach_is_wall() -> None:
         ("9999999999#|#@$.#", "unknown symbols 9"),
         ("#####\n#@\t$.#\n#####", r"unknown symbols '\\t'"),
         ("#####\n#@\u00a0$.#\n#####", r"unknown symbols '\\xa0'"),
-        ("#####\n#@$.\n#####", "hole: the player could leave by row 1, column 4"),
+        ("#####\n#@$.\n#####", "hole: the player could leave at row 1, column 4"),
         ("#####\n# $.#\n#####", "one player; found 0"),
         ("######\n#@@$.#\n######", "one player; found 2"),
         ("######\n#@$$.#\n######", "1 players, 2 boxes, 1 targets"),

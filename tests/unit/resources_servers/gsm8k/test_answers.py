@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerGrader
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, gold_number
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, gold_number
 from tests.unit.resources_servers.answers.grading import DATA, judged, rows_of, said
 
 TEST = DATA / "gsm8k" / "test.jsonl"
@@ -27,7 +27,7 @@ def golds() -> list[str]:
     ],
 )
 async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
-    found = await judged(AnswerGrader(None), READINGS[form], [(gold, wording % gold) for gold in golds()])
+    found = await judged(AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording % gold) for gold in golds()])
     assert (sum(one.strict for one in found), sum(one.lenient for one in found)) == (1319, 1319)
 
 
@@ -35,13 +35,13 @@ async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wordi
     "wording", ["#### %s", "The answer is %s.", r"\boxed{%s}", "**Answer:** $%s", "It is %s eggs."]
 )
 async def test_every_gold_answer_is_right_in_any_form_for_the_lenient_score(wording: str) -> None:
-    found = await judged(AnswerGrader(None), READINGS["chat"], [(gold, wording % gold) for gold in golds()])
+    found = await judged(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording % gold) for gold in golds()])
     assert sum(one.lenient for one in found) == 1319
 
 
 async def test_every_gold_solution_is_right_whole() -> None:
     pairs = [(str(gold_number(row["answer"])), row["answer"]) for row in rows_of(TEST)]
-    found = await judged(AnswerGrader(None), READINGS["lm_eval"], pairs)
+    found = await judged(AnswerGrader(None), ANSWER_FORMS["lm_eval"], pairs)
     assert sum(one.strict and one.lenient for one in found) == 1319
 
 
@@ -52,7 +52,7 @@ async def test_the_authors_labels_of_model_answers_are_agreed_with() -> None:
         for answer in row.values()
         if isinstance(answer, dict)
     ]
-    found = await judged(AnswerGrader(None), READINGS["chat"], [(gold, text) for gold, text, _ in labelled])
+    found = await judged(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, text) for gold, text, _ in labelled])
     agreed = [one.lenient == label for one, (_, _, label) in zip(found, labelled, strict=True)]
     assert (sum(agreed), len(agreed), sum(label for *_, label in labelled)) == (5276, 5276, 2001)
 
@@ -65,7 +65,7 @@ async def test_no_wrong_number_made_from_a_gold_one_is_right() -> None:
         wrong += [str(-value), f"{value * 10}"] if value else []
         for number in wrong:
             for form, text in (("chat", rf"\boxed{{{number}}}"), ("lm_eval", f"#### {number}")):
-                one = await judge.judge(gold, said(text), READINGS[form])
+                one = await judge.judge(gold, said(text), ANSWER_FORMS[form])
                 assert not (one.strict or one.lenient), (gold, text)
 
 
@@ -82,7 +82,7 @@ async def test_no_wrong_number_made_from_a_gold_one_is_right() -> None:
     ],
 )  # fmt: skip
 async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
-    one = await AnswerGrader(None).judge("18", said(text), READINGS["chat"])
+    one = await AnswerGrader(None).judge("18", said(text), ANSWER_FORMS["chat"])
     assert one.lenient, one
 
 
@@ -101,7 +101,7 @@ async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
     ],
 )  # fmt: skip
 async def test_what_is_not_the_right_number_is_wrong(text: str) -> None:
-    one = await AnswerGrader(None).judge("18", said(text), READINGS["chat"])
+    one = await AnswerGrader(None).judge("18", said(text), ANSWER_FORMS["chat"])
     assert not (one.strict or one.lenient), one
 
 
@@ -117,21 +117,21 @@ async def test_what_is_not_the_right_number_is_wrong(text: str) -> None:
     ],
 )
 async def test_in_a_text_that_was_cut_off_only_a_finished_answer_counts(text: str, right: bool) -> None:
-    one = await AnswerGrader(None).judge("18", said(text, "incomplete"), READINGS["chat"])
+    one = await AnswerGrader(None).judge("18", said(text, "incomplete"), ANSWER_FORMS["chat"])
     assert one.lenient is right
 
 
 async def test_what_follows_a_stop_string_does_not_count() -> None:
     judge = AnswerGrader(None)
     text = "She has 18.\n#### 18\n\nQuestion: Tom has 5 eggs?\nAnswer: 5\n#### 5"
-    assert (await judge.judge("18", said(text), READINGS["lm_eval"])).lenient
+    assert (await judge.judge("18", said(text), ANSWER_FORMS["lm_eval"])).lenient
     assert (
-        await judge.judge("18", said("The answer is 18.\n\nQ: Tom?\nA: The answer is 5."), READINGS["lm_eval_cot"])
+        await judge.judge("18", said("The answer is 18.\n\nQ: Tom?\nA: The answer is 5."), ANSWER_FORMS["lm_eval_cot"])
     ).strict
 
 
 async def test_the_strict_score_of_the_harness_form_is_the_harness_own() -> None:
-    judge, reading = AnswerGrader(None), READINGS["lm_eval"]
+    judge, reading = AnswerGrader(None), ANSWER_FORMS["lm_eval"]
     scores = [
         await judge.judge("1,018", said(f"#### {text}"), reading) for text in ("1018", "1,018", "1018.00", "$1018")
     ]

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.prepare import main
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
@@ -27,7 +27,7 @@ async def test_a_verdict_says_what_was_found_how_and_why() -> None:
     keys = ("reward", "success", "strict_score", "lenient_score", "extracted_answer", "extraction_method", "reason")
     assert [right[key] for key in keys] == [1.0, True, 1.0, 1.0, "18", "boxed", "the same text"]
     assert [other[key] for key in keys] == [1.0, True, 0.0, 1.0, "18", "answer_is", "the same text"]
-    assert [wrong[key] for key in keys] == [0.0, False, 0.0, 0.0, "17", "boxed", "another number"]
+    assert [wrong[key] for key in keys] == [0.0, False, 0.0, 0.0, "17", "boxed", "a different number"]
     assert [none[key] for key in keys] == [0.0, False, 0.0, 0.0, None, "none", "no answer found"]
     assert right["expected_answer"] == "18"
 
@@ -73,7 +73,7 @@ async def test_the_example_rows_are_served() -> None:
     async with serving(server) as world:
         answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
     rows = orjson.loads(answer.body)
-    assert {row["form"] for row in rows} == set(READINGS)
+    assert {row["form"] for row in rows} == set(ANSWER_FORMS)
 
 
 def prepared(tmp_path: Path, *options: str) -> list[Json]:

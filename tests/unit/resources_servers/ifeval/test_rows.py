@@ -49,11 +49,11 @@ def test_null_kwargs_mean_no_kwargs(tmp_path: Path) -> None:
 
 
 UNREADABLE = [
-    (["nonsense"], [{}], "instruction 'nonsense' is unknown; known: change_case:"),
+    (["nonsense"], [{}], "instruction 'nonsense' is unknown; expected one of change_case:"),
     ([["a"]], [{}], "instruction ['a'] is unknown"),
     ([WORDS], "[{}]", "kwargs '[{}]'; expected two non-empty lists of equal length"),
     ([WORDS], [], "and kwargs []; expected two non-empty lists"),
-    ([WORDS], ["x"], f"{WORDS}: its kwargs are 'x'; expected an object"),
+    ([WORDS], ["x"], f"{WORDS}: kwargs are 'x'; expected an object"),
     ([WORDS], [{"num_words": 3}], f"{WORDS}: relation: Field required"),
     ([WORDS], [{"num_words": None, "relation": "at least"}], f"{WORDS}: num_words: Field required"),
     ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True, expected an integer"),

@@ -43,8 +43,11 @@ def judged(tmp_path: Path, judge: Json) -> RunConfig:
 @pytest.mark.parametrize(
     ("judge", "words"),
     [
-        ({"model_server": "grade"}, r"graded.judge.model_server names 'grade', .*did you mean 'grader'"),
-        ({"model_server": "graded"}, "graded.judge.model_server names 'graded', one of resources_servers; expected"),
+        ({"model_server": "grade"}, r"graded.judge.model_server refers to 'grade', .*did you mean 'grader'"),
+        (
+            {"model_server": "graded"},
+            "graded.judge.model_server refers to 'graded', which is one of resources_servers; expected",
+        ),
         ({"model_server": "grader", "vote": 3}, "unknown option 'judge.vote', did you mean 'votes'"),
         ({"model_server": "grader", "prompt": "?"}, r"'judge' .*no \{response\}"),
     ],

@@ -16,7 +16,7 @@ import pytest
 from rollyard.resources_servers.answers.equality import compare_without_algebra
 from rollyard.resources_servers.answers.grader import AnswerGrader, Grade
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.resources_servers.math.prompt_formats import READINGS, gold_answer
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
 from rollyard.services.types import Json
 from tests.unit.resources_servers.answers.grading import DATA, judged, rows_of, said
 from tests.unit.resources_servers.answers.test_final_form import said_back
@@ -71,7 +71,7 @@ async def test_model_answers_score_as_with_math_verify_but_for_lost_bases_and_ba
     judge: AnswerGrader, model: str, right: int
 ) -> None:
     rows: list[Json] = orjson.loads((DATA / "math" / f"math500_{model}_answers.json").read_bytes())
-    found = await judged(judge, READINGS["chat"], [(row["answer"], row["prediction"]) for row in rows])
+    found = await judged(judge, ANSWER_FORMS["chat"], [(row["answer"], row["prediction"]) for row in rows])
     assert sum(one.strict for one in found) == right
 
 
@@ -84,7 +84,7 @@ async def test_500_concurrent_verdicts_equal_sequential_ones(judge: AnswerGrader
     assert (len(pairs), len(hard) > 20) == (500, True)
 
     async def score(gold: str, answer: str) -> Grade:
-        return await judge.judge(gold, said(rf"\boxed{{{answer}}}"), READINGS["chat"])
+        return await judge.judge(gold, said(rf"\boxed{{{answer}}}"), ANSWER_FORMS["chat"])
 
     at_once = await asyncio.gather(*(score(*pair) for pair in pairs))
     in_turn = [await score(*pair) for pair in pairs]

@@ -10,7 +10,7 @@ import pytest
 from rollyard.resources_servers.math.app import server
 from rollyard.resources_servers.math.hendrycks import same_string
 from rollyard.resources_servers.math.prepare import main
-from rollyard.resources_servers.math.prompt_formats import READINGS, gold_answer
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
@@ -26,7 +26,7 @@ async def test_a_verdict_says_what_was_found_how_and_why() -> None:
         wrong = await world.verdict(ROW, r"\boxed{x}")
     assert [right[key] for key in keys] == [1.0, 1.0, 1.0, r"1 - \frac12", "boxed", "equal"]
     assert [other[key] for key in keys] == [1.0, 0.0, 1.0, "0.5", "answer_is", "the same number"]
-    assert [wrong[key] for key in keys] == [0.0, 0.0, 0.0, "x", "boxed", "x is left in it"]
+    assert [wrong[key] for key in keys] == [0.0, 0.0, 0.0, "x", "boxed", "the variable x remains; a number is expected"]
 
 
 async def test_a_rounded_answer_is_lenient_only() -> None:
@@ -97,7 +97,7 @@ def test_the_datasets_own_equality_compares_spellings(one: str, other: str, same
 async def test_the_example_rows_are_served() -> None:
     async with serving(server) as world:
         answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
-    assert {row["form"] for row in orjson.loads(answer.body)} == set(READINGS)
+    assert {row["form"] for row in orjson.loads(answer.body)} == set(ANSWER_FORMS)
 
 
 def prepared(tmp_path: Path, *options: str) -> list[Json]:

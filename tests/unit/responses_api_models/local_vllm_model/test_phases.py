@@ -21,8 +21,11 @@ LOG = [
         "compiling",
     ),
     ("(Worker pid=3) INFO 11-21 [monitor.py:20] torch.compile took 20.29 s in total", "profiling memory"),
-    ("(Worker pid=3) INFO 11-21 [gpu_worker.py:760] Available KV cache memory: 60.1 GiB", "making the KV cache"),
-    ("(EngineCore pid=2) INFO [kv_cache_utils.py:2327] GPU KV cache size: 131,072 tokens, Max", "making the KV cache"),
+    ("(Worker pid=3) INFO 11-21 [gpu_worker.py:760] Available KV cache memory: 60.1 GiB", "allocating the KV cache"),
+    (
+        "(EngineCore pid=2) INFO [kv_cache_utils.py:2327] GPU KV cache size: 131,072 tokens",
+        "allocating the KV cache",
+    ),
     ("Capturing CUDA graphs (mixed prefill-decode, PIECEWISE):  51%|#####   | 26/51", "capturing CUDA graphs 26/51"),
     (
         "(EngineCore pid=2) INFO [core.py:402] init engine (profile, create kv cache, warmup model) took 9 s",
@@ -50,7 +53,7 @@ def test_progress_within_a_phase_is_the_same_kind_of_phase() -> None:
 CORE = "(EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] "
 API = "(APIServer pid=1) "
 CAUSES = [
-    ("reaper: cannot start 'vllm': No such file or directory", "there is no command vllm (No such file"),
+    ("reaper: cannot start 'vllm': No such file or directory", "the command vllm cannot be started (No such file"),
     ("vllm: error: unrecognized arguments: --enable-scale-out", "does not support --enable-scale-out: it is too old"),
     (
         "vllm serve: error: argument --dtype: invalid choice: 'float99' (choose from 'auto', 'half')",
@@ -58,11 +61,11 @@ CAUSES = [
     ),
     (
         API + "KeyError: 'invalid tool call parser: nope (chose from { hermes,mistral })'",
-        "there is no tool_call_parser nope; available are hermes,mistral",
+        "tool_call_parser nope does not exist; available are hermes,mistral",
     ),
     (
         API + "KeyError: \"Reasoning parser 'nope' not found. Available parsers: deepseek_r1, qwen3\"",
-        "there is no reasoning_parser nope; available are deepseek_r1, qwen3",
+        "reasoning_parser nope does not exist; available are deepseek_r1, qwen3",
     ),
     (API + "OSError: [Errno 98] Address already in use", PORT_TAKEN),
     (API + "RuntimeError: Failed to infer device type, please set the environment variable", "vLLM finds no GPU"),

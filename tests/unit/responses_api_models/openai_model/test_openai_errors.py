@@ -85,7 +85,7 @@ async def test_a_request_that_cannot_be_read_is_a_bad_request_of_ours() -> None:
 
 async def test_a_path_that_is_not_served_is_not_found() -> None:
     async with door() as (client, _):
-        with pytest.raises(openai.NotFoundError, match=r"POST /v1/embeddings \(POST routes here: .*/v1/responses"):
+        with pytest.raises(openai.NotFoundError, match=r"POST /v1/embeddings \(available POST routes: .*/v1/responses"):
             await client.embeddings.create(model="any", input="hi")
 
 

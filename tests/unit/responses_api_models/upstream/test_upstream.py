@@ -136,7 +136,7 @@ async def test_the_first_failure_is_logged_at_once(caplog: pytest.LogCaptureFixt
                 await asyncio.sleep(0.01)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
-    assert "try 1 of 3" in caplog.text
+    assert "attempt 1 of 3" in caplog.text
 
 
 async def test_a_flood_of_failures_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
@@ -144,7 +144,7 @@ async def test_a_flood_of_failures_is_one_line(caplog: pytest.LogCaptureFixture)
         upstream = asking(transport, fake.url, max_attempts=1)
         calls = [upstream.post("/x", b"{}", json_object) for _ in range(50)]
         await asyncio.gather(*calls, return_exceptions=True)
-    assert len([record for record in caplog.records if "try 1" in record.message]) == 1
+    assert len([record for record in caplog.records if "attempt 1" in record.message]) == 1
 
 
 async def test_no_answer_in_time_is_tried_again_while_a_whole_try_fits() -> None:

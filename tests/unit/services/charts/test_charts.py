@@ -144,7 +144,7 @@ def test_many_tool_call_counts_are_grouped_into_few_bars_without_loss() -> None:
 
 def test_a_line_with_many_points_is_thinned_but_keeps_its_ends() -> None:
     points = [Point(k, 0.5, 0.4, 0.6, f"pass@{k}") for k in range(1, 1_025)]
-    svg = lines("l", [Line("pass@k", points)], Axis("k", whole=True), Axis("share", percent=True))
+    svg = lines("l", [Line("pass@k", points)], Axis("k", integers=True), Axis("share", percent=True))
     assert svg.count("<circle") <= 128
     assert "<title>pass@1</title>" in svg and "<title>pass@1024</title>" in svg
 
@@ -158,7 +158,7 @@ def test_extreme_rewards_can_be_drawn(values: tuple[float, float]) -> None:
 
 def test_ticks_are_round_and_within_the_range() -> None:
     assert Scale(0, 96, ticks=6).ticks == [0, 20, 40, 60, 80]
-    assert Scale(1, 4, whole=True).ticks == [1, 2, 3, 4]
+    assert Scale(1, 4, integers=True).ticks == [1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(

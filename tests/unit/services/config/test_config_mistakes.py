@@ -15,7 +15,7 @@ from tests.support.stacks import configured
         ("policy_model.latency_s=0.5", "settings belong below policy_model.responses_api_models.builtin_model"),
         (
             "grl_sokoban_game_agent.agents.game_agent.model_server.name=grl_sokoban_resources_server",
-            "one of resources_servers; expected responses_api_models",
+            "is one of resources_servers; expected responses_api_models",
         ),
         ("grl_sokoban_game_agent.agents.game_agent.max_steps=0", "'max_steps' is 0"),
         ("grl_sokoban_game_agent.agents.game_agent.max_steps=-1", "'max_steps' is -1"),

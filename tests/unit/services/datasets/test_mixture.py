@@ -175,7 +175,7 @@ def test_rows_without_an_agent_are_rejected(root: Path) -> None:
         ({"datasets": [{"name": "gsm9k"}]}, "gsm9k/prepare.py"),
         ({"datasets": [{**A, "where": {"level": "none"}}]}, "no row that matches"),
         ({"datasets": [{**A, "where": {"level": {}}}]}, "min, max or both"),
-        ({"datasets": [{**A, "where": {"level": {"mni": 3}}}]}, r"is {'mni': 3}, but: expected .*{min: 3, max: 8}"),
+        ({"datasets": [{**A, "where": {"level": {"mni": 3}}}]}, r"is {'mni': 3}: expected .*{min: 3, max: 8}"),
         ({"datasets": [{**A, "where": {"level": [{"min": 3}]}}]}, "a list of values"),
         ({"datasets": [{**A, "where": {"level": {"min": 3, "max": 2}}}]}, "min is greater than max"),
         (

@@ -17,7 +17,7 @@ from rollyard.services.evaluation.benchmarks import Benchmark
 from rollyard.services.evaluation.checkpoint_sources import LocalSource
 from rollyard.services.evaluation.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval_process import Harness, Model
-from rollyard.services.evaluation.results_store import MOST_TRIES, ResultsStore
+from rollyard.services.evaluation.results_store import MAX_ATTEMPTS, ResultsStore
 from tests.unit.services.evaluation.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end
 
@@ -95,11 +95,11 @@ def test_a_failed_evaluation_is_retried_by_the_next_pass(tmp_path: Path) -> None
 
 def test_an_evaluation_that_always_fails_is_abandoned_but_stays_listed(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints/step_1")
-    for _ in range(MOST_TRIES + 2):
+    for _ in range(MAX_ATTEMPTS + 2):
         (folder / "broken").touch()
         evaluator = watch_once(tmp_path)
-    assert len(lm_eval_calls(tmp_path)) == MOST_TRIES
-    assert [entry.tries for entry in evaluator.results_store.failed([GSM8K.title])] == [MOST_TRIES]
+    assert len(lm_eval_calls(tmp_path)) == MAX_ATTEMPTS
+    assert [entry.tries for entry in evaluator.results_store.failed([GSM8K.title])] == [MAX_ATTEMPTS]
     assert not evaluator.results_store.scores
     (folder / "broken").unlink()
     evaluator.results_store.forget_failures()
@@ -136,14 +136,14 @@ def test_an_interrupted_evaluation_leaves_no_engine_and_no_record(tmp_path: Path
 
 def test_the_lm_eval_command_line_has_the_expected_options(tmp_path: Path) -> None:
     harness = Harness(max_gen_toks={"default": 1024, "gsm8k": 512})
-    words = harness.words(GSM8K, Model("org/model", arguments={"tensor_parallel_size": 8}), tmp_path)
+    words = harness.command_line(GSM8K, Model("org/model", arguments={"tensor_parallel_size": 8}), tmp_path)
     line = " ".join(words)
     assert line.startswith(
         "lm_eval --model vllm --model_args pretrained=org/model,dtype=bfloat16,gpu_memory_utilization=0.8,"
         "max_model_len=4096,tensor_parallel_size=8,seed=42 --batch_size auto --tasks gsm8k --seed 42 "
         "--gen_kwargs temperature=0,max_gen_toks=512 --num_fewshot 8 --output_path"
     )
-    assert "max_gen_toks=1024" in " ".join(harness.words(IFEVAL, Model("m"), tmp_path))
+    assert "max_gen_toks=1024" in " ".join(harness.command_line(IFEVAL, Model("m"), tmp_path))
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,7 @@ async def test_a_known_address_stays_in_use_while_the_head_is_unreachable() -> N
         book = AddressBook(directory)
         client = ServerClient(transport, KEYS, book, RetryPolicy(0.1, 0.01))
         await client.post("echo", "/echo", b"{}", 5.0)
-        book.forget()
+        book.mark_stale()
         assert (await client.post("echo", "/echo", b'{"a":1}', 5.0)).status == 200
 
 

@@ -132,7 +132,7 @@ def test_a_link_to_the_moved_output_is_accepted(store: RolloutStore, output: Pat
 @pytest.mark.parametrize("size", [0, 1, len(CONTENT) // 2, len(CONTENT) - 1])
 def test_nothing_is_appended_to_a_truncated_output(store: RolloutStore, output: Path, size: int) -> None:
     os.truncate(output, size)
-    with pytest.raises(RunError, match=f"cut from {len(CONTENT)} to {size} bytes"):
+    with pytest.raises(RunError, match=f"truncated from {len(CONTENT)} to {size} bytes"):
         store.append((5, 0), encoded_row(5))
     store.close()
     assert output.read_bytes() == CONTENT[:size]

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from rollyard.services.io.json_differences import differences
 from rollyard.services.io.json_values import is_number, number, whole_number
 from rollyard.services.rollouts.rewards import is_reward
-from rollyard.services.types import MOST_REWARD, Verdict
+from rollyard.services.types import MAX_REWARD, Verdict
 
 NOT_NUMBERS: list[Any] = [None, True, False, "1", [], {}, math.nan, math.inf, -math.inf, 10**400]
 
@@ -27,13 +27,13 @@ def test_a_finite_number_is_read_as_a_float(value: float) -> None:
     assert is_number(value) and number(value, None) == float(value)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2 * MOST_REWARD, -2 * MOST_REWARD, 10**400, "high"])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2 * MAX_REWARD, -2 * MAX_REWARD, 10**400, "high"])
 def test_a_verdict_has_a_finite_reward_of_bounded_size(reward: Any) -> None:
     with pytest.raises(ValidationError):
         Verdict(reward=reward)
 
 
-@pytest.mark.parametrize("reward", [0, True, -1.5, MOST_REWARD, -MOST_REWARD])
+@pytest.mark.parametrize("reward", [0, True, -1.5, MAX_REWARD, -MAX_REWARD])
 def test_a_verdict_accepts_every_reward_that_rows_may_have(reward: Any) -> None:
     assert is_reward(Verdict(reward=reward).reward)
 

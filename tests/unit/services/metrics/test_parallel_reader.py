@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.metrics.loader.columns import FLOATS, INTS, MOST_WORDS, Columns
+from rollyard.services.metrics.loader.columns import FLOATS, INTS, MAX_CATEGORIES, Columns
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.loader.parallel_reader import read
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
@@ -163,9 +163,9 @@ def test_rows_of_an_older_nemo_gym_without_a_task_index_have_no_numbers_per_task
 
 
 def test_distinct_texts_are_limited_in_number_and_length(tmp_path: Path) -> None:
-    rows = [row(task, 0, 0.0, finish_reason=f"{task} {'x' * 500}") for task in range(MOST_WORDS + 50)]
+    rows = [row(task, 0, 0.0, finish_reason=f"{task} {'x' * 500}") for task in range(MAX_CATEGORIES + 50)]
     profile = run_of(tmp_path, rows).profile
-    assert len(profile.ends) == MOST_WORDS + 1
+    assert len(profile.ends) == MAX_CATEGORIES + 1
     assert profile.ends[0].name == "(others)" and profile.ends[0].rollouts == 50
     assert all(len(end.name) <= 100 for end in profile.ends)
 

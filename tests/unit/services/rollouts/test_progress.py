@@ -211,8 +211,8 @@ def test_the_remaining_time_excludes_abandoned_rollouts() -> None:
     clock.now += 4.0
     for _ in range(4):
         progress.count({"reward": 1})
-    progress.count_failure("timeout", given_up=False)
-    progress.count_failure("timeout", given_up=True)
+    progress.count_failure("timeout", permanent=False)
+    progress.count_failure("timeout", permanent=True)
     assert progress.eta_s == pytest.approx(5.0) and (progress.failed, progress.failed_attempts) == (1, 2)
 
 
@@ -223,7 +223,7 @@ def test_before_the_first_rollout_the_remaining_time_is_unknown() -> None:
 def test_the_status_counts_measured_expected_and_failed_rollouts() -> None:
     progress = CollectionProgress(3)
     progress.count({"reward": 1, "success": True})
-    progress.count_failure("timeout", given_up=True)
+    progress.count_failure("timeout", permanent=True)
     status = progress.status("incomplete", "because")
     assert (status.measured, status.expected, status.failed, status.failures) == (1, 3, 1, {"timeout": 1})
     assert (status.state, status.note, status.successes, status.reward_stderr) == ("incomplete", "because", 1, None)

@@ -36,7 +36,7 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_a_run_error_at_the_call(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"no\.jsonl is not there"):
+    with pytest.raises(RunError, match=r"no\.jsonl does not exist"):
         rollyard.read_rollouts(tmp_path / "no.jsonl")
 
 

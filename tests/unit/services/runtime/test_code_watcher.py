@@ -56,11 +56,11 @@ class WatchedServers:
         self.registry.renew_code(name)
         self.register(name)
 
-    async def look(self) -> list[str]:
+    async def check(self) -> list[str]:
         """Look until the files have settled; return the messages."""
         self.messages.clear()
         for _ in range(3):
-            await self.watcher.look()
+            await self.watcher.check()
         return list(self.messages)
 
     def changed_files(self) -> dict[str, list[str]]:
@@ -69,60 +69,60 @@ class WatchedServers:
 
 async def test_changed_code_is_reported_once_and_listed_until_it_is_reverted(tmp_path: Path) -> None:
     servers = WatchedServers(tmp_path, reload=False)
-    assert await servers.look() == []
+    assert await servers.check() == []
     servers.rules["one"].write_text("A = 2\n")
-    (line,) = await servers.look()
+    (line,) = await servers.check()
     assert line.endswith("/rules.py has changed; restart")
     assert list(servers.changed_files()) == ["one"] == list(servers.registry.directory().changed_files)
     servers.rules["one"].write_text("A = 3\n")
-    assert await servers.look() == []
+    assert await servers.check() == []
     servers.rules["one"].write_text("A = 1\n")
-    (line,) = await servers.look()
+    (line,) = await servers.check()
     assert "rules.py no longer differs" in line and servers.changed_files() == {}
 
 
 async def test_a_changed_config_is_reported_as_read_only_at_startup(tmp_path: Path) -> None:
     servers = WatchedServers(tmp_path, reload=True)
-    await servers.look()
+    await servers.check()
     (tmp_path / "config.yaml").write_text("# other")
-    (line,) = await servers.look()
+    (line,) = await servers.check()
     assert "config.yaml has changed; configs are only read at startup: restart ng_run" in line
     assert servers.reloaded == []
 
 
 async def test_only_the_server_whose_code_changed_is_reloaded(tmp_path: Path) -> None:
     servers = WatchedServers(tmp_path, reload=True)
-    await servers.look()
+    await servers.check()
     servers.rules["two"].write_text("A = 2\n")
-    (line,) = await servers.look()
+    (line,) = await servers.check()
     assert line.endswith("has changed; reloading two") and servers.reloaded == ["two"]
     assert servers.changed_files() == {} and servers.registry.directory().reloading == []
-    assert await servers.look() == []
+    assert await servers.check() == []
 
 
 async def test_code_that_cannot_start_is_reported_once_and_the_next_change_is_loaded(tmp_path: Path) -> None:
     servers = WatchedServers(tmp_path, reload=True)
-    await servers.look()
+    await servers.check()
     servers.error = OperatorError("one: app.py cannot be imported: SyntaxError")
     servers.rules["one"].write_text("A =\n")
-    assert (await servers.look())[-1] == (
+    assert (await servers.check())[-1] == (
         "one cannot start with the changed code: app.py cannot be imported: SyntaxError; its old code keeps running"
     )
-    assert await servers.look() == [] and list(servers.changed_files()) == ["one"]
+    assert await servers.check() == [] and list(servers.changed_files()) == ["one"]
     servers.error = None
     servers.rules["one"].write_text("A = 5\n")
-    await servers.look()
+    await servers.check()
     assert servers.reloaded == ["one"] and servers.changed_files() == {}
 
 
 async def test_reverting_broken_code_needs_no_reload(tmp_path: Path) -> None:
     servers = WatchedServers(tmp_path, reload=True)
-    await servers.look()
+    await servers.check()
     servers.error = OperatorError("one: broken")
     servers.rules["one"].write_text("A =\n")
-    await servers.look()
+    await servers.check()
     servers.rules["one"].write_text("A = 1\n")
-    assert await servers.look() == ["one again runs the code that is on disk"]
+    assert await servers.check() == ["one runs the code on disk again"]
     assert servers.reloaded == [] and servers.registry.directory().reloading == []
 
 
@@ -134,8 +134,8 @@ async def test_long_lists_of_files_are_shortened(tmp_path: Path, count: int, mes
         (folder / f"{number}.py").write_text("A = 1\n")
     servers.registry.renew_code("one")
     servers.register("one")
-    await servers.look()
+    await servers.check()
     for number in range(count):
         (folder / f"{number}.py").write_text("A = 2\n")
-    (line,) = await servers.look()
+    (line,) = await servers.check()
     assert message in line

@@ -21,10 +21,10 @@ def test_the_doctor_lists_the_active_layers() -> None:
 
 
 def test_the_doctor_lists_missing_layers_with_the_reason() -> None:
-    text = sandbox.told(Layers(mode="landlock", in_force=("seccomp",), missing=("bubblewrap: not there",)))
+    text = sandbox.format_layers(Layers(mode="landlock", in_force=("seccomp",), missing=("bubblewrap: not there",)))
     assert text.splitlines()[1:] == ["active:", "  seccomp", "missing:", "  bubblewrap: not there"]
 
 
 def test_the_doctor_fails_with_an_unusable_python() -> None:
     done = subprocess.run([*DOCTOR, "+python=/bin/true"], cwd=INSTALLED, capture_output=True, text=True)
-    assert (done.returncode, "cannot use the Python /bin/true" in done.stdout) == (1, True)
+    assert (done.returncode, "cannot use the Python interpreter /bin/true" in done.stdout) == (1, True)

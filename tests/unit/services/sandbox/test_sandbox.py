@@ -79,7 +79,7 @@ async def test_code_under_a_main_guard_does_not_run(sandbox: Sandbox) -> None:
         ("def f(): return 1", Ending.WRONG, "wrong at: assert f() == 2"),
         ("def f(): return [][0]", Ending.RAISED, "IndexError: list index out of range at: assert f() == 2"),
         ("def f(: pass", Ending.RAISED, "SyntaxError"),
-        ("def g(): return 2", Ending.RAISED, "NameError: the answer defines no 'f' outside the tests"),
+        ("def g(): return 2", Ending.RAISED, "NameError: the answer does not define 'f' outside the tests"),
         ("class E(Exception): pass\ndef f(): raise E('mine')", Ending.RAISED, "E: mine"),
         ("import os\ndef f(): os._exit(3)", Ending.GONE, "exited with status 3"),
         ("import os\ndef f(): os.abort()", Ending.GONE, "killed by SIG"),
@@ -221,5 +221,5 @@ async def test_without_any_isolation_it_starts_only_with_allow_unsandboxed(monke
 
 async def test_an_unusable_python_is_an_error() -> None:
     sandbox = Sandbox(Limits(), bubblewrap="/bin/false", python="/bin/false")
-    with pytest.raises(OperatorError, match="cannot use the Python /bin/false"):
+    with pytest.raises(OperatorError, match="cannot use the Python interpreter /bin/false"):
         await sandbox.start()

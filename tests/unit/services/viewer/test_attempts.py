@@ -52,7 +52,7 @@ def test_a_long_file_is_read_in_steps(tmp_path: Path, monkeypatch: pytest.Monkey
     append(path, *[orjson.dumps(ROW) + b"\n"] * 20)
     file, steps = AttemptFile(path), 1
     file.advance()
-    while file.behind:
+    while file.unread_bytes:
         file.advance()
         steps += 1
     assert (len(file.of(3, 1)), steps > 3) == (20, True)

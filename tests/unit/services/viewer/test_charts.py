@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.head.run_snapshot import RunSnapshot
-from rollyard.services.viewer.api.run_history import KEPT, RunHistory
+from rollyard.services.viewer.api.run_history import MAX_MOMENTS, RunHistory
 from rollyard.services.viewer.export.export import export
 from tests.external.browser.recordings import with_tokens
 from tests.support.rollout_files import failures, row, varied, write
@@ -93,7 +93,7 @@ def test_the_pace_is_drawn_from_two_snapshots_on_and_a_new_run_resets_the_histor
 
 def test_the_history_of_a_run_stays_bounded() -> None:
     history = RunHistory()
-    for time in range(2 * KEPT):
+    for time in range(2 * MAX_MOMENTS):
         history.add(RunSnapshot(time=float(time), run_id="a", total=time))
     rate, in_progress = history.charts()
     assert "over the last 10 min" in rate.caption

@@ -200,7 +200,7 @@ def test_any_file_of_json_objects_opens(tmp_path_factory: pytest.TempPathFactory
     for index in range(len(run.table)):
         rollout_view(run, run.table, index, no_replay).model_dump_json()
     run.numbers()[1].profile.model_dump_json()
-    run.opened().model_dump_json()
+    run.status_record().model_dump_json()
 
 
 def test_rows_of_nemo_gym_without_indices_are_numbered(tmp_path: Path) -> None:

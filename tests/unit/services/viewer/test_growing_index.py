@@ -22,7 +22,7 @@ def read_through(path: Path, *, part: int = 2000, worth_saving: int = 0) -> Foll
 
 def advance(file: FollowedFile) -> None:
     file.advance()
-    while file.behind or not file.shown:
+    while file.unread_bytes or not file.is_sorted:
         file.advance()
 
 
@@ -76,7 +76,7 @@ def test_an_incomplete_last_line_is_not_indexed_until_complete(tmp_path: Path) -
 def test_an_incomplete_line_longer_than_a_part_does_not_block_the_end(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 1), tail=b'{"x": "' + b"y" * 10_000)
     file = read_through(path, part=1000)
-    assert (len(file.snapshot.columns), file.behind, file.through) == (1, 0, True)
+    assert (len(file.snapshot.columns), file.unread_bytes, file.at_end) == (1, 0, True)
 
 
 def test_a_replaced_file_is_reread(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ def test_a_saved_index_opens_without_reading_the_file(tmp_path: Path) -> None:
     change_unnoticeably(path, b'"reward":', b'"REWARD":')
     reopened = FollowedFile(path, worth_saving=0)
     reopened.advance()
-    assert (rewards(reopened), reopened.through) == (before, True)
+    assert (rewards(reopened), reopened.at_end) == (before, True)
 
 
 def test_a_saved_index_is_extended_by_appended_rows(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_file_without_rollouts_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("level,reward\n1,0.5\n")
     file = read_through(path)
-    assert (len(file.snapshot.columns), file.through) == (0, True)
+    assert (len(file.snapshot.columns), file.at_end) == (0, True)
     assert "2 lines are not a valid rollout" in file.snapshot.error
 
 

@@ -44,7 +44,7 @@ def test_closing_during_a_parallel_read_leaves_no_process(tmp_path: Path) -> Non
     file_index = FileIndex([("x", write(tmp_path / "x.jsonl", varied(400, 5)))], workers=2, worth_processes=1, part=500)
     file_index.start()
     deadline = time.monotonic() + 120
-    while not active_children() and file_index.runs[0].file.behind >= 0:
+    while not active_children() and file_index.runs[0].file.unread_bytes >= 0:
         assert time.monotonic() < deadline
         time.sleep(0.01)
     file_index.close()

@@ -16,7 +16,7 @@ WAIT_S = 120.0
 def lines_with(path: Path, text: str) -> list[int]:
     """Numbers of the lines that contain the text."""
     data = path.read_bytes()
-    found, searched = Search(path, text).ask(len(data), WAIT_S)
+    found, searched = Search(path, text).progress(len(data), WAIT_S)
     assert searched == 1.0
     return [data[:offset].count(b"\n") for offset in found.tolist()]
 
@@ -70,20 +70,20 @@ def test_lines_longer_than_a_part_and_many_parts_are_searched(tmp_path: Path) ->
 def test_appended_lines_are_searched_at_the_next_call(tmp_path: Path) -> None:
     path = write(tmp_path / "x", "needle")
     search = Search(path, "needle")
-    assert len(search.ask(path.stat().st_size, WAIT_S)[0]) == 1
+    assert len(search.progress(path.stat().st_size, WAIT_S)[0]) == 1
     with path.open("ab") as file:
         file.write(b'"needle"\n"torn needle')
     complete = path.read_bytes().rindex(b"\n") + 1
-    found, searched = search.ask(complete, WAIT_S)
+    found, searched = search.progress(complete, WAIT_S)
     assert (len(found), searched) == (2, 1.0)
 
 
 def test_a_search_pauses_without_a_waiting_caller_and_resumes_at_the_next_call(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"needle\n" * 600_000)
-    search = Search(path, "needle", patience_s=0.0)
-    _, searched = search.ask(path.stat().st_size, WAIT_S)
+    search = Search(path, "needle", pause_after_s=0.0)
+    _, searched = search.progress(path.stat().st_size, WAIT_S)
     assert searched < 1.0
-    search._patience_s = WAIT_S
-    found, searched = search.ask(path.stat().st_size, WAIT_S)
+    search._pause_after_s = WAIT_S
+    found, searched = search.progress(path.stat().st_size, WAIT_S)
     assert (len(found), searched) == (600_000, 1.0)

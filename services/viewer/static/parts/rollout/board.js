@@ -1,6 +1,6 @@
 /** Draws a board with one square per symbol. Unknown symbols are shown as text. */
 import { html } from '../../vendor/htm-preact.js';
-import { spelled } from '../../text.js';
+import { escapeInvisible } from '../../text.js';
 
 const MOST_CELLS = 10000;
 
@@ -34,7 +34,7 @@ function Person() {
 export function Board({ board, cells, label }) {
   const rows = board.split('\n').filter((row, i, all) => row || i < all.length - 1).map((row) => [...row]);
   const width = Math.max(1, ...rows.map((row) => row.length));
-  if (width * rows.length > MOST_CELLS) return html`<pre class="text board">${spelled(board)}</pre>`;
+  if (width * rows.length > MOST_CELLS) return html`<pre class="text board">${escapeInvisible(board)}</pre>`;
   const known = new Map(cells.map((cell) => [cell.symbol, cell]));
   return html`<svg class="squares" viewBox="0 0 ${width * 10} ${rows.length * 10}" role="img" aria-label=${label}>
     <rect class="floor" width=${width * 10} height=${rows.length * 10} />
@@ -43,7 +43,7 @@ export function Board({ board, cells, label }) {
       const draw = cell && Object.hasOwn(LOOKS, cell.looks) ? LOOKS[cell.looks] : null;
       return html`<g transform="translate(${x * 10} ${y * 10})">
         <rect class="square" width="10" height="10" />
-        ${draw ? draw() : symbol.trim() && html`<text class="symbol" x="5" y="7.4">${spelled(symbol)}</text>`}
+        ${draw ? draw() : symbol.trim() && html`<text class="symbol" x="5" y="7.4">${escapeInvisible(symbol)}</text>`}
       </g>`;
     }))}
   </svg>`;

@@ -5,7 +5,7 @@ import { Name } from '../../text.js';
 import { plain, signed } from '../../formatting.js';
 import { Board } from './board.js';
 
-const SIGNS = {
+const ICONS = {
   start: 'M1 1H2.5V9H1zM9 1V9L3 5z', back: 'M8 1V9L2 5z', play: 'M2 .5 9 5 2 9.5z', pause: 'M1.5 1H4V9H1.5zM6 1H8.5V9H6z',
   ahead: 'M2 1V9L8 5z', end: 'M9 1H7.5V9H9zM1 1V9L7 5z',
 };
@@ -25,25 +25,25 @@ export function BoardPlayer({ replay, player }) {
 function Screen({ title, frames, cells, player }) {
   const frame = frames[player.at];
   const moves = frames.length - 1;
-  const said = player.at === 0 ? 'start' : `move ${player.at} of ${moves}`;
+  const position = player.at === 0 ? 'start' : `move ${player.at} of ${moves}`;
   return html`<section class="screen" aria-label=${title}>
     <h2><${Name} value=${title} /></h2>
-    <${Board} board=${frame.board} cells=${cells} label=${`Board, ${said}`} />
-    <p class="caption small number"><span>${said}</span>
+    <${Board} board=${frame.board} cells=${cells} label=${`Board, ${position}`} />
+    <p class="caption small number"><span>${position}</span>
       ${frame.move && html`<strong><${Name} value=${frame.move} /></strong>`}
       ${frame.note && html`<span class="badge"><${Name} value=${frame.note} /></span>`}
       ${frame.reward !== null && html`<span>${signed(frame.reward)}</span>`}
       ${frame.total !== null && html`<span class="soft">total ${plain(frame.total)}</span>`}
     </p>
-    <${Buttons} player=${player} title=${title} said=${`${said}${frame.move ? `: ${frame.move}` : ''}`} />
+    <${Buttons} player=${player} title=${title} position=${`${position}${frame.move ? `: ${frame.move}` : ''}`} />
   </section>`;
 }
 
-/** @param {{player: ReturnType<typeof usePlayback>, title: string, said: string}} props */
-export function Buttons({ player, title, said }) {
+/** @param {{player: ReturnType<typeof usePlayback>, title: string, position: string}} props */
+export function Buttons({ player, title, position }) {
   const { at, last } = player;
-  const button = (label, sign, act, off) => html`<button aria-label=${label} title=${label} disabled=${off} onClick=${act}>
-    <svg class="sign" viewBox="0 0 10 10" aria-hidden="true"><path d=${SIGNS[sign]} /></svg></button>`;
+  const button = (label, icon, action, disabled) => html`<button aria-label=${label} title=${label} disabled=${disabled} onClick=${action}>
+    <svg class="icon" viewBox="0 0 10 10" aria-hidden="true"><path d=${ICONS[icon]} /></svg></button>`;
   return html`<div class="buttons" role="group" aria-label=${`Play: ${title}`}>
     ${button('To the start', 'start', () => player.go(0), at === 0)}
     ${button('One move back', 'back', () => player.go(at - 1), at === 0)}
@@ -53,7 +53,7 @@ export function Buttons({ player, title, said }) {
     <select aria-label="Speed" onChange=${(event) => player.setSpeed(Number(event.target.value))}>
       ${SPEEDS.map((speed) => html`<option value=${speed} selected=${speed === player.speed}>${speed}×</option>`)}
     </select>
-    <input type="range" min="0" max=${last} value=${at} aria-label=${`Move, ${title}`} aria-valuetext=${said}
+    <input type="range" min="0" max=${last} value=${at} aria-label=${`Move, ${title}`} aria-valuetext=${position}
       onInput=${(event) => player.go(Number(event.target.value))} />
   </div>`;
 }

@@ -2,30 +2,30 @@
 import { html } from '../../vendor/htm-preact.js';
 import { Name, Text } from '../../text.js';
 
-const LONGEST = 50_000;
-const MOST_KEYS = 30;
-const SHORT = 120;
+const MAX_LENGTH = 50_000;
+const MAX_KEYS = 30;
+const MAX_INLINE = 120;
 
 /** Parses a text as a JSON object, or returns null. @param {string} text @returns {Record<string, unknown> | null} */
-export function parsed(text) {
-  if (text.length > LONGEST || !text.trimStart().startsWith('{')) return null;
+export function parseObject(text) {
+  if (text.length > MAX_LENGTH || !text.trimStart().startsWith('{')) return null;
   try {
-    const found = JSON.parse(text);
-    const keys = Object.keys(found);
-    return keys.length > 0 && keys.length <= MOST_KEYS ? found : null;
+    const value = JSON.parse(text);
+    const keys = Object.keys(value);
+    return keys.length > 0 && keys.length <= MAX_KEYS ? value : null;
   } catch {
     return null;
   }
 }
 
-function said(value) {
+function asText(value) {
   return typeof value === 'string' ? value : JSON.stringify(value);
 }
 
 /** @param {{value: Record<string, unknown>}} props */
 export function Parsed({ value }) {
-  const parts = Object.entries(value).map(([key, one]) => [key, said(one)]);
-  const long = (text) => text.includes('\n') || text.length > SHORT;
+  const parts = Object.entries(value).map(([key, one]) => [key, asText(one)]);
+  const long = (text) => text.includes('\n') || text.length > MAX_INLINE;
   return html`
     ${parts.filter(([, text]) => long(text)).map(([key, text]) => html`<div class="part">
       <span class="key"><${Name} value=${key} /></span><${Text} value=${text} kind="mono" lines=${25} />

@@ -1,6 +1,6 @@
 /** The raw row of the file. */
 import { html, useState } from '../../vendor/htm-preact.js';
-import { ALONE, fetchText } from '../../data.js';
+import { IS_EXPORT, fetchText } from '../../data.js';
 import { bytes } from '../../formatting.js';
 import { JsonTree } from '../jsontree.js';
 import { Notice } from '../notice.js';
@@ -8,7 +8,7 @@ import { Notice } from '../notice.js';
 /** @param {{path: string, name: string}} props */
 export function Raw({ path, name }) {
   const [state, set] = useState({ text: null, value: null, error: null, copied: '' });
-  if (ALONE) return null;
+  if (IS_EXPORT) return null;
   const open = async (event) => {
     if (!event.currentTarget.open || state.text !== null) return;
     try {

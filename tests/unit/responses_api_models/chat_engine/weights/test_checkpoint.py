@@ -250,7 +250,7 @@ def test_a_path_that_leads_to_no_checkpoint_is_refused(tmp_path: Path, path: str
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
     folder = written(tmp_path / "new")
     (tmp_path / "new" / ONE).rename(tmp_path / "new" / "pytorch_model.bin")
-    assert "holds no *.safetensors" in refused(folder)
+    assert "contains no *.safetensors" in refused(folder)
 
 
 def test_spaces_dots_and_links_in_a_path_lead_to_one_real_folder(tmp_path: Path) -> None:

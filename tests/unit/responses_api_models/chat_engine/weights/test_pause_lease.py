@@ -101,7 +101,7 @@ async def test_a_trainer_that_dies_in_the_middle_of_an_update_leaves_a_failure_w
         await policy.post("/start_weight_update", {})
         await policy.post("/update_weights", {})
         status, why = await policy.asked()
-        assert (status, "fell silent during an update" in why, engine.dead) == (503, True, False)
+        assert (status, "stopped responding during an update" in why, engine.dead) == (503, True, False)
         assert on_invalid_weights == [address(0)]
         for path in ("/update_weights", "/finish_weight_update"):
             assert (await policy.post(path, {"weight_version": "b"}))[0] == 409

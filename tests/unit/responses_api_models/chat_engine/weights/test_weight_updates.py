@@ -117,7 +117,7 @@ async def test_a_failure_that_was_fixed_by_going_back_refuses_no_request() -> No
         status, said = await policy.update(NEW)
         assert (status, await policy.version()) == (502, "0")
         assert [await policy.asked() for _ in range(2)] == [(200, STARTED)] * 2
-    assert "was rolled back, the policy stays version '0'" in said["detail"]
+    assert "was rolled back; the policy stays at version '0'" in said["detail"]
     assert (good.label, bad.label) == ("0", "0")
 
 
@@ -142,7 +142,7 @@ async def test_weights_are_not_loaded_on_an_engine_that_lost_them_before() -> No
         await policy.update(TORN)
         status, said = await policy.update(NEW)
         assert (await policy.asked())[0] == 503
-    assert (status, "restart the engine, then update" in said["detail"]) == (502, True)
+    assert (status, "restart the engine, then repeat the update" in said["detail"]) == (502, True)
     assert engine.weights is None
 
 
@@ -206,7 +206,7 @@ async def test_engines_that_do_not_pause_are_left_as_they_are() -> None:
         status, said = await policy.update(NEW)
         assert await policy.asked() == (200, STARTED)
     assert (status, during(good)) == (502, ["/pause?mode=keep", "/resume"])
-    assert said["detail"].startswith("nothing was changed, the policy stays version '0'")
+    assert said["detail"].startswith("nothing was changed; the policy stays at version '0'")
 
 
 async def test_an_engine_without_control_endpoints_says_how_to_open_them() -> None:
@@ -293,7 +293,7 @@ async def test_a_turn_within_one_version_shows_that_one() -> None:
 
 
 def test_the_engines_own_account_of_a_turn_is_kept_and_wins_over_ours() -> None:
-    versions = PolicyVersions("0", ours=True)
+    versions = PolicyVersions("0", is_exclusive=True)
     mark = versions.mark
     versions.advance("a", NEW)
     spans = [{"version": "default", "start": 0, "end": 9}, {"version": "a", "start": 9, "end": 12}]
@@ -306,7 +306,7 @@ def test_the_engines_own_account_of_a_turn_is_kept_and_wins_over_ours() -> None:
 
 
 def test_tokens_of_weights_that_the_policy_did_not_have_are_a_failure_and_shut_the_gate() -> None:
-    versions = PolicyVersions("0", ours=True)
+    versions = PolicyVersions("0", is_exclusive=True)
     versions.advance("1", NEW)
     versions.hold(address(0), "1")
     with pytest.raises(Failure, match=r"sampled with weights '0' while the policy was version '1'.*restarted"):
@@ -315,7 +315,7 @@ def test_tokens_of_weights_that_the_policy_did_not_have_are_a_failure_and_shut_t
 
 
 def test_versions_of_another_project_are_noted_as_the_engine_gives_them() -> None:
-    versions = PolicyVersions("0", ours=False)
+    versions = PolicyVersions("0", is_exclusive=False)
     assert versions.sampled(0, [{"version": "x", "start": 0, "end": 3}], address(0))["policy_version"] == "x"
 
 

@@ -39,8 +39,8 @@ def disk(folder: Path) -> CodeOnDisk:
 
 def settled(disk: CodeOnDisk) -> DiskChanges | None:
     """What the second scan reports; a change is reported once two scans find the same files."""
-    disk.look()
-    return disk.look()
+    disk.poll()
+    return disk.poll()
 
 
 def files(changes: DiskChanges | None) -> list[str]:
@@ -54,7 +54,7 @@ def test_a_changed_file_that_the_server_uses_is_reported_once(disk: CodeOnDisk, 
     with (folder / name).open("a") as file:
         file.write("\n# more")
     assert files(settled(disk)) == [Path(name).name]
-    assert disk.look() is None
+    assert disk.poll() is None
 
 
 @pytest.mark.parametrize("name", ["prepare.py", "other_script.py", "test_app.py", "notes.md", "tests/test_rules.py"])
@@ -67,8 +67,8 @@ def test_a_file_that_the_server_does_not_use_is_not_reported(disk: CodeOnDisk, f
 def test_nothing_is_reported_while_files_are_being_written(disk: CodeOnDisk, folder: Path) -> None:
     for number in range(3):
         (folder / "rules.py").write_text("# more\n" * number)
-        assert disk.look() is None
-    assert files(disk.look()) == ["rules.py"]
+        assert disk.poll() is None
+    assert files(disk.poll()) == ["rules.py"]
 
 
 def test_a_reverted_change_is_no_longer_reported(disk: CodeOnDisk, folder: Path) -> None:
@@ -118,7 +118,7 @@ def test_a_reloaded_server_is_compared_with_its_new_code(disk: CodeOnDisk, folde
     (folder / "rules.py").write_text("A = 2\n")
     assert files(settled(disk)) == ["rules.py"]
     disk.follow("environment", *loaded(folder))
-    assert disk.look() == DiskChanges()
+    assert disk.poll() == DiskChanges()
 
 
 def test_changed_and_new_configs_are_reported(tmp_path: Path) -> None:

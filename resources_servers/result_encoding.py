@@ -1,0 +1,49 @@
+"""Encodes what an environment returns as JSON, whatever the model has written.
+
+A verdict or a turn may report values that were parsed from the model's message, and a parser accepts more than JSON can
+hold: integers beyond 64 bits, halves of surrogate pairs, unlimited nesting. Failing on them would give the policy a
+second try, so they are replaced. Values that only an author can have caused, such as a set, are a failure with the
+field's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from rollyard.resources_servers.argument_checks import MAX_DEPTH, MAX_INTEGER
+
+
+def encoded(fields: Mapping[str, Any], source: str) -> bytes:
+    """Return the fields as JSON. Raises TypeError with the name of a field that is not JSON.
+
+    `source` begins its message: `verify returned a Verdict`.
+    """
+    try:
+        return orjson.dumps(fields)
+    except TypeError:
+        made = {name: storable(value) for name, value in fields.items()}
+        for name, value in made.items():
+            try:
+                orjson.dumps(value)
+            except TypeError as error:
+                found = f"{name}={value!r:.100} ({type(value).__name__})"
+                raise TypeError(f"{source} with {found}, which is not JSON: {error}") from error
+        return orjson.dumps(made)
+
+
+def storable(value: Any, depth: int = 0) -> Any:
+    """Return the value with its integers, strings and nesting as JSON can hold them."""
+    if isinstance(value, str):
+        return value.encode("utf-8", "replace").decode()
+    if isinstance(value, int) and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
+        return hex(value)  # in decimal, the conversion takes quadratic time and Python refuses it
+    if isinstance(value, dict | list | tuple):
+        if depth == MAX_DEPTH:
+            return f"nested deeper than {MAX_DEPTH} levels"
+        if isinstance(value, dict):
+            return {storable(name): storable(inner, depth + 1) for name, inner in value.items()}
+        return [storable(inner, depth + 1) for inner in value]
+    return value

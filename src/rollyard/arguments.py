@@ -1,0 +1,65 @@
+"""Checks the arguments of the Python API: a wrong one is named before anything starts."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rollyard.services.errors import OperatorError
+from rollyard.services.runtime.running_stack import RunningStack
+from rollyard.services.server.settings import REDACTED, is_secret
+
+Rule = tuple[Callable[[Any], bool], str]
+"""Whether a value is valid, and what is expected in words."""
+
+PATH: Rule = (lambda value: isinstance(value, str | os.PathLike), "a path")
+PATHS: Rule = (
+    lambda value: isinstance(value, Sequence) and not isinstance(value, str) and all(map(PATH[0], value)),
+    "a list of paths",
+)
+TEXT: Rule = (lambda value: isinstance(value, str), "a string")
+TEXTS: Rule = (lambda value: all(isinstance(text, str) for text in value), "strings")
+FLAG: Rule = (lambda value: isinstance(value, bool), "True or False")
+PORT: Rule = (lambda value: _is_integer(value) and 0 <= value <= 65535, "a port from 0 to 65535")
+COUNT: Rule = (lambda value: _is_integer(value) and value >= 1, "an integer of at least 1")
+SECONDS: Rule = (lambda value: _is_number(value) and value > 0, "more than 0 seconds")
+SHARE: Rule = (lambda value: _is_number(value) and 0 <= value <= 1, "a share from 0 to 1")
+FUNCTION: Rule = (callable, "a function")
+MAPPING: Rule = (lambda value: isinstance(value, Mapping), "a mapping, {key: value}")
+STACK: Rule = (lambda value: isinstance(value, RunningStack), "a stack, as rollyard.stack and connect return it")
+CONFIG: Rule = (
+    lambda value: _is_config(value) or (isinstance(value, Sequence) and all(map(_is_config, value))),
+    "a YAML file, a mapping, or a list of these",
+)
+ROWS: Rule = (
+    lambda value: PATH[0](value) or (_is_iterable(value) and not isinstance(value, bytes | Mapping)),
+    "a file, or rows",
+)
+
+
+def check(name: str, value: Any, rule: Rule, *, optional: bool = False) -> None:
+    """Raises OperatorError with the argument's name, what was found, and what was expected."""
+    is_valid, expected = rule
+    if not (is_valid(value) or (optional and value is None)):
+        found = REDACTED if is_secret(name) else f"{value!r:.100}"
+        shown = found if isinstance(value, int | float | str | None) else f"{found} ({type(value).__name__})"
+        raise OperatorError(f"{name} is {shown}; expected {expected}")
+
+
+def _is_config(value: Any) -> bool:
+    return isinstance(value, str | Path | Mapping)
+
+
+def _is_iterable(value: Any) -> bool:
+    return isinstance(value, Iterable) or hasattr(type(value), "__getitem__")  # datasets of PyTorch have only this
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value)
