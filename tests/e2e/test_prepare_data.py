@@ -16,14 +16,14 @@ from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.types import Json
 from tests.support.commands import command, config, in_this_process, ng_run
 from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, read_rows
-from tests.unit.services.datasets.files import row, rows, written
+from tests.unit.services.datasets.files import row, rows, write_rows
 
 
 def test_a_mixture_file_is_written_as_rows_that_can_be_collected(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    one = written(tmp_path / "one.jsonl", rows("a", 6))
-    two = written(tmp_path / "two.jsonl", rows("b", 3))
+    one = write_rows(tmp_path / "one.jsonl", rows("a", 6))
+    two = write_rows(tmp_path / "two.jsonl", rows("b", 3))
     mix = tmp_path / "mix.yaml"
     datasets = [{"name": "a", "path": str(one), "agent_name": "x"}, {"name": "b", "path": str(two)}]
     mix.write_text(yaml.safe_dump({"data": {"dataset": "mixed", "datasets": datasets}}))
@@ -39,7 +39,7 @@ def test_a_mixture_file_is_written_as_rows_that_can_be_collected(
 def test_invalid_rows_are_reported_by_line_and_nothing_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = written(tmp_path / "rows.jsonl", [row("fine"), b"{broken"])
+    path = write_rows(tmp_path / "rows.jsonl", [row("fine"), b"{broken"])
     out = tmp_path / "out.jsonl"
     assert prepare_data.run([f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={out}"]) == 1
     assert "line 2: is not JSON" in capsys.readouterr().out
@@ -47,19 +47,19 @@ def test_invalid_rows_are_reported_by_line_and_nothing_is_written(
 
 
 def test_plain_files_keep_their_order(tmp_path: Path) -> None:
-    path = written(tmp_path / "rows.jsonl", rows("r", 20))
+    path = write_rows(tmp_path / "rows.jsonl", rows("r", 20))
     out = tmp_path / "out.jsonl"
     assert prepare_data.run([f"+input_jsonl_fpath=[{path}]", f"+output_jsonl_fpath={out}", "+agent_name=x"]) == 0
     assert [one["prompt_id"] for one in read_rows(out)] == [f"r{number}" for number in range(20)]
 
 
 def test_an_empty_file_is_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert prepare_data.run([f"+input_jsonl_fpath={written(tmp_path / 'rows.jsonl', [b''])}"]) == 1
+    assert prepare_data.run([f"+input_jsonl_fpath={write_rows(tmp_path / 'rows.jsonl', [b''])}"]) == 1
     assert "rows        none" in capsys.readouterr().out
 
 
 def test_with_json_stdout_is_only_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "rows.jsonl", rows("r", 3))
+    path = write_rows(tmp_path / "rows.jsonl", rows("r", 3))
     line = [f"+input_jsonl_fpath={path}", f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]
     assert prepare_data.run([*line, "+json=true"]) == 0
     printed = capsys.readouterr()
@@ -69,8 +69,8 @@ def test_with_json_stdout_is_only_json(tmp_path: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.parametrize("output", ["rows.jsonl", "test.jsonl", "rollouts.jsonl"])
 def test_inputs_and_rollouts_are_never_overwritten(tmp_path: Path, output: str) -> None:
-    path = written(tmp_path / "rows.jsonl", rows("r", 3))
-    written(tmp_path / "test.jsonl", rows("t", 3))
+    path = write_rows(tmp_path / "rows.jsonl", rows("r", 3))
+    write_rows(tmp_path / "test.jsonl", rows("t", 3))
     for name in ("rollouts.jsonl", "rollouts_manifest.json"):
         (tmp_path / name).touch()
     line = [f"+input_jsonl_fpath={path}", f"+against={tmp_path / 'test.jsonl'}", "+agent_name=x"]
@@ -81,14 +81,14 @@ def test_inputs_and_rollouts_are_never_overwritten(tmp_path: Path, output: str) 
 
 
 def test_duplicate_ids_in_a_written_mixture_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = written(tmp_path / "rows.jsonl", rows("r", 3))
+    path = write_rows(tmp_path / "rows.jsonl", rows("r", 3))
     both = f"+data={{datasets: [{{name: a, path: {path}}}, {{name: b, path: {path}, count: 2}}]}}"
     assert prepare_data.run([both, f"+output_jsonl_fpath={tmp_path / 'out.jsonl'}", "+agent_name=x"]) == 0
     assert "2 ids occur more than once" in capsys.readouterr().out
 
 
 def test_a_curriculum_of_datasets_with_common_ids_is_rejected(tmp_path: Path) -> None:
-    one, two = (written(tmp_path / f"{name}.jsonl", [row(name, id=1)]) for name in "ab")
+    one, two = (write_rows(tmp_path / f"{name}.jsonl", [row(name, id=1)]) for name in "ab")
     line = [f"+rollouts_jsonl_fpath={tmp_path / 'r.jsonl'}", f"+order_fpath={tmp_path / 'order.txt'}"]
     with pytest.raises(OperatorError, match="build one curriculum per file"):
         prepare_data.run([f"+input_jsonl_fpath=[{one},{two}]", *line])

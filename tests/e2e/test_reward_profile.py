@@ -21,7 +21,7 @@ from tests.e2e.test_three_terminals import STATISTICS, TOOL_CALLS
 from tests.support.commands import Finished, command, in_this_process
 from tests.support.rollout_files import grid, manifest, row, write
 from tests.support.stacks import PUZZLES, collect, colocated, configured, read_rows
-from tests.unit.services.datasets.test_packed_files import ROWS, packed
+from tests.unit.services.datasets.test_packed_files import ROWS, write_packed
 
 TASKS, REPEATS = 20, 8
 Command = Callable[..., Finished]
@@ -135,7 +135,7 @@ def test_nemo_gyms_command_line_works(tmp_path: Path, run_profile: Command) -> N
 
 @pytest.mark.parametrize("form", ["gz", "zst", "parquet", "arrow"])
 def test_tasks_of_a_compressed_dataset_are_counted_and_joined(tmp_path: Path, run_profile: Command, form: str) -> None:
-    packed(tmp_path / f"tasks.{form}", form)
+    write_packed(tmp_path / f"tasks.{form}", form)
     write(tmp_path / "rollouts.jsonl", [row(task, 0, float(task)) for task in range(2)])
     done = run_profile("+jsonl_fpath=rollouts.jsonl", f"+input_jsonl_fpath=tasks.{form}", "+output_jsonl_fpath=o.jsonl")
     assert done.status == 0, done.err

@@ -69,7 +69,9 @@ def load_text(root: Path, text: str, *overrides: str, environ: Mapping[str, str]
     return load(["config.yaml"], parse_overrides(overrides), [root, INSTALLED], environ or {})
 
 
-def yaml_of(implementation: str, settings: str = "{}", name: str = "world", family: str = "resources_servers") -> str:
+def yaml_of(
+    implementation: str, settings: str = "{}", name: str = "environment", family: str = "resources_servers"
+) -> str:
     """One server as a config file."""
     return f"{name}:\n  {family}:\n    {implementation}: {settings}\n"
 

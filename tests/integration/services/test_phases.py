@@ -42,31 +42,33 @@ class Slow(Server):
 def registry(tmp_path: Path) -> ServerRegistry:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
     made = ServerRegistry(KEYS.run_id, config.servers, config.identity())
-    made.expect("world#1")
+    made.expect("environment#1")
     return made
 
 
 def registered(*, ready: bool = False, phase: str = "") -> Registration:
-    return Registration(name="world", instance="world#1", url="http://127.0.0.1:7001", pid=1, ready=ready, phase=phase)
+    return Registration(
+        name="environment", instance="environment#1", url="http://127.0.0.1:7001", pid=1, ready=ready, phase=phase
+    )
 
 
 def test_the_phase_of_a_starting_server_is_listed(registry: ServerRegistry) -> None:
     registry.register(registered(phase="loading weights 3/8"))
-    assert registry.phase("world#1") == registry.instances()[0].phase == "loading weights 3/8"
+    assert registry.phase("environment#1") == registry.instances()[0].phase == "loading weights 3/8"
     assert registry.instances()[0].status == "starting"
-    assert registry.phase("world#2") == ""
+    assert registry.phase("environment#2") == ""
 
 
 def test_a_late_phase_does_not_revoke_readiness(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
     registry.register(registered(phase="almost ready"))
-    assert registry.is_ready("world#1")
+    assert registry.is_ready("environment#1")
 
 
 def test_a_ready_server_reports_its_phase_in_its_heartbeat(registry: ServerRegistry) -> None:
     registry.register(registered(ready=True))
     registry.record_heartbeat(
-        Heartbeat(instance="world#1", requests=0, in_flight=0, sessions=0, phase="an engine restarts")
+        Heartbeat(instance="environment#1", requests=0, in_flight=0, sessions=0, phase="an engine restarts")
     )
     assert registry.instances()[0].phase == "an engine restarts"
     assert registry.instances()[0].ready
@@ -78,16 +80,16 @@ async def test_a_starting_server_reports_each_phase_to_the_head(registry: Server
         context = Context("head", KEYS, client_of({}, transport))
         async with listening(Head(ServerSettings(), context, registry, config)) as head:
             link = RegistryClient(transport, head.url, KEYS)
-            slow = Slow(ServerSettings(), Context("world", KEYS, client_of({}, transport)))
+            slow = Slow(ServerSettings(), Context("environment", KEYS, client_of({}, transport)))
             slow.go = asyncio.Event()
             hosted = HostedServer(slow, bind("127.0.0.1", 0))
-            joining = asyncio.create_task(hosted.join("world#1", link, AddressBook(link.directory)))
+            joining = asyncio.create_task(hosted.join("environment#1", link, AddressBook(link.directory)))
             for phase in ("reading", "writing"):
                 slow.doing = phase
-                await until(lambda: registry.phase("world#1") == slow.doing)
+                await until(lambda: registry.phase("environment#1") == slow.doing)
             slow.go.set()
             await joining
-            assert registry.is_ready("world#1")
+            assert registry.is_ready("environment#1")
             await hosted.stop()
 
 
@@ -140,7 +142,7 @@ def one_server_stack(
     **settings: Any,
 ) -> Stack:
     """A stack of one server."""
-    tree = {"world": {"resources_servers": {make_folder(folder, app=app): {"entrypoint": "app.py", **settings}}}}
+    tree = {"environment": {"resources_servers": {make_folder(folder, app=app): {"entrypoint": "app.py", **settings}}}}
     config = configured(config=tree, roots=[folder], tmp_path=folder)
     logs = RunFolder.create(folder, KEYS.run_id)
     return Stack(config, KEYS, logs, say=say, launcher=launcher, head_port=0, ready_timeout_s=ready_s)

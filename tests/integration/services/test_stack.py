@@ -39,7 +39,7 @@ async def test_a_fixed_port_in_use_is_rejected_with_server_and_port(tmp_path: Pa
         with pytest.raises(RollyardError) as raised:
             async with start(config, tmp_path):
                 pass
-    assert "world" in str(raised.value) and str(port) in str(raised.value)
+    assert "environment" in str(raised.value) and str(port) in str(raised.value)
 
 
 @pytest.mark.parametrize("start", [colocated, processes])
@@ -50,7 +50,7 @@ async def test_a_server_that_cannot_start_fails_the_stack_with_its_name_and_reas
     with pytest.raises(RollyardError) as raised:
         async with start(config, tmp_path):
             pass
-    assert "world" in str(raised.value) and "the engine is cold" in str(raised.value)
+    assert "environment" in str(raised.value) and "the engine is cold" in str(raised.value)
 
 
 async def test_a_stopped_run_is_no_longer_found(tmp_path: Path) -> None:

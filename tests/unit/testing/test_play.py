@@ -1,4 +1,4 @@
-"""rollyard.testing: what `play` plays, and what it refuses."""
+"""rollyard.testing: what `play` accepts and what it rejects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Counter(Environment):  # type: ignore[type-arg]
 ROW = {"room": "7"}
 
 
-async def test_a_turn_is_a_text_an_item_several_items_or_a_function() -> None:
+async def test_a_turn_may_be_text_one_item_several_items_or_a_function() -> None:
     turns: Turns = [
         [says("Two pushes."), calls("push"), calls("push", {"times": 1})],
         lambda request: calls("push", times=len(request["input"])),
@@ -59,24 +59,24 @@ async def test_a_turn_is_a_text_an_item_several_items_or_a_function() -> None:
     assert rollout.requests[0]["input"] == [{"role": "user", "content": "Open the door to 7."}]
 
 
-async def test_turn_based_environments_are_played_by_the_turn_agent() -> None:
+async def test_the_turn_agent_plays_turn_based_environments() -> None:
     rollout = await play(Counter, {}, turns=["1", "2", "3"])
     assert (rollout.reward, rollout.finish_reason, len(rollout.requests)) == (3.0, "done", 3)
 
 
-async def test_an_agent_of_ones_own_and_its_settings_are_taken() -> None:
+async def test_a_custom_agent_gets_its_settings() -> None:
     rollout = await play(
         serve(Door), ROW, lambda request: calls("push", times=2), agent=SimpleAgent, agent_settings={"max_steps": 2}
     )
     assert (rollout.finish_reason, len(rollout.requests)) == ("max_steps", 2)
 
 
-async def test_a_script_that_is_too_short_says_how_often_the_model_was_asked() -> None:
+async def test_the_error_for_a_short_script_counts_the_model_requests() -> None:
     with pytest.raises(Failure, match=r"the script has 1 turn, but the model was called 2 times"):
         await play(Door, ROW, turns=[calls("push")])
 
 
-async def test_what_a_collection_records_as_a_failure_is_raised() -> None:
+async def test_an_environment_failure_is_raised() -> None:
     class Refusing(Door):
         async def seed(self) -> list[dict[str, Any]]:
             raise BadTask("no such room")
@@ -85,7 +85,7 @@ async def test_what_a_collection_records_as_a_failure_is_raised() -> None:
         await play(Refusing, ROW, turns=["?"])
 
 
-async def test_further_models_are_reached_by_their_names() -> None:
+async def test_an_environment_calls_additional_models_by_name() -> None:
     class Judged(Door):
         async def verify(self, response: Verification) -> Verdict:
             answer = await type(self).models.respond("judge", {"input": response.text}, timeout_s=5)
@@ -96,7 +96,7 @@ async def test_further_models_are_reached_by_their_names() -> None:
 
 
 @pytest.mark.parametrize(
-    ("environment", "settings", "line"),
+    ("environment", "settings", "message"),
     [
         (Door, {"bonsu": 1}, "did you mean 'bonus'"),
         (SimpleAgent, {}, "is not an environment"),
@@ -104,14 +104,14 @@ async def test_further_models_are_reached_by_their_names() -> None:
         (INSTALLED / "agents/simple_agent", {}, "is not an environment"),
     ],
 )
-async def test_what_is_not_an_environment_or_no_setting_of_it_is_an_operator_error(
-    environment: Any, settings: dict[str, Any], line: str
+async def test_an_invalid_environment_or_setting_is_an_operator_error(
+    environment: Any, settings: dict[str, Any], message: str
 ) -> None:
-    with pytest.raises(OperatorError, match=line):
+    with pytest.raises(OperatorError, match=message):
         await play(environment, ROW, turns=["?"], settings=settings)
 
 
-def test_a_folder_is_loaded_as_a_run_loads_it(tmp_path: Path) -> None:
+def test_load_takes_a_plugin_folder_with_relative_imports(tmp_path: Path) -> None:
     assert load(INSTALLED / "agents/simple_agent") is SimpleAgent
     folder = tmp_path / "resources_servers/mine"
     folder.mkdir(parents=True)
@@ -123,7 +123,7 @@ def test_a_folder_is_loaded_as_a_run_loads_it(tmp_path: Path) -> None:
     assert load(folder).reward == 2.0
 
 
-def test_folders_of_one_name_at_two_places_are_two_plug_ins(tmp_path: Path) -> None:
+def test_folders_with_the_same_name_in_two_places_are_two_plugins(tmp_path: Path) -> None:
     places = []
     for place in ("one", "two", "one"):
         folder = tmp_path / place / "resources_servers/mine"

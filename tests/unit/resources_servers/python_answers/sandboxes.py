@@ -8,12 +8,12 @@ import pytest
 
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.services.sandbox.sandbox_start import started_or_skipped
+from tests.unit.services.sandbox.sandbox_start import start_or_skip
 
 
 @pytest.fixture(scope="session")
 async def sandbox() -> AsyncIterator[Sandbox]:
     made = Sandbox(Limits(wall_s=30))
-    await started_or_skipped(made)
+    await start_or_skip(made)
     yield made
     await made.stop()

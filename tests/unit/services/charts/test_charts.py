@@ -1,4 +1,4 @@
-"""Charts are whole, bounded, told in words, and hold text as text."""
+"""Charts are complete, bounded in size, described in words, and escape their text."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ from tests.support.rollout_files import failures, row, run_of, varied, write
 ATTACK = """</title></svg><script>alert(1)</script><img src=x onerror="alert(2)">'&\u202e\x00"""
 
 
-class EveryPlace:
-    """Links that show where they lead."""
+class EveryLink:
+    """Links that show their target."""
 
     def rollouts(self, **filters: str | float) -> str:
         return f"#/list?{'&'.join(filters)}"
@@ -42,10 +42,10 @@ def marks(svg: str) -> int:
 def every_chart(folder: Path) -> list[Chart]:
     first, second = run_of(folder / "a", varied(6, 4)), run_of(folder / "b", varied(6, 4, seed=1))
     return [
-        *profile_charts(first.profile, EveryPlace()),
+        *profile_charts(first.profile, EveryLink()),
         *side_by_side([first.profile, second.profile]),
         *difference_charts(difference(first, second)),
-        *pace([Moment(time=float(at), rollouts_per_s=at, in_progress=at) for at in range(3)]),
+        *pace([Moment(time=float(step), rollouts_per_s=step, in_progress=step) for step in range(3)]),
         *filter(None, [log_probs([-0.1, -2.0, -0.5])]),
     ]
 
@@ -65,7 +65,7 @@ def test_every_chart_has_a_title_a_caption_and_a_name_for_screen_readers(charts:
         assert len(label) > 20
 
 
-def test_a_chart_with_links_is_no_image_whose_content_is_hidden_from_screen_readers(charts: Sequence[Chart]) -> None:
+def test_a_chart_with_links_is_not_an_image_to_screen_readers(charts: Sequence[Chart]) -> None:
     for chart in charts:
         root = ElementTree.fromstring(chart.svg)
         linked = root.find(".//a") is not None
@@ -74,42 +74,44 @@ def test_a_chart_with_links_is_no_image_whose_content_is_hidden_from_screen_read
             assert link.get("aria-label")
 
 
-def test_every_mark_tells_its_numbers(charts: Sequence[Chart]) -> None:
+def test_every_mark_has_a_title(charts: Sequence[Chart]) -> None:
     for chart in charts:
-        told = [each for each in ElementTree.fromstring(chart.svg).iter() if each.get("class") == "mark"]
-        assert told
-        assert all(each.findtext("title") for each in told), chart.name
+        marks_of_chart = [
+            element for element in ElementTree.fromstring(chart.svg).iter() if element.get("class") == "mark"
+        ]
+        assert marks_of_chart
+        assert all(element.findtext("title") for element in marks_of_chart), chart.name
 
 
-def test_charts_need_no_script_no_inline_style_and_no_address(charts: Sequence[Chart]) -> None:
+def test_charts_contain_no_script_inline_style_or_url(charts: Sequence[Chart]) -> None:
     for chart in charts:
-        for each in ElementTree.fromstring(chart.svg).iter():
-            assert each.tag in {
+        for element in ElementTree.fromstring(chart.svg).iter():
+            assert element.tag in {
                 *("svg", "g", "a", "title", "text", "line", "rect", "circle", "path", "polyline", "polygon"),
             }
-            assert not [name for name in each.attrib if name == "style" or name.startswith("on")]
+            assert not [name for name in element.attrib if name == "style" or name.startswith("on")]
         assert "://" not in chart.svg
 
 
-def test_names_out_of_rollouts_stay_text(tmp_path: Path) -> None:
+def test_names_from_rollouts_are_escaped(tmp_path: Path) -> None:
     rows = [row(0, i, float(i), finish_reason=ATTACK, agent_ref={"name": ATTACK + str(i)}) for i in range(3)]
     path = write(tmp_path / "x.jsonl", rows)
     failures(path, [(0, 3, ATTACK)])
-    made = [
-        *(chart.svg for chart in profile_charts(run_of(tmp_path, rows).profile, EveryPlace())),
+    svgs = [
+        *(chart.svg for chart in profile_charts(run_of(tmp_path, rows).profile, EveryLink())),
         bars(ATTACK, [Row(ATTACK, 1.0, ATTACK, ATTACK)]),
         histogram(ATTACK, [Bar(0, 1, 1, ATTACK, ATTACK)], Axis(ATTACK), Axis(ATTACK)),
         lines(ATTACK, [Line(ATTACK, [Point(0, 0.5, None, None, ATTACK)])], Axis(ATTACK), Axis(ATTACK, percent=True)),
     ]
-    for svg in made:
-        tags = {each.tag for each in ElementTree.fromstring(svg).iter()}
+    for svg in svgs:
+        tags = {element.tag for element in ElementTree.fromstring(svg).iter()}
         assert not tags & {"script", "img"}
         assert "\u202e" not in svg and "\x00" not in svg
-    assert "\\u202e" in made[-1]
+    assert "\\u202e" in svgs[-1]
 
 
 @pytest.mark.parametrize("tokens", [2, 240, 5_000, 100_000])
-def test_however_many_tokens_the_chart_stays_small(tokens: int) -> None:
+def test_the_chart_stays_small_for_any_number_of_tokens(tokens: int) -> None:
     chart = log_probs([-(index % 7) / 3 for index in range(tokens)])
     assert chart is not None
     assert marks(chart.svg) < 1_000
@@ -121,17 +123,17 @@ def test_a_large_series_keeps_its_lowest_value() -> None:
     values[31_234] = -50.0
     chart = log_probs(values)
     assert chart is not None
-    low = max(float(spot.split(",")[1]) for spot in _line(chart.svg))
+    low = max(float(point.split(",")[1]) for point in _line(chart.svg))
     assert low == pytest.approx(24 + 120)
     assert "lowest log-probability −50" in chart.svg
 
 
 def _line(svg: str) -> list[str]:
-    found = next(each for each in ElementTree.fromstring(svg).iter("polyline"))
+    found = next(element for element in ElementTree.fromstring(svg).iter("polyline"))
     return (found.get("points") or "").split()
 
 
-def test_many_numbers_of_tool_calls_are_joined_into_few_bars_and_none_is_lost() -> None:
+def test_many_tool_call_counts_are_grouped_into_few_bars_without_loss() -> None:
     counts = [ByCalls(tool_calls=n, rollouts=2, mean_reward=1.0, solved=1) for n in range(1_000)]
     chart = by_calls(ToolCalls(mean=1, min=0, max=999, correlation=None, by_count=counts))
     assert chart.numbers is not None
@@ -140,7 +142,7 @@ def test_many_numbers_of_tool_calls_are_joined_into_few_bars_and_none_is_lost() 
     assert sum(int(cells[1]) for cells in rows) == 2_000 and sum(int(cells[3]) for cells in rows) == 1_000
 
 
-def test_many_points_of_a_line_are_thinned_and_its_ends_stay() -> None:
+def test_a_line_with_many_points_is_thinned_but_keeps_its_ends() -> None:
     points = [Point(k, 0.5, 0.4, 0.6, f"pass@{k}") for k in range(1, 1_025)]
     svg = lines("l", [Line("pass@k", points)], Axis("k", integers=True), Axis("share", percent=True))
     assert svg.count("<circle") <= 128
@@ -148,7 +150,7 @@ def test_many_points_of_a_line_are_thinned_and_its_ends_stay() -> None:
 
 
 @pytest.mark.parametrize("values", [(0.0, 0.0), (1e60, -1e60), (-1.7e308, 1.7e308), (5e-324, 1e-300), (1e15, 1e15 + 1)])
-def test_no_reward_is_too_odd_to_be_drawn(values: tuple[float, float]) -> None:
+def test_extreme_rewards_can_be_drawn(values: tuple[float, float]) -> None:
     drawn = histogram("t", [Bar(v, v, abs(v), str(v)) for v in sorted(values)], Axis("x"), Axis("y"))
     assert "nan" not in drawn and "inf" not in drawn
     ElementTree.fromstring(drawn)
@@ -166,11 +168,11 @@ def test_ticks_are_round_and_within_the_range() -> None:
         *((5e59, "5.00e+59"), (-7.2e-6, "−7.20e-6")),
     ],
 )
-def test_numbers_are_short(value: float, text: str) -> None:
+def test_numbers_are_formatted_briefly(value: float, text: str) -> None:
     assert short(value) == text
 
 
-def test_times_are_told_in_their_own_units() -> None:
+def test_durations_use_a_fitting_unit() -> None:
     found = [seconds(value) for value in (0.0041, 3.24, 274.0, 7_500.0)]
     assert found == [
         "4.1 ms",

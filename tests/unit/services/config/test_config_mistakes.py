@@ -1,4 +1,4 @@
-"""Overrides and references that look right and are not."""
+"""Overrides and references that look right but are not."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from tests.support.stacks import configured
 
 
 @pytest.mark.parametrize(
-    ("override", "words"),
+    ("override", "message"),
     [
         ("policy_modl.responses_api_models.builtin_model.latency_s=0.5", "did you mean 'policy_model'?"),
         ("policy_model.latency_s=0.5", "settings belong below policy_model.responses_api_models.builtin_model"),
@@ -23,8 +23,8 @@ from tests.support.stacks import configured
         ("grl_sokoban_resources_server.resources_servers.grl_sokoban.max_sessions=0", "'max_sessions' is 0"),
     ],
 )
-def test_an_invalid_override_is_rejected_with_a_message(override: str, words: str) -> None:
-    with pytest.raises(OperatorError, match=words.replace("?", r"\?")):
+def test_an_invalid_override_is_rejected_with_its_reason(override: str, message: str) -> None:
+    with pytest.raises(OperatorError, match=message.replace("?", r"\?")):
         configured(override)
 
 

@@ -1,4 +1,4 @@
-"""Misspelt arguments are explained, with their correct form."""
+"""The error for a malformed argument suggests its correct form."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from rollyard.services.cli.run import RunOptions
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.errors import OperatorError
 
-PARSER_WORDS = re.compile(
+PARSER_MESSAGE = re.compile(
     r"token recognition|mismatched input|extraneous input|no viable|missing EQUAL|<EOF>|<class|Exception|Error\b|antlr"
 )
-ODD = [
+UNUSUAL_TEXTS = [
     *(
         "=#&;<>^`!()~\"'{}[],:$%*?|\\@ \t\n\x00",
         "ü",
@@ -51,33 +51,33 @@ ODD = [
 ]
 
 
-def refusal(model: type[Options], *arguments: str) -> str:
+def error_message(model: type[Options], *arguments: str) -> str:
     with pytest.raises(OperatorError) as raised:
         read_options(model, arguments, rest=model is RunOptions)
     return str(raised.value)
 
 
-def test_no_invalid_argument_shows_the_parsers_own_message() -> None:
-    for odd in ODD:
+def test_errors_never_show_the_parsers_own_message() -> None:
+    for unusual in UNUSUAL_TEXTS:
         for text in (
-            odd,
-            f"+a={odd}",
-            f"+a=x{odd}y",
-            f"{odd}=1",
-            f"+a=[{odd}]",
-            f"+a={{k: {odd}}}",
-            f"--{odd}",
-            f"+{odd}",
+            unusual,
+            f"+a={unusual}",
+            f"+a=x{unusual}y",
+            f"{unusual}=1",
+            f"+a=[{unusual}]",
+            f"+a={{k: {unusual}}}",
+            f"--{unusual}",
+            f"+{unusual}",
         ):
             try:
                 parse_overrides([text])
             except OperatorError as error:
-                assert not PARSER_WORDS.search(str(error).replace(repr(text), "")), text
+                assert not PARSER_MESSAGE.search(str(error).replace(repr(text), "")), text
                 assert "\n" not in str(error)
 
 
 @pytest.mark.parametrize(
-    ("model", "typed", "meant"),
+    ("model", "typed", "suggestion"),
     [
         (RunOptions, "--config_paths a.yaml b.yaml", "'+config_paths=[a.yaml, b.yaml]'"),
         (RunOptions, "--config-paths=a.yaml", "+config_paths=a.yaml"),
@@ -102,22 +102,24 @@ def test_no_invalid_argument_shows_the_parsers_own_message() -> None:
         (CollectOptions, "'+responses_create_params={a=0.8}'", "'+responses_create_params={a: 0.8}'"),
     ],
 )
-def test_a_misspelt_argument_is_answered_with_its_correct_form(model: type[Options], typed: str, meant: str) -> None:
-    told = refusal(model, *shlex.split(typed))
-    assert f"; write {meant}" in told, told
+def test_the_error_for_a_malformed_argument_suggests_its_correct_form(
+    model: type[Options], typed: str, suggestion: str
+) -> None:
+    message = error_message(model, *shlex.split(typed))
+    assert f"; write {suggestion}" in message, message
 
 
-def test_an_argument_that_is_suggested_can_be_read() -> None:
-    for odd in ODD:
+def test_a_suggested_argument_can_be_parsed() -> None:
+    for unusual in UNUSUAL_TEXTS:
         try:
-            parse_overrides([f"+a={odd}"])
+            parse_overrides([f"+a={unusual}"])
         except OperatorError as error:
-            _, wrote, meant = str(error).rpartition("; write ")
-            if wrote:
-                parse_overrides(shlex.split(meant))
+            _, separator, suggestion = str(error).rpartition("; write ")
+            if separator:
+                parse_overrides(shlex.split(suggestion))
 
 
-def test_no_secret_is_in_a_suggestion() -> None:
+def test_suggestions_contain_no_secret() -> None:
     for arguments in (
         ["--token", "sk-1234="],
         ["+token=sk-1234,5"],
@@ -127,7 +129,7 @@ def test_no_secret_is_in_a_suggestion() -> None:
         ["+x={policy_api_key: 'sk-1234', b"],
         ["token:sk-1234"],
     ):
-        assert "sk-1234" not in refusal(CollectOptions, *arguments), arguments
+        assert "sk-1234" not in error_message(CollectOptions, *arguments), arguments
 
 
 @pytest.mark.parametrize(
@@ -138,37 +140,37 @@ def test_no_secret_is_in_a_suggestion() -> None:
         ["config_paths=[", "a.yaml", "]"],
     ],
 )
-def test_one_value_is_a_list_of_one(arguments: list[str]) -> None:
+def test_a_single_value_becomes_a_list_of_one(arguments: list[str]) -> None:
     assert read_options(RunOptions, arguments)[0].config_paths == ("a.yaml",)
 
 
-def test_every_option_that_is_a_list_takes_one_value() -> None:
+def test_list_options_accept_a_single_value() -> None:
     options, _ = read_options(LmEvalOptions, ["+benchmarks=gsm8k:8", "+lm_eval_command=/opt/lm_eval", "+model=7"])
     assert (options.benchmarks, options.lm_eval_command, options.model) == (("gsm8k:8",), ("/opt/lm_eval",), "7")
 
 
-def test_a_list_that_the_shell_split_at_its_spaces_is_joined_again() -> None:
+def test_a_list_that_the_shell_split_at_spaces_is_rejoined() -> None:
     options, _ = read_options(RunOptions, ["+config_paths=[a.yaml,", "b.yaml,", "c", "d.yaml]", "+dry_run=true"])
     assert options.config_paths == ("a.yaml", "b.yaml", "c d.yaml") and options.dry_run
 
 
-def test_a_tilde_is_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unquoted_tilde_expands_to_the_home_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", "/home/jürgen")
     options, _ = read_options(RunOptions, ["+config_paths=[~/a.yaml, '~/b.yaml']"])
     assert options.config_paths == ("/home/jürgen/a.yaml", "~/b.yaml")
 
 
-def test_letters_of_every_language_need_no_quotes() -> None:
+def test_non_ascii_letters_need_no_quotes() -> None:
     (override,) = parse_overrides(["+a=größe/数据.jsonl"])
     assert override.value == "größe/数据.jsonl"
 
 
 @pytest.mark.parametrize("typed", ["007", "1e3", "true", "1_000", "null_"])
-def test_a_text_stays_as_it_was_typed(typed: str) -> None:
+def test_a_text_option_keeps_the_text_as_typed(typed: str) -> None:
     options, _ = read_options(CollectOptions, ["+output_jsonl_fpath=o", f"+agent_name={typed}"])
     assert options.agent_name == typed
 
 
 @pytest.mark.parametrize("value", ["", "${HOME}/x"])
-def test_a_path_that_a_shell_should_have_filled_in_is_refused(value: str) -> None:
-    assert "shell" in refusal(CollectOptions, f"+output_jsonl_fpath={value}")
+def test_a_path_with_an_unexpanded_shell_variable_is_rejected(value: str) -> None:
+    assert "shell" in error_message(CollectOptions, f"+output_jsonl_fpath={value}")

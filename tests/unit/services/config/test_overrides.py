@@ -10,7 +10,7 @@ from rollyard.services.config.overrides import apply, parse_overrides
 from rollyard.services.errors import OperatorError
 
 
-def one(text: str) -> Any:
+def value_of(text: str) -> Any:
     (override,) = parse_overrides([text])
     return override.value
 
@@ -21,12 +21,12 @@ def test_a_plus_is_optional(text: str) -> None:
     assert (override.key, override.value, override.delete) == ("a", 1, False)
 
 
-def test_a_tilde_deletes() -> None:
+def test_a_tilde_deletes_a_key() -> None:
     (override,) = parse_overrides(["~a.b"])
     assert (override.key, override.delete) == ("a.b", True)
 
 
-def test_a_dotted_key_keeps_its_path_and_names_its_top() -> None:
+def test_a_dotted_key_keeps_its_path_and_its_top_level_key() -> None:
     (override,) = parse_overrides(["+a.b.c=x"])
     assert (override.key, override.top) == ("a.b.c", "a")
 
@@ -56,8 +56,8 @@ def test_a_dotted_key_keeps_its_path_and_names_its_top() -> None:
         ("a=['5',5]", ["5", 5]),
     ],
 )
-def test_a_value_becomes_plain_python(text: str, value: Any) -> None:
-    found = one(text)
+def test_a_value_is_parsed_into_plain_python(text: str, value: Any) -> None:
+    found = value_of(text)
     assert found == value and type(found) is type(value)
 
 
@@ -75,67 +75,67 @@ def test_a_value_becomes_plain_python(text: str, value: Any) -> None:
         "a b c",
     ],
 )
-def test_an_unquoted_value_of_odd_characters_is_the_text_typed(value: str) -> None:
-    assert one(f"+a={value}") == value
+def test_an_unquoted_value_with_special_characters_is_the_text_typed(value: str) -> None:
+    assert value_of(f"+a={value}") == value
 
 
 @pytest.mark.parametrize("value", ["http://h:8/v1?x=y&z=1", "s3://b/k=v", "größe", "x#y", "a, b", "(", "{not: a dict"])
-def test_a_quoted_value_may_hold_anything(value: str) -> None:
-    assert one(f"+a='{value}'") == value
+def test_a_quoted_value_may_contain_any_character(value: str) -> None:
+    assert value_of(f"+a='{value}'") == value
 
 
 @pytest.mark.parametrize("text", ["a=b,c", "a=range(1,3)", "a=choice(1,2)", "a=glob(*)", "a=interval(0,1)"])
-def test_a_sweep_is_rejected_with_how_to_write_a_list(text: str) -> None:
+def test_a_sweep_is_rejected_with_the_syntax_of_a_list(text: str) -> None:
     with pytest.raises(OperatorError) as raised:
         parse_overrides([text])
     assert text in str(raised.value) and "[a,b]" in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["a", "a=[", "a=x=y", "--verbose", "a={k", "a='open", "", "=3"])
-def test_an_unreadable_argument_is_named(text: str) -> None:
+def test_an_invalid_argument_is_named(text: str) -> None:
     with pytest.raises(OperatorError) as raised:
         parse_overrides(["+fine=1", text])
     assert repr(text) in str(raised.value)
 
 
 @pytest.mark.parametrize("text", ["+policy_api_key=sk-1234(", "+policy_api_key=sk-1234,sk-5"])
-def test_an_unreadable_secret_is_not_printed(text: str) -> None:
+def test_a_secret_in_an_invalid_argument_is_not_printed(text: str) -> None:
     with pytest.raises(OperatorError) as raised:
         parse_overrides([text])
     assert "policy_api_key" in str(raised.value) and "sk-1234" not in str(raised.value)
 
 
 def applied(tree: dict[str, Any], *texts: str) -> Any:
-    made = OmegaConf.create(tree)
-    apply(made, parse_overrides(texts))
-    return OmegaConf.to_container(made)
+    config = OmegaConf.create(tree)
+    apply(config, parse_overrides(texts))
+    return OmegaConf.to_container(config)
 
 
 def test_the_later_override_wins() -> None:
     assert applied({"a": 1}, "a=2", "++a=3") == {"a": 3}
 
 
-def test_a_missing_path_is_made() -> None:
+def test_a_missing_path_is_created() -> None:
     assert applied({}, "+a.b.c=1") == {"a": {"b": {"c": 1}}}
 
 
-def test_a_sibling_of_what_is_overridden_stays() -> None:
+def test_siblings_of_an_overridden_key_stay() -> None:
     assert applied({"a": {"b": 1, "c": 2}}, "a.b=5") == {"a": {"b": 5, "c": 2}}
 
 
-def test_a_mapping_is_merged_into_what_is_there_as_hydra_does() -> None:
+def test_a_mapping_is_merged_into_the_existing_one_as_in_hydra() -> None:
     assert applied({"a": {"b": 1, "c": 2}}, "a={b: 5}") == {"a": {"b": 5, "c": 2}}
 
 
-def test_a_list_replaces_what_is_there() -> None:
+def test_a_list_replaces_the_existing_list() -> None:
     assert applied({"a": [1, 2, 3]}, "a=[9]") == {"a": [9]}
 
 
-def test_a_deletion_takes_the_key_out() -> None:
+def test_a_deletion_removes_the_key() -> None:
     assert applied({"a": {"b": 1, "c": 2}, "d": 3}, "~a.b", "~d") == {"a": {"c": 2}}
 
 
 @pytest.mark.parametrize("text", ["~a.c", "~x", "~a.b.c"])
-def test_deleting_what_is_not_there_is_refused(text: str) -> None:
+def test_deleting_a_missing_key_is_rejected(text: str) -> None:
     with pytest.raises(OperatorError, match="does not exist"):
         applied({"a": {"b": 1}}, text)

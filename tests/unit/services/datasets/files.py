@@ -1,4 +1,4 @@
-"""Data set files for the tests beside."""
+"""Dataset files and mixtures for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 import orjson
 
+from rollyard.services.datasets.data_files import DataFiles
+from rollyard.services.datasets.mixture import Mixture
+from rollyard.services.datasets.settings import MixtureSettings
+from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 
 
@@ -17,11 +21,19 @@ def row(text: str, **more: Any) -> Json:
 
 
 def rows(prefix: str, count: int, **more: Any) -> list[Json]:
-    """Rows `prefix0`, `prefix1`, ... with these as their ids."""
+    """Rows with the ids `prefix0`, `prefix1`, ..."""
     return [row(f"{prefix}{number}", prompt_id=f"{prefix}{number}", **more) for number in range(count)]
 
 
-def written(path: Path, lines: Sequence[Json | bytes]) -> Path:
-    """A data set file."""
-    path.write_bytes(b"".join((one if isinstance(one, bytes) else orjson.dumps(one)) + b"\n" for one in lines))
+def write_rows(path: Path, lines: Sequence[Json | bytes]) -> Path:
+    """Write a dataset file."""
+    path.write_bytes(b"".join((line if isinstance(line, bytes) else orjson.dumps(line)) + b"\n" for line in lines))
     return path
+
+
+def mixture(
+    root: Path, *datasets: dict[str, Any], agent: str | None = "agent", limit: int | None = None, **more: Any
+) -> Mixture:
+    """A mixture of datasets below `root`."""
+    settings = parse_settings(MixtureSettings, {"datasets": list(datasets), **more}, "data")
+    return Mixture(settings, DataFiles([root]), agent=agent, limit=limit)

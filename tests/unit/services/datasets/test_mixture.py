@@ -1,4 +1,4 @@
-"""Mixtures: every row once, in an order that the settings decide and nothing else does."""
+"""Mixtures: every row exactly once, in an order that only the settings decide."""
 
 from __future__ import annotations
 
@@ -8,29 +8,20 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import MixtureSettings, read_mixture
+from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import parse_settings
-from tests.unit.services.datasets.files import row, rows, written
+from tests.unit.services.datasets.files import mixture, row, rows, write_rows
 
 
-def mixture(
-    root: Path, *datasets: dict[str, Any], agent: str | None = "player", limit: int | None = None, **more: Any
-) -> Mixture:
-    settings = parse_settings(MixtureSettings, {"datasets": list(datasets), **more}, "data")
-    return Mixture(settings, DataFiles([root]), agent=agent, limit=limit)
-
-
-def ids(mixed: Mixture) -> list[str]:
-    return [name for _, name in mixed.row_refs()]
+def ids(mix: Mixture) -> list[str]:
+    return [name for _, name in mix.row_refs()]
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    written(tmp_path / "a.jsonl", rows("a", 30))
-    written(tmp_path / "b.jsonl", rows("b", 10))
+    write_rows(tmp_path / "a.jsonl", rows("a", 30))
+    write_rows(tmp_path / "b.jsonl", rows("b", 10))
     return tmp_path
 
 
@@ -38,21 +29,21 @@ A, B = {"name": "a", "path": "a.jsonl"}, {"name": "b", "path": "b.jsonl"}
 
 
 @pytest.mark.parametrize("mode", ["weighted", "sequential"])
-def test_every_row_appears_exactly_once_whatever_the_weights(root: Path, mode: str) -> None:
-    mixed = mixture(root, {**A, "weight": 0.1}, {**B, "weight": 9}, mode=mode)
-    assert sorted(ids(mixed)) == sorted([f"a{n}" for n in range(30)] + [f"b{n}" for n in range(10)])
-    assert mixed.count == 40
+def test_every_row_appears_exactly_once_for_any_weights(root: Path, mode: str) -> None:
+    mix = mixture(root, {**A, "weight": 0.1}, {**B, "weight": 9}, mode=mode)
+    assert sorted(ids(mix)) == sorted([f"a{n}" for n in range(30)] + [f"b{n}" for n in range(10)])
+    assert mix.count == 40
 
 
-def test_sequential_is_one_data_set_after_the_other(root: Path) -> None:
+def test_sequential_mode_plays_one_dataset_after_the_other(root: Path) -> None:
     found = ids(mixture(root, B, A, mode="sequential"))
     assert [name[0] for name in found] == ["b"] * 10 + ["a"] * 30
     assert found != sorted(found)
 
 
-def test_weights_set_how_often_a_data_set_is_drawn_while_it_lasts(root: Path) -> None:
-    written(root / "long.jsonl", rows("x", 3000))
-    written(root / "longer.jsonl", rows("y", 3000))
+def test_weights_set_how_often_a_dataset_is_drawn(root: Path) -> None:
+    write_rows(root / "long.jsonl", rows("x", 3000))
+    write_rows(root / "longer.jsonl", rows("y", 3000))
     first = ids(mixture(root, {"name": "x", "path": "long.jsonl", "weight": 3}, {"name": "y", "path": "longer.jsonl"}))[
         :2000
     ]
@@ -65,50 +56,50 @@ def test_the_seed_alone_decides_the_order(root: Path) -> None:
     assert mixture(root, A, B).digest != mixture(root, A, B, seed=43).digest
 
 
-def test_an_epoch_has_the_same_rows_in_another_order(root: Path) -> None:
+def test_every_epoch_has_the_same_rows_in_a_different_order(root: Path) -> None:
     first, second = (ids(mixture(root, {**A, "count": 12}, B, epoch=epoch)) for epoch in (0, 1))
     assert first != second
     assert sorted(first) == sorted(second)
 
 
-def test_an_order_file_is_kept_in_every_epoch_and_what_it_leaves_out_is_unused(root: Path) -> None:
-    (root / "order.txt").write_text("a7\n\na3\nnobody\na7\na9\n")
+def test_every_epoch_follows_the_order_file_and_skips_rows_it_does_not_list(root: Path) -> None:
+    (root / "order.txt").write_text("a7\n\na3\nunknown\na7\na9\n")
     ordered = {**A, "order": str(root / "order.txt")}
     for epoch in range(3):
-        mixed = mixture(root, ordered, epoch=epoch)
-        assert ids(mixed) == ["a7", "a3", "a9"]
-    assert mixed.notes == [
-        "dataset 'a': 1 ids of its order file are not in the dataset and are ignored (first: nobody)",
+        mix = mixture(root, ordered, epoch=epoch)
+        assert ids(mix) == ["a7", "a3", "a9"]
+    assert mix.notes == [
+        "dataset 'a': 1 ids of its order file are not in the dataset and are ignored (first: unknown)",
         "dataset 'a': 1 lines of its order file repeat an id and are ignored",
     ]
 
 
-def test_an_order_file_may_come_from_windows(root: Path) -> None:
+def test_an_order_file_may_have_a_byte_order_mark_and_crlf(root: Path) -> None:
     (root / "order.txt").write_bytes(b"\xef\xbb\xbfa7\r\na3\r\n")
     assert ids(mixture(root, {**A, "order": str(root / "order.txt")})) == ["a7", "a3"]
 
 
-def test_an_order_file_without_ids_is_refused(root: Path) -> None:
+def test_an_order_file_without_ids_is_rejected(root: Path) -> None:
     (root / "order.txt").write_text("\n\n")
     with pytest.raises(OperatorError, match="contains no ids; expected one id per line"):
         mixture(root, {**A, "order": str(root / "order.txt")})
 
 
-def test_a_count_beyond_the_data_takes_all_and_says_so(root: Path) -> None:
-    mixed = mixture(root, {**B, "count": 500})
-    assert len(ids(mixed)) == 10
-    assert mixed.notes == ["dataset 'b': count is 500, but there are only 10 rows; all are used"]
+def test_a_count_larger_than_the_dataset_takes_all_rows_and_adds_a_note(root: Path) -> None:
+    mix = mixture(root, {**B, "count": 500})
+    assert len(ids(mix)) == 10
+    assert mix.notes == ["dataset 'b': count is 500, but there are only 10 rows; all are used"]
 
 
-def test_an_order_file_without_one_of_its_ids_is_refused(root: Path) -> None:
+def test_an_order_file_with_only_unknown_ids_is_rejected(root: Path) -> None:
     (root / "order.txt").write_text("x1\nx2\n")
     with pytest.raises(OperatorError, match=r"none of its 2 ids is in dataset 'a' \(a0, a1, a2"):
         mixture(root, {**A, "order": str(root / "order.txt")})
 
 
-def test_the_same_data_set_may_stand_in_it_twice(root: Path) -> None:
-    mixed = mixture(root, B, {**B, "name": "again", "count": 4})
-    counts = Counter(ids(mixed))
+def test_a_mixture_may_contain_a_dataset_twice(root: Path) -> None:
+    mix = mixture(root, B, {**B, "name": "again", "count": 4})
+    counts = Counter(ids(mix))
     assert sorted(counts.values()) == [1] * 6 + [2] * 4
 
 
@@ -127,54 +118,54 @@ def test_the_same_data_set_may_stand_in_it_twice(root: Path) -> None:
     ],
     ids=str,
 )
-def test_only_rows_of_which_all_conditions_hold_are_used(tmp_path: Path, where: Any, kept: list[str]) -> None:
+def test_only_rows_that_meet_all_conditions_are_used(tmp_path: Path, where: Any, kept: list[str]) -> None:
     lines = [
         row("1", id="e1", level="easy", moves=1, solved=True),
         row("2", id="e2", level="easy", moves=3, solved=1),
         row("3", id="h1", level="hard", moves=5, extra={"depth": 2}),
         row("4", id="n1", moves="many"),
     ]
-    written(tmp_path / "rows.jsonl", lines)
+    write_rows(tmp_path / "rows.jsonl", lines)
     assert sorted(ids(mixture(tmp_path, {"name": "rows", "path": "rows.jsonl", "where": where}))) == kept
 
 
-def test_ids_do_not_depend_on_where_a_row_stands(tmp_path: Path) -> None:
+def test_ids_do_not_depend_on_the_position_of_a_row(tmp_path: Path) -> None:
     lines = [row("one"), row("two"), row("three")]
-    written(tmp_path / "rows.jsonl", lines)
+    write_rows(tmp_path / "rows.jsonl", lines)
     before = set(ids(mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"})))
-    written(tmp_path / "rows.jsonl", lines[::-1])
+    write_rows(tmp_path / "rows.jsonl", lines[::-1])
     assert set(ids(mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"}))) == before
 
 
-def test_rows_without_an_id_that_say_the_same_are_told_apart(tmp_path: Path) -> None:
-    written(tmp_path / "rows.jsonl", [row("one"), row("one")])
+def test_equal_rows_without_an_id_get_different_ids(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", [row("one"), row("one")])
     found = sorted(ids(mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"})))
     assert found[1] == f"{found[0]}#2"
 
 
-def test_an_id_twice_is_refused_with_its_line(tmp_path: Path) -> None:
-    written(tmp_path / "rows.jsonl", [row("one", id="x"), row("two", id="x")])
+def test_a_repeated_id_is_rejected_with_its_line(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", [row("one", id="x"), row("two", id="x")])
     with pytest.raises(OperatorError, match=r"line 2 has the id 'x' of an earlier row"):
         mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"})
 
 
-def test_rollouts_carry_their_id_their_dataset_and_its_agent(root: Path) -> None:
-    mixed = mixture(root, {**B, "agent_name": "b_agent"}, A, limit=15)
-    found = list(mixed.rollouts(2))
-    assert [(one.task_index, one.rollout_index) for one in found] == [(n // 2, n % 2) for n in range(30)]
-    for one in found:
-        assert one.agent == ("b_agent" if one.row["dataset_name"] == "b" else "player")
-        assert one.row["prompt_id"][0] == one.row["dataset_name"]
-    assert mixed.agents == {"b_agent", "player"}
+def test_rollouts_carry_their_id_dataset_and_agent(root: Path) -> None:
+    mix = mixture(root, {**B, "agent_name": "b_agent"}, A, limit=15)
+    found = list(mix.rollouts(2))
+    assert [(rollout.task_index, rollout.rollout_index) for rollout in found] == [(n // 2, n % 2) for n in range(30)]
+    for rollout in found:
+        assert rollout.agent == ("b_agent" if rollout.row["dataset_name"] == "b" else "agent")
+        assert rollout.row["prompt_id"][0] == rollout.row["dataset_name"]
+    assert mix.agents == {"b_agent", "agent"}
 
 
-def test_rows_without_an_agent_are_refused(root: Path) -> None:
+def test_rows_without_an_agent_are_rejected(root: Path) -> None:
     with pytest.raises(OperatorError, match="set its agent_name"):
         mixture(root, A, agent=None)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("wrong", "message"),
     [
         ({"datasets": []}, "datasets"),
         ({"datasets": [{"path": "a.jsonl"}]}, "name"),
@@ -196,32 +187,32 @@ def test_rows_without_an_agent_are_refused(root: Path) -> None:
     ],
     ids=str,
 )
-def test_wrong_settings_are_refused_in_words(root: Path, wrong: Any, words: str) -> None:
-    with pytest.raises(OperatorError, match=words):
+def test_invalid_settings_are_rejected_with_the_reason(root: Path, wrong: Any, message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
         mixture(root, *wrong["datasets"], **{key: value for key, value in wrong.items() if key != "datasets"})
 
 
-def test_a_file_that_changed_under_a_running_collection_is_said(root: Path) -> None:
-    mixed = mixture(root, B)
+def test_a_file_that_changes_during_a_collection_is_an_error(root: Path) -> None:
+    mix = mixture(root, B)
     (root / "b.jsonl").write_text("gone\n")
     with pytest.raises(OperatorError, match="changed while in use"):
-        list(mixed.rollouts(1))
+        list(mix.rollouts(1))
 
 
-def test_rows_that_moved_under_a_running_collection_are_said(root: Path) -> None:
-    mixed = mixture(root, B)
-    written(root / "b.jsonl", rows("b", 10)[::-1])
+def test_rows_that_move_during_a_collection_are_an_error(root: Path) -> None:
+    mix = mixture(root, B)
+    write_rows(root / "b.jsonl", rows("b", 10)[::-1])
     with pytest.raises(OperatorError, match=r"row 'b[0-9]': .*changed while in use"):
-        list(mixed.rollouts(1))
+        list(mix.rollouts(1))
 
 
-def test_marks_that_a_row_holds_empty_are_filled(tmp_path: Path) -> None:
-    written(tmp_path / "rows.jsonl", [row("one", prompt_id=None, dataset_name=None, id=7)])
-    (made,) = mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"}).rows()
-    assert (made["prompt_id"], made["dataset_name"]) == ("7", "rows")
+def test_null_prompt_id_and_dataset_name_are_filled_in(tmp_path: Path) -> None:
+    write_rows(tmp_path / "rows.jsonl", [row("one", prompt_id=None, dataset_name=None, id=7)])
+    (filled,) = mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"}).rows()
+    assert (filled["prompt_id"], filled["dataset_name"]) == ("7", "rows")
 
 
-def test_settings_beside_a_file_win_over_the_files_own(root: Path) -> None:
+def test_settings_next_to_a_file_override_the_files_settings(root: Path) -> None:
     (root / "mix.yaml").write_text(f"data: {{seed: 7, epoch: 1, datasets: [{{name: a, path: {root / 'a.jsonl'}}}]}}\n")
     read = read_mixture({"file": "mix.yaml", "epoch": 3}, [root])
     assert (read.seed, read.epoch) == (7, 3)
@@ -229,10 +220,10 @@ def test_settings_beside_a_file_win_over_the_files_own(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
+    ("content", "message"),
     [(b"", "is empty"), (b"- x\n", "is a list"), (b"a: [", "cannot be read: [^\n]*$"), (b"\xff", "cannot be read")],
 )
-def test_a_file_that_holds_no_settings_is_told_in_one_line(root: Path, content: bytes, words: str) -> None:
+def test_a_mixture_file_without_settings_is_rejected_in_one_line(root: Path, content: bytes, message: str) -> None:
     (root / "mix.yaml").write_bytes(content)
-    with pytest.raises(OperatorError, match=words):
+    with pytest.raises(OperatorError, match=message):
         read_mixture("mix.yaml", [root])

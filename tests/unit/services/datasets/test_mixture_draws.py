@@ -1,4 +1,4 @@
-"""Draws of a mixture: what happens to one data set does not move the rows of another."""
+"""Draws of a mixture: a change to one dataset does not change the draws of another."""
 
 from __future__ import annotations
 
@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.rollouts.manifest import encode_manifest, new_manifest, resumed_manifest
-from rollyard.services.server.settings import parse_settings
-from tests.unit.services.datasets.files import row, written
+from tests.unit.services.datasets.files import mixture, row, write_rows
 
 B = {"name": "b", "path": "b.jsonl"}
 
@@ -22,23 +19,18 @@ B = {"name": "b", "path": "b.jsonl"}
 def root(tmp_path: Path) -> Path:
     for name, count in (("a", 40), ("b", 50), ("c", 7)):
         lines = [row(f"{name}{number}", id=f"{name}{number}", number=number) for number in range(count)]
-        written(tmp_path / f"{name}.jsonl", lines)
+        write_rows(tmp_path / f"{name}.jsonl", lines)
     return tmp_path
 
 
-def mixture(root: Path, *datasets: dict[str, Any], **more: Any) -> Mixture:
-    settings = parse_settings(MixtureSettings, {"datasets": list(datasets), **more}, "data")
-    return Mixture(settings, DataFiles([root]), agent="player")
-
-
-def drawn(mixed: Mixture, name: str) -> list[str]:
-    return [one for dataset, one in mixed.row_refs() if dataset.name == name]
+def drawn(mix: Mixture, name: str) -> list[str]:
+    return [row_id for dataset, row_id in mix.row_refs() if dataset.name == name]
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 5])
 @pytest.mark.parametrize("count", [None, 12])
 @pytest.mark.parametrize("mode", ["weighted", "sequential"])
-def test_no_change_of_one_data_set_changes_which_rows_of_another_are_drawn_when(
+def test_changing_one_dataset_does_not_change_the_draws_of_another(
     root: Path, epoch: int, count: int | None, mode: str
 ) -> None:
     b = {**B, "count": count}
@@ -55,21 +47,21 @@ def test_no_change_of_one_data_set_changes_which_rows_of_another_are_drawn_when(
     ]
     orders = {
         tuple(drawn(mixture(root, *sets, epoch=epoch, mode=mode), "b"))
-        for before in neighbours
-        for sets in ([*before, b], [b, *before])
+        for others in neighbours
+        for sets in ([*others, b], [b, *others])
     }
     assert len(orders) == 1
     assert len(next(iter(orders))) == (count or 50)
 
 
-def test_data_sets_of_one_name_draw_by_themselves(root: Path) -> None:
-    twice = mixture(root, {**B, "count": 10}, {**B, "count": 10}, mode="sequential")
-    names = drawn(twice, "b")
+def test_datasets_with_the_same_name_draw_independently(root: Path) -> None:
+    repeated = mixture(root, {**B, "count": 10}, {**B, "count": 10}, mode="sequential")
+    names = drawn(repeated, "b")
     assert names[:10] != names[10:]
     assert names[:10] == drawn(mixture(root, {**B, "count": 10}), "b")
 
 
-def test_a_collection_that_was_drawn_by_the_rule_before_is_refused_by_name(root: Path, tmp_path: Path) -> None:
+def test_a_collection_drawn_by_an_older_rule_is_rejected(root: Path, tmp_path: Path) -> None:
     output, manifest = tmp_path / "r.jsonl", tmp_path / "r_manifest.json"
     identity = mixture(root, B).identity
     before = {key: value for key, value in identity.items() if key != "draws"} | {"input_sha256": "older"}
@@ -78,6 +70,6 @@ def test_a_collection_that_was_drawn_by_the_rule_before_is_refused_by_name(root:
         resumed_manifest(manifest, output, identity, {}, accept_changed_code=False)
 
 
-def test_a_mixture_without_shuffled_data_sets_goes_on_with_its_old_collection(root: Path) -> None:
-    """Its digest is of its rows in their order, which no rule of draws decided."""
+def test_a_mixture_without_shuffled_datasets_resumes_its_old_collection(root: Path) -> None:
+    """Its identity does not name the draw rule because that rule did not affect the order."""
     assert set(mixture(root, {**B, "shuffle": False}).identity) == {"input_sha256", "rows"}

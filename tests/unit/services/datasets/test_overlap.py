@@ -1,4 +1,4 @@
-"""Overlap with a test set: the same questions are found in every form in which they are asked."""
+"""Overlap with a test set: the same questions are found in every form."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rollyard.services.datasets.prompt_text import words_of
 from rollyard.services.datasets.validate import FileReport, validate
 from rollyard.services.types import Json
-from tests.unit.services.datasets.files import row, written
+from tests.unit.services.datasets.files import row, write_rows
 
 NAMES = [first + rest for first in ("A", "B", "C") for rest in ("nna", "ella", "ilda", "ora", "umi", "yra", "ess")]
 LONG = [
@@ -45,29 +45,29 @@ FORMS: dict[str, Callable[[str], Json]] = {
 }  # fmt: skip
 
 
-def found(tmp_path: Path, train: list[Json], test: list[Json], n: int = 13) -> FileReport:
-    files = [written(tmp_path / f"{name}.jsonl", [*lines]) for name, lines in (("train", train), ("test", test))]
-    (one,) = validate(files[:1], files[1:], n=n)
-    return one
+def overlap_report(tmp_path: Path, train: list[Json], test: list[Json], n: int = 13) -> FileReport:
+    files = [write_rows(tmp_path / f"{name}.jsonl", [*lines]) for name, lines in (("train", train), ("test", test))]
+    (report,) = validate(files[:1], files[1:], n=n)
+    return report
 
 
 @pytest.mark.parametrize("questions", [LONG, SHORT], ids=["long", "short"])
 @pytest.mark.parametrize("train", ["chat", "few-shot", "NeMo Gym", "parts", "instructed", "shouted"])
 @pytest.mark.parametrize("test", FORMS)
-def test_the_same_questions_are_found_in_whatever_form_both_sides_ask(
+def test_the_same_questions_are_found_in_any_pair_of_forms(
     tmp_path: Path, train: str, test: str, questions: list[str]
 ) -> None:
-    one = found(tmp_path, [FORMS[train](q) for q in questions], [FORMS[test](q) for q in questions])
-    assert one.problems == 0
-    assert max(one.overlap["question"], one.overlap["words"], one.overlap["row"]) == len(questions)
+    report = overlap_report(tmp_path, [FORMS[train](q) for q in questions], [FORMS[test](q) for q in questions])
+    assert report.problems == 0
+    assert max(report.overlap["question"], report.overlap["words"], report.overlap["row"]) == len(questions)
 
 
 @pytest.mark.parametrize("form", ["chat", "few-shot", "NeMo Gym", "instructed"])
 @pytest.mark.parametrize("questions", [LONG, SHORT], ids=["long", "short"])
 def test_other_questions_in_the_same_prompt_are_not_found(tmp_path: Path, form: str, questions: list[str]) -> None:
     half = len(questions) // 2
-    made = [FORMS[form](question) for question in questions]
-    assert not any(found(tmp_path, made[:half], made[half:]).overlap.values())
+    prompts = [FORMS[form](question) for question in questions]
+    assert not any(overlap_report(tmp_path, prompts[:half], prompts[half:]).overlap.values())
 
 
 TINY = [f"{number} + {number * 3}?" for number in range(20, 41)]
@@ -75,41 +75,41 @@ TINY = [f"{number} + {number * 3}?" for number in range(20, 41)]
 
 @pytest.mark.parametrize("train", ["chat", "few-shot", "NeMo Gym", "shouted"])
 @pytest.mark.parametrize("test", ["plain", "problem", "chat", "few-shot"])
-def test_a_question_of_few_words_is_found_where_it_is_the_whole_question(tmp_path: Path, train: str, test: str) -> None:
-    one = found(tmp_path, [FORMS[train](f" {q}") for q in TINY], [FORMS[test](q) for q in TINY])
-    assert one.overlap["question"] == len(TINY)
+def test_a_short_question_is_found_where_it_is_the_whole_question(tmp_path: Path, train: str, test: str) -> None:
+    report = overlap_report(tmp_path, [FORMS[train](f" {q}") for q in TINY], [FORMS[test](q) for q in TINY])
+    assert report.overlap["question"] == len(TINY)
 
 
-def test_a_question_of_few_words_is_not_looked_for_inside_of_another(tmp_path: Path) -> None:
+def test_a_short_question_is_not_searched_inside_longer_ones(tmp_path: Path) -> None:
     longer = [FORMS["NeMo Gym"](f"Ann has {q[:-1]} apples and buys 9 pears. How many are there?") for q in TINY]
-    one = found(tmp_path, longer, [FORMS["plain"](q) for q in TINY])
-    assert not one.overlap["question"]
+    report = overlap_report(tmp_path, longer, [FORMS["plain"](q) for q in TINY])
+    assert not report.overlap["question"]
 
 
-def test_ids_questions_and_words_are_counted_each_with_its_example(tmp_path: Path) -> None:
+def test_ids_questions_and_words_are_counted_with_an_example_each(tmp_path: Path) -> None:
     words = "the quick brown fox jumps over the lazy dog while seven silent owls watch"
     train = [row("Something else", id="x1"), row(f"First, {words}. What then?", id="x2"), row(LONG[0], id="x3")]
     test = [{"id": "x1", "question": LONG[0]}, {"id": "y", "question": f"Say why {words} from far away."}]
-    one = found(tmp_path, train, test)
-    assert one.overlap == {"row": 0, "id": 1, "question": 1, "words": 2}
-    assert [(match.kind, match.line, match.first_line) for match in one.first_overlap] == [
+    report = overlap_report(tmp_path, train, test)
+    assert report.overlap == {"row": 0, "id": 1, "question": 1, "words": 2}
+    assert [(match.kind, match.line, match.first_line) for match in report.first_overlap] == [
         ("id", 1, 1),
         ("question", 3, 1),
         ("words", 2, 2),
         ("words", 3, 1),
     ]
-    assert one.first_overlap[2].evidence.startswith("the quick brown fox")
+    assert report.first_overlap[2].evidence.startswith("the quick brown fox")
 
 
-def test_the_number_of_words_in_a_row_is_a_setting(tmp_path: Path) -> None:
+def test_the_number_of_consecutive_words_is_configurable(tmp_path: Path) -> None:
     train, test = [row("a b c d e f g h x1 x2 x3 x4 x5")], [{"question": "y1 y2 a b c d e f g h y3 y4 y5 y6"}]
-    assert found(tmp_path, train, test, n=8).overlap["words"] == 1
-    assert found(tmp_path, train, test, n=9).overlap["words"] == 0
+    assert overlap_report(tmp_path, train, test, n=8).overlap["words"] == 1
+    assert overlap_report(tmp_path, train, test, n=9).overlap["words"] == 0
 
 
-def test_a_test_set_that_is_given_in_two_forms_is_found_all_the_same(tmp_path: Path) -> None:
+def test_overlap_is_found_with_a_test_set_in_two_forms(tmp_path: Path) -> None:
     test = [FORMS[form](question) for form in ("plain", "few-shot") for question in LONG]
-    assert found(tmp_path, [chat(question) for question in LONG], test).overlap["question"] == len(LONG)
+    assert overlap_report(tmp_path, [chat(question) for question in LONG], test).overlap["question"] == len(LONG)
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_a_test_set_that_is_given_in_two_forms_is_found_all_the_same(tmp_path: P
         ("ﬁnd “x”", "find \"x\"", True),
     ],
 )  # fmt: skip
-def test_words_are_compared_without_case_marks_and_latex_but_with_numbers_and_signs(
+def test_word_comparison_ignores_case_punctuation_and_latex_but_not_numbers_and_signs(
     one: str, other: str, same: bool
 ) -> None:
     assert (words_of(one) == words_of(other)) == same

@@ -1,4 +1,4 @@
-"""Compressed files, tables and s3://: the rows of a plain file, and never a part of them without a word."""
+"""Compressed files, tables and s3:// yield the rows of the plain file; truncation is always reported."""
 
 from __future__ import annotations
 
@@ -17,18 +17,16 @@ import pytest
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.rows import rows_of
-from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 from tests.support.fake_stores import store
-from tests.unit.services.datasets.files import row, rows
+from tests.unit.services.datasets.files import mixture, row, rows
 
 zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
 ROWS = rows("r", 500, note="√ \u2028 x", deep={"a": [1, None, 2.5]})
-PLAIN = b"".join(orjson.dumps(one) + b"\n" for one in ROWS)
+PLAIN = b"".join(orjson.dumps(line) + b"\n" for line in ROWS)
 PACK: dict[str, Callable[[bytes], bytes]] = {
     "gz": gzip.compress,
     "bz2": bz2.compress,
@@ -42,73 +40,75 @@ def table(content: list[dict[str, Any]]) -> Any:
     return importlib.import_module("pyarrow").Table.from_pylist(content)
 
 
-def packed(path: Path, form: str) -> Path:
-    """The rows in a form."""
-    if form in PACK:
-        path.write_bytes(PACK[form](PLAIN))
-    elif form == "parquet":
+def write_packed(path: Path, file_format: str) -> Path:
+    """Write ROWS in this format."""
+    if file_format in PACK:
+        path.write_bytes(PACK[file_format](PLAIN))
+    elif file_format == "parquet":
         importlib.import_module("pyarrow.parquet").write_table(table(ROWS), path)
     else:
         ipc = importlib.import_module("pyarrow.ipc")
-        made = table(ROWS)
-        with {"arrow": ipc.new_stream, "feather": ipc.new_file}[form](str(path), made.schema) as writer:
-            writer.write_table(made)
+        rows_table = table(ROWS)
+        with {"arrow": ipc.new_stream, "feather": ipc.new_file}[file_format](str(path), rows_table.schema) as writer:
+            writer.write_table(rows_table)
     return path
 
 
 def tasks(file: Any) -> TaskFile:
-    return TaskFile(file, agent="player", limit=None)
+    return TaskFile(file, agent="agent", limit=None)
 
 
-def mixed(root: Path, path: str) -> Mixture:
-    given = {"datasets": [{"name": "r", "path": path, "where": {}}]}
-    return Mixture(parse_settings(MixtureSettings, given, "data"), DataFiles([root]), agent="player")
+def mixture_of(root: Path, path: str) -> Mixture:
+    return mixture(root, {"name": "r", "path": path, "where": {}})
 
 
-@pytest.mark.parametrize("form", [*PACK, "parquet", "arrow", "feather"])
+@pytest.mark.parametrize("file_format", [*PACK, "parquet", "arrow", "feather"])
 @pytest.mark.parametrize("named", ["rows.jsonl", "rows.{}"])
-def test_the_rows_of_a_packed_file_are_the_plain_files_rows_and_the_same_input(
-    tmp_path: Path, form: str, named: str
+def test_a_packed_file_has_the_rows_and_the_identity_of_the_plain_file(
+    tmp_path: Path, file_format: str, named: str
 ) -> None:
     (tmp_path / "plain.jsonl").write_bytes(PLAIN)
-    plain, other = tasks(tmp_path / "plain.jsonl"), tasks(packed(tmp_path / named.format(form), form))
-    assert [one.row for one in other.rollouts(1)] == ROWS
-    if form in PACK:  # a table has an order of fields of its own
+    plain, other = (
+        tasks(tmp_path / "plain.jsonl"),
+        tasks(write_packed(tmp_path / named.format(file_format), file_format)),
+    )
+    assert [rollout.row for rollout in other.rollouts(1)] == ROWS
+    if file_format in PACK:  # a table orders its fields differently
         assert other.identity == plain.identity
-    assert len(list(mixed(tmp_path, named.format(form)).row_refs())) == 500
+    assert len(list(mixture_of(tmp_path, named.format(file_format)).row_refs())) == 500
 
 
-@pytest.mark.parametrize("form", [*PACK, "parquet"])
-def test_a_mixture_finds_the_rows_of_packed_files_again(tmp_path: Path, form: str) -> None:
+@pytest.mark.parametrize("file_format", [*PACK, "parquet"])
+def test_a_mixture_reads_the_rows_of_packed_files(tmp_path: Path, file_format: str) -> None:
     (tmp_path / "plain.jsonl").write_bytes(PLAIN)
-    packed(tmp_path / "packed", form)
-    plain, other = mixed(tmp_path, "plain.jsonl"), mixed(tmp_path, "packed")
+    write_packed(tmp_path / "packed", file_format)
+    plain, other = mixture_of(tmp_path, "plain.jsonl"), mixture_of(tmp_path, "packed")
     assert list(other.rows()) == list(plain.rows())
-    assert (other.digest == plain.digest) == (form in PACK)
+    assert (other.digest == plain.digest) == (file_format in PACK)
 
 
-@pytest.mark.parametrize("form", PACK)
-def test_members_one_after_the_other_are_one_content(tmp_path: Path, form: str) -> None:
-    pack = PACK[form]
+@pytest.mark.parametrize("file_format", PACK)
+def test_concatenated_members_are_read_as_one_file(tmp_path: Path, file_format: str) -> None:
+    pack = PACK[file_format]
     (tmp_path / "rows").write_bytes(pack(PLAIN[:HALF]) + pack(b"") + pack(PLAIN[HALF:]))
     assert tasks(tmp_path / "rows").count == 500
 
 
-@pytest.mark.parametrize("form", PACK)
-def test_a_member_that_is_cut_off_is_refused_with_how_many_rows_were_read(tmp_path: Path, form: str) -> None:
-    whole, second = PACK[form](PLAIN[:HALF]), PACK[form](PLAIN[HALF:])
+@pytest.mark.parametrize("file_format", PACK)
+def test_a_truncated_member_is_rejected_with_the_number_of_rows_read(tmp_path: Path, file_format: str) -> None:
+    whole, second = PACK[file_format](PLAIN[:HALF]), PACK[file_format](PLAIN[HALF:])
     (tmp_path / "rows").write_bytes(whole + second[:-9])
-    with pytest.raises(OperatorError, match=r"rows is truncated: .* after (\d+) complete lines") as told:
+    with pytest.raises(OperatorError, match=r"rows is truncated: .* after (\d+) complete lines") as raised:
         tasks(tmp_path / "rows")
-    assert PLAIN[:HALF].count(b"\n") <= int(str(told.value).partition(" after ")[2].split()[0]) <= 500
+    assert PLAIN[:HALF].count(b"\n") <= int(str(raised.value).partition(" after ")[2].split()[0]) <= 500
 
 
-@pytest.mark.parametrize("form", PACK)
-@pytest.mark.parametrize("spoil", ["garbage", "flipped"])
-def test_damage_and_what_is_no_member_are_refused(tmp_path: Path, form: str, spoil: str) -> None:
-    content = bytearray(PACK[form](PLAIN))
-    if spoil == "garbage":
-        content += b"no member"
+@pytest.mark.parametrize("file_format", PACK)
+@pytest.mark.parametrize("damage", ["trailing garbage", "flipped byte"])
+def test_damaged_compressed_files_are_rejected(tmp_path: Path, file_format: str, damage: str) -> None:
+    content = bytearray(PACK[file_format](PLAIN))
+    if damage == "trailing garbage":
+        content += b"garbage"
     else:
         content[len(content) // 2] ^= 0xFF
     (tmp_path / "rows").write_bytes(content)
@@ -116,21 +116,21 @@ def test_damage_and_what_is_no_member_are_refused(tmp_path: Path, form: str, spo
         tasks(tmp_path / "rows")
 
 
-def test_a_wrong_row_of_a_packed_file_is_named_by_its_line(tmp_path: Path) -> None:
+def test_an_invalid_row_of_a_packed_file_is_named_by_its_line(tmp_path: Path) -> None:
     (tmp_path / "rows.gz").write_bytes(gzip.compress(PLAIN[:HALF] + b"{broken\n"))
     with pytest.raises(OperatorError, match=rf"rows\.gz: line {PLAIN[:HALF].count(bytes([10])) + 1} is not JSON"):
         tasks(tmp_path / "rows.gz")
 
 
-def test_a_package_that_is_missing_is_named_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    packed(tmp_path / "rows.zst", "zst")
+def test_a_missing_package_is_named_with_the_install_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_packed(tmp_path / "rows.zst", "zst")
     monkeypatch.setitem(sys.modules, "backports.zstd", None)
     with pytest.raises(OperatorError, match=r"pip install 'rollyard\[zstd\]'"):
         tasks(tmp_path / "rows.zst")
 
 
-def test_memory_does_not_grow_with_what_a_file_holds(tmp_path: Path) -> None:
-    """64 MB of one line's worth of zero bytes and 64 MB of rows: read in pieces."""
+def test_memory_does_not_grow_with_the_decompressed_size(tmp_path: Path) -> None:
+    """Reads 64 MB of rows in chunks."""
     import tracemalloc
 
     line = orjson.dumps(row("x" * 10_000)) + b"\n"
@@ -149,12 +149,12 @@ def test_absent_fields_of_a_request_stay_absent_in_a_table(tmp_path: Path) -> No
         {"responses_create_params": {"input": [{**message, "name": "a"}], "temperature": None}},
     ]
     importlib.import_module("pyarrow.parquet").write_table(table(content), tmp_path / "rows.parquet")
-    made = [one.value["responses_create_params"] for one in rows_of(tmp_path / "rows.parquet")]
-    assert made == [{"input": [message], "temperature": 0.5}, {"input": [{**message, "name": "a"}]}]
+    params = [row.value["responses_create_params"] for row in rows_of(tmp_path / "rows.parquet")]
+    assert params == [{"input": [message], "temperature": 0.5}, {"input": [{**message, "name": "a"}]}]
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), b"bytes"])
-def test_a_value_of_a_table_that_json_lacks_is_refused_by_its_row(tmp_path: Path, value: Any) -> None:
+def test_a_table_value_that_json_cannot_represent_is_rejected_with_its_row(tmp_path: Path, value: Any) -> None:
     content: list[Json] = [row("a", v=None), row("b", v=value)]
     importlib.import_module("pyarrow.parquet").write_table(table(content), tmp_path / "rows.parquet")
     with pytest.raises(OperatorError, match=r"rows\.parquet.* row 2"):
@@ -162,32 +162,32 @@ def test_a_value_of_a_table_that_json_lacks_is_refused_by_its_row(tmp_path: Path
 
 
 @pytest.mark.parametrize("more", ['"seed": 1, "seed": 2', '"seed": 18446744073709551616', '"x": 0.1234567890123456789'])
-def test_a_request_that_a_table_holds_as_text_is_kept_exactly_or_refused(tmp_path: Path, more: str) -> None:
+def test_a_request_stored_as_text_in_a_table_is_read_exactly_or_rejected(tmp_path: Path, more: str) -> None:
     texts = ['{"input": "a", "seed": 18446744073709551615}', f'{{"input": "a", {more}}}']
     content = [{"responses_create_params": text} for text in texts]
     write_table = importlib.import_module("pyarrow.parquet").write_table
     write_table(table(content[:1]), tmp_path / "rows.parquet")
-    assert [one.value["responses_create_params"]["seed"] for one in rows_of(tmp_path / "rows.parquet")] == [2**64 - 1]
+    assert [row.value["responses_create_params"]["seed"] for row in rows_of(tmp_path / "rows.parquet")] == [2**64 - 1]
     write_table(table(content), tmp_path / "rows.parquet")
     with pytest.raises(OperatorError, match=r"rows\.parquet.* row 2: "):
         tasks(tmp_path / "rows.parquet")
 
 
 @pytest.mark.parametrize(
-    ("content", "said"),
+    ("content", "kind"),
     [
         (b"PK\x03\x04" + bytes(40), "a zip archive"),
         (gzip.compress(gzip.compress(PLAIN, mtime=0), mtime=0), "compressed data; expected JSON Lines"),
         (gzip.compress(b"PAR1" + bytes(40) + b"PAR1", mtime=0), "a compressed Parquet file"),
     ],
 )
-def test_a_file_that_holds_another_file_is_named_as_what_it_is(tmp_path: Path, content: bytes, said: str) -> None:
+def test_a_file_in_another_format_is_identified(tmp_path: Path, content: bytes, kind: str) -> None:
     (tmp_path / "rows.jsonl").write_bytes(content)
-    assert said in next(rows_of(tmp_path / "rows.jsonl")).problem
+    assert kind in next(rows_of(tmp_path / "rows.jsonl")).problem
 
 
 @pytest.fixture
-def signed(monkeypatch: pytest.MonkeyPatch) -> None:
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {
         "AWS_ACCESS_KEY_ID": "k",
         "AWS_SECRET_ACCESS_KEY": "s",
@@ -198,21 +198,23 @@ def signed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
 
 
-@pytest.mark.usefixtures("signed")
-@pytest.mark.parametrize("form", ["plain", "gz", "zst"])
-def test_rows_at_s3_are_read_without_leaving_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str) -> None:
+@pytest.mark.usefixtures("credentials")
+@pytest.mark.parametrize("file_format", ["plain", "gz", "zst"])
+def test_rows_in_s3_are_read_without_a_temporary_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str
+) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    with store({"bucket/a//rows.jsonl": PLAIN if form == "plain" else PACK[form](PLAIN)}) as address:
+    with store({"bucket/a//rows.jsonl": PLAIN if file_format == "plain" else PACK[file_format](PLAIN)}) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         found = tasks(DataFiles([]).get("s3://bucket/a//rows.jsonl"))
-        mixture = mixed(tmp_path, "s3://bucket/a//rows.jsonl")
+        mix = mixture_of(tmp_path, "s3://bucket/a//rows.jsonl")
         assert not list(tmp_path.iterdir())
-    assert [one.row for one in found.rollouts(1)] == ROWS
-    assert len(list(mixture.rows())) == 500 and mixture.files == set()
+    assert [rollout.row for rollout in found.rollouts(1)] == ROWS
+    assert len(list(mix.rows())) == 500 and mix.files == set()
 
 
-@pytest.mark.usefixtures("signed")
-def test_an_object_that_is_not_there_or_breaks_off_is_told_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("credentials")
+def test_a_missing_or_interrupted_object_is_named_by_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
     with store({"bucket/rows.jsonl": PLAIN}, broken=frozenset({"bucket/rows.jsonl"})) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         for key in ("rows.jsonl", "none.jsonl"):
@@ -221,7 +223,7 @@ def test_an_object_that_is_not_there_or_breaks_off_is_told_by_its_address(monkey
 
 
 @pytest.mark.parametrize("ending", ["_status.json", "_manifest.json", "_metrics.json", "_failures.jsonl"])
-def test_a_collections_side_file_is_no_data_set(tmp_path: Path, ending: str) -> None:
+def test_a_collections_sidecar_file_is_rejected_as_a_dataset(tmp_path: Path, ending: str) -> None:
     for name in ("r_manifest.json", f"r{ending}", f"hard{ending}"):
         (tmp_path / name).write_bytes(PLAIN)
     with pytest.raises(OperatorError, match=f"r{ending} contains .* of a collection, not rows"):

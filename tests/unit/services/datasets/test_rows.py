@@ -1,4 +1,4 @@
-"""Rows of a file: what other programs write is read, and what cannot be is named so that its maker knows what to do."""
+"""Rows of a file: common variants are read; an invalid row is reported with its line and how to fix it."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from rollyard.services.datasets.rows import id_of_row, row_at, rows_of
-from tests.unit.services.datasets.files import row
+from tests.unit.services.datasets.files import row as make_row
 
-ONE, TWO = orjson.dumps(row("1", id=1)), orjson.dumps(row("2", id=2))
+ONE, TWO = orjson.dumps(make_row("1", id=1)), orjson.dumps(make_row("2", id=2))
 
 
 @pytest.mark.parametrize(
@@ -24,23 +24,23 @@ ONE, TWO = orjson.dumps(row("1", id=1)), orjson.dumps(row("2", id=2))
     ],
     ids=["plain", "no last line end", "CRLF", "blank lines", "byte order marks"],
 )
-def test_the_usual_ways_to_write_lines_are_read_and_found_again(tmp_path: Path, content: bytes) -> None:
+def test_common_line_formats_are_read_and_can_be_located(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     found = list(rows_of(path))
-    assert [one.problem for one in found] == ["", ""]
-    assert [row_at(path, one.offset, one.line_hash) for one in found] == [orjson.loads(ONE), orjson.loads(TWO)]
+    assert [row.problem for row in found] == ["", ""]
+    assert [row_at(path, row.offset, row.line_hash) for row in found] == [orjson.loads(ONE), orjson.loads(TWO)]
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "words"),
+    ("content", "line", "message"),
     [
         (ONE + b"\n" + TWO[:30], 2, "at character 31, where the file ends: it is truncated"),
         (b'{"x": NaN}\n' + ONE, 1, "at character 7"),
         (ONE.decode().encode("utf-16"), 1, "iconv -f UTF-16 -t UTF-8"),
         (ONE + b"\n" + b"\0" * 9 + b"\n", 2, "zero bytes"),
         (b'{"x": "caf\xe9"}\n', 1, "not UTF-8: byte 0xe9 at 11"),
-        (orjson.dumps([row("1"), row("2")], option=orjson.OPT_INDENT_2), 1, "jq -c"),
+        (orjson.dumps([make_row("1"), make_row("2")], option=orjson.OPT_INDENT_2), 1, "jq -c"),
         (ONE + b"\n[1]\n", 2, "is a list; expected an object"),
         (ONE + b"\n\nnull\n", 3, "is null; expected an object"),
         (b'"text"\n', 1, "is a string; expected an object"),
@@ -53,23 +53,23 @@ def test_the_usual_ways_to_write_lines_are_read_and_found_again(tmp_path: Path, 
     ],
     ids=str,
 )
-def test_what_cannot_be_played_is_told_in_words_by_its_line(
-    tmp_path: Path, content: bytes, line: int, words: str
+def test_an_invalid_row_is_reported_with_its_line_and_reason(
+    tmp_path: Path, content: bytes, line: int, message: str
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
-    found = next(one for one in rows_of(path) if one.problem)
+    found = next(row for row in rows_of(path) if row.problem)
     assert found.line == line
-    assert words in found.problem
+    assert message in found.problem
 
 
 @pytest.mark.parametrize("line", [b'{"question": "2 + 2?"}', b'{"responses_create_params": {"temperature": 0}}'])
-def test_a_row_may_leave_its_prompt_to_the_environment(tmp_path: Path, line: bytes) -> None:
+def test_a_row_may_omit_its_prompt(tmp_path: Path, line: bytes) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(line + b"\n")
-    assert [one.problem for one in rows_of(path)] == [""]
+    assert [row.problem for row in rows_of(path)] == [""]
 
 
-def test_a_key_of_an_id_with_another_value_is_the_environments_own() -> None:
+def test_an_id_must_be_text_or_an_integer() -> None:
     assert id_of_row({"task_id": {"of": "mine"}, "id": 7}) == "7"
     assert id_of_row({"id": ["a"]}) is None and id_of_row({"id": True}) is None

@@ -1,4 +1,4 @@
-"""Splits and subsets: one rule for a clone, a prefix in S3 and the hub; what is ambiguous is never mixed."""
+"""Splits and subsets: the same rule for a clone, an S3 prefix and the hub; ambiguous files are never mixed."""
 
 from __future__ import annotations
 
@@ -36,23 +36,23 @@ PARTS = ("main/train", "main/test", "socratic/train", "socratic/test")
 
 
 def clone(ending: str = "-00000-of-00001.jsonl") -> dict[str, bytes]:
-    """The files of GSM8K on the hub, a row each that says where it is from."""
+    """The files of GSM8K on the hub, each with one row that names its subset and split."""
     return {f"{part}{ending}": orjson.dumps({"question": part, "answer": "#### 1"}) + b"\n" for part in PARTS}
 
 
-def laid(root: Path, files: dict[str, bytes]) -> Path:
+def write_files(root: Path, files: dict[str, bytes]) -> Path:
     for name, content in files.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_bytes(content)
     return root
 
 
-SIDE = {"dataset_infos.json": b"{}", ".git/config.json": b"{}", "r_status.json": b"{}", "r_failures.jsonl": b"{}\n"}
-SIDE["r_manifest.json"] = b"{}"
+SIDECARS = {"dataset_infos.json": b"{}", ".git/config.json": b"{}", "r_status.json": b"{}", "r_failures.jsonl": b"{}\n"}
+SIDECARS["r_manifest.json"] = b"{}"
 SHAPES = {
-    "with its card": {**clone(), "README.md": CARD.encode()},
+    "with a card": {**clone(), "README.md": CARD.encode()},
     "without a card": clone(),
-    "beside side files": {**clone(), **SIDE},
+    "with sidecar files": {**clone(), **SIDECARS},
     "folders of splits": clone("/0000.jsonl"),
     "plain names": clone(".jsonl"),
     "compressed": {f"{name}.gz": gzip.compress(content) for name, content in clone(".jsonl").items()},
@@ -71,23 +71,23 @@ SHAPES = {
         (["--subset", "all", "--split", "test"], ["main/test", "socratic/test"]),
     ],
 )
-def test_a_clone_gives_the_split_and_subset_that_were_asked_for_and_no_other(
+def test_a_clone_yields_only_the_requested_split_and_subset(
     tmp_path: Path, shape: str, options: list[str], found: list[str]
 ) -> None:
-    folder, out = laid(tmp_path / "clone", SHAPES[shape]), tmp_path / "out.jsonl"
+    folder, out = write_files(tmp_path / "clone", SHAPES[shape]), tmp_path / "out.jsonl"
     gsm8k.main(["--local", str(folder), "--offline", "--output", str(out), *options])
     assert [row["question"] for row in written_rows(out)] == found
 
 
 @pytest.mark.parametrize(("place", "card"), [("s3", {"README.md": CARD.encode()}), ("hub", {})])
-def test_a_prefix_in_s3_and_the_hub_give_what_a_clone_gives(tmp_path: Path, place: str, card: dict[str, bytes]) -> None:
+def test_s3_and_the_hub_yield_the_same_rows_as_a_clone(tmp_path: Path, place: str, card: dict[str, bytes]) -> None:
     files = {**clone(), **card}
-    given = ["--s3", "s3://bucket/set/", "--offline"] if place == "s3" else []
+    source = ["--s3", "s3://bucket/set/", "--offline"] if place == "s3" else []
     with store({(f"bucket/set/{name}" if place == "s3" else name): file for name, file in files.items()}) as address:
         env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
         env |= {"AWS_ENDPOINT_URL_S3": address, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
         env |= {"AWS_DEFAULT_REGION": "us-east-1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        line = [sys.executable, "resources_servers/gsm8k/prepare.py", *given, "--subset", "socratic"]
+        line = [sys.executable, "resources_servers/gsm8k/prepare.py", *source, "--subset", "socratic"]
         line += ["--output", str(tmp_path / "out.jsonl")]
         done = subprocess.run(line, cwd=INSTALLED, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -95,7 +95,7 @@ def test_a_prefix_in_s3_and_the_hub_give_what_a_clone_gives(tmp_path: Path, plac
 
 
 @pytest.mark.parametrize(
-    ("files", "wanted", "words"),
+    ("files", "selection", "message"),
     [
         (list(clone()), SplitSelection(), r"several subsets: main \(test, train\), socratic .*--subset"),
         (
@@ -119,34 +119,34 @@ def test_a_prefix_in_s3_and_the_hub_give_what_a_clone_gives(tmp_path: Path, plac
         (["mbpp.jsonl", "sanitized-mbpp.json"], SplitSelection(), "several subsets"),
     ],
 )
-def test_what_is_ambiguous_or_absent_is_told_with_what_there_is_and_the_option(
-    files: list[str], wanted: SplitSelection, words: str
+def test_an_ambiguous_or_missing_split_is_rejected_with_the_choices_and_the_option(
+    files: list[str], selection: SplitSelection, message: str
 ) -> None:
-    with pytest.raises(AmbiguousFiles, match=words):
-        select_files("clone", files, "", wanted)
+    with pytest.raises(AmbiguousFiles, match=message):
+        select_files("clone", files, "", selection)
 
 
 @pytest.mark.parametrize(
-    ("card", "words"),
+    ("card", "message"),
     [
         (CARD.replace("socratic", "main"), "README.md lists the config 'main' more than once"),
         (CARD.replace("main/", "old/").replace("socratic/", "old/"), "none of the files"),
     ],
-    ids=["a name twice", "files that are not there"],
+    ids=["duplicate name", "missing files"],
 )
-def test_a_card_that_contradicts_itself_or_its_folder_is_refused(card: str, words: str) -> None:
-    with pytest.raises(OperatorError, match=words):
+def test_a_card_that_contradicts_itself_or_its_folder_is_rejected(card: str, message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
         select_files("clone", list(clone()), card, SplitSelection("test", "main"))
 
 
-def test_an_ambiguous_folder_is_not_passed_over_for_the_next_place(tmp_path: Path) -> None:
-    folder = laid(tmp_path / "clone", dict.fromkeys(("a/test.jsonl", "b/test.jsonl"), b"{}\n"))
+def test_an_ambiguous_folder_does_not_fall_back_to_the_next_source(tmp_path: Path) -> None:
+    folder = write_files(tmp_path / "clone", dict.fromkeys(("a/test.jsonl", "b/test.jsonl"), b"{}\n"))
     with pytest.raises(OperatorError, match="several subsets"):
         gsm8k.main(["--local", str(folder), "--s3", "s3://bucket/set/", "--output", str(tmp_path / "out.jsonl")])
 
 
-def test_a_file_is_refused_where_its_name_denies_the_split_that_was_asked_for(tmp_path: Path) -> None:
-    file = laid(tmp_path, clone()) / "main/train-00000-of-00001.jsonl"
+def test_a_file_whose_name_contradicts_the_requested_split_is_rejected(tmp_path: Path) -> None:
+    file = write_files(tmp_path, clone()) / "main/train-00000-of-00001.jsonl"
     line = ["--local", str(file), "--offline", "--output", str(tmp_path / "out.jsonl")]
     with pytest.raises(OperatorError, match="belongs to the split train, but --split is test"):
         gsm8k.main([*line, "--split", "test"])
@@ -168,11 +168,11 @@ def test_a_file_is_refused_where_its_name_denies_the_split_that_was_asked_for(tm
         ("rows.jsonl", "default", ""),
     ],
 )
-def test_a_path_tells_its_subset_and_split(name: str, subset: str, split: str) -> None:
+def test_subset_and_split_are_derived_from_the_path(name: str, subset: str, split: str) -> None:
     assert by_names([name]) == {subset: {split: [name]}}
 
 
-def test_files_without_a_split_are_not_read_beside_files_of_one() -> None:
+def test_files_without_a_split_are_ignored_next_to_files_with_one() -> None:
     names = ["train.jsonl", "test.jsonl", "example_solutions.jsonl"]
     assert by_names(names) == {"default": {"train": ["train.jsonl"], "test": ["test.jsonl"]}}
 

@@ -1,4 +1,4 @@
-"""Checkpoints for the tests beside: small, and whole or broken on purpose."""
+"""Small checkpoints for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import orjson
 
 
 def safetensors(values: int = 4) -> bytes:
-    """A file of one float32 tensor."""
+    """The bytes of a file with one float32 tensor."""
     header = orjson.dumps({"w": {"dtype": "F32", "shape": [values], "data_offsets": [0, 4 * values]}})
     return struct.pack("<Q", len(header)) + header + bytes(4 * values)
 
 
 def checkpoint(folder: Path, *shards: str, index: bool = False) -> Path:
-    """A whole checkpoint; `index`: its shards are named in one."""
+    """Write a complete checkpoint; with `index`, also an index file that lists its shards."""
     folder.mkdir(parents=True)
     (folder / "config.json").write_text("{}")
     for shard in shards or ("model.safetensors",):

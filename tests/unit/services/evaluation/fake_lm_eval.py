@@ -1,4 +1,4 @@
-"""Stands for lm_eval: writes what was asked of it, and a results file, or fails as the model's folder says."""
+"""Replaces lm_eval: records its arguments and writes results; marker files in the model's folder make it fail."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ def main() -> int:
     if sys.argv[1] == "ls":
         print("\n".join(f"| {task} | the/path.yaml |" for task in TASKS))
         return 0
-    given = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
-    arguments = dict(pair.split("=", 1) for pair in given["--model_args"].split(","))
+    options = dict(zip(sys.argv[1::2], sys.argv[2::2], strict=False))
+    arguments = dict(pair.split("=", 1) for pair in options["--model_args"].split(","))
     folder = Path(arguments["pretrained"])
-    output = Path(given["--output_path"])
+    output = Path(options["--output_path"])
     output.mkdir(parents=True, exist_ok=True)
-    with (output.parents[2] / "asked.jsonl").open("a") as file:
+    with (output.parents[2] / "calls.jsonl").open("a") as file:
         file.write(json.dumps(sys.argv[1:]) + "\n")
-    number = len((output.parents[2] / "asked.jsonl").read_text().splitlines())
+    number = len((output.parents[2] / "calls.jsonl").read_text().splitlines())
     print("loading", folder.name)
     if (folder / "slow").is_file():
         engine = subprocess.Popen(["sleep", "600"])
@@ -34,11 +34,11 @@ def main() -> int:
     broken = folder / "broken"
     if broken.is_file():
         print(broken.read_text() or "CUDA out of memory", file=sys.stderr)
-        broken.rename(folder / "mended")
+        broken.rename(folder / "fixed")
         return 1
     if (folder / "silent").is_file():
         return 0
-    results = {given["--tasks"]: {"exact_match,none": 0.5}}
+    results = {options["--tasks"]: {"exact_match,none": 0.5}}
     (output / f"results_{number:04}.json").write_text(json.dumps({"results": results, "n-samples": {}}))
     return 0
 

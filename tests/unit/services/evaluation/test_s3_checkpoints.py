@@ -1,4 +1,4 @@
-"""Checkpoints in S3, by real boto3 against a store on this machine."""
+"""Checkpoints in S3, through real boto3 against a local store."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.unit.services.evaluation.checkpoint_files import safetensors
 
 
 @pytest.fixture(autouse=True)
-def somebody(monkeypatch: pytest.MonkeyPatch) -> None:
+def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "x")
     monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
@@ -25,7 +25,9 @@ def checkpoint(step: int, weights: bytes) -> dict[str, bytes]:
     return {f"bucket/run/step_{step}/config.json": b"{}", f"bucket/run/step_{step}/model.safetensors": weights}
 
 
-def test_whole_checkpoints_are_copied_and_given_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_checkpoints_are_copied_and_the_copies_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     files = {**checkpoint(20, safetensors()), **checkpoint(3, safetensors()), "bucket/run/notes.txt": b"x"}
     with store(files) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
@@ -37,7 +39,7 @@ def test_whole_checkpoints_are_copied_and_given_back(tmp_path: Path, monkeypatch
     assert list((tmp_path / "copies").iterdir()) == []
 
 
-def test_one_that_is_still_being_uploaded_is_not_taken_and_leaves_nothing(
+def test_a_partially_uploaded_checkpoint_is_not_used_and_leaves_no_copy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = checkpoint(1, safetensors()[:20])
@@ -51,7 +53,7 @@ def test_one_that_is_still_being_uploaded_is_not_taken_and_leaves_nothing(
         assert source.fetch("step_1")[0] == tmp_path / "copies/step_1"
 
 
-def test_an_order_file_is_read_from_s3_and_one_that_is_not_there_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_order_file_is_read_from_s3_and_a_missing_one_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with store({"bucket/orders/a.txt": b"one\ntwo\n"}) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         assert read_text("s3://bucket/orders/a.txt") == "one\ntwo\n"
@@ -61,7 +63,7 @@ def test_an_order_file_is_read_from_s3_and_one_that_is_not_there_is_said(monkeyp
         read_text("s3://bucket")
 
 
-def test_weights_are_not_copied_before_all_of_them_are_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_are_not_copied_before_all_shards_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     index = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}
     files = {f"bucket/run/step_1/{name}": safetensors() for name in ("a.safetensors", "optimizer.bin")}
     files["bucket/run/step_1/config.json"] = b"{}"
@@ -75,29 +77,25 @@ def test_weights_are_not_copied_before_all_of_them_are_there(tmp_path: Path, mon
     assert list((tmp_path / "copies").iterdir()) == []
 
 
-def test_names_that_will_be_changed_at_the_end_are_no_checkpoints(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_temporary_names_are_not_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = {f"bucket/run/{name}/config.json": b"{}" for name in ("checkpoint-10", "checkpoint-9", "tmp-checkpoint-11")}
     with store(files) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
         assert S3Source("s3://bucket/run", tmp_path).names() == ["checkpoint-9", "checkpoint-10"]
 
 
-def test_a_store_that_does_not_answer_is_an_error_with_its_address(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unreachable_store_is_an_error_with_its_address(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with store({}) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     source = S3Source("s3://bucket/run", tmp_path / "copies")
-    for ask in (source.names, lambda: source.fetch("step_1")):
+    for request in (source.names, lambda: source.fetch("step_1")):
         with pytest.raises(RunError, match="s3://bucket/run/ cannot be read: Could not connect"):
-            ask()
+            request()
     assert not (tmp_path / "copies").exists()
 
 
-def test_a_copy_that_breaks_off_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_copy_is_an_error_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = checkpoint(1, safetensors())
     with store(files, broken=frozenset({"bucket/run/step_1/model.safetensors"})) as url:
         monkeypatch.setenv("AWS_ENDPOINT_URL", url)

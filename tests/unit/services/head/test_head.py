@@ -26,14 +26,16 @@ NEMO_KEYS |= {"url", "status", "start_time", "uptime_seconds"}
 BASE = "http://head:1"
 
 
-class Desk:
-    """A head of one world and one agent, without a socket."""
+class HeadHarness:
+    """A head with one environment and one agent, without a socket."""
 
     def __init__(self, root: Path, keys: Keys = KEYS, title: str = "") -> None:
-        self.world, self.player = make_folder(root), make_folder(root, "agents")
-        peer = f"{{peer: {{type: resources_servers, name: world}}, title: '{title}'}}"
-        text = "policy_api_key: sk-1234\n" + yaml_of(self.world, "{api_key: '${policy_api_key}', speed: 3}")
-        config = load_text(root, text + yaml_of(self.player, peer, "player", "responses_api_agents"))
+        self.environment_folder, self.agent_folder = make_folder(root), make_folder(root, "agents")
+        peer = f"{{peer: {{type: resources_servers, name: environment}}, title: '{title}'}}"
+        text = "policy_api_key: sk-1234\n" + yaml_of(
+            self.environment_folder, "{api_key: '${policy_api_key}', speed: 3}"
+        )
+        config = load_text(root, text + yaml_of(self.agent_folder, peer, "agent", "responses_api_agents"))
         self.transport = LocalTransport(HttpTransport())
         self.registry = registry = ServerRegistry(keys.run_id, config.servers, config.identity())
         context = Context("head", keys, client_of({}, self.transport))
@@ -48,7 +50,7 @@ class Desk:
     async def read(self, path: str) -> Any:
         return orjson.loads((await self.get(path)).body)
 
-    async def register(self, name: str = "world", port: int = 7001, **more: Any) -> HttpResponse:
+    async def register(self, name: str = "environment", port: int = 7001, **more: Any) -> HttpResponse:
         url = f"http://127.0.0.1:{port}"
         self.registry.expect(f"{name}#1")
         record = Registration(name=name, instance=f"{name}#1", url=url, pid=42, ready=True, **more)
@@ -56,76 +58,83 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def head(tmp_path: Path) -> HeadHarness:
+    return HeadHarness(tmp_path)
 
 
 @pytest.mark.parametrize("path", ["/register", "/heartbeat"])
 @pytest.mark.parametrize("headers", [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guess"}])
-async def test_without_the_secret_no_server_is_admitted(desk: Desk, path: str, headers: dict[str, str]) -> None:
-    record = Registration(name="world", instance="world#1", url="http://stranger", pid=1, ready=True).model_dump()
-    answer = await send(desk.transport, BASE + path, record, headers=headers)
+async def test_a_server_without_the_secret_is_rejected(head: HeadHarness, path: str, headers: dict[str, str]) -> None:
+    record = Registration(
+        name="environment", instance="environment#1", url="http://stranger", pid=1, ready=True
+    ).model_dump()
+    answer = await send(head.transport, BASE + path, record, headers=headers)
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"], problem["server"]) == (401, "urn:rollyard:unauthorized", "head")
-    assert (await desk.read("/directory"))["servers"]["world"] == []
+    assert (await head.read("/directory"))["servers"]["environment"] == []
 
 
-async def test_a_registration_that_cannot_be_read_is_a_400_problem(desk: Desk) -> None:
-    answer = await send(desk.transport, BASE + "/register", {"name": "world"}, headers=desk.admission)
+async def test_an_invalid_registration_is_a_400_problem(head: HeadHarness) -> None:
+    answer = await send(head.transport, BASE + "/register", {"name": "environment"}, headers=head.admission)
     assert answer.status == 400 and orjson.loads(answer.body)["server"] == "head"
 
 
-async def test_the_directory_lists_who_is_ready(desk: Desk) -> None:
-    await desk.register()
-    directory = await desk.read("/directory")
-    assert directory["servers"] == {"world": ["http://127.0.0.1:7001"], "player": []}
-    assert directory["run_id"] == KEYS.run_id and directory["families"]["player"] == "agents"
+async def test_the_directory_lists_ready_instances(head: HeadHarness) -> None:
+    await head.register()
+    directory = await head.read("/directory")
+    assert directory["servers"] == {"environment": ["http://127.0.0.1:7001"], "agent": []}
+    assert directory["run_id"] == KEYS.run_id and directory["families"]["agent"] == "agents"
 
 
-async def test_a_heartbeat_is_answered_with_the_directory(desk: Desk) -> None:
-    await desk.register()
-    pulse = {"instance": "world#1", "requests": 1, "in_flight": 0, "sessions": 0}
-    answer = await send(desk.transport, BASE + "/heartbeat", pulse, headers=desk.admission)
-    assert orjson.loads(answer.body) == await desk.read("/directory")
+async def test_a_heartbeat_is_answered_with_the_directory(head: HeadHarness) -> None:
+    await head.register()
+    heartbeat = {"instance": "environment#1", "requests": 1, "in_flight": 0, "sessions": 0}
+    answer = await send(head.transport, BASE + "/heartbeat", heartbeat, headers=head.admission)
+    assert orjson.loads(answer.body) == await head.read("/directory")
 
 
-async def test_server_instances_has_nemo_gyms_keys(desk: Desk) -> None:
-    await desk.register()
-    shown = next(one for one in await desk.read("/server_instances") if one["pid"])
-    assert set(shown) >= NEMO_KEYS
-    assert (shown["host"], shown["port"], shown["pid"], shown["status"]) == ("127.0.0.1", 7001, 42, "success")
-    assert (shown["server_type"], shown["name"]) == ("resources_servers", desk.world)
+async def test_server_instances_have_nemo_gyms_keys(head: HeadHarness) -> None:
+    await head.register()
+    instance = next(entry for entry in await head.read("/server_instances") if entry["pid"])
+    assert set(instance) >= NEMO_KEYS
+    assert (instance["host"], instance["port"], instance["pid"], instance["status"]) == (
+        "127.0.0.1",
+        7001,
+        42,
+        "success",
+    )
+    assert (instance["server_type"], instance["name"]) == ("resources_servers", head.environment_folder)
 
 
-async def test_the_config_is_a_json_string_of_yaml_with_the_address_in_each_innermost_block(desk: Desk) -> None:
-    await desk.register()
-    await desk.register("player", 7002)
-    text = await desk.read("/global_config_dict_yaml")
+async def test_the_config_is_a_json_string_of_yaml_with_the_address_in_each_servers_block(head: HeadHarness) -> None:
+    await head.register()
+    await head.register("agent", 7002)
+    text = await head.read("/global_config_dict_yaml")
     assert isinstance(text, str)
     tree = yaml.safe_load(text)
-    world = tree["world"]["resources_servers"][desk.world]
-    player = tree["player"]["responses_api_agents"][desk.player]
-    assert (world["host"], world["port"], world["speed"]) == ("127.0.0.1", 7001, 3)
-    assert (player["host"], player["port"]) == ("127.0.0.1", 7002)
+    environment_block = tree["environment"]["resources_servers"][head.environment_folder]
+    agent_block = tree["agent"]["responses_api_agents"][head.agent_folder]
+    assert (environment_block["host"], environment_block["port"], environment_block["speed"]) == ("127.0.0.1", 7001, 3)
+    assert (agent_block["host"], agent_block["port"]) == ("127.0.0.1", 7002)
     assert tree["head_server"] == {"host": "127.0.0.1", "port": 11000}
 
 
-async def test_a_server_that_has_not_registered_stands_in_the_config_without_a_port(desk: Desk) -> None:
-    tree = yaml.safe_load(await desk.read("/global_config_dict_yaml"))
-    assert "port" not in tree["world"]["resources_servers"][desk.world]
+async def test_an_unregistered_server_has_no_port_in_the_config(head: HeadHarness) -> None:
+    tree = yaml.safe_load(await head.read("/global_config_dict_yaml"))
+    assert "port" not in tree["environment"]["resources_servers"][head.environment_folder]
 
 
-async def test_text_that_looks_like_a_reference_survives_omegaconf_on_the_other_side(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, title="costs \\${x}")
-    tree = OmegaConf.to_container(OmegaConf.create(await desk.read("/global_config_dict_yaml")), resolve=True)
+async def test_text_that_looks_like_a_reference_survives_omegaconf_in_the_client(tmp_path: Path) -> None:
+    head = HeadHarness(tmp_path, title="costs \\${x}")
+    tree = OmegaConf.to_container(OmegaConf.create(await head.read("/global_config_dict_yaml")), resolve=True)
     assert isinstance(tree, dict)
-    assert tree["player"]["responses_api_agents"][desk.player]["title"] == "costs ${x}"
+    assert tree["agent"]["responses_api_agents"][head.agent_folder]["title"] == "costs ${x}"
 
 
 @pytest.mark.parametrize("path", ["/global_config_dict_yaml", "/server_instances", "/directory", "/health", "/metrics"])
-async def test_no_secret_is_served(desk: Desk, path: str) -> None:
-    await desk.register()
-    body = (await desk.get(path)).body
+async def test_no_endpoint_serves_a_secret(head: HeadHarness, path: str) -> None:
+    await head.register()
+    body = (await head.get(path)).body
     assert b"sk-1234" not in body and KEYS.secret.encode() not in body
 
 
@@ -134,16 +143,16 @@ PATHS = ["/global_config_dict_yaml", "/server_instances", "/directory", "/health
 
 @pytest.mark.parametrize("path", [*PATHS, "/openapi.json", "/nowhere"])
 async def test_every_endpoint_requires_the_run_token_when_set(tmp_path: Path, path: str) -> None:
-    desk = Desk(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
-    assert (await desk.get(path)).status == 401
-    assert (await desk.get(path, {"authorization": "Bearer wrong"})).status == 401
-    assert (await desk.get(path, {"authorization": "Bearer t0ken"})).status != 401
+    head = HeadHarness(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
+    assert (await head.get(path)).status == 401
+    assert (await head.get(path, {"authorization": "Bearer wrong"})).status == 401
+    assert (await head.get(path, {"authorization": "Bearer t0ken"})).status != 401
 
 
 async def test_the_secret_does_not_replace_the_run_token(tmp_path: Path) -> None:
-    desk = Desk(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
-    desk.admission.pop("authorization")
-    assert (await desk.register()).status == 401
+    head = HeadHarness(tmp_path, Keys(run_id="r1", secret="s", token="t0ken"))
+    head.admission.pop("authorization")
+    assert (await head.register()).status == 401
 
 
 def collection(output: str, measured: int = 1) -> Json:
@@ -151,39 +160,39 @@ def collection(output: str, measured: int = 1) -> Json:
     return Collection(output=output, status=status, failures=[]).model_dump(by_alias=True)
 
 
-async def test_reporting_collections_are_listed_once_most_recent_first(desk: Desk) -> None:
+async def test_collections_are_listed_once_with_the_most_recent_first(head: HeadHarness) -> None:
     for output, measured in (("/a.jsonl", 1), ("/b.jsonl", 1), ("/a.jsonl", 2)):
-        await send(desk.transport, BASE + "/collection", collection(output, measured))
-    listed = [(one["output"], one["status"]["measured"]) for one in await desk.read("/collections")]
+        await send(head.transport, BASE + "/collection", collection(output, measured))
+    listed = [(entry["output"], entry["status"]["measured"]) for entry in await head.read("/collections")]
     assert listed == [("/a.jsonl", 2), ("/b.jsonl", 1)]
 
 
-async def test_no_more_than_sixteen_collections_are_remembered(desk: Desk) -> None:
+async def test_at_most_sixteen_collections_are_remembered(head: HeadHarness) -> None:
     for number in range(40):
-        await send(desk.transport, BASE + "/collection", collection(f"/{number}.jsonl"))
-    listed = [one["output"] for one in await desk.read("/collections")]
+        await send(head.transport, BASE + "/collection", collection(f"/{number}.jsonl"))
+    listed = [entry["output"] for entry in await head.read("/collections")]
     assert listed == [f"/{number}.jsonl" for number in range(39, 23, -1)]
 
 
-async def test_what_is_no_collection_is_refused(desk: Desk) -> None:
-    answer = await send(desk.transport, BASE + "/collection", {"output": "/a.jsonl", "status": {}})
-    assert answer.status == 400 and await desk.read("/collections") == []
+async def test_an_invalid_collection_is_rejected(head: HeadHarness) -> None:
+    answer = await send(head.transport, BASE + "/collection", {"output": "/a.jsonl", "status": {}})
+    assert answer.status == 400 and await head.read("/collections") == []
 
 
-async def test_prometheus_targets_list_every_server_and_the_head_as_requested(desk: Desk) -> None:
-    await desk.register()
-    asked = await desk.get("/prometheus_targets", {"host": "desk:1"})
-    head, world = orjson.loads(asked.body)
-    assert head == {"targets": ["desk:1"], "labels": {"name": "head", "family": "head", "run": "r1"}}
-    assert world["targets"] == ["127.0.0.1:7001"]
-    assert world["labels"] == {"name": "world", "family": "resources_servers", "run": "r1"}
+async def test_prometheus_targets_list_every_server_and_the_head_under_the_requested_host(head: HeadHarness) -> None:
+    await head.register()
+    answer = await head.get("/prometheus_targets", {"host": "requested:1"})
+    head_target, environment_target = orjson.loads(answer.body)
+    assert head_target == {"targets": ["requested:1"], "labels": {"name": "head", "family": "head", "run": "r1"}}
+    assert environment_target["targets"] == ["127.0.0.1:7001"]
+    assert environment_target["labels"] == {"name": "environment", "family": "resources_servers", "run": "r1"}
 
 
-async def test_metrics_say_who_is_missing_and_who_was_started_again(desk: Desk) -> None:
-    await desk.register()
-    desk.registry.restarts["player"] = 3
-    text = (await desk.get("/metrics")).body.decode()
-    assert 'rollyard_instances_ready{server="world"} 1.0' in text
-    assert 'rollyard_instances{server="player"} 1.0' in text
-    assert 'rollyard_instances_ready{server="player"} 0.0' in text
-    assert 'rollyard_restarts_total{server="player"} 3.0' in text
+async def test_metrics_count_ready_instances_and_restarts(head: HeadHarness) -> None:
+    await head.register()
+    head.registry.restarts["agent"] = 3
+    text = (await head.get("/metrics")).body.decode()
+    assert 'rollyard_instances_ready{server="environment"} 1.0' in text
+    assert 'rollyard_instances{server="agent"} 1.0' in text
+    assert 'rollyard_instances_ready{server="agent"} 0.0' in text
+    assert 'rollyard_restarts_total{server="agent"} 3.0' in text

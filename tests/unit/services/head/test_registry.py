@@ -9,15 +9,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Heartbeat, Registration
 from tests.support.fixtures import load_text, make_folder, yaml_of
-
-
-class Clock:
-    """Time that passes when told."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.unit.services.clock import Clock
 
 
 @pytest.fixture
@@ -33,174 +25,178 @@ def clock() -> Clock:
 
 @pytest.fixture
 def registry(config: RunConfig, clock: Clock) -> ServerRegistry:
-    made = ServerRegistry("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
-    for instance in ("world#1", "twins[0]#1", "twins[1]#1"):
-        made.expect(instance)
-    return made
+    registry = ServerRegistry("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
+    for instance in ("environment#1", "twins[0]#1", "twins[1]#1"):
+        registry.expect(instance)
+    return registry
 
 
-def registered(instance: str = "world#1", *, ready: bool, name: str = "world", port: int = 7001) -> Registration:
+def registration(
+    instance: str = "environment#1", *, ready: bool, name: str = "environment", port: int = 7001
+) -> Registration:
     return Registration(name=name, instance=instance, url=f"http://127.0.0.1:{port}", pid=42, ready=ready)
 
 
-def record_heartbeat(instance: str = "world#1", requests: int = 0) -> Heartbeat:
+def heartbeat(instance: str = "environment#1", requests: int = 0) -> Heartbeat:
     return Heartbeat(instance=instance, requests=requests, in_flight=0, sessions=0)
 
 
-def test_registered_is_not_ready(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=False))
-    assert not registry.is_ready("world#1") and registry.directory().servers["world"] == []
+def test_a_registered_instance_is_not_ready_yet(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=False))
+    assert not registry.is_ready("environment#1") and registry.directory().servers["environment"] == []
 
 
 def test_a_ready_instance_is_in_the_directory(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=False))
-    registry.register(registered(ready=True))
-    assert registry.is_ready("world#1") and registry.directory().servers["world"] == ["http://127.0.0.1:7001"]
+    registry.register(registration(ready=False))
+    registry.register(registration(ready=True))
+    assert registry.is_ready("environment#1") and registry.directory().servers["environment"] == [
+        "http://127.0.0.1:7001"
+    ]
 
 
-def test_a_server_without_an_instance_is_known_and_empty(registry: ServerRegistry) -> None:
-    assert registry.directory().servers == {"world": [], "twins": []}
+def test_a_server_without_instances_is_listed_without_addresses(registry: ServerRegistry) -> None:
+    assert registry.directory().servers == {"environment": [], "twins": []}
 
 
-def test_silence_up_to_the_limit_is_not_absence(registry: ServerRegistry, clock: Clock) -> None:
-    registry.register(registered(ready=True))
+def test_an_instance_stays_ready_up_to_the_heartbeat_limit(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registration(ready=True))
     clock.now += 10.0
-    assert registry.is_ready("world#1")
+    assert registry.is_ready("environment#1")
 
 
-def test_silence_beyond_the_limit_leaves_the_directory(registry: ServerRegistry, clock: Clock) -> None:
-    registry.register(registered(ready=True))
+def test_an_instance_beyond_the_heartbeat_limit_leaves_the_directory(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registration(ready=True))
     clock.now += 10.1
-    assert registry.directory().servers["world"] == [] and not registry.is_ready("world#1")
+    assert registry.directory().servers["environment"] == [] and not registry.is_ready("environment#1")
     assert registry.instances()[0].status == "timeout"
 
 
-def test_a_beat_brings_a_silent_instance_back(registry: ServerRegistry, clock: Clock) -> None:
-    registry.register(registered(ready=True))
+def test_a_heartbeat_restores_a_timed_out_instance(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registration(ready=True))
     clock.now += 60.0
-    registry.record_heartbeat(record_heartbeat())
-    assert registry.directory().servers["world"] == ["http://127.0.0.1:7001"]
+    registry.record_heartbeat(heartbeat())
+    assert registry.directory().servers["environment"] == ["http://127.0.0.1:7001"]
 
 
 def test_a_heartbeat_does_not_make_an_instance_ready(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=False))
-    registry.record_heartbeat(record_heartbeat())
-    assert not registry.is_ready("world#1")
+    registry.register(registration(ready=False))
+    registry.record_heartbeat(heartbeat())
+    assert not registry.is_ready("environment#1")
 
 
-def test_an_instance_that_takes_long_to_start_is_starting_not_timed_out(registry: ServerRegistry, clock: Clock) -> None:
-    registry.register(registered(ready=False))
+def test_a_slow_start_is_not_a_timeout(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registration(ready=False))
     clock.now += 60.0
     assert registry.instances()[0].status == "starting"
 
 
-def test_a_beat_of_an_unregistered_instance_is_refused(registry: ServerRegistry) -> None:
+def test_a_heartbeat_of_an_unregistered_instance_is_rejected(registry: ServerRegistry) -> None:
     with pytest.raises(Failure) as raised:
-        registry.record_heartbeat(record_heartbeat("ghost#1"))
+        registry.record_heartbeat(heartbeat("unknown#1"))
     assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "register first" in str(raised.value)
 
 
-def test_a_registration_under_an_unknown_name_is_refused_with_the_nearest(registry: ServerRegistry) -> None:
+def test_a_registration_under_an_unknown_name_is_rejected_with_the_nearest_name(registry: ServerRegistry) -> None:
     with pytest.raises(Failure) as raised:
-        registry.register(registered(ready=True, name="wrold"))
-    assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "'world'" in str(raised.value)
+        registry.register(registration(ready=True, name="enviroment"))
+    assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "'environment'" in str(raised.value)
 
 
-def test_replicas_stand_side_by_side(registry: ServerRegistry) -> None:
+def test_all_replicas_are_in_the_directory(registry: ServerRegistry) -> None:
     for number in (0, 1):
-        registry.register(registered(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
+        registry.register(registration(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
     assert registry.directory().servers["twins"] == ["http://127.0.0.1:7001", "http://127.0.0.1:7002"]
 
 
-def test_one_silent_replica_leaves_the_other(registry: ServerRegistry, clock: Clock) -> None:
+def test_a_silent_replica_leaves_the_directory_and_the_other_stays(registry: ServerRegistry, clock: Clock) -> None:
     for number in (0, 1):
-        registry.register(registered(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
+        registry.register(registration(f"twins[{number}]#1", ready=True, name="twins", port=7001 + number))
     clock.now += 8.0
-    registry.record_heartbeat(record_heartbeat("twins[1]#1"))
+    registry.record_heartbeat(heartbeat("twins[1]#1"))
     clock.now += 8.0
     assert registry.directory().servers["twins"] == ["http://127.0.0.1:7002"]
 
 
 def test_a_removed_instance_leaves_the_directory_immediately(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
-    registry.remove("world#1")
-    registry.remove("world#1")
-    assert registry.directory().servers["world"] == []
+    registry.register(registration(ready=True))
+    registry.remove("environment#1")
+    registry.remove("environment#1")
+    assert registry.directory().servers["environment"] == []
 
 
-def test_counters_of_the_last_beat_are_listed(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
-    registry.record_heartbeat(Heartbeat(instance="world#1", requests=9, in_flight=2, sessions=1))
-    (shown,) = (one for one in registry.instances() if one.server_name == "world")
-    assert (shown.requests, shown.in_flight, shown.sessions, shown.port) == (9, 2, 1, 7001)
+def test_counters_of_the_last_heartbeat_are_listed(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=True))
+    registry.record_heartbeat(Heartbeat(instance="environment#1", requests=9, in_flight=2, sessions=1))
+    (instance,) = (entry for entry in registry.instances() if entry.server_name == "environment")
+    assert (instance.requests, instance.in_flight, instance.sessions, instance.port) == (9, 2, 1, 7001)
 
 
-def test_a_server_whose_process_ended_is_still_listed_and_not_ready(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
-    registry.remove("world#1")
-    assert [shown.ready for shown in registry.instances() if shown.server_name == "world"] == [False]
+def test_a_server_whose_process_ended_stays_listed_as_not_ready(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=True))
+    registry.remove("environment#1")
+    assert [entry.ready for entry in registry.instances() if entry.server_name == "environment"] == [False]
 
 
 def test_the_directory_carries_run_families_and_settings(registry: ServerRegistry) -> None:
     directory = registry.directory()
     assert (directory.run_id, directory.settings) == ("r1", {"one": {"speed": 1}})
-    assert directory.families == {"world": "resources_servers", "twins": "resources_servers"}
+    assert directory.families == {"environment": "resources_servers", "twins": "resources_servers"}
 
 
-def test_requests_a_second_are_counted_over_the_heartbeats_of_the_last_ten_seconds(
-    registry: ServerRegistry, clock: Clock
-) -> None:
-    registry.register(registered(ready=True))
+def test_the_request_rate_covers_the_heartbeats_of_the_last_ten_seconds(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registration(ready=True))
     for requests in (0, 1000, 1000, 1020, 1040, 1060, 1080, 1100):
-        registry.record_heartbeat(record_heartbeat(requests=requests))
+        registry.record_heartbeat(heartbeat(requests=requests))
         clock.now += 2.0
-    shown = next(one for one in registry.instances() if one.server_name == "world")
-    assert shown.requests_per_s == pytest.approx(10.0)
+    instance = next(entry for entry in registry.instances() if entry.server_name == "environment")
+    assert instance.requests_per_s == pytest.approx(10.0)
 
 
-def test_one_heartbeat_is_no_rate(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
-    registry.record_heartbeat(record_heartbeat(requests=50))
+def test_a_single_heartbeat_gives_no_rate(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=True))
+    registry.record_heartbeat(heartbeat(requests=50))
     assert registry.instances()[0].requests_per_s == 0.0
 
 
-def test_an_instance_with_late_heartbeats_is_quiet_but_listed(registry: ServerRegistry, clock: Clock) -> None:
-    registry.register(registered(ready=True))
+def test_an_instance_with_late_heartbeats_is_listed_as_quiet(registry: ServerRegistry, clock: Clock) -> None:
+    registry.register(registration(ready=True))
     clock.now += 11.0
     directory = registry.directory()
-    assert directory.servers["world"] == [] and directory.quiet["world"] == ["http://127.0.0.1:7001"]
-    assert directory.has("world", "http://127.0.0.1:7001")
-    registry.remove("world#1")
-    assert not registry.directory().has("world", "http://127.0.0.1:7001")
+    assert directory.servers["environment"] == [] and directory.quiet["environment"] == ["http://127.0.0.1:7001"]
+    assert directory.has("environment", "http://127.0.0.1:7001")
+    registry.remove("environment#1")
+    assert not registry.directory().has("environment", "http://127.0.0.1:7001")
 
 
-def test_a_registration_after_the_instance_was_removed_makes_no_ghost(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
-    registry.remove("world#1")
+def test_a_removed_instance_cannot_register_again(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=True))
+    registry.remove("environment#1")
     with pytest.raises(Failure, match="not expected"):
-        registry.register(registered(ready=True))
-    assert registry.directory().servers["world"] == [] and all(one.url is None for one in registry.instances())
+        registry.register(registration(ready=True))
+    assert registry.directory().servers["environment"] == [] and all(
+        entry.url is None for entry in registry.instances()
+    )
 
 
 def test_a_replaced_instance_cannot_register(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
-    registry.remove("world#1")
-    registry.expect("world#2")
-    registry.register(registered("world#2", ready=True, port=7002))
-    for late in (registered(ready=True), registered(ready=False)):
+    registry.register(registration(ready=True))
+    registry.remove("environment#1")
+    registry.expect("environment#2")
+    registry.register(registration("environment#2", ready=True, port=7002))
+    for late in (registration(ready=True), registration(ready=False)):
         with pytest.raises(Failure):
             registry.register(late)
     with pytest.raises(Failure):
-        registry.record_heartbeat(record_heartbeat("world#1"))
-    assert registry.directory().servers["world"] == ["http://127.0.0.1:7002"]
+        registry.record_heartbeat(heartbeat("environment#1"))
+    assert registry.directory().servers["environment"] == ["http://127.0.0.1:7002"]
 
 
-def test_an_instance_that_was_not_launched_is_not_admitted(registry: ServerRegistry) -> None:
-    with pytest.raises(Failure, match="'world#9' is not expected"):
-        registry.register(registered("world#9", ready=True))
+def test_an_instance_that_was_not_launched_is_rejected(registry: ServerRegistry) -> None:
+    with pytest.raises(Failure, match="'environment#9' is not expected"):
+        registry.register(registration("environment#9", ready=True))
 
 
 def test_an_instance_of_one_server_cannot_register_as_another(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
-    with pytest.raises(Failure, match="belongs to 'world'"):
-        registry.register(registered(ready=True, name="twins"))
+    registry.register(registration(ready=True))
+    with pytest.raises(Failure, match="belongs to 'environment'"):
+        registry.register(registration(ready=True, name="twins"))

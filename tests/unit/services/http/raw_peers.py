@@ -1,4 +1,4 @@
-"""Raw peers on free ports: servers that say what a test wants, byte for byte, and callers that do."""
+"""Raw TCP servers and clients on free ports that send exactly the bytes of a test."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Awaitable, Callable
 
-Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+ConnectionHandler = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 
 
 @contextlib.asynccontextmanager
-async def serving(serve: Serve, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[int]:
-    """A TCP server; its port. `serve` gets every connection once a request's head is there."""
+async def tcp_server(handle: ConnectionHandler, host: str = "127.0.0.1", port: int = 0) -> AsyncIterator[int]:
+    """A TCP server; yields its port. Calls `handle` for every connection once the head of a request has arrived."""
     writers: list[asyncio.StreamWriter] = []
 
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writers.append(writer)
         with contextlib.suppress(OSError, asyncio.IncompleteReadError, asyncio.CancelledError):
             await reader.readuntil(b"\r\n\r\n")
-            await serve(reader, writer)
+            await handle(reader, writer)
         writer.close()
 
     server = await asyncio.start_server(connected, host, port)
@@ -30,42 +30,42 @@ async def serving(serve: Serve, host: str = "127.0.0.1", port: int = 0) -> Async
             writer.close()
 
 
-def saying(*pieces: bytes, last: bool = True) -> Serve:
-    """Answers with these bytes; closes then (`last`) or waits for the caller to do so."""
+def respond(*chunks: bytes, close: bool = True) -> ConnectionHandler:
+    """Sends these bytes, then closes the connection (`close`) or waits for the client to close it."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        for piece in pieces:
-            writer.write(piece)
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        for chunk in chunks:
+            writer.write(chunk)
             await writer.drain()
-        if not last:
+        if not close:
             await reader.read()
 
-    return serve
+    return handle
 
 
-def endlessly(start: bytes, piece: bytes, said: list[int]) -> Serve:
-    """Answers with `start` and then `piece` again and again, until the caller hangs up; counts the bytes in `said`."""
+def respond_endlessly(start: bytes, chunk: bytes, sent: list[int]) -> ConnectionHandler:
+    """Sends `start`, then `chunk` repeatedly until the client disconnects; records the sizes in `sent`."""
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(start)
         while True:
-            said.append(len(piece))
-            writer.write(piece)
+            sent.append(len(chunk))
+            writer.write(chunk)
             await writer.drain()
             await asyncio.sleep(0)
 
-    return serve
+    return handle
 
 
-async def ask(port: int, data: bytes) -> bytes:
-    """Send bytes; what comes back until the server closes."""
+async def exchange(port: int, data: bytes) -> bytes:
+    """Send bytes; return what the server sends until it closes the connection."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     with contextlib.suppress(ConnectionError):
         writer.write(data)
         await writer.drain()
-    answer = b""
+    response = b""
     with contextlib.suppress(ConnectionError):
-        while piece := await reader.read(65536):
-            answer += piece
+        while chunk := await reader.read(65536):
+            response += chunk
     writer.close()
-    return answer
+    return response

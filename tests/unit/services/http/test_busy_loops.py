@@ -1,4 +1,4 @@
-"""A process that is too busy to look at its sockets: event-loop lag must not fail requests or restart servers."""
+"""A process that is too busy to serve its sockets: event-loop lag must not fail requests or restart servers."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from rollyard.services.http.client import RUN_HEADER, RetryPolicy, Session
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpResponse, LocalTransport, Receive, Scope, Send
 from tests.support.fixtures import KEYS, client_of, failure_of, http, kind_of, network, peer, send, until
-from tests.unit.services.http.raw_peers import saying, serving
+from tests.unit.services.http.raw_peers import respond, tcp_server
 
 
-async def test_an_answer_that_came_while_the_loop_was_blocked_is_read_before_the_deadline_counts() -> None:
-    async with network() as transport, peer(http(b"there")) as other:
-        await send(transport, other.url + "/x")  # the lag is measured from here on
-        asking = asyncio.create_task(send(transport, other.url + "/x", timeout_s=0.3))
+async def test_a_response_that_arrived_while_the_loop_was_blocked_is_not_a_timeout() -> None:
+    async with network() as transport, peer(http(b"on time")) as other:
+        await send(transport, other.url + "/x")  # starts the measurement of the lag
+        sending = asyncio.create_task(send(transport, other.url + "/x", timeout_s=0.3))
         await until(lambda: other.requests == 2)
         time.sleep(0.6)
-        assert (await asking).body == b"there"
+        assert (await sending).body == b"on time"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_deadline_still_ends_what_gives_no_answer(streamed: bool) -> None:
-    async with network() as transport, serving(saying(b"", last=False)) as port:
+async def test_a_request_without_a_response_still_times_out(streamed: bool) -> None:
+    async with network() as transport, tcp_server(respond(b"", close=False)) as port:
         url = f"http://127.0.0.1:{port}/x"
         work = transport.stream("POST", url, b"", {}, 0.1) if streamed else send(transport, url, timeout_s=0.1)
         async with asyncio.timeout(20.0):
@@ -44,9 +44,9 @@ async def test_the_lag_aware_clock_stops_while_the_loop_is_blocked() -> None:
     start, loop_start = time.monotonic(), lag.now()
     time.sleep(0.5)
     await asyncio.sleep(0.15)
-    passed, on_loop = time.monotonic() - start, lag.now() - loop_start
+    elapsed, on_loop = time.monotonic() - start, lag.now() - loop_start
     lag.stop()
-    assert passed - on_loop > 0.3
+    assert elapsed - on_loop > 0.3
 
 
 async def test_a_lag_aware_timeout_cancels_only_its_block() -> None:
@@ -60,7 +60,7 @@ async def test_a_lag_aware_timeout_cancels_only_its_block() -> None:
     lag.stop()
 
 
-async def test_a_call_into_an_app_of_this_process_is_not_late_by_our_own_lag() -> None:
+async def test_the_lag_of_this_process_does_not_time_out_a_local_call() -> None:
     async def slow(scope: Scope, receive: Receive, send: Send) -> None:
         await asyncio.sleep(0.05)
         time.sleep(0.5)
@@ -68,36 +68,36 @@ async def test_a_call_into_an_app_of_this_process_is_not_late_by_our_own_lag() -
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
-    async with network() as beyond:
-        transport = LocalTransport(beyond)
-        transport.mount("http://here:1", slow)
-        assert (await send(transport, "http://here:1/x", timeout_s=0.4)).body == b"done"
+    async with network() as remote:
+        transport = LocalTransport(remote)
+        transport.mount("http://local:1", slow)
+        assert (await send(transport, "http://local:1/x", timeout_s=0.4)).body == b"done"
         await transport.close()
 
 
-async def test_so_many_go_on_in_one_turn_of_the_loop_and_the_rest_in_their_order_later() -> None:
-    gate, passed = CallbackBudget(2), list[int]()
+async def test_the_budget_limits_callbacks_per_loop_iteration_and_keeps_their_order() -> None:
+    budget, called = CallbackBudget(2), list[int]()
     for number in range(5):
-        gate.run(passed.append, number)
-    seen = [list(passed)]
+        budget.run(called.append, number)
+    seen = [list(called)]
     for _ in range(4):
         await asyncio.sleep(0)
-        seen.append(list(passed))
-    assert seen[0] == [0, 1] and [0, 1, 2, 3] in seen and passed == [0, 1, 2, 3, 4]
-    gate.run(passed.append, 5)
-    assert passed[-1] == 5
+        seen.append(list(called))
+    assert seen[0] == [0, 1] and [0, 1, 2, 3] in seen and called == [0, 1, 2, 3, 4]
+    budget.run(called.append, 5)
+    assert called[-1] == 5
 
 
-async def test_a_session_outlives_an_instance_that_is_too_busy_to_accept(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_session_survives_an_instance_that_is_too_busy_to_accept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollyard.services.http.transport.CONNECT_TIMEOUT_S", 0.1)
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
     sock.listen(0)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    crowd = [socket.socket() for _ in range(3)]
-    for one in crowd:
-        one.setblocking(False)
-        one.connect_ex(sock.getsockname())
+    waiting = [socket.socket() for _ in range(3)]
+    for client in waiting:
+        client.setblocking(False)
+        client.connect_ex(sock.getsockname())
     async with network() as transport:
         session = Session(client_of({"s": [url]}, transport, RetryPolicy(0.05, 0.01)), "s")
         session._url = url
@@ -105,19 +105,19 @@ async def test_a_session_outlives_an_instance_that_is_too_busy_to_accept(monkeyp
         await asyncio.sleep(0.5)
         assert not calling.done()
         sock.setblocking(False)
-        for one in crowd:
-            one.close()
+        for client in waiting:
+            client.close()
 
-        async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        async def respond_once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             head = await reader.readuntil(b"\r\n\r\n")
-            named = next(line for line in head.split(b"\r\n") if line.startswith(b"x-rollyard-request"))
-            writer.write(http(b"{}").replace(b"\r\n", b"\r\n" + named + b"\r\n", 1))
+            request_id = next(line for line in head.split(b"\r\n") if line.startswith(b"x-rollyard-request"))
+            writer.write(http(b"{}").replace(b"\r\n", b"\r\n" + request_id + b"\r\n", 1))
             await reader.read()
             writer.close()
 
         async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             try:
-                await answer(reader, writer)
+                await respond_once(reader, writer)
             except (asyncio.IncompleteReadError, ConnectionError):
                 writer.close()
 
@@ -129,26 +129,26 @@ async def test_a_session_outlives_an_instance_that_is_too_busy_to_accept(monkeyp
 async def test_a_session_is_lost_once_its_instance_leaves_the_directory() -> None:
     async with network() as transport:
         async with peer(http()) as other:
-            looks = {"s": [other.url]}
-            session = Session(client_of(lambda: looks, transport, RetryPolicy(20.0, 0.01)), "s")
+            servers = {"s": [other.url]}
+            session = Session(client_of(lambda: servers, transport, RetryPolicy(20.0, 0.01)), "s")
             await session.post("/x", b"{}", 5.0)
         calling = asyncio.create_task(failure_of(session.send("/x", b"{}", 20.0)))
         await asyncio.sleep(0.1)
-        looks["s"] = []
+        servers["s"] = []
         failure = await calling
     assert failure.kind in (FailureKind.SESSION_LOST, FailureKind.CONNECTION_LOST)
 
 
-class Noting:
-    """A transport that answers at once and notes how long it was given."""
+class RecordingTransport:
+    """A transport that responds immediately and records the timeouts it was given."""
 
     def __init__(self) -> None:
-        self.given: list[float] = []
+        self.timeouts: list[float] = []
 
     async def send(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> HttpResponse:
-        self.given.append(timeout_s)
+        self.timeouts.append(timeout_s)
         return HttpResponse(200, {RUN_HEADER: KEYS.run_id}, b"{}")
 
     async def stream(self, *_: Any) -> Any:
@@ -158,23 +158,23 @@ class Noting:
         return
 
 
-async def test_waiting_for_an_instance_is_part_of_the_deadline() -> None:
-    looks: Iterator[list[str]] = iter([[], [], [], []])
-    transport = Noting()
-    client = client_of(lambda: {"s": next(looks, ["http://there:1"])}, transport, RetryPolicy(60.0, 0.01))
+async def test_waiting_for_an_instance_counts_toward_the_deadline() -> None:
+    directories: Iterator[list[str]] = iter([[], [], [], []])
+    transport = RecordingTransport()
+    client = client_of(lambda: {"s": next(directories, ["http://instance:1"])}, transport, RetryPolicy(60.0, 0.01))
     await client.post("s", "/x", b"{}", 60.0)
-    assert transport.given[0] < 59.98
+    assert transport.timeouts[0] < 59.98
 
 
 async def test_a_session_whose_first_response_is_lost_may_be_open_and_keeps_its_instance() -> None:
-    async with peer(None, http()) as one, peer(http()) as two, network() as transport:
-        session = Session(client_of({"s": [one.url, two.url]}, transport), "s")
-        session._client._rotation = 1  # the next in turn is the first
+    async with peer(None, http()) as first, peer(http()) as second, network() as transport:
+        session = Session(client_of({"s": [first.url, second.url]}, transport), "s")
+        session._client._rotation = 1  # the first instance is next in the rotation
         assert not session.may_be_open
         assert await kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
         assert session.may_be_open and not session.opened
         assert (await session.send("/close", b"{}", 5.0)).status == 200
-        assert (one.requests, two.requests) == (2, 0)
+        assert (first.requests, second.requests) == (2, 0)
 
 
 async def test_a_session_that_reached_no_instance_cannot_be_open() -> None:

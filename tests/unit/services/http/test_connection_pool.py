@@ -1,4 +1,4 @@
-"""The plain connections below the transport: every shape an answer can have, and when a connection is used again."""
+"""The plain HTTP connections of the transport: all framings of a response, and when a connection is reused."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from tests.support.fixtures import failure_of, http, kind_of, network, peer, sen
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nx-trailer: 1\r\n\r\n"
 )
-SHAPES = {
+FRAMINGS = {
     "chunked": (CHUNKED, b"hello world"),
-    "interim answers before it": (
+    "interim responses first": (
         b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" + http(b"hello world"),
         b"hello world",
     ),
@@ -29,10 +29,10 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_response_of_any_framing_is_complete_and_its_connection_is_reused(shape: str) -> None:
-    answer, body = SHAPES[shape]
-    async with peer(answer) as other, network() as transport:
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_a_response_of_any_framing_is_complete_and_its_connection_is_reused(framing: str) -> None:
+    response, body = FRAMINGS[framing]
+    async with peer(response) as other, network() as transport:
         for _ in range(2):
             assert (await send(transport, other.url + "/x")).body == body
         assert other.connections == 1
@@ -44,32 +44,32 @@ async def test_a_body_without_a_length_ends_with_its_connection() -> None:
         await until(lambda: other.requests)
         await asyncio.sleep(0.01)
         other.close()
-        answer = await sending
-        assert (answer.status, answer.body, answer.headers["X-It"]) == (200, b"hello", "y")
+        response = await sending
+        assert (response.status, response.body, response.headers["X-It"]) == (200, b"hello", "y")
 
 
 @pytest.mark.parametrize(
-    "answer", [http(b"{}", "200 OK", None, "connection: close"), b"HTTP/1.0 204 No Content\r\n\r\n"]
+    "response", [http(b"{}", "200 OK", None, "connection: close"), b"HTTP/1.0 204 No Content\r\n\r\n"]
 )
-async def test_a_connection_that_the_peer_will_close_is_not_used_again(answer: bytes) -> None:
-    async with peer(answer) as other, network() as transport:
+async def test_a_connection_that_the_peer_will_close_is_not_reused(response: bytes) -> None:
+    async with peer(response) as other, network() as transport:
         for _ in range(2):
             await send(transport, other.url + "/x")
         assert other.connections == 2
 
 
-async def test_an_answer_without_a_request_is_never_matched_to_the_next_request() -> None:
+async def test_an_unsolicited_response_is_never_matched_to_the_next_request() -> None:
     async with peer(http(b"1") + http(b"stray"), http(b"2")) as other, network() as transport:
         assert [(await send(transport, other.url + "/x")).body for _ in range(2)] == [b"1", b"2"]
         assert other.connections == 2
 
 
-async def test_an_encoding_that_is_not_known_is_no_answer() -> None:
+async def test_an_unknown_content_encoding_is_a_lost_connection() -> None:
     async with peer(http(b"??", "200 OK", None, "content-encoding: br")) as other, network() as transport:
         assert await kind_of(send(transport, other.url + "/x")) is FailureKind.CONNECTION_LOST
 
 
-async def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
+async def test_concurrent_requests_use_separate_connections_that_are_reused() -> None:
     async with peer(http(b"1")) as other, network() as transport:
         await asyncio.gather(*(send(transport, other.url + "/x") for _ in range(20)))
         assert other.connections <= 20
@@ -77,7 +77,7 @@ async def test_requests_at_the_same_time_have_connections_of_their_own() -> None
         assert (other.requests, other.connections <= 20) == (40, True)
 
 
-async def test_a_connection_that_has_idled_too_long_is_not_used_again(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_connection_that_was_idle_too_long_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("rollyard.services.http.transport.KEEPALIVE_S", 0.0)
     async with peer(http()) as other:
         transport = HttpTransport()
@@ -88,7 +88,7 @@ async def test_a_connection_that_has_idled_too_long_is_not_used_again(monkeypatc
         assert other.connections == 2
 
 
-async def test_a_connection_that_the_peer_closed_meanwhile_is_not_used_again() -> None:
+async def test_a_connection_that_the_peer_closed_while_idle_is_not_reused() -> None:
     async with peer(http()) as other, network() as transport:
         await send(transport, other.url + "/x")
         other.close()
@@ -97,56 +97,56 @@ async def test_a_connection_that_the_peer_closed_meanwhile_is_not_used_again() -
 
 
 async def test_a_cancelled_request_closes_its_connection_so_that_the_peer_notices() -> None:
-    gone = asyncio.Event()
+    disconnected = asyncio.Event()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         await reader.readexactly(2)
         await reader.read(1)
-        gone.set()
+        disconnected.set()
         writer.close()
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    listener = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
     async with network() as transport:
         sending = asyncio.create_task(send(transport, f"http://127.0.0.1:{port}/x"))
         await asyncio.sleep(0.02)
         sending.cancel()
-        await asyncio.wait_for(gone.wait(), 120)
+        await asyncio.wait_for(disconnected.wait(), 120)
     listener.close()
 
 
-async def test_a_request_says_its_host_its_length_and_its_query() -> None:
+async def test_a_request_has_its_host_length_query_and_headers() -> None:
     async with peer(http()) as other, network() as transport:
         await send(transport, other.url + "/a%20b?q=1&r=%20", b"four", headers={"X-It": "y"})
         await send(transport, other.url, b"", "GET")
-    posted, got = other.seen
-    assert posted.startswith(b"POST /a%20b?q=1&r=%20 HTTP/1.1\r\n")
+    post, get = other.seen
+    assert post.startswith(b"POST /a%20b?q=1&r=%20 HTTP/1.1\r\n")
     host = other.url.removeprefix("http://").encode()
-    assert b"\r\nHost: " + host + b"\r\n" in posted
-    assert b"\r\nContent-Length: 4\r\n" in posted
-    assert b"\r\nX-It: y\r\n" in posted
-    assert posted.endswith(b"\r\n\r\nfour")
-    assert got.startswith(b"GET / HTTP/1.1\r\n")
-    assert b"ontent-" not in got
+    assert b"\r\nHost: " + host + b"\r\n" in post
+    assert b"\r\nContent-Length: 4\r\n" in post
+    assert b"\r\nX-It: y\r\n" in post
+    assert post.endswith(b"\r\n\r\nfour")
+    assert get.startswith(b"GET / HTTP/1.1\r\n")
+    assert b"ontent-" not in get
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\rb"])
-async def test_a_line_break_in_a_header_is_refused_before_anything_is_sent(value: str) -> None:
+async def test_a_line_break_in_a_header_is_rejected_before_connecting(value: str) -> None:
     async with peer(http()) as other, network() as transport:
         await failure_of(send(transport, other.url + "/x", headers={"x-it": value}))
         assert not other.connections
 
 
-async def test_an_answer_before_the_request_was_read_is_the_answer_and_the_connection_is_done_with() -> None:
+async def test_a_response_before_the_whole_request_was_read_is_returned_and_the_connection_not_reused() -> None:
     writers: list[asyncio.StreamWriter] = []
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def handle(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"\r\n\r\n")
         writer.write(http(b"too large", "413 Content Too Large"))
         writers.append(writer)
 
-    listener = await asyncio.start_server(serve, "127.0.0.1", 0)
+    listener = await asyncio.start_server(handle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/x"
     async with network() as transport:
         for _ in range(2):
@@ -161,6 +161,6 @@ async def test_an_answer_before_the_request_was_read_is_the_answer_and_the_conne
 def test_the_pool_accepts_only_plain_addresses() -> None:
     assert target_of("https://host/x") is None
     assert target_of("http://user:word@host/x") is None
-    six = target_of("http://[::1]:80/x")
-    assert six is not None
-    assert (six.host, six.port, six.host_header, six.request_target) == ("::1", 80, "[::1]:80", "/x")
+    ipv6 = target_of("http://[::1]:80/x")
+    assert ipv6 is not None
+    assert (ipv6.host, ipv6.port, ipv6.host_header, ipv6.request_target) == ("::1", 80, "[::1]:80", "/x")

@@ -1,4 +1,4 @@
-"""Callers that are slow, hostile or many: a server of ours bounds what each may take and says so."""
+"""Slow, hostile or many clients: a server limits the resources of each and explains its refusals."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer, bind
 from tests.support.fixtures import KEYS, a_server, client_of, failure_of, listening, network, peer, send, until
-from tests.unit.services.http.raw_peers import ask
+from tests.unit.services.http.raw_peers import exchange
 
 SMALL = ListenerLimits(Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
-HURRIED = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_per_s=1e6)
-BEGUN = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
+STRICT_TIMES = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_per_s=1e6)
+REQUEST_START = b"POST /echo HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\n"
 FILL = b"x" * 100_000
 
 
 @contextlib.asynccontextmanager
-async def echoing(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
-    """A server that answers with the length of what it got."""
+async def length_server(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
+    """A server that responds with the length of the request body."""
 
-    async def echo(call: RawRequest) -> bytes:
+    async def body_length(call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
-    hosted = HostedServer(a_server(routes={"/echo": echo}), bind("127.0.0.1", 0), bounds=bounds)
+    hosted = HostedServer(a_server(routes={"/echo": body_length}), bind("127.0.0.1", 0), bounds=bounds)
     await hosted.listen()
     try:
         yield hosted
@@ -40,66 +40,66 @@ async def echoing(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
 
 
 def port_of(hosted: HostedServer) -> int:
-    """Where it listens."""
+    """The port on which it listens."""
     return int(hosted.url.rpartition(":")[2])
 
 
 @pytest.mark.parametrize(
     ("request_", "status"),
     [
-        (BEGUN + b"x: " + FILL + b"\r\n\r\n", b"431"),
-        (BEGUN + b"x: " + FILL * 20, b"431"),
-        (BEGUN + b"x: y\r\n" * 100 + b"\r\n", b"431"),
-        (BEGUN + (b"x: " + FILL[:1000] + b"\r\n") * 30 + b"\r\n", b"431"),
+        (REQUEST_START + b"x: " + FILL + b"\r\n\r\n", b"431"),
+        (REQUEST_START + b"x: " + FILL * 20, b"431"),
+        (REQUEST_START + b"x: y\r\n" * 100 + b"\r\n", b"431"),
+        (REQUEST_START + (b"x: " + FILL[:1000] + b"\r\n") * 30 + b"\r\n", b"431"),
         (b"POST /" + FILL * 20, b"431"),
-        (BEGUN + b"content-length: 300000\r\n\r\n" + FILL, b"413"),
-        (BEGUN + b"transfer-encoding: chunked\r\n\r\n" + (b"186a0\r\n" + FILL + b"\r\n") * 3, b"413"),
-        (BEGUN + b"transfer-encoding: chunked\r\n\r\n0\r\nx: " + FILL * 20, b"431"),
-        (BEGUN + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab", b"400"),
-        (BEGUN + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"400"),
+        (REQUEST_START + b"content-length: 300000\r\n\r\n" + FILL, b"413"),
+        (REQUEST_START + b"transfer-encoding: chunked\r\n\r\n" + (b"186a0\r\n" + FILL + b"\r\n") * 3, b"413"),
+        (REQUEST_START + b"transfer-encoding: chunked\r\n\r\n0\r\nx: " + FILL * 20, b"431"),
+        (REQUEST_START + b"content-length: 1\r\ncontent-length: 2\r\n\r\nab", b"400"),
+        (REQUEST_START + b"content-length: 1\r\ntransfer-encoding: chunked\r\n\r\n1\r\na\r\n0\r\n\r\n", b"400"),
         (b"nonsense\r\n\r\n", b"400"),
     ],
 )
 async def test_a_request_beyond_the_limits_is_rejected_with_a_message_and_its_connection_closed(
     request_: bytes, status: bytes
 ) -> None:
-    async with echoing(SMALL) as hosted:
-        answer = await ask(port_of(hosted), request_)
-        assert answer.split()[1] == status and b'"detail":"' in answer
+    async with length_server(SMALL) as hosted:
+        response = await exchange(port_of(hosted), request_)
+        assert response.split()[1] == status and b'"detail":"' in response
 
 
 OFFER = b"connection: Upgrade, HTTP2-Settings\r\nupgrade: h2c\r\nhttp2-settings: AAMA\r\n"
 
 
-async def test_a_request_that_offers_another_protocol_is_answered_as_the_plain_request_that_it_is() -> None:
-    plain = BEGUN + b"connection: close\r\ncontent-length: 3\r\n\r\nabc"
+async def test_a_protocol_upgrade_offer_is_ignored() -> None:
+    plain = REQUEST_START + b"connection: close\r\ncontent-length: 3\r\n\r\nabc"
     for body in (b"content-length: 3\r\n\r\nabc", b"transfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"):
-        async with echoing(SMALL) as hosted:
-            answer = await ask(port_of(hosted), BEGUN + OFFER + body + plain)
-        assert answer.count(b" 200 OK") == 2 and answer.count(b"\r\n\r\n3") == 2
+        async with length_server(SMALL) as hosted:
+            response = await exchange(port_of(hosted), REQUEST_START + OFFER + body + plain)
+        assert response.count(b" 200 OK") == 2 and response.count(b"\r\n\r\n3") == 2
 
 
 async def test_a_body_after_an_upgrade_offer_is_never_parsed_as_a_request() -> None:
-    hidden = BEGUN + b"content-length: 1\r\n\r\nx"
-    async with echoing(SMALL) as hosted:
+    hidden = REQUEST_START + b"content-length: 1\r\n\r\nx"
+    async with length_server(SMALL) as hosted:
         reader, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
-        writer.write(BEGUN + OFFER + b"content-length: %d\r\n\r\n" % len(hidden))
-        await until(lambda: any(one.cycle for one in hosted._connections.connections))
+        writer.write(REQUEST_START + OFFER + b"content-length: %d\r\n\r\n" % len(hidden))
+        await until(lambda: any(connection.cycle for connection in hosted._connections.connections))
         writer.write(hidden)
         assert b"\r\n\r\n%d" % len(hidden) in await reader.read(1000)
         writer.close()
 
 
-async def test_a_header_behind_the_body_changes_nothing() -> None:
+async def test_a_trailer_does_not_replace_the_host_header() -> None:
     chunked = b"connection: close\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\nhost: elsewhere.example\r\n\r\n"
-    async with echoing(SMALL) as hosted:
-        assert b" 200 OK" in await ask(port_of(hosted), BEGUN + chunked)
+    async with length_server(SMALL) as hosted:
+        assert b" 200 OK" in await exchange(port_of(hosted), REQUEST_START + chunked)
 
 
-async def test_bodies_in_flight_are_bounded_together() -> None:
-    async with echoing(SMALL) as hosted, network() as transport:
+async def test_the_total_size_of_bodies_in_flight_is_limited() -> None:
+    async with length_server(SMALL) as hosted, network() as transport:
         held = await asyncio.open_connection("127.0.0.1", port_of(hosted))
-        held[1].write(BEGUN + b"content-length: 250000\r\n\r\n" + FILL * 2)
+        held[1].write(REQUEST_START + b"content-length: 250000\r\n\r\n" + FILL * 2)
         await until(lambda: hosted._connections.held_bytes == 200_000)
         assert (await send(transport, hosted.url + "/echo", b"x" * 250_000)).status == 503
         assert (await send(transport, hosted.url + "/echo", b"x" * 100_000)).body == b"100000"
@@ -108,17 +108,19 @@ async def test_bodies_in_flight_are_bounded_together() -> None:
         assert (await send(transport, hosted.url + "/echo", b"x" * 250_000)).body == b"250000"
 
 
-@pytest.mark.parametrize("begun", [b"", b"POST /e", b"\r\n", BEGUN, BEGUN + b"content-length: 9\r\n\r\n123"])
-async def test_a_request_that_is_not_complete_in_time_is_closed(begun: bytes) -> None:
-    async with echoing(HURRIED) as hosted:
+@pytest.mark.parametrize(
+    "start", [b"", b"POST /e", b"\r\n", REQUEST_START, REQUEST_START + b"content-length: 9\r\n\r\n123"]
+)
+async def test_a_request_that_is_not_complete_in_time_is_closed(start: bytes) -> None:
+    async with length_server(STRICT_TIMES) as hosted:
         async with asyncio.timeout(20.0):
-            await ask(port_of(hosted), begun)
+            await exchange(port_of(hosted), start)
 
 
-async def test_a_kept_connection_may_not_dribble_either() -> None:
-    async with echoing(HURRIED) as hosted:
+async def test_a_kept_alive_connection_that_sends_too_slowly_is_closed() -> None:
+    async with length_server(STRICT_TIMES) as hosted:
         _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
-        writer.write(BEGUN + b"content-length: 0\r\n\r\n")
+        writer.write(REQUEST_START + b"content-length: 0\r\n\r\n")
         await until(lambda: hosted.server.requests)
         with contextlib.suppress(ConnectionError):
             async with asyncio.timeout(20.0):
@@ -129,38 +131,38 @@ async def test_a_kept_connection_may_not_dribble_either() -> None:
         writer.close()
 
 
-async def test_a_request_that_waits_for_its_answer_is_not_late() -> None:
-    go = asyncio.Event()
+async def test_the_time_limits_do_not_apply_to_a_running_handler() -> None:
+    release = asyncio.Event()
 
-    async def wait(call: RawRequest) -> bytes:
-        await go.wait()
+    async def blocked(call: RawRequest) -> bytes:
+        await release.wait()
         return b"{}"
 
-    hosted = HostedServer(a_server(routes={"/w": wait}), bind("127.0.0.1", 0), bounds=HURRIED)
+    hosted = HostedServer(a_server(routes={"/w": blocked}), bind("127.0.0.1", 0), bounds=STRICT_TIMES)
     await hosted.listen()
     async with network() as transport:
         waiting = asyncio.create_task(send(transport, hosted.url + "/w"))
         await until(lambda: hosted.server.requests)
-        await asyncio.sleep(1.5)  # longer than a request may take to come
-        go.set()
+        await asyncio.sleep(1.5)  # longer than a request may take to arrive
+        release.set()
         assert (await waiting).status == 200
     await hosted.stop()
 
 
-async def test_an_answer_repeats_the_id_of_its_request_errors_too() -> None:
-    async with echoing(ListenerLimits()) as hosted, network() as transport:
+async def test_a_response_repeats_the_id_of_its_request_even_for_errors() -> None:
+    async with length_server(ListenerLimits()) as hosted, network() as transport:
         for path, method in (("/echo", "POST"), ("/health", "GET"), ("/none", "POST")):
-            answer = await send(transport, hosted.url + path, b"", method, {"x-rollyard-request": "17"})
-            assert answer.headers["x-rollyard-request"] == "17"
+            response = await send(transport, hosted.url + path, b"", method, {"x-rollyard-request": "17"})
+            assert response.headers["x-rollyard-request"] == "17"
 
 
 async def test_a_response_to_another_request_is_never_accepted() -> None:
-    def answer(number: int, body: bytes) -> bytes:
+    def response_to(number: int, body: bytes) -> bytes:
         head = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\nx-rollyard-request: {number:x}\r\n"
         return head.encode() + b"content-length: %d\r\n\r\n" % len(body) + body
 
-    # The second connection answers with what was asked of the first.
-    async with peer(answer(1, b"one"), answer(1, b"one"), answer(3, b"three"), raw=True) as other:
+    # The second response repeats the id of the first request.
+    async with peer(response_to(1, b"one"), response_to(1, b"one"), response_to(3, b"three"), raw=True) as other:
         transport = HttpTransport()
         client = client_of({"s": [other.url]}, transport)
         assert (await client.post("s", "/x", b"{}", 5.0)).body == b"one"
@@ -170,31 +172,31 @@ async def test_a_response_to_another_request_is_never_accepted() -> None:
         await transport.close()
 
 
-async def test_a_server_of_the_run_that_does_not_repeat_the_id_is_a_lost_connection() -> None:
-    silent = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
-    async with peer(silent, raw=True) as other, network() as transport:
+async def test_a_response_of_the_run_without_the_request_id_is_a_lost_connection() -> None:
+    without_id = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+    async with peer(without_id, raw=True) as other, network() as transport:
         failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 5.0))
         assert failure.kind is FailureKind.CONNECTION_LOST
 
 
-async def test_many_connections_are_accepted_in_a_few_turns_of_the_loop() -> None:
-    async with echoing(ListenerLimits()) as hosted:
+async def test_many_connections_are_accepted_in_few_iterations_of_the_loop() -> None:
+    async with length_server(ListenerLimits()) as hosted:
         writers = [(await asyncio.open_connection("127.0.0.1", port_of(hosted)))[1] for _ in range(300)]
-        turns = 0
+        iterations = 0
         while len(hosted._connections.connections) < 300:
-            turns += 1
+            iterations += 1
             await asyncio.sleep(0)
-        assert turns < 300
+        assert iterations < 300
         for writer in writers:
             writer.close()
 
 
-async def test_health_passes_by_the_requests_that_wait_for_their_turn() -> None:
-    begun: list[int] = []
-    answered: list[int] = []
+async def test_health_checks_overtake_requests_that_wait_for_the_budget() -> None:
+    started: list[int] = []
+    started_before_health: list[int] = []
 
     async def work(call: RawRequest) -> bytes:
-        begun.append(1)
+        started.append(1)
         return b"{}"
 
     async with listening(a_server(routes={"/w": work})) as hosted, network() as transport:
@@ -203,36 +205,36 @@ async def test_health_passes_by_the_requests_that_wait_for_their_turn() -> None:
 
         async def health() -> None:
             await send(transport, hosted.url + "/health", b"", "GET")
-            answered.append(len(begun))
+            started_before_health.append(len(started))
 
         waiting = [asyncio.create_task(send(transport, hosted.url + "/w")) for _ in range(5)]
         await until(lambda: len(budget._waiting) == 5)
         await health()
-        assert answered == [0]
+        assert started_before_health == [0]
         budget._next_iteration()
         await asyncio.gather(*waiting)
 
 
-async def test_a_stream_whose_caller_hangs_up_is_counted_once_as_499() -> None:
-    begun = asyncio.Event()
+async def test_a_stream_whose_client_disconnects_is_counted_once_as_499() -> None:
+    started = asyncio.Event()
 
-    async def pieces() -> AsyncIterator[bytes]:
+    async def chunks() -> AsyncIterator[bytes]:
         while True:
             yield b"data: x\n\n"
-            begun.set()
+            started.set()
             await asyncio.sleep(0.001)
 
     async def streaming(call: RawRequest) -> RawResponse:
-        return RawResponse(stream=pieces(), content_type=b"text/event-stream")
+        return RawResponse(stream=chunks(), content_type=b"text/event-stream")
 
     async with listening(a_server(routes={"/s": streaming})) as hosted, network() as transport:
         _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
         writer.write(
             b"POST /s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"
         )
-        await begun.wait()
+        await started.wait()
         writer.close()
         await until(lambda: hosted.server.in_flight == 0)
-        told = (await send(transport, hosted.url + "/metrics", b"", "GET")).body.decode()
-    counted = [line for line in told.splitlines() if line.startswith('rollyard_requests_total{route="/s"')]
+        metrics = (await send(transport, hosted.url + "/metrics", b"", "GET")).body.decode()
+    counted = [line for line in metrics.splitlines() if line.startswith('rollyard_requests_total{route="/s"')]
     assert counted == ['rollyard_requests_total{route="/s",status="499"} 1.0']

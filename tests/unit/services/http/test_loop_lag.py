@@ -4,16 +4,10 @@ import asyncio
 import time
 
 from rollyard.services.http.loop_lag import EVERY_S, WINDOW_S, LoopLag
+from tests.unit.services.clock import Clock
 
 
-class Clock:
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
-
-
-async def test_a_blocked_loop_is_measured_with_its_full_length() -> None:
+async def test_the_full_length_of_a_blocked_loop_is_measured() -> None:
     lag = LoopLag()
     lag.start()
     await asyncio.sleep(EVERY_S / 2)
@@ -24,7 +18,7 @@ async def test_a_blocked_loop_is_measured_with_its_full_length() -> None:
     assert lag.worst_s >= 3 * EVERY_S
 
 
-def test_the_worst_is_seen_for_one_window_at_least_and_two_at_most() -> None:
+def test_the_worst_lag_is_kept_for_one_to_two_windows() -> None:
     clock = Clock()
     lag = LoopLag(clock)
     lag.record(5.0)

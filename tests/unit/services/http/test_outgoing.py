@@ -1,4 +1,4 @@
-"""How a foreign endpoint is reached: the next address of a name, and the proxies that an environment names."""
+"""How external endpoints are reached: fallback to the next address of a name, and proxies from the environment."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollyard.services.errors import FailureKind
 from rollyard.services.http.proxies import Proxies
 from rollyard.services.http.transport import endpoint_transport
 from tests.support.fixtures import closed_port, failure_of, http, network, peer, send
-from tests.unit.services.http.raw_peers import saying, serving
+from tests.unit.services.http.raw_peers import respond, tcp_server
 
 ENVIRONMENT = {
     "http_proxy": "http://user:word@proxy.example:3128",
@@ -47,27 +47,27 @@ ENVIRONMENT = {
         ("http://[::1]:8000/v1", False),
     ],
 )
-def test_an_address_is_reached_through_the_proxy_that_the_environment_names(url: str, proxied: bool) -> None:
+def test_the_environment_variables_decide_the_proxy_of_an_address(url: str, proxied: bool) -> None:
     found = Proxies.of(ENVIRONMENT).of_address(URL(url))
     scheme = {"http": "http://user:word@proxy.example:3128", "https": "http://proxy.example:3129"}[URL(url).scheme]
     assert found == (URL(scheme) if proxied else None)
 
 
-def test_the_lower_case_name_of_a_variable_wins_and_all_proxy_is_for_the_rest() -> None:
+def test_lower_case_variables_take_precedence_and_all_proxy_is_the_default() -> None:
     proxies = Proxies.of({"http_proxy": "http://a:1", "HTTP_PROXY": "http://b:1", "ALL_PROXY": "c:1"})
     assert proxies.by_scheme == {"http": "http://a:1", "https": "http://c:1"}
 
 
-def test_no_proxy_of_a_star_means_none_at_all() -> None:
+def test_an_asterisk_in_no_proxy_disables_all_proxies() -> None:
     assert Proxies.of({"http_proxy": "a:1", "no_proxy": "*"}).of_address(URL("http://api.example")) is None
 
 
-async def test_a_request_through_a_proxy_carries_the_full_address_and_the_credentials() -> None:
+async def test_a_request_through_a_proxy_has_the_full_url_and_the_credentials() -> None:
     async with peer(http(b"through", "200 OK", None)) as proxy:
         transport = endpoint_transport({"http_proxy": proxy.url.replace("http://", "http://user:word@")})
         assert (await send(transport, "http://api.example/v1/x", b"{}")).body == b"through"
-        _, pieces = await transport.stream("POST", "http://api.example/v1/x", b"{}", {}, 5.0)
-        assert b"".join([piece async for piece in pieces]) == b"through"
+        _, chunks = await transport.stream("POST", "http://api.example/v1/x", b"{}", {}, 5.0)
+        assert b"".join([chunk async for chunk in chunks]) == b"through"
         await transport.close()
     for seen in proxy.seen:
         assert seen.startswith(b"POST http://api.example/v1/x HTTP/1.1\r\n")
@@ -75,7 +75,7 @@ async def test_a_request_through_a_proxy_carries_the_full_address_and_the_creden
 
 
 @pytest.mark.parametrize("url", ["http://api.example/v1", "https://api.example/v1"])
-async def test_a_proxy_that_is_not_there_is_named_without_its_password(url: str) -> None:
+async def test_an_unreachable_proxy_is_named_without_its_password(url: str) -> None:
     proxy = closed_port().replace("http://", "http://user:s3cret@")
     transport = endpoint_transport({"http_proxy": proxy, "https_proxy": proxy})
     failure = await failure_of(send(transport, url))
@@ -84,8 +84,8 @@ async def test_a_proxy_that_is_not_there_is_named_without_its_password(url: str)
     assert "proxy" in str(failure) and "s3cret" not in str(failure)
 
 
-async def test_a_proxy_that_refuses_the_tunnel_is_no_connection() -> None:
-    async with serving(saying(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")) as port:
+async def test_a_proxy_that_rejects_the_tunnel_is_unreachable() -> None:
+    async with tcp_server(respond(b"HTTP/1.1 407 Proxy Authentication Required\r\ncontent-length: 0\r\n\r\n")) as port:
         transport = endpoint_transport({"https_proxy": f"http://127.0.0.1:{port}"})
         failure = await failure_of(send(transport, "https://api.example/v1"))
         await transport.close()
@@ -106,7 +106,7 @@ async def test_servers_of_the_run_are_never_reached_through_a_proxy(monkeypatch:
 
 
 def two_addresses(first: tuple[str, int], second: tuple[str, int]) -> Any:
-    """What a resolver says of a name with two addresses."""
+    """A resolver of a name with two addresses."""
 
     async def look_up(*_: Any, **__: Any) -> list[Any]:
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", address) for address in (first, second)]
@@ -115,28 +115,30 @@ def two_addresses(first: tuple[str, int], second: tuple[str, int]) -> Any:
 
 
 @pytest.mark.parametrize("first", ["refusing", "silent"])
-async def test_the_next_address_of_a_name_is_tried_where_the_first_does_not_answer(
+async def test_the_second_address_of_a_name_is_tried_if_the_first_does_not_answer(
     first: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    full = socket.socket()
-    full.bind(("127.0.0.1", 0))
+    unresponsive = socket.socket()
+    unresponsive.bind(("127.0.0.1", 0))
     if first == "silent":
-        full.listen(0)
+        unresponsive.listen(0)
         waiting = [socket.socket() for _ in range(3)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(full.getsockname())
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(unresponsive.getsockname())
     async with peer(http(b"second")) as other, network() as transport:
-        there = ("127.0.0.1", int(other.url.rpartition(":")[2]))
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses(full.getsockname(), there))
-        assert (await send(transport, f"http://engine.example:{there[1]}/x")).body == b"second"
-    full.close()
+        reachable = ("127.0.0.1", int(other.url.rpartition(":")[2]))
+        monkeypatch.setattr(
+            asyncio.get_running_loop(), "getaddrinfo", two_addresses(unresponsive.getsockname(), reachable)
+        )
+        assert (await send(transport, f"http://engine.example:{reachable[1]}/x")).body == b"second"
+    unresponsive.close()
     if first == "silent":
-        for one in waiting:
-            one.close()
+        for client in waiting:
+            client.close()
 
 
-async def test_a_name_of_which_no_address_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_without_a_reachable_address_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = int(closed_port().rpartition(":")[2])
     async with network() as transport:
         look_up = two_addresses(("127.0.0.1", closed), ("127.0.0.2", closed))

@@ -12,17 +12,17 @@ from tests.support.fixtures import closed_port, failure_of, http, kind_of, netwo
 
 async def test_a_complete_response_of_any_status_is_returned() -> None:
     async with peer(http(b"no", "503 Busy", None, "x-it: y")) as other, network() as transport:
-        answer = await send(transport, other.url + "/x")
-        assert (answer.status, answer.body, answer.headers["X-It"]) == (503, b"no", "y")
+        response = await send(transport, other.url + "/x")
+        assert (response.status, response.body, response.headers["X-It"]) == (503, b"no", "y")
 
 
-async def test_every_cookie_of_an_answer_comes_back() -> None:
-    two = http(b"{}", "200 OK", None, "set-cookie: a=1; Path=/", "set-cookie: b=2")
-    async with peer(two) as other, network() as transport:
+async def test_every_cookie_of_a_response_is_returned() -> None:
+    two_cookies = http(b"{}", "200 OK", None, "set-cookie: a=1; Path=/", "set-cookie: b=2")
+    async with peer(two_cookies) as other, network() as transport:
         assert (await send(transport, other.url + "/x")).cookies == ("a=1; Path=/", "b=2")
 
 
-async def test_a_refused_connection_is_unreachable() -> None:
+async def test_a_rejected_connection_is_unreachable() -> None:
     async with network() as transport:
         assert await kind_of(send(transport, closed_port() + "/x")) is FailureKind.UNREACHABLE
 
@@ -32,30 +32,30 @@ async def test_a_name_that_does_not_resolve_is_unreachable() -> None:
         assert await kind_of(send(transport, "http://no-such-host.invalid:1/x")) is FailureKind.UNREACHABLE
 
 
-HALF = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this"
+INCOMPLETE = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this"
 
 
-@pytest.mark.parametrize("answer", [None, b"this is no HTTP\r\n\r\n", HALF, b"HTTP/1.1 200 OK\r\nconte"])
-async def test_a_connection_that_breaks_before_the_response_is_complete_is_lost(answer: bytes | None) -> None:
-    async with peer(answer) as other, network() as transport:
+@pytest.mark.parametrize("response", [None, b"this is not HTTP\r\n\r\n", INCOMPLETE, b"HTTP/1.1 200 OK\r\nconte"])
+async def test_a_connection_that_breaks_before_the_response_is_complete_is_lost(response: bytes | None) -> None:
+    async with peer(response) as other, network() as transport:
         sending = asyncio.ensure_future(kind_of(send(transport, other.url + "/x")))
         while not other.requests:
             await asyncio.sleep(0.002)
-        if answer is not None:
+        if response is not None:
             other.close()
         assert await sending is FailureKind.CONNECTION_LOST
         assert other.requests == 1
 
 
-@pytest.mark.parametrize("answer", [b"", HALF])
-async def test_an_incomplete_response_is_a_timeout(answer: bytes) -> None:
-    async with peer(answer) as other, network() as transport:
+@pytest.mark.parametrize("response", [b"", INCOMPLETE])
+async def test_an_incomplete_response_is_a_timeout(response: bytes) -> None:
+    async with peer(response) as other, network() as transport:
         failure = await failure_of(send(transport, other.url + "/x", timeout_s=1.0))
         assert failure.kind is FailureKind.TIMEOUT and "1 s" in str(failure)
 
 
 @pytest.mark.parametrize("url", ["http://host:99999/x", "http://[bad/x", "ftp://host/x", "nonsense"])
-async def test_an_address_that_is_none_is_a_failure(url: str) -> None:
+async def test_an_invalid_address_is_a_failure(url: str) -> None:
     async with network() as transport:
         assert url in str(await failure_of(send(transport, url)))
 
@@ -67,20 +67,20 @@ async def test_a_post_is_not_replayed_on_a_kept_connection_that_breaks() -> None
         assert other.requests == 2
 
 
-async def test_a_connection_is_used_again() -> None:
+async def test_a_connection_is_reused() -> None:
     async with peer(http()) as other, network() as transport:
         for _ in range(5):
             await send(transport, other.url + "/x")
         assert (other.requests, other.connections) == (5, 1)
 
 
-async def test_a_redirect_is_handed_back_not_followed() -> None:
+async def test_a_redirect_is_returned_not_followed() -> None:
     async with peer(http(b"", "307 Temporary Redirect", None, "location: /y")) as other, network() as transport:
         assert (await send(transport, other.url + "/x")).status == 307
         assert other.requests == 1
 
 
-async def test_a_cancelled_caller_hangs_up() -> None:
+async def test_a_request_can_be_cancelled() -> None:
     async with peer(b"") as other, network() as transport:
         sending = asyncio.create_task(send(transport, other.url + "/x"))
         while not other.requests:
@@ -90,36 +90,36 @@ async def test_a_cancelled_caller_hangs_up() -> None:
             await sending
 
 
-def local(app: Any) -> LocalTransport:
+def local_transport(app: Any) -> LocalTransport:
     transport = LocalTransport(HttpTransport())
-    transport.mount("http://here:1", app)
+    transport.mount("http://local:1", app)
     return transport
 
 
-async def answering(scope: Scope, receive: Receive, send: Send) -> None:
+async def describing(scope: Scope, receive: Receive, send: Send) -> None:
     body = (await receive())["body"]
-    told = f"{scope['method']} {scope['path']} {scope['query_string'].decode()} ".encode() + body
+    description = f"{scope['method']} {scope['path']} {scope['query_string'].decode()} ".encode() + body
     headers = [(b"set-cookie", b"a=1"), (b"set-cookie", b"b=2"), (b"x-it", dict(scope["headers"])[b"x-sent"])]
     await send({"type": "http.response.start", "status": 201, "headers": headers})
-    await send({"type": "http.response.body", "body": told, "more_body": True})
+    await send({"type": "http.response.body", "body": description, "more_body": True})
     await send({"type": "http.response.body", "body": b"!"})
 
 
-async def test_the_local_transport_carries_method_path_query_headers_body_and_cookies() -> None:
-    transport = local(answering)
-    answer = await send(transport, "http://here:1/x?q=1", b"hello", headers={"X-Sent": "v"})
-    assert (answer.status, answer.body) == (201, b"POST /x q=1 hello!")
-    assert answer.headers["x-it"] == "v" and answer.cookies == ("a=1", "b=2")
+async def test_the_local_transport_passes_on_method_path_query_headers_body_and_cookies() -> None:
+    transport = local_transport(describing)
+    response = await send(transport, "http://local:1/x?q=1", b"hello", headers={"X-Sent": "v"})
+    assert (response.status, response.body) == (201, b"POST /x q=1 hello!")
+    assert response.headers["x-it"] == "v" and response.cookies == ("a=1", "b=2")
 
 
 async def raising(scope: Scope, receive: Receive, send: Send) -> None:
-    raise RuntimeError("a mistake of the app")
+    raise RuntimeError("an error of the app")
 
 
-async def breaking_off(scope: Scope, receive: Receive, send: Send) -> None:
+async def failing_midway(scope: Scope, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": []})
     await send({"type": "http.response.body", "body": b"half", "more_body": True})
-    raise RuntimeError("a mistake of the app")
+    raise RuntimeError("an error of the app")
 
 
 async def silent(scope: Scope, receive: Receive, send: Send) -> None:
@@ -130,18 +130,18 @@ async def sleeping(scope: Scope, receive: Receive, send: Send) -> None:
     await asyncio.Event().wait()
 
 
-@pytest.mark.parametrize("app", [raising, breaking_off, silent])
+@pytest.mark.parametrize("app", [raising, failing_midway, silent])
 async def test_the_local_transport_reports_an_incomplete_response_as_a_lost_connection(app: Any) -> None:
-    assert await kind_of(send(local(app), "http://here:1/x")) is FailureKind.CONNECTION_LOST
+    assert await kind_of(send(local_transport(app), "http://local:1/x")) is FailureKind.CONNECTION_LOST
 
 
 async def test_the_local_transport_reports_a_late_app_as_a_timeout() -> None:
-    assert await kind_of(send(local(sleeping), "http://here:1/x", timeout_s=0.02)) is FailureKind.TIMEOUT
+    assert await kind_of(send(local_transport(sleeping), "http://local:1/x", timeout_s=0.02)) is FailureKind.TIMEOUT
 
 
-async def test_the_local_transport_leads_on_to_the_network() -> None:
-    transport = local(answering)
-    async with peer(http(b"beyond")) as other:
-        assert (await send(transport, other.url + "/x")).body == b"beyond"
+async def test_the_local_transport_sends_other_addresses_to_the_network() -> None:
+    transport = local_transport(describing)
+    async with peer(http(b"remote")) as other:
+        assert (await send(transport, other.url + "/x")).body == b"remote"
         assert await kind_of(send(transport, closed_port() + "/x")) is FailureKind.UNREACHABLE
         await transport.close()

@@ -1,4 +1,4 @@
-"""Other programs change the files of a running collection: it reports what is intact where, and loses nothing."""
+"""Other programs change the files of a running collection: it loses nothing and names the intact file."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 
 
-def line(number: int) -> bytes:
+def encoded_row(number: int) -> bytes:
     return orjson.dumps({"_ng_task_index": number, "_ng_rollout_index": 0, "reward": 1.0})
 
 
-LINES = [line(number) for number in range(5)]
-WHOLE = b"".join(one + b"\n" for one in LINES)
+LINES = [encoded_row(number) for number in range(5)]
+CONTENT = b"".join(line + b"\n" for line in LINES)
 
 
-def opened(output: Path) -> RolloutStore:
+def open_store(output: Path) -> RolloutStore:
     store = RolloutStore(StorePaths(output), {"rows": 9}, {}, resume=True, overwrite=False)
     store.load()
     return store
@@ -39,125 +39,127 @@ def output(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(output: Path) -> RolloutStore:
-    """Open, with five rollouts."""
-    made = opened(output)
-    for number, one in enumerate(LINES):
-        made.append((number, 0), one)
-    return made
+    """An open store with five rollouts."""
+    store = open_store(output)
+    for number, line in enumerate(LINES):
+        store.append((number, 0), line)
+    return store
 
 
-def moved(output: Path) -> None:
+def move(output: Path) -> None:
     output.rename(output.with_name("old.jsonl"))
 
 
-def moved_and_touched(output: Path) -> None:
-    moved(output)
+def move_and_touch(output: Path) -> None:
+    move(output)
     output.touch()
 
 
-def removed(output: Path) -> None:
+def remove(output: Path) -> None:
     output.unlink()
 
 
-def replaced_by_an_editor(output: Path) -> None:
+def replace_like_an_editor(output: Path) -> None:
     copy = output.with_name("copy")
-    copy.write_bytes(WHOLE + b"\n")
+    copy.write_bytes(CONTENT + b"\n")
     copy.replace(output)
 
 
-def replaced_by_a_link(output: Path) -> None:
+def replace_with_a_link(output: Path) -> None:
     output.unlink()
     output.symlink_to("/dev/null")
 
 
-def folder_moved(output: Path) -> None:
+def move_folder(output: Path) -> None:
     output.parent.rename(output.parent.with_name("elsewhere"))
 
 
-def folder_removed(output: Path) -> None:
+def remove_folder(output: Path) -> None:
     shutil.rmtree(output.parent)
 
 
 @pytest.mark.parametrize(
-    "act",
-    [moved, moved_and_touched, removed, replaced_by_an_editor, replaced_by_a_link, folder_moved, folder_removed],
+    "change",
+    [move, move_and_touch, remove, replace_like_an_editor, replace_with_a_link, move_folder, remove_folder],
 )
-def test_an_output_that_lost_its_name_is_intact_in_the_file_that_the_error_names(
-    store: RolloutStore, output: Path, act: Callable[[Path], None]
+def test_the_error_names_the_file_with_the_intact_output(
+    store: RolloutStore, output: Path, change: Callable[[Path], None]
 ) -> None:
-    act(output)
+    change(output)
     with pytest.raises(RunError) as raised:
         store.check()
-    said = str(raised.value)
+    message = str(raised.value)
     store.close()
-    whole = [path for path in output.parent.parent.rglob("*.jsonl") if path.read_bytes() == WHOLE and str(path) in said]
-    assert len(whole) == 1, said
-    assert "\n" not in said
+    intact = [
+        path for path in output.parent.parent.rglob("*.jsonl") if path.read_bytes() == CONTENT and str(path) in message
+    ]
+    assert len(intact) == 1, message
+    assert "\n" not in message
 
 
-def test_a_recovered_output_goes_on_after_the_rename_that_the_error_asks_for(store: RolloutStore, output: Path) -> None:
-    folder_removed(output)
+def test_a_recovered_output_resumes_after_it_is_renamed(store: RolloutStore, output: Path) -> None:
+    remove_folder(output)
     with pytest.raises(RunError):
         store.check()
     store.close()
     output.with_name("run_recovered.jsonl").rename(output)
-    again = opened(output)
-    assert len(again.done) == 5
-    again.close()
+    reopened_store = open_store(output)
+    assert len(reopened_store.done) == 5
+    reopened_store.close()
 
 
 def test_an_output_that_cannot_be_recovered_in_its_folder_is_recovered_elsewhere(
     store: RolloutStore, output: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    folder_removed(output)
+    workdir = tmp_path / "workdir"
+    workdir.mkdir()
+    monkeypatch.chdir(workdir)
+    remove_folder(output)
     output.parent.write_text("a file where the folder was")
-    with pytest.raises(RunError, match=r"here/run_recovered\.jsonl"):
+    with pytest.raises(RunError, match=r"workdir/run_recovered\.jsonl"):
         store.check()
     store.close()
-    assert (here / "run_recovered.jsonl").read_bytes() == WHOLE
+    assert (workdir / "run_recovered.jsonl").read_bytes() == CONTENT
 
 
-def test_a_link_to_the_moved_output_is_as_good_as_the_output(store: RolloutStore, output: Path) -> None:
-    moved(output)
+def test_a_link_to_the_moved_output_is_accepted(store: RolloutStore, output: Path) -> None:
+    move(output)
     output.symlink_to("old.jsonl")
     store.verify()
     store.close()
 
 
-@pytest.mark.parametrize("size", [0, 1, len(WHOLE) // 2, len(WHOLE) - 1])
-def test_nothing_is_appended_to_an_output_that_was_cut(store: RolloutStore, output: Path, size: int) -> None:
+@pytest.mark.parametrize("size", [0, 1, len(CONTENT) // 2, len(CONTENT) - 1])
+def test_nothing_is_appended_to_a_truncated_output(store: RolloutStore, output: Path, size: int) -> None:
     os.truncate(output, size)
-    with pytest.raises(RunError, match=f"truncated from {len(WHOLE)} to {size} bytes"):
-        store.append((5, 0), line(5))
+    with pytest.raises(RunError, match=f"truncated from {len(CONTENT)} to {size} bytes"):
+        store.append((5, 0), encoded_row(5))
     store.close()
-    assert output.read_bytes() == WHOLE[:size]
-    again = opened(output)
-    assert len(again.done) == WHOLE[:size].count(b"\n")
-    again.close()
+    assert output.read_bytes() == CONTENT[:size]
+    reopened_store = open_store(output)
+    assert len(reopened_store.done) == CONTENT[:size].count(b"\n")
+    reopened_store.close()
 
 
-@pytest.mark.parametrize("foreign", [b"\n", line(7) + b"\n", b"half a line"])
-def test_nothing_is_appended_behind_what_another_program_wrote(
+@pytest.mark.parametrize("foreign", [b"\n", encoded_row(7) + b"\n", b"half a line"])
+def test_nothing_is_appended_after_the_data_of_another_program(
     store: RolloutStore, output: Path, foreign: bytes
 ) -> None:
     with output.open("ab") as file:
         file.write(foreign)
     with pytest.raises(RunError, match=f"grew by {len(foreign)} bytes"):
-        store.append((5, 0), line(5))
+        store.append((5, 0), encoded_row(5))
     store.close()
-    assert output.read_bytes() == WHOLE + foreign
+    assert output.read_bytes() == CONTENT + foreign
 
 
 @pytest.mark.parametrize("reopened", [False, True])
-def test_a_line_that_was_edited_in_place_is_named_at_the_end(store: RolloutStore, output: Path, reopened: bool) -> None:
+def test_a_line_that_was_edited_in_place_is_named_by_verify(store: RolloutStore, output: Path, reopened: bool) -> None:
     if reopened:
         store.close()
-        store = opened(output)
+        store = open_store(output)
     with output.open("r+b") as file:
-        file.seek(WHOLE.index(b"1.0", 2 * len(LINES[0])))
+        file.seek(CONTENT.index(b"1.0", 2 * len(LINES[0])))
         file.write(b"9.0")
     store.check()
     with pytest.raises(RunError, match=r"run\.jsonl: line 3 was changed"):
@@ -165,14 +167,14 @@ def test_a_line_that_was_edited_in_place_is_named_at_the_end(store: RolloutStore
     store.close()
 
 
-@pytest.mark.parametrize("beside", ["failures", "manifest"])
-def test_sidecar_files_of_the_output_are_checked_too(store: RolloutStore, output: Path, beside: str) -> None:
-    path: Path = getattr(store.paths, beside)
+@pytest.mark.parametrize("sidecar", ["failures", "manifest"])
+def test_a_missing_sidecar_file_is_an_error(store: RolloutStore, output: Path, sidecar: str) -> None:
+    path: Path = getattr(store.paths, sidecar)
     before = path.read_bytes()
     path.unlink()
     with pytest.raises(RunError, match=path.name):
         store.check()
-    assert beside == "failures" or path.read_bytes() == before
+    assert sidecar == "failures" or path.read_bytes() == before
     store.close()
 
 
@@ -186,20 +188,20 @@ def test_a_changed_manifest_is_kept_next_to_the_new_one(store: RolloutStore) -> 
     store.close()
 
 
-def test_a_failed_write_removes_only_what_it_wrote(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_removes_only_its_own_bytes(output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     output.parent.mkdir()
     lines = JsonLines(output)
     lines.append(LINES[0])
-    real = os.write
+    real_write = os.write
 
-    def full(fd: int, data: bytes) -> int:
+    def write_until_full(fd: int, data: bytes) -> int:
         if fd == lines._fd:
-            real(fd, data[:3])
+            real_write(fd, data[:3])
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        return real(fd, data)
+        return real_write(fd, data)
 
     with monkeypatch.context() as patched:
-        patched.setattr(os, "write", full)
+        patched.setattr(os, "write", write_until_full)
         with pytest.raises(RunError, match="No space left"):
             lines.append(LINES[1])
     assert output.read_bytes() == LINES[0] + b"\n"
@@ -212,80 +214,81 @@ def test_a_failed_write_removes_only_what_it_wrote(output: Path, monkeypatch: py
 def test_a_file_system_without_locks_is_not_reported_as_another_writer(
     output: Path, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
-    def refuse(fd: int, operation: int) -> None:
+    def unsupported(fd: int, operation: int) -> None:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr(fcntl, "flock", refuse)
+    monkeypatch.setattr(fcntl, "flock", unsupported)
     with pytest.raises(RunError, match="its file system does not support locks"):
-        opened(output)
+        open_store(output)
 
 
-def test_a_pipe_is_no_output(tmp_path: Path) -> None:
+def test_a_pipe_is_rejected_as_output(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run.jsonl")
     with pytest.raises(RunError, match="not a regular file"):
-        opened(tmp_path / "run.jsonl")
+        open_store(tmp_path / "run.jsonl")
 
 
-def test_an_overwritten_output_is_locked_before_it_has_its_name(
+def test_a_new_output_is_locked_before_it_gets_its_name(
     store: RolloutStore, output: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.close()
-    real, free = Path.rename, list[bool]()
+    real_rename, was_free = Path.rename, list[bool]()
 
-    def watched(self: Path, target: Path) -> Path:
-        found = real(self, target)
+    def rename_and_try_lock(self: Path, target: Path) -> Path:
+        renamed = real_rename(self, target)
         if Path(target) == output:
             try:
                 JsonLines(output).close()
-                free.append(True)
+                was_free.append(True)
             except RunError:
-                free.append(False)
-        return found
+                was_free.append(False)
+        return renamed
 
-    monkeypatch.setattr(Path, "rename", watched)
+    monkeypatch.setattr(Path, "rename", rename_and_try_lock)
     RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=True).close()
-    assert free == [False]
-    (aside,) = output.parent.glob("run.jsonl.*")
-    assert aside.read_bytes() == WHOLE
+    assert was_free == [False]
+    (backup,) = output.parent.glob("run.jsonl.*")
+    assert backup.read_bytes() == CONTENT
 
 
-def test_a_file_that_is_replaced_is_synced_before_and_its_folder_after(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path, done = tmp_path / "manifest.json", list[str]()
-    real_sync, real_replace = os.fsync, Path.replace
+@pytest.fixture
+def steps(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files and folders that are synced, in order."""
+    names, real_sync = list[str](), os.fsync
 
-    def synced(fd: int) -> None:
-        done.append(Path(f"/proc/self/fd/{fd}").readlink().name)
+    def record_sync(fd: int) -> None:
+        names.append(Path(f"/proc/self/fd/{fd}").readlink().name)
         real_sync(fd)
 
-    def replaced(self: Path, target: Path) -> Path:
-        done.append("replaced")
+    monkeypatch.setattr(os, "fsync", record_sync)
+    return names
+
+
+def test_a_file_is_synced_before_it_is_replaced_and_its_folder_after(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: list[str]
+) -> None:
+    path, real_replace = tmp_path / "manifest.json", Path.replace
+
+    def record_replace(self: Path, target: Path) -> Path:
+        steps.append("replaced")
         return real_replace(self, target)
 
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(Path, "replace", replaced)
+    monkeypatch.setattr(Path, "replace", record_replace)
     replace(path, b"{}")
-    assert done == [f".manifest.json.{os.getpid()}", "replaced", tmp_path.name]
+    assert steps == [f".manifest.json.{os.getpid()}", "replaced", tmp_path.name]
 
 
 def test_a_truncated_last_line_is_saved_in_its_own_file_before_it_is_removed(
-    output: Path, monkeypatch: pytest.MonkeyPatch
+    output: Path, monkeypatch: pytest.MonkeyPatch, steps: list[str]
 ) -> None:
     output.parent.mkdir()
     output.write_bytes(LINES[0] + b"\nto")
-    done = list[str]()
-    real_sync, real_cut = os.fsync, os.ftruncate
+    real_truncate = os.ftruncate
 
-    def synced(fd: int) -> None:
-        done.append(Path(f"/proc/self/fd/{fd}").readlink().name)
-        real_sync(fd)
+    def record_truncate(fd: int, size: int) -> None:
+        steps.append("truncated")
+        real_truncate(fd, size)
 
-    def cut(fd: int, size: int) -> None:
-        done.append("cut")
-        real_cut(fd, size)
-
-    monkeypatch.setattr(os, "fsync", synced)
-    monkeypatch.setattr(os, "ftruncate", cut)
+    monkeypatch.setattr(os, "ftruncate", record_truncate)
     JsonLines(output).close()
-    assert done == ["run_torn.jsonl", "results", "cut"]
+    assert steps == ["run_torn.jsonl", "results", "truncated"]

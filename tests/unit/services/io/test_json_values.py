@@ -1,4 +1,4 @@
-"""Numbers out of JSON that others wrote."""
+"""Numbers in JSON from other programs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NOT_NUMBERS: list[Any] = [None, True, False, "1", [], {}, math.nan, math.inf, -m
 
 
 @pytest.mark.parametrize("value", NOT_NUMBERS)
-def test_what_is_not_a_finite_number_is_absent(value: Any) -> None:
+def test_values_that_are_not_finite_numbers_count_as_absent(value: Any) -> None:
     assert not is_number(value) and number(value, None) is None and not is_reward(value)
     assert value == 10**400 or whole_number(value) is None
 
@@ -27,14 +27,14 @@ def test_a_finite_number_is_read_as_a_float(value: float) -> None:
     assert is_number(value) and number(value, None) == float(value)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2 * MAX_REWARD, -2 * MAX_REWARD, 10**400, "much"])
+@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2 * MAX_REWARD, -2 * MAX_REWARD, 10**400, "high"])
 def test_a_verdict_has_a_finite_reward_of_bounded_size(reward: Any) -> None:
     with pytest.raises(ValidationError):
         Verdict(reward=reward)
 
 
 @pytest.mark.parametrize("reward", [0, True, -1.5, MAX_REWARD, -MAX_REWARD])
-def test_a_verdict_takes_every_reward_that_rows_may_have(reward: Any) -> None:
+def test_a_verdict_accepts_every_reward_that_rows_may_have(reward: Any) -> None:
     assert is_reward(Verdict(reward=reward).reward)
 
 

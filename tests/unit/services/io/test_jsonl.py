@@ -1,4 +1,4 @@
-"""iter_jsonl: the one reader of JSON Lines, and the lines below it."""
+"""iter_jsonl, the only reader of JSON Lines, and the line splitting underneath."""
 
 from __future__ import annotations
 
@@ -13,59 +13,59 @@ from rollyard.services.io.search_path import INSTALLED
 from tests.support.jsonl_parsers import jsonl_parsers
 
 FAMILIES = ("services", "agents", "resources_servers", "responses_api_models", "benchmarks")
-NOT_OBJECTS = b'{"a": 1}\n\n[1]\n{"a": 2}\nbroken\n{"a"'
+CONTENT = b'{"a": 1}\n\n[1]\n{"a": 2}\nbroken\n{"a"'
 
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
-    (tmp_path / "x.jsonl").write_bytes(NOT_OBJECTS)
+    (tmp_path / "x.jsonl").write_bytes(CONTENT)
     return tmp_path / "x.jsonl"
 
 
-def test_skipping_leaves_every_other_line_out(path: Path) -> None:
+def test_skip_yields_only_valid_lines(path: Path) -> None:
     assert [line.value for line in iter_jsonl(path, skip)] == [{"a": 1}, {"a": 2}]
 
 
-def test_lines_are_numbered_with_blank_ones_and_placed_by_their_first_byte(path: Path) -> None:
+def test_line_numbers_count_blank_lines_and_offsets_count_bytes(path: Path) -> None:
     found = list(iter_jsonl(path, skip))
     assert [(line.number, line.offset, line.line) for line in found] == [(1, 0, b'{"a": 1}\n'), (4, 14, b'{"a": 2}\n')]
 
 
-def test_an_error_that_is_handed_over_stands_in_its_lines_place(path: Path) -> None:
-    kinds = [type(found) is BadLine for found in iter_jsonl(path, hand_over)]
-    assert kinds == [False, True, False, True, True]
+def test_hand_over_yields_the_error_in_place_of_the_line(path: Path) -> None:
+    are_bad = [type(item) is BadLine for item in iter_jsonl(path, hand_over)]
+    assert are_bad == [False, True, False, True, True]
 
 
 def test_only_the_last_line_can_be_truncated(path: Path) -> None:
-    bad = [found for found in iter_jsonl(path, hand_over) if isinstance(found, BadLine)]
-    assert [each.torn for each in bad] == [False, False, True]
+    bad = [item for item in iter_jsonl(path, hand_over) if isinstance(item, BadLine)]
+    assert [line.torn for line in bad] == [False, False, True]
     assert bad[-1].problem.endswith("where the file ends: it is truncated")
 
 
-def test_refusing_names_the_file_the_line_what_was_found_and_what_to_do(path: Path) -> None:
+def test_reject_raises_an_error_with_file_line_finding_and_remedy(path: Path) -> None:
     with pytest.raises(RunError, match=r"x\.jsonl: line 3 is a list; expected an object\. Delete it"):
         list(iter_jsonl(path, refuse(path, "Delete it")))
     with pytest.raises(OperatorError, match=r"line 3 is a list"):
         list(iter_jsonl(path, refuse(path, error=OperatorError)))
 
 
-def test_an_error_of_a_functions_own_is_yielded_in_the_lines_place(path: Path) -> None:
+def test_the_result_of_on_error_is_yielded_in_place_of_the_line(path: Path) -> None:
     found = list(iter_jsonl(path, lambda bad: bad.number))
-    assert [each for each in found if isinstance(each, int)] == [3, 5, 6]
+    assert [item for item in found if isinstance(item, int)] == [3, 5, 6]
 
 
-def test_nan_is_read_where_others_write_it_and_refused_where_we_do(tmp_path: Path) -> None:
+def test_lenient_parsing_accepts_nan_and_strict_parsing_rejects_it(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes(b'{"a": NaN}\n{"a": "\\ud800"}\n')
     assert len(list(iter_jsonl(tmp_path / "x.jsonl", skip, parse=lenient))) == 2
-    (refused, kept) = iter_jsonl(tmp_path / "x.jsonl", hand_over, parse=strict)
-    assert (refused[3], kept[3]) == (": NaN is not JSON", {"a": "\ud800"})
+    rejected, kept = iter_jsonl(tmp_path / "x.jsonl", hand_over, parse=strict)
+    assert (rejected[3], kept[3]) == (": NaN is not JSON", {"a": "\ud800"})
 
 
 @pytest.mark.parametrize(
     "line", [b"[" * 200_000 + b"\n", b'{"a": ' + b"9" * 5000 + b"}\n", b"\xff\n", b"\0\0\n", b"nul\n"]
 )
 @pytest.mark.parametrize("parse", [lenient, strict])
-def test_no_line_raises_anything_but_what_on_error_raises(tmp_path: Path, line: bytes, parse: object) -> None:
+def test_only_on_error_decides_whether_a_bad_line_raises(tmp_path: Path, line: bytes, parse: object) -> None:
     (tmp_path / "x.jsonl").write_bytes(line + b'{"a": 1}\n')
     first, second = iter_jsonl(tmp_path / "x.jsonl", hand_over, parse=parse)  # type: ignore[call-overload]
     assert isinstance(first, BadLine) and first.problem[0] in " :" and second.value == {"a": 1}
@@ -73,9 +73,9 @@ def test_no_line_raises_anything_but_what_on_error_raises(tmp_path: Path, line: 
 
 @pytest.mark.parametrize("part", range(1, 40))
 def test_parts_of_a_file_share_its_lines_without_loss_or_repetition(path: Path, part: int) -> None:
-    found = [pair for start in range(0, len(NOT_OBJECTS), part) for pair in Lines(path, start, start + part)]
+    found = [pair for start in range(0, len(CONTENT), part) for pair in Lines(path, start, start + part)]
     assert found == list(Lines(path))
-    assert b"".join(line for _, line in found) == NOT_OBJECTS
+    assert b"".join(line for _, line in found) == CONTENT
     assert [line_at(path, offset) for offset, _ in found] == [line for _, line in found]
 
 
@@ -89,7 +89,7 @@ def test_a_truncated_last_line_is_skipped_until_it_is_complete(path: Path) -> No
         assert rest.end == path.stat().st_size
 
 
-def test_nothing_but_a_line_feed_ends_a_line(tmp_path: Path) -> None:
+def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes('{"a": "\u2028\u0085\\r"}\r\n{"b": 1}'.encode())
     assert [line.value for line in iter_jsonl(tmp_path / "x.jsonl", skip)] == [{"a": "\u2028\u0085\r"}, {"b": 1}]
 

@@ -1,4 +1,4 @@
-"""Packages that only some features need."""
+"""Optional packages."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.io.optional import load, require
 
 
-@pytest.mark.parametrize("want", [require, load])
-def test_a_missing_package_is_named_with_its_extra_and_the_command_that_installs_it(
-    want: Callable[[str, str, str], object], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("import_package", [require, load])
+def test_a_missing_package_is_named_with_its_extra_and_the_install_command(
+    import_package: Callable[[str, str, str], object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "boto3", None)  # as if it were not there
-    with pytest.raises(OperatorError) as refused:
-        want("boto3", "aws", "s3://bucket/rows.jsonl")
-    assert str(refused.value) == (
+    monkeypatch.setitem(sys.modules, "boto3", None)  # as if it were not installed
+    with pytest.raises(OperatorError) as raised:
+        import_package("boto3", "aws", "s3://bucket/rows.jsonl")
+    assert str(raised.value) == (
         "s3://bucket/rows.jsonl needs the package boto3, which is not installed. It is in the extra 'aws': "
         f"{sys.executable} -m pip install 'rollyard[aws]'"
     )
 
 
-def test_a_package_that_is_kept_from_being_imported_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_whose_import_is_blocked_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     class Blocked:
         @staticmethod
         def find_spec(name: str, path: object = None, target: object = None) -> None:

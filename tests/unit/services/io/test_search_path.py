@@ -15,20 +15,20 @@ def test_a_file_is_found_in_the_first_folder_that_has_it(tmp_path: Path) -> None
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "rows.jsonl").touch()
     (tmp_path / "installed/more.jsonl").touch()
-    roots = [tmp_path / "mine", tmp_path / "installed"]
-    assert find_file("rows.jsonl", roots) == tmp_path / "mine/rows.jsonl"
-    assert resolve(Path("more.jsonl"), roots) == tmp_path / "installed/more.jsonl"
+    search_path = [tmp_path / "mine", tmp_path / "installed"]
+    assert find_file("rows.jsonl", search_path) == tmp_path / "mine/rows.jsonl"
+    assert resolve(Path("more.jsonl"), search_path) == tmp_path / "installed/more.jsonl"
 
 
-def test_a_file_that_no_folder_has_is_named_with_where_it_was_looked_for(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_with_the_searched_folders(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=rf"rows.jsonl does not exist \(looked in {tmp_path}\)"):
         resolve(Path("rows.jsonl"), [tmp_path])
 
 
 def test_a_folder_without_read_permission_is_an_operator_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(path: Path) -> bool:
-        raise PermissionError(13, "Permission denied", str(path))  # as root, who runs tests in CI, it cannot be had
+    def deny(path: Path) -> bool:
+        raise PermissionError(13, "Permission denied", str(path))  # CI runs as root, which no permission stops
 
-    monkeypatch.setattr(Path, "is_file", refused)
+    monkeypatch.setattr(Path, "is_file", deny)
     with pytest.raises(OperatorError, match=r"rows\.jsonl cannot be read: Permission denied"):
         resolve(Path("rows.jsonl"), [tmp_path])

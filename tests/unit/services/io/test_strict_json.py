@@ -1,4 +1,4 @@
-"""Exact JSON: what a file says is what is read, or it is refused by its line."""
+"""Exact JSON: every value is read exactly as written, or its line is rejected."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def problem(tmp_path: Path, rest: str | bytes) -> str:
     ],
 )
 @pytest.mark.parametrize("place", ['"n": {}', '"deep": [[{{"n":{}}}]]', '"n":\t{} ', '"a:b": "\\u003a", "n": {}'])
-def test_a_number_that_would_be_rounded_is_refused_by_name(tmp_path: Path, number: str, place: str) -> None:
+def test_a_number_that_would_be_rounded_is_rejected_and_quoted(tmp_path: Path, number: str, place: str) -> None:
     assert f"the number '{number[:30]}" in problem(tmp_path, place.format(number))
 
 
@@ -60,7 +60,7 @@ def test_a_number_that_would_be_rounded_is_refused_by_name(tmp_path: Path, numbe
         "100000000000000000000.0",
     ],
 )
-def test_a_number_that_is_kept_is_read(tmp_path: Path, number: str) -> None:
+def test_a_number_that_stays_exact_is_accepted(tmp_path: Path, number: str) -> None:
     assert problem(tmp_path, f'"n": {number}') == ""
 
 
@@ -77,24 +77,24 @@ def test_a_number_that_is_kept_is_read(tmp_path: Path, number: str) -> None:
         '"": 1, "": 2',
     ],
 )
-def test_a_key_that_stands_twice_in_an_object_is_refused_by_name(tmp_path: Path, pairs: str) -> None:
+def test_a_repeated_key_is_rejected(tmp_path: Path, pairs: str) -> None:
     assert "twice" in problem(tmp_path, pairs)
 
 
 @pytest.mark.parametrize(
     "rest", ['"a": NaN', '"a": -Infinity', '"a": "\\ud800"', b'"a": "\xff"', '"a": 1} {"b": 2', '"a": 01']
 )
-def test_what_is_not_json_is_refused_by_its_line(tmp_path: Path, rest: str | bytes) -> None:
+def test_invalid_json_is_rejected(tmp_path: Path, rest: str | bytes) -> None:
     assert problem(tmp_path, rest).startswith(" is not JSON")
 
 
 @pytest.mark.parametrize("value", ['""', '"  "', '"a\\nb"', '"a\\u2028b"', '" a"'])
 @pytest.mark.parametrize("key", ["id", "prompt_id", "task_id", "level_id"])
-def test_an_id_that_no_line_could_hold_is_refused_by_name(tmp_path: Path, key: str, value: str) -> None:
+def test_an_id_that_does_not_fit_on_a_line_is_rejected_with_its_key(tmp_path: Path, key: str, value: str) -> None:
     assert f": {key} " in problem(tmp_path, f'"{key}": {value}')
 
 
-def test_a_row_that_is_refused_is_named_with_file_and_line(tmp_path: Path) -> None:
+def test_a_rejected_row_is_named_with_file_and_line(tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(START + '"n": 1}\n\n' + START + '"n": 123456789012345678901234}\n')
     with pytest.raises(Exception, match=r"rows\.jsonl: line 3: the number '123456789012345678901234' does not fit"):
@@ -111,6 +111,6 @@ JSON = st.recursive(
 
 @settings(max_examples=150, deadline=None)
 @given(JSON, st.booleans(), st.sampled_from([None, 1]))
-def test_whatever_python_writes_is_read(value: object, ascii_only: bool, indent: int | None) -> None:
+def test_any_json_that_python_writes_is_accepted(value: object, ascii_only: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only, indent=indent).encode("utf-8", "replace")
     check_exact(text, orjson.dumps(orjson.loads(text)))

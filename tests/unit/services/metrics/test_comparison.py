@@ -16,7 +16,7 @@ def pair(folder: Path, before: list[int], after: list[int], repeats: int = 4) ->
     return run_of(folder, grid(before, repeats), "before"), run_of(folder, grid(after, repeats), "after")
 
 
-def test_a_difference_is_the_mean_of_the_tasks_differences(tmp_path: Path) -> None:
+def test_the_difference_of_runs_is_the_mean_difference_of_their_tasks(tmp_path: Path) -> None:
     found = difference(*pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 3]))
     assert found.solve_rate is not None and found.reward is not None
     assert found.solve_rate.mean == pytest.approx((0.5 + 0 - 0.25 + 0.5) / 4)
@@ -25,13 +25,13 @@ def test_a_difference_is_the_mean_of_the_tasks_differences(tmp_path: Path) -> No
     assert found.sign_test_p == 1.0
 
 
-def test_the_tasks_that_changed_most_are_named(tmp_path: Path) -> None:
+def test_the_tasks_that_changed_most_are_listed_first(tmp_path: Path) -> None:
     found = difference(*pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 4]))
     assert [(change.task, change.before, change.after) for change in found.gained] == [(3, 0.25, 1.0), (0, 0.0, 0.5)]
     assert [(change.task, change.before, change.after) for change in found.lost] == [(2, 1.0, 0.75)]
 
 
-def test_pairing_by_task_sees_a_small_gain_that_hard_and_easy_tasks_hide(tmp_path: Path) -> None:
+def test_pairing_by_task_reveals_a_gain_hidden_by_the_spread_between_tasks(tmp_path: Path) -> None:
     before, after = pair(tmp_path, [0, 4, 8, 12, 14, 2, 9, 6], [1, 5, 9, 13, 16, 3, 10, 7], repeats=16)
     found = difference(before, after)
     assert found.solve_rate is not None and found.solve_rate.low is not None
@@ -42,33 +42,33 @@ def test_pairing_by_task_sees_a_small_gain_that_hard_and_easy_tasks_hide(tmp_pat
     assert high > low  # the two runs' own intervals overlap
 
 
-def test_the_second_run_against_the_first_is_the_first_against_the_second_turned_round(tmp_path: Path) -> None:
+def test_swapping_the_runs_reverses_the_difference(tmp_path: Path) -> None:
     before, after = pair(tmp_path, [0, 2, 4, 1], [2, 2, 3, 3])
-    there, back = difference(before, after), difference(after, before)
-    assert there.reward is not None and back.reward is not None
-    assert there.reward.mean == -back.reward.mean
-    assert (there.better, there.worse) == (back.worse, back.better)
-    assert there.gained[0].before == back.lost[0].after
+    forward, backward = difference(before, after), difference(after, before)
+    assert forward.reward is not None and backward.reward is not None
+    assert forward.reward.mean == -backward.reward.mean
+    assert (forward.better, forward.worse) == (backward.worse, backward.better)
+    assert forward.gained[0].before == backward.lost[0].after
 
 
-def test_tasks_of_one_run_only_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_tasks_that_are_in_only_one_run_are_excluded_and_counted(tmp_path: Path) -> None:
     before = run_of(tmp_path, [row(task, 0, 0.0) for task in (0, 1, 2)], "before")
     after = run_of(tmp_path, [row(task, 0, 1.0) for task in (1, 2, 3, 4)], "after")
     found = difference(before, after)
     assert (found.tasks, found.only_baseline, found.only_here) == (2, 1, 2)
 
 
-def test_runs_without_a_common_task_have_nothing_to_compare(tmp_path: Path) -> None:
+def test_runs_without_a_common_task_are_not_compared(tmp_path: Path) -> None:
     found = difference(run_of(tmp_path, [row(0, 0, 1.0)], "a"), run_of(tmp_path, [row(1, 0, 1.0)], "b"))
     assert found.reward is None
     assert found.notes == ["Nothing to compare: they have no task in common."]
 
 
-def test_an_empty_run_has_nothing_to_compare(tmp_path: Path) -> None:
+def test_an_empty_run_is_not_compared(tmp_path: Path) -> None:
     assert difference(run_of(tmp_path, [], "a"), run_of(tmp_path, [row(1, 0, 1.0)], "b")).tasks == 0
 
 
-def test_what_differs_between_the_manifests_is_listed(tmp_path: Path) -> None:
+def test_differences_between_the_manifests_are_listed(tmp_path: Path) -> None:
     runs = []
     for name, temperature in (("a", 0.8), ("b", 1.0)):
         path = write(tmp_path / f"{name}.jsonl", grid([1, 2], 2))
@@ -79,33 +79,33 @@ def test_what_differs_between_the_manifests_is_listed(tmp_path: Path) -> None:
     assert found.notes == []
 
 
-def shuffled(rows: list[Json], order: list[int]) -> list[Json]:
-    """The same tasks at other places of their input: `order[i]` is the new index of task i."""
-    return [{**one, "_ng_task_index": order[one["_ng_task_index"]]} for one in rows]
+def reorder(rows: list[Json], order: list[int]) -> list[Json]:
+    """The same tasks in a different order: `order[i]` is the new index of task i."""
+    return [{**row, "_ng_task_index": order[row["_ng_task_index"]]} for row in rows]
 
 
-def keyed(rows: list[Json], base: int = 0) -> list[Json]:
-    """As the collector writes them, with prompts that are all alike: only the key tells tasks apart."""
-    asked = {"responses_create_params": {"input": "Solve the level."}}
-    return [{**one, **asked, "_ng_task_key": f"{base + one['_ng_task_index']:016x}"} for one in rows]
+def with_keys(rows: list[Json], base: int = 0) -> list[Json]:
+    """Rows with task keys, as the collector writes them, and equal prompts: only the keys identify tasks."""
+    request = {"responses_create_params": {"input": "Solve the level."}}
+    return [{**row, **request, "_ng_task_key": f"{base + row['_ng_task_index']:016x}"} for row in rows]
 
 
-def test_tasks_are_paired_by_what_they_ask_at_whatever_place_of_their_input(tmp_path: Path) -> None:
+def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path: Path) -> None:
     before, after = [0, 2, 4, 1], [2, 2, 3, 3]
-    straight = difference(*pair(tmp_path, before, after))
-    for made in (list, lambda rows: keyed(rows, base=7)):
-        first, second = made(grid(before, 4)), shuffled(made(grid(after, 4)), [3, 0, 1, 2])
+    expected = difference(*pair(tmp_path, before, after))
+    for prepare in (list, lambda rows: with_keys(rows, base=7)):
+        first, second = prepare(grid(before, 4)), reorder(prepare(grid(after, 4)), [3, 0, 1, 2])
         found = difference(run_of(tmp_path, first, "before"), run_of(tmp_path, second, "after"))
         assert (found.reward, found.solve_rate, found.sign_test_p) == (
-            straight.reward,
-            straight.solve_rate,
-            straight.sign_test_p,
+            expected.reward,
+            expected.solve_rate,
+            expected.sign_test_p,
         )
         assert [(change.task, change.task_here) for change in found.lost] == [(2, 1)]
 
 
-def test_only_common_tasks_are_compared_and_it_says_how_many_of_how_many(tmp_path: Path) -> None:
-    before, after = keyed(grid([1, 2, 3, 4, 0], 4), base=1), keyed(grid([4, 4, 4], 4), base=4)
+def test_only_common_tasks_are_compared_and_counted_in_a_note(tmp_path: Path) -> None:
+    before, after = with_keys(grid([1, 2, 3, 4, 0], 4), base=1), with_keys(grid([4, 4, 4], 4), base=4)
     found = difference(run_of(tmp_path, before, "a"), run_of(tmp_path, after, "b"))
     assert (found.paired_by, found.tasks, found.only_baseline, found.only_here) == ("content", 2, 3, 1)
     assert "2 tasks are in both runs (5 in a, 3 in b)" in found.notes[0]
@@ -113,10 +113,10 @@ def test_only_common_tasks_are_compared_and_it_says_how_many_of_how_many(tmp_pat
 
 
 @pytest.mark.parametrize("second", ["other", None])
-def test_runs_whose_tasks_cannot_be_told_apart_get_no_verdict(tmp_path: Path, second: str | None) -> None:
+def test_runs_with_indistinguishable_tasks_are_not_compared(tmp_path: Path, second: str | None) -> None:
     paths = []
     for name, counts in (("a", [1, 2, 3]), ("b", [3, 4, 4])):
-        rows = [{**one, "responses_create_params": {"input": "Solve the level."}} for one in grid(counts, 4)]
+        rows = [{**row, "responses_create_params": {"input": "Solve the level."}} for row in grid(counts, 4)]
         paths.append(write(tmp_path / f"{name}.jsonl", rows))
     manifest(paths[0], 3, 4)
     if second:
@@ -126,27 +126,28 @@ def test_runs_whose_tasks_cannot_be_told_apart_get_no_verdict(tmp_path: Path, se
     assert ("their inputs differ" if second else "no manifest shows") in found.notes[0]
 
 
-def test_different_inputs_get_no_verdict(tmp_path: Path) -> None:
-    first, second = keyed(grid([1, 2], 2), base=1), keyed(grid([1, 2], 2), base=10)
+def test_runs_on_different_inputs_are_not_compared(tmp_path: Path) -> None:
+    first, second = with_keys(grid([1, 2], 2), base=1), with_keys(grid([1, 2], 2), base=10)
     found = difference(run_of(tmp_path, first, "a"), run_of(tmp_path, second, "b"))
     assert (found.tasks, found.reward, found.sign_test_p) == (0, None, None)
     assert found.notes == ["Nothing to compare: they have no task in common."]
 
 
-def test_a_task_whose_rollouts_carry_different_keys_is_not_paired_by_them(tmp_path: Path) -> None:
-    rows = keyed(grid([1, 2], 2), base=1)
-    mixed = [{**one, "_ng_task_key": f"{number:016x}"} for number, one in enumerate(rows)]
+def test_a_task_whose_rollouts_have_different_keys_is_not_paired(tmp_path: Path) -> None:
+    rows = with_keys(grid([1, 2], 2), base=1)
+    mixed = [{**row, "_ng_task_key": f"{number:016x}"} for number, row in enumerate(rows)]
     assert difference(run_of(tmp_path, rows, "a"), run_of(tmp_path, mixed, "b")).tasks == 0
 
 
-def test_tasks_that_ask_the_same_count_as_one_task(tmp_path: Path) -> None:
-    twice = [{**one, "_ng_task_key": f"{7:016x}"} for one in keyed(grid([1, 3], 4))]
-    found = difference(run_of(tmp_path, twice, "a"), run_of(tmp_path, keyed(grid([4], 4), base=7), "b"))
+def test_duplicate_tasks_count_as_one_task(tmp_path: Path) -> None:
+    duplicates = [{**row, "_ng_task_key": f"{7:016x}"} for row in with_keys(grid([1, 3], 4))]
+    found = difference(run_of(tmp_path, duplicates, "a"), run_of(tmp_path, with_keys(grid([4], 4), base=7), "b"))
     assert found.tasks == 1 and found.solve_rate is not None and found.solve_rate.mean == pytest.approx(0.5)
 
 
-def test_the_sign_test_leaves_out_tasks_with_more_rollouts_in_one_run_than_in_the_other(tmp_path: Path) -> None:
-    # The same policy, 0.9 sure of each task: with one rollout a task looks better than with sixteen far more often.
+def test_the_sign_test_excludes_tasks_with_different_numbers_of_rollouts(tmp_path: Path) -> None:
+    # The same policy, which solves each task with probability 0.9: with one rollout a task looks better than with 16
+    # rollouts far more often than it looks worse.
     dice, before, after = random.Random(2), list[Json](), list[Json]()
     for task in range(200):
         before += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16)]
@@ -157,7 +158,7 @@ def test_the_sign_test_leaves_out_tasks_with_more_rollouts_in_one_run_than_in_th
     assert any("150 of 200 tasks have more rollouts" in note for note in found.notes)
 
 
-def test_a_difference_that_no_task_shows_is_bounded_by_the_number_of_tasks(tmp_path: Path) -> None:
+def test_a_difference_of_zero_on_every_task_is_bounded_by_the_number_of_tasks(tmp_path: Path) -> None:
     for counts in ([4] * 20, [0] * 20):
         found = difference(*pair(tmp_path, counts, counts)).solve_rate
         assert found is not None and found.low is not None
@@ -166,7 +167,7 @@ def test_a_difference_that_no_task_shows_is_bounded_by_the_number_of_tasks(tmp_p
     assert gained is not None and gained.low is not None and ((1 + gained.low) / 2) ** 20 == pytest.approx(0.05)
 
 
-def test_a_mixtures_rewards_are_compared_by_data_set(tmp_path: Path) -> None:
+def test_rewards_of_a_mixture_are_compared_per_dataset(tmp_path: Path) -> None:
     def mixed(rooms: float, sums: float) -> list[Json]:
         return [
             {**row(task, 0, reward * task), "dataset_name": name, "agent_ref": {"name": name}}
@@ -175,7 +176,7 @@ def test_a_mixtures_rewards_are_compared_by_data_set(tmp_path: Path) -> None:
 
     found = difference(run_of(tmp_path, mixed(5.0, 0.1), "a"), run_of(tmp_path, mixed(7.0, 0.2), "b"))
     assert (found.tasks, found.reward) == (6, None)
-    assert [(one.name, one.tasks, round(one.reward.mean, 9)) for one in found.datasets] == [
+    assert [(dataset.name, dataset.tasks, round(dataset.reward.mean, 9)) for dataset in found.datasets] == [
         ("rooms", 3, 4.0),
         ("sums", 3, 0.3),
     ]

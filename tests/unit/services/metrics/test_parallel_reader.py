@@ -17,81 +17,81 @@ from rollyard.services.metrics.loader.parallel_reader import read
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 from tests.support.rollout_files import failures, grid, row, run_of, solved, varied, write
 
-anything = st.recursive(
+any_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
     max_leaves=8,
 )
 
 
-def same(first: Columns, second: Columns) -> bool:
+def equal_columns(first: Columns, second: Columns) -> bool:
     numbers = all(np.array_equal(getattr(first, n), getattr(second, n), equal_nan=True) for n in (*INTS, *FLOATS))
     names = [[columns.end.names[code] for code in columns.end.codes] for columns in (first, second)]
     return numbers and names[0] == names[1] and first.stages.keys() == second.stages.keys()
 
 
 @pytest.mark.parametrize("part", [57, 400, 3000])
-def test_it_does_not_matter_in_how_large_parts_a_file_is_read(tmp_path: Path, part: int) -> None:
+def test_the_part_size_does_not_change_the_result(tmp_path: Path, part: int) -> None:
     path = write(tmp_path / "x.jsonl", varied(2, 5))
     seen: list[int] = []
     found = read(path, part=part, progress=seen.append)
-    assert same(found.columns, read(path).columns)
+    assert equal_columns(found.columns, read(path).columns)
     assert sum(seen) == path.stat().st_size
 
 
-def test_it_does_not_matter_how_many_processes_read(tmp_path: Path) -> None:
+def test_the_number_of_processes_does_not_change_the_result(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", varied(4, 5))
-    assert same(read(path, workers=2, part=5000).columns, read(path).columns)
+    assert equal_columns(read(path, workers=2, part=5000).columns, read(path).columns)
 
 
-def test_a_bad_line_is_named_by_whichever_process_meets_it(tmp_path: Path) -> None:
+def test_an_invalid_line_is_named_when_several_processes_read(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", varied(4, 5))
     path.write_bytes(path.read_bytes() + b"{nothing\n")
     with pytest.raises(RunError, match="line 21 is not JSON"):
         read(path, workers=2, part=5000)
 
 
-def test_it_does_not_matter_in_which_order_rollouts_finished(tmp_path: Path) -> None:
+def test_the_order_of_the_rollouts_does_not_change_the_profile(tmp_path: Path) -> None:
     rows = varied(6, 4)
     first, second = run_of(tmp_path, rows), run_of(tmp_path, rows[::-1])
     assert first.profile == second.profile
 
 
 @pytest.mark.parametrize("tail", [b'{"reward": 1, "_ng_ta', b"\x00\x00\x00", b'{"a": "\xff'])
-def test_a_torn_last_line_is_not_counted_and_said(tmp_path: Path, tail: bytes) -> None:
+def test_a_truncated_last_line_is_not_counted_but_noted(tmp_path: Path, tail: bytes) -> None:
     path = write(tmp_path / "x.jsonl", grid([1, 2], 2), tail=tail)
     profile = load(path).profile
     assert profile.coverage.measured == 4
     assert any(f"({len(tail)} bytes)" in note for note in profile.notes)
 
 
-def test_a_last_line_that_lacks_nothing_but_its_end_counts(tmp_path: Path) -> None:
+def test_a_complete_last_line_without_a_newline_counts(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2), tail=orjson.dumps(solved(1, 0, True)))
     found = read(path)
     assert (len(found.columns), found.torn) == (3, 0)
 
 
 @pytest.mark.parametrize("text", ["\u2028", "\u0085", "\r", "\x0b\x0c"])
-def test_lines_end_at_newlines_only(tmp_path: Path, text: str) -> None:
-    line = json.dumps({**solved(0, 0, True), "said": text}, ensure_ascii=False)
+def test_only_a_newline_ends_a_line(tmp_path: Path, text: str) -> None:
+    line = json.dumps({**solved(0, 0, True), "text": text}, ensure_ascii=False)
     path = tmp_path / "x.jsonl"
     path.write_bytes(line.encode() + b"\n\n  \n" + orjson.dumps(solved(0, 1, True)) + b"\n")
     assert len(read(path).columns) == 2
 
 
-def test_an_empty_file_holds_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_has_an_empty_profile(tmp_path: Path) -> None:
     profile = run_of(tmp_path, []).profile
     assert profile.coverage.measured == 0
     assert (profile.rewards, profile.tasks, profile.solved, profile.ends, profile.stages) == (None, None, None, [], [])
 
 
-def test_a_file_that_is_not_there_is_the_operators_mistake(tmp_path: Path) -> None:
+def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"x\.jsonl.*No such file.*\+jsonl_fpath"):
         read(tmp_path / "x.jsonl")
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (b"{half", "line 3 is not JSON"),
         (b"[1, 2]", "line 3 is a list; expected an object"),
@@ -101,14 +101,14 @@ def test_a_file_that_is_not_there_is_the_operators_mistake(tmp_path: Path) -> No
         (b'{"reward": 1, "_ng_task_index": 1, "_ng_rollout_index": -1}', "line 3 has _ng_rollout_index '-1'"),
     ],
 )
-def test_a_line_that_is_no_rollout_is_named(tmp_path: Path, line: bytes, said: str) -> None:
+def test_a_line_that_is_not_a_rollout_is_named(tmp_path: Path, line: bytes, message: str) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 1))
     path.write_bytes(path.read_bytes() + b"\n" + line + b"\n" + orjson.dumps(solved(1, 0, True)) + b"\n")
-    with pytest.raises(RunError, match=said):
+    with pytest.raises(RunError, match=message):
         read(path)
 
 
-def test_a_rollout_that_is_there_twice_is_an_error_that_names_both_lines(tmp_path: Path) -> None:
+def test_a_duplicate_rollout_is_an_error_that_names_both_lines(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [*grid([1, 1], 2), solved(0, 1, True)])
     with pytest.raises(RunError, match="lines 2 and 5 are both task 0, repeat 1"):
         read(path)
@@ -124,7 +124,7 @@ def test_a_rollout_that_is_there_twice_is_an_error_that_names_both_lines(tmp_pat
         ({"reward": 0.0, "mask_sample": True}, "masked"),
     ],
 )
-def test_a_row_without_a_reward_that_counts_is_a_failure(tmp_path: Path, failed: dict[str, Any], kind: str) -> None:
+def test_a_row_without_a_valid_reward_is_a_failure(tmp_path: Path, failed: dict[str, Any], kind: str) -> None:
     rows = [*grid([1], 2), {**row(0, 2, None), **failed}]
     profile = run_of(tmp_path, rows).profile
     assert profile.coverage.measured == 2
@@ -134,33 +134,35 @@ def test_a_row_without_a_reward_that_counts_is_a_failure(tmp_path: Path, failed:
 def test_rewards_of_nan_and_infinity_are_failures(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     rows = [row(0, 0, float("nan")), row(0, 1, float("inf")), row(0, 2, 0.5)]
-    path.write_text("".join(json.dumps(made) + "\n" for made in rows))
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
     profile = load(path).profile
     assert (profile.coverage.measured, profile.failures.lost) == (1, 2)
 
 
-def test_a_failed_row_whose_rollout_was_measured_later_is_no_duplicate(tmp_path: Path) -> None:
+def test_a_failed_row_of_a_rollout_that_succeeded_later_is_not_a_duplicate(tmp_path: Path) -> None:
     profile = run_of(tmp_path, [row(0, 0, None), row(0, 0, 1.0)]).profile
     assert (profile.coverage.measured, profile.failures.mended, profile.failures.lost) == (1, 1, 0)
 
 
-def test_rows_of_nemo_gym_are_read_without_our_extra_keys(tmp_path: Path) -> None:
+def test_rows_of_nemo_gym_are_read_without_rollyards_extra_keys(tmp_path: Path) -> None:
     profile = run_of(tmp_path, [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)]).profile
-    assert profile.turns is not None and profile.turns.mean == 2.0  # two calls and a message, and a message alone
+    assert (
+        profile.turns is not None and profile.turns.mean == 2.0
+    )  # two calls and a message: 3 turns; a message only: 1 turn
     assert profile.solved is not None and profile.solved.rollouts == 1
     assert profile.coverage.expected is None
     assert (profile.ends, profile.stages, profile.drift) == ([], [], None)
 
 
-def test_rows_of_an_older_nemo_gym_that_do_not_name_their_task_have_no_numbers_by_task(tmp_path: Path) -> None:
-    rows = [{k: v for k, v in made.items() if not k.startswith("_ng")} for made in grid([1, 2], 2)]
+def test_rows_of_an_older_nemo_gym_without_a_task_index_have_no_numbers_per_task(tmp_path: Path) -> None:
+    rows = [{k: v for k, v in row.items() if not k.startswith("_ng")} for row in grid([1, 2], 2)]
     profile = run_of(tmp_path, rows).profile
     assert profile.tasks is None
     assert profile.solved is not None and profile.solved.rate.mean == 0.75
     assert any("_ng_task_index" in note for note in profile.notes)
 
 
-def test_text_without_end_fills_no_memory(tmp_path: Path) -> None:
+def test_distinct_texts_are_limited_in_number_and_length(tmp_path: Path) -> None:
     rows = [row(task, 0, 0.0, finish_reason=f"{task} {'x' * 500}") for task in range(MAX_CATEGORIES + 50)]
     profile = run_of(tmp_path, rows).profile
     assert len(profile.ends) == MAX_CATEGORIES + 1
@@ -168,18 +170,18 @@ def test_text_without_end_fills_no_memory(tmp_path: Path) -> None:
     assert all(len(end.name) <= 100 for end in profile.ends)
 
 
-def test_stages_that_only_some_rows_have_stay_with_their_rows(tmp_path: Path) -> None:
+def test_stages_that_only_some_rows_have_stay_aligned_with_their_rows(tmp_path: Path) -> None:
     rows = [row(0, i, 0.0, timings={"seed_s": 1.0} if i % 2 else {"model_s": float(i)}) for i in range(6)]
     columns = read(write(tmp_path / "x.jsonl", rows), part=400).columns
     np.testing.assert_array_equal(columns.stages["seed"], [np.nan, 1, np.nan, 1, np.nan, 1])
     np.testing.assert_array_equal(columns.stages["model"], [0, np.nan, 2, np.nan, 4, np.nan])
 
 
-def test_failure_rows_that_are_none_hide_nothing(tmp_path: Path) -> None:
+def test_invalid_failure_rows_are_noted_and_do_not_hide_valid_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     failures(path, [(0, 2, "timeout")])
-    beside = tmp_path / "x_failures.jsonl"
-    beside.write_bytes(b'[]\n{"_ng_task_index": 1}\n' + beside.read_bytes() + b"{torn")
+    failures_file = tmp_path / "x_failures.jsonl"
+    failures_file.write_bytes(b'[]\n{"_ng_task_index": 1}\n' + failures_file.read_bytes() + b"{torn")
     profile = load(path).profile
     assert profile.failures.attempts == 1
     assert any("3 lines that are not valid failure rows" in note for note in profile.notes)
@@ -190,19 +192,19 @@ def test_failure_rows_that_are_none_hide_nothing(tmp_path: Path) -> None:
         st.sampled_from(
             ["reward", "success", "response", "timings", "token_trail", "agent_ref", "finish_reason", "mask_sample"]
         ),
-        anything,
+        any_json,
     ),
-    st.lists(anything, max_size=4),
+    st.lists(any_json, max_size=4),
 )
 @settings(max_examples=150, deadline=None)
-def test_whatever_a_row_holds_it_is_a_rollout_or_a_failure(found: dict[str, Any], output: list[Any]) -> None:
-    gatherer = RolloutParser()
-    odd: list[Any] = [
+def test_any_row_is_counted_as_a_rollout_or_a_failure(found: dict[str, Any], output: list[Any]) -> None:
+    parser = RolloutParser()
+    rows: list[Any] = [
         {**found, "_ng_task_index": 0, "_ng_rollout_index": 0},
         {**row(0, 1, 1.0), "response": {"output": output, "usage": found}, "timings": found},
     ]
-    for number, each in enumerate(odd):
-        gatherer.add(each, 9 * number)
-    columns = gatherer.columns()
+    for number, value in enumerate(rows):
+        parser.add(value, 9 * number)
+    columns = parser.columns()
     assert len(columns) + len(columns.unmeasured.task) == 2
     assert all(len(seconds) == len(columns) for seconds in columns.stages.values())

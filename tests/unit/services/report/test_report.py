@@ -26,7 +26,7 @@ ATTACK = """</title></svg></td><script>alert(1)</script><img src=x onerror=alert
 
 
 class Page(HTMLParser):
-    """The tags of a page, and whether they close in order."""
+    """Collects the tags of a page and checks that they close in order."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -71,18 +71,18 @@ def hostile(tmp_path: Path) -> Run:
         row(0, i, float(i), finish_reason=ATTACK + str(i), agent_ref={"name": ATTACK + str(i)}, timings={ATTACK: 1.0})
         for i in range(3)
     ]
-    for made in rows:
-        made["response"]["model"] = ATTACK
-        made["timings"] = {f"{ATTACK[:40]}_s": 1.0, "total_s": 2.0}
+    for rollout in rows:
+        rollout["response"]["model"] = ATTACK
+        rollout["timings"] = {f"{ATTACK[:40]}_s": 1.0, "total_s": 2.0}
     path = write(tmp_path / "x.jsonl", rows)
     manifest(path, tasks=1, repeats=4, agent_name=ATTACK)
     failures(path, [(0, 3, ATTACK)])
     return load(path, ATTACK)
 
 
-def test_how_much_is_measured_stands_on_every_headline_number(incomplete: Run) -> None:
-    made = markdown(report(incomplete))
-    table = made.split("## Headline")[1].split("##")[0]
+def test_every_headline_number_states_how_much_is_measured(incomplete: Run) -> None:
+    text = markdown(report(incomplete))
+    table = text.split("## Headline")[1].split("##")[0]
     lines = [line for line in table.splitlines() if line.startswith("| ") and "as measured" not in line]
     assert len(lines) == len(headlines(incomplete.profile))
     assert all("20 of 28 measured" in line for line in lines)
@@ -91,31 +91,31 @@ def test_how_much_is_measured_stands_on_every_headline_number(incomplete: Run) -
     assert page.text.count("20 of 28 measured") >= len(lines) + tiles
 
 
-def test_numbers_of_an_incomplete_run_carry_a_star_and_their_bounds(incomplete: Run) -> None:
-    made = markdown(report(incomplete))
-    rate = re.search(r"\| success rate \| [\d.]+% \(\d+ / 20\) \\\* \|", made)
-    assert rate, made
-    assert "| | as measured | missing as zero | lowest | highest |" in made.replace("|  |", "| |")
-    assert "1 have none and are excluded from all numbers below" in made
+def test_numbers_of_an_incomplete_run_have_an_asterisk_and_bounds(incomplete: Run) -> None:
+    text = markdown(report(incomplete))
+    rate = re.search(r"\| success rate \| [\d.]+% \(\d+ / 20\) \\\* \|", text)
+    assert rate, text
+    assert "| | as measured | missing as zero | lowest | highest |" in text.replace("|  |", "| |")
+    assert "1 have none and are excluded from all numbers below" in text
 
 
-def test_a_complete_run_carries_neither(tmp_path: Path) -> None:
+def test_a_complete_run_has_neither_asterisk_nor_bounds(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1, 2], 2))
     manifest(path, 2, 2)
-    made = markdown(report(load(path)))
-    assert r"\*" not in made and "## Bounds" not in made
-    assert "All 4 expected rollouts are measured" in made
+    text = markdown(report(load(path)))
+    assert r"\*" not in text and "## Bounds" not in text
+    assert "All 4 expected rollouts are measured" in text
 
 
-def test_all_that_the_issue_asks_for_has_its_section(incomplete: Run) -> None:
+def test_the_report_has_all_its_sections_in_order(incomplete: Run) -> None:
     titles = re.findall(r"^## (.+)$", markdown(report(incomplete)), re.MULTILINE)
     expected = ["Headline", "Bounds", "Rewards", "Tool calls", "Tasks", "pass@k and pass^k", "Why episodes ended"]
     assert titles == [*expected, "Turns and tokens", "Time", "Failures", "How the numbers are computed"]
 
 
-def test_hostile_names_are_text_in_the_page(hostile: Run, incomplete: Run) -> None:
-    for made in (report(hostile), report(incomplete, hostile)):
-        text = html(made)
+def test_hostile_names_are_escaped_in_the_page(hostile: Run, incomplete: Run) -> None:
+    for document in (report(hostile), report(incomplete, hostile)):
+        text = html(document)
         page = Page(text)
         tags = {tag for tag, _ in page.tags}
         assert not tags & {"script", "img", "a", "iframe", "object", "link", "form", "base"}
@@ -124,35 +124,35 @@ def test_hostile_names_are_text_in_the_page(hostile: Run, incomplete: Run) -> No
         assert "<script>alert(1)</script>" in page.text
 
 
-def test_hostile_names_are_text_in_the_markdown(hostile: Run) -> None:
-    made = markdown(report(hostile))
-    assert not re.search(r"(?<!\\)<(script|img|/)", made)
-    assert not re.search(r"(?<!\\)\[a(?<!\\)\]\(", made)
-    for line in made.splitlines():
+def test_hostile_names_are_escaped_in_the_markdown(hostile: Run) -> None:
+    text = markdown(report(hostile))
+    assert not re.search(r"(?<!\\)<(script|img|/)", text)
+    assert not re.search(r"(?<!\\)\[a(?<!\\)\]\(", text)
+    for line in text.splitlines():
         if line.startswith("|"):
             cells = re.split(r"(?<!\\)\|", line)
             assert len(cells) in (4, 5, 6, 7, 8, 9, 10), line
 
 
 @pytest.mark.parametrize("text", ["a|b", "*a*", "[a](b)", "<b>", "`a`", "\\", "~~a~~", "_a_"])
-def test_markup_is_escaped_one_mark_at_a_time(text: str) -> None:
+def test_every_markup_character_is_escaped(text: str) -> None:
     assert re.sub(r"\\(.)", r"\1", escaped(text)) == text
     assert escaped(text) != text
 
 
-def test_names_within_words_stay_readable() -> None:
+def test_underscores_within_words_are_not_escaped() -> None:
     assert escaped("rollouts_manifest.json: 0.8, grl_sokoban_game_agent") == (
         "rollouts_manifest.json: 0.8, grl_sokoban_game_agent"
     )
 
 
-def test_the_page_needs_nothing_from_elsewhere(incomplete: Run) -> None:
+def test_the_page_loads_no_external_resource(incomplete: Run) -> None:
     text = html(report(incomplete, incomplete))
     assert not re.search(r"https?://|url\(|@import|src=|href=", text)
     assert "default-src 'none'" in text
 
 
-def test_every_chart_is_drawn_whole_and_told_in_words(incomplete: Run) -> None:
+def test_every_chart_is_well_formed_and_has_a_description(incomplete: Run) -> None:
     page = html(report(incomplete, incomplete))
     drawings = re.findall(r"<figure>(<svg.*?)<figcaption>", page, re.DOTALL)
     assert len(drawings) >= 6
@@ -163,23 +163,23 @@ def test_every_chart_is_drawn_whole_and_told_in_words(incomplete: Run) -> None:
         assert "nan" not in drawing.lower().replace("finance", "")
 
 
-def test_the_json_holds_no_nan_and_every_number(hostile: Run, incomplete: Run) -> None:
+def test_the_json_has_no_nan_and_round_trips(hostile: Run, incomplete: Run) -> None:
     for run in (hostile, incomplete):
         data = orjson.dumps(report(run).model_dump())
         assert b"NaN" not in data and b"Infinity" not in data
         assert Report.model_validate_json(data) == report(run)
 
 
-def test_nothing_measured_still_makes_a_report(tmp_path: Path) -> None:
+def test_a_run_without_measured_rollouts_still_has_a_report(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [])
     manifest(path, 2, 2)
     failures(path, [(0, 0, "timeout")])
-    made = report(load(path))
-    assert "Only 0 of 4 measured" in markdown(made)
-    assert "timeout" in Page(html(made)).text
+    document = report(load(path))
+    assert "Only 0 of 4 measured" in markdown(document)
+    assert "timeout" in Page(html(document)).text
 
 
-def test_a_bar_is_as_high_as_its_value() -> None:
+def test_the_height_of_a_bar_is_proportional_to_its_value() -> None:
     drawn = histogram("t", [Bar(0, 1, 50, "a"), Bar(1, 2, 100, "b"), Bar(2, 3, -25, "c")], Axis("x"), Axis("y"))
     bars = [element for element in ElementTree.fromstring(drawn).iter("rect") if element.get("class") == "bar"]
     heights = [float(bar.get("height") or 0) for bar in bars]
@@ -187,7 +187,7 @@ def test_a_bar_is_as_high_as_its_value() -> None:
     assert heights[2] == pytest.approx(0.5 * heights[0], abs=0.2)
 
 
-def test_a_row_for_each_task_has_nemo_gyms_keys_and_the_data_sets(tmp_path: Path) -> None:
+def test_task_rows_have_nemo_gyms_keys_and_the_keys_of_the_dataset(tmp_path: Path) -> None:
     run = run_of(tmp_path, [*grid([1], 2), row(2, 0, 0.5, success=False)])
     inputs = write(tmp_path / "tasks.jsonl", [{"level": level} for level in range(3)])
     rows = [orjson.loads(line) for line in task_rows(run, None, inputs)]
@@ -209,17 +209,17 @@ def test_a_row_for_each_task_has_nemo_gyms_keys_and_the_data_sets(tmp_path: Path
     assert (rows[1]["level"], rows[1]["_ng_task_index"]) == (2, 2)
 
 
-def test_a_mixtures_data_sets_come_before_any_number_over_all(
+def test_numbers_per_dataset_precede_numbers_over_a_whole_mixture(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [
         {
-            **one,
+            **rollout,
             "dataset_name": name,
             "agent_ref": {"name": name},
-            "reward": one["reward"] * (10.0 if name == "rooms" else 1),
+            "reward": rollout["reward"] * (10.0 if name == "rooms" else 1),
         }
-        for number, one in enumerate(grid([0, 1, 2, 2, 1, 0], 2))
+        for number, rollout in enumerate(grid([0, 1, 2, 2, 1, 0], 2))
         for name in ["rooms" if number < 6 else "sums"]
     ]
     report = Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[])
@@ -235,8 +235,12 @@ def test_a_mixtures_data_sets_come_before_any_number_over_all(
     assert lines[1].startswith("rooms: success rate 50.00%") and "none over all" in lines[-1]
 
 
-def test_every_place_says_over_how_many_tasks_pass_at_k_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [one for one in grid([1] * 10, 4) if one["_ng_task_index"] < 3 or one["_ng_rollout_index"] < 2]
+def test_every_output_states_how_many_tasks_pass_at_k_covers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        rollout for rollout in grid([1] * 10, 4) if rollout["_ng_task_index"] < 3 or rollout["_ng_rollout_index"] < 2
+    ]
     report = Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[])
     summary(report, [])
     for page in (markdown(report), html(report), capsys.readouterr().out):
@@ -244,16 +248,22 @@ def test_every_place_says_over_how_many_tasks_pass_at_k_is(tmp_path: Path, capsy
     assert "3 of 10 have 4 rollouts" in markdown(report)
 
 
-def test_rewards_of_sixty_digits_are_written_as_powers_of_ten(tmp_path: Path) -> None:
+def test_huge_rewards_use_scientific_notation(tmp_path: Path) -> None:
     rows = [row(task, 0, reward) for task, reward in enumerate([1e60, -1e60, 5e59])]
     text = markdown(Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[]))
     assert "1.66667e+59" in text and "00000000" not in text
 
 
-def test_numbers_show_no_rounding_noise_and_no_small_value_as_zero() -> None:
-    for form in (formatting.reward, formatting.signed, formatting.points, formatting.number, formatting.seconds):
+def test_numbers_hide_rounding_noise_but_not_small_values() -> None:
+    for format_number in (
+        formatting.reward,
+        formatting.signed,
+        formatting.points,
+        formatting.number,
+        formatting.seconds,
+    ):
         for noise in (2.78e-17, -2.78e-17, -0.0):
-            assert not re.search(r"e-|-", form(noise)), form.__name__
+            assert not re.search(r"e-|-", format_number(noise)), format_number.__name__
     assert formatting.points(-0.000001) == "+0.00"
     assert [formatting.reward(-7.2e-06), formatting.signed(7.2e-06), formatting.reward(-0.9)] == [
         "-7.2e-06",
@@ -262,9 +272,9 @@ def test_numbers_show_no_rounding_noise_and_no_small_value_as_zero() -> None:
     ]
 
 
-def test_rewards_that_are_equal_but_for_their_rounding_are_one_value(tmp_path: Path) -> None:
+def test_rewards_that_differ_only_by_rounding_are_one_value(tmp_path: Path) -> None:
     values = [0.1 + 0.2, 0.3, 2.78e-17, -2.78e-17]
     run = run_of(tmp_path, [row(task, 0, value) for task, value in enumerate(values)])
     assert run.profile.rewards is not None
-    assert [(one.reward, one.rollouts) for one in run.profile.rewards.most_frequent] == [(0.0, 2), (0.3, 2)]
+    assert [(value.reward, value.rollouts) for value in run.profile.rewards.most_frequent] == [(0.0, 2), (0.3, 2)]
     assert "0.3000 | 2" in markdown(report(run)) and "e-17" not in html(report(run))

@@ -15,15 +15,7 @@ from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.running_mean import ClusteredMean
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.types import Json
-
-
-class Clock:
-    """Time that passes when told."""
-
-    now = 50.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.unit.services.clock import Clock
 
 
 def rollout(task: int, reward: float, **more: Any) -> Any:
@@ -45,7 +37,7 @@ def reward_of(progress: CollectionProgress) -> ClusteredMean:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("scale", [1.0, 1e-6, 1e6])
-def test_of_one_rollout_a_task_mean_and_standard_error_are_numpys(seed: int, scale: float) -> None:
+def test_with_one_rollout_per_task_mean_and_standard_error_match_numpy(seed: int, scale: float) -> None:
     rewards = np.random.default_rng(seed).normal(1000.0, scale, size=2 + 500 * seed)
     found = reward_of(progress_of(rollout(task, float(reward)) for task, reward in enumerate(rewards)))
     assert found.value == pytest.approx(rewards.mean(), rel=1e-12)
@@ -57,38 +49,38 @@ def test_of_one_rollout_a_task_mean_and_standard_error_are_numpys(seed: int, sca
     st.lists(st.lists(st.floats(-1e6, 1e6).map(lambda x: round(x, 2)), min_size=1, max_size=5), min_size=1, max_size=9),
     st.randoms(),
 )
-def test_at_every_rollout_mean_and_error_are_those_of_the_report(tasks: list[list[float]], dice: random.Random) -> None:
+def test_after_every_rollout_mean_and_error_match_the_report(tasks: list[list[float]], dice: random.Random) -> None:
     rows = [rollout(task, reward) for task, rewards in enumerate(tasks) for reward in rewards]
-    dice.shuffle(rows)  # rollouts finish in any order, and tasks have unequal numbers of them meanwhile
+    dice.shuffle(rows)  # rollouts finish in any order, so tasks have unequal numbers of them
     progress = CollectionProgress(len(rows))
     for count, row in enumerate(rows, 1):
         progress.count(row)
-        there = sorted(rows[:count], key=lambda row: row["_ng_task_index"])
-        index = np.array([row["_ng_task_index"] for row in there])
+        rows_so_far = sorted(rows[:count], key=lambda row: row["_ng_task_index"])
+        index = np.array([row["_ng_task_index"] for row in rows_so_far])
         starts = np.flatnonzero(np.diff(index, prepend=-1))
-        reports = clustered_mean(np.array([row["reward"] for row in there]), starts)
+        expected = clustered_mean(np.array([row["reward"] for row in rows_so_far]), starts)
         found = reward_of(progress)
-        assert found.value == pytest.approx(reports.mean, rel=1e-12, abs=1e-9)
-        assert (found.stderr or 0.0) == pytest.approx(reports.stderr or 0.0, rel=1e-6, abs=1e-9)
+        assert found.value == pytest.approx(expected.mean, rel=1e-12, abs=1e-9)
+        assert (found.stderr or 0.0) == pytest.approx(expected.stderr or 0.0, rel=1e-6, abs=1e-9)
 
 
-def test_nineteen_of_twenty_intervals_of_a_partial_run_hold_the_truth_though_repeats_are_alike() -> None:
-    dice, held, naive, runs = np.random.default_rng(11), 0, 0, 400
+def test_95_percent_of_intervals_of_partial_runs_cover_the_true_mean_with_correlated_repeats() -> None:
+    dice, covered, naive_covered, runs = np.random.default_rng(11), 0, 0, 400
     for _ in range(runs):
-        ease = dice.beta(0.5, 0.5, size=40)  # most tasks are solved nearly always or nearly never: the mean is 0.5
+        ease = dice.beta(0.5, 0.5, size=40)  # most tasks are nearly always or nearly never solved; the mean is 0.5
         counts = dice.integers(1, 17, size=40)
-        wins = [dice.random(count) < own for own, count in zip(ease, counts, strict=True)]
+        wins = [dice.random(count) < solve_rate for solve_rate, count in zip(ease, counts, strict=True)]
         progress = progress_of(rollout(task, float(win)) for task, found in enumerate(wins) for win in found.tolist())
         found = reward_of(progress)
         assert found.stderr is not None
-        held += abs(found.value - 0.5) <= t_975(found.tasks - 1) * found.stderr
+        covered += abs(found.value - 0.5) <= t_975(found.tasks - 1) * found.stderr
         every = np.concatenate(wins).astype(float)
-        naive += abs(every.mean() - 0.5) <= 1.96 * every.std(ddof=1) / np.sqrt(len(every))
-    assert 0.92 <= held / runs <= 0.98
-    assert naive / runs < 0.7
+        naive_covered += abs(every.mean() - 0.5) <= 1.96 * every.std(ddof=1) / np.sqrt(len(every))
+    assert 0.92 <= covered / runs <= 0.98
+    assert naive_covered / runs < 0.7
 
 
-def test_there_is_no_mean_of_nothing_and_no_error_of_one_task() -> None:
+def test_no_rollouts_have_no_mean_and_one_task_has_no_error() -> None:
     progress = CollectionProgress(4)
     assert progress.means().reward is None and progress.successes is None
     for reward in (1.0, 0.0, 1.0):
@@ -102,19 +94,19 @@ def test_a_constant_reward_has_no_error(reward: float) -> None:
     assert (found.value, found.stderr) == (reward, None)
 
 
-def test_huge_rewards_beside_small_ones_stay_finite() -> None:
+def test_the_error_of_huge_and_small_rewards_is_finite() -> None:
     found = reward_of(progress_of(rollout(task, reward) for task, reward in enumerate([1e60, -1e60, 1.0, -5.0])))
     assert found.stderr == pytest.approx(np.std([1e60, -1e60, 1.0, -5.0], ddof=1) / 2)
 
 
-def test_without_a_success_or_a_failure_the_rate_has_a_bound_from_the_number_of_tasks() -> None:
+def test_a_success_rate_of_0_has_a_bound_from_the_number_of_tasks() -> None:
     progress = progress_of(rollout(task, 0.0, success=False) for task in range(30) for _ in range(16))
     rate = progress.means().success
     assert rate is not None and rate.share_interval is not None
     assert rate.share_interval == pytest.approx((0.0, 1 - 0.05 ** (1 / 30)))
 
 
-def test_the_line_and_the_status_carry_the_clustered_error_and_its_bound_where_there_is_none() -> None:
+def test_progress_line_and_status_show_the_clustered_error_or_else_a_bound() -> None:
     mixed = progress_of(rollout(task, float(task % 2), success=task % 2 == 1) for task in range(8) for _ in range(50))
     # Eight tasks, four always solved: the error of 400 independent rollouts would be 2.5 %.
     assert "success 50.0% ± 18.9%  reward 0.50 ± 0.19" in numbers(mixed)
@@ -125,13 +117,13 @@ def test_the_line_and_the_status_carry_the_clustered_error_and_its_bound_where_t
     assert "success 0.0% (at most 9.5%)" in numbers(failed)
 
 
-def test_an_error_costs_no_more_memory_for_more_repeats() -> None:
+def test_memory_does_not_grow_with_the_number_of_repeats() -> None:
     progress = progress_of(rollout(task, 1.0) for task in range(10) for _ in range(1000))
     (part,) = progress.scores.parts.values()
     assert len(part.counts) == len(part.reward_sums) == len(part.solved_counts) == 10
 
 
-def test_figures_of_very_many_tasks_may_lag_by_a_256th_while_it_runs_and_not_at_the_end() -> None:
+def test_numbers_over_many_tasks_may_lag_by_1_in_256_rollouts_until_the_end() -> None:
     progress = progress_of(rollout(task, 0.0) for task in range(5120))
     assert reward_of(progress).rollouts == 5120
     seen = []
@@ -144,7 +136,7 @@ def test_figures_of_very_many_tasks_may_lag_by_a_256th_while_it_runs_and_not_at_
 
 
 def mixture() -> list[Json]:
-    """Two data sets whose environments reward on scales of their own, one of them without success."""
+    """Two datasets whose environments have different reward scales."""
     return [
         rollout(task, reward, dataset_name=name, agent_ref={"name": f"{name}_agent"}, success=success)
         for task, name, reward, success in (
@@ -154,7 +146,7 @@ def mixture() -> list[Json]:
     ]
 
 
-def test_each_part_of_a_mixture_has_figures_of_its_own() -> None:
+def test_each_dataset_of_a_mixture_has_its_own_numbers() -> None:
     means = progress_of(mixture()).means()
     assert {name: (reward.rollouts, reward.value) for name, (reward, _) in means.datasets.items()} == {
         "gsm8k": (2, 0.5),
@@ -166,15 +158,15 @@ def test_each_part_of_a_mixture_has_figures_of_its_own() -> None:
     assert status.datasets["rooms"].successes == 2 and status.datasets["rooms"].reward_stderr is not None
 
 
-def test_data_sets_on_different_scales_have_no_common_mean_reward() -> None:
+def test_datasets_with_different_reward_scales_have_no_common_mean_reward() -> None:
     progress = progress_of(mixture())
     assert progress.means().reward is None and "in rooms they range from -4 to 10" in progress.means().why_no_reward
     assert progress.status("complete").mean_reward is None
-    assert progress.status("complete").successes == 3  # success means the same in all
+    assert progress.status("complete").successes == 3  # success has the same meaning in both
 
 
-def test_a_common_mean_is_there_where_one_agent_plays_all_or_1_means_success_in_all() -> None:
-    one_agent = [{**row, "agent_ref": {"name": "player"}} for row in mixture()]
+def test_a_common_mean_exists_with_one_agent_or_where_a_reward_of_1_means_success() -> None:
+    one_agent = [{**row, "agent_ref": {"name": "agent"}} for row in mixture()]
     assert progress_of(one_agent).means().reward is not None
     unit = [{**row, "reward": float(row["success"])} for row in mixture()]
     assert progress_of(unit).means().reward is not None
@@ -184,14 +176,14 @@ def test_a_common_mean_is_there_where_one_agent_plays_all_or_1_means_success_in_
     assert "in rooms a reward of 1 does not mean success" in progress_of(shrunk).means().why_no_reward
 
 
-def test_a_data_set_that_reports_no_success_leaves_no_common_rate() -> None:
+def test_a_dataset_without_success_prevents_a_common_success_rate() -> None:
     rows = [{**row, "success": None} if row["dataset_name"] == "gsm8k" else row for row in mixture()]
     progress = progress_of(rows)
     assert progress.successes is None and progress.means().success is None
     assert progress.status("running").datasets["rooms"].successes == 2
 
 
-def test_resumed_rows_count_in_the_mean_but_not_in_the_rate() -> None:
+def test_resumed_rows_count_in_the_mean_but_not_in_the_collection_rate() -> None:
     clock = Clock()
     progress = CollectionProgress(10, clock)
     for _ in range(6):
@@ -204,7 +196,7 @@ def test_resumed_rows_count_in_the_mean_but_not_in_the_rate() -> None:
     assert reward_of(progress).value == pytest.approx(6 / 7) and progress.eta_s == pytest.approx(6.0)
 
 
-def test_successes_are_counted_only_where_an_environment_reports_them() -> None:
+def test_successes_are_counted_only_if_the_environment_reports_them() -> None:
     progress = CollectionProgress(4)
     progress.count({"reward": 1})
     assert progress.successes is None
@@ -213,7 +205,7 @@ def test_successes_are_counted_only_where_an_environment_reports_them() -> None:
     assert progress.successes == 1
 
 
-def test_the_time_left_leaves_out_what_was_given_up() -> None:
+def test_the_remaining_time_excludes_abandoned_rollouts() -> None:
     clock = Clock()
     progress = CollectionProgress(10, clock)
     clock.now += 4.0
@@ -224,11 +216,11 @@ def test_the_time_left_leaves_out_what_was_given_up() -> None:
     assert progress.eta_s == pytest.approx(5.0) and (progress.failed, progress.failed_attempts) == (1, 2)
 
 
-def test_before_the_first_rollout_there_is_no_time_left_to_tell() -> None:
+def test_before_the_first_rollout_the_remaining_time_is_unknown() -> None:
     assert CollectionProgress(10).eta_s is None
 
 
-def test_the_status_says_what_is_measured_of_what_was_asked() -> None:
+def test_the_status_counts_measured_expected_and_failed_rollouts() -> None:
     progress = CollectionProgress(3)
     progress.count({"reward": 1, "success": True})
     progress.count_failure("timeout", permanent=True)

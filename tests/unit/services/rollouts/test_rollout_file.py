@@ -1,4 +1,4 @@
-"""read_rollouts: rows, tables, and files that are not whole."""
+"""read_rollouts: rows, tables and incomplete files."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.errors import RunError
 LINES = b'{"reward":1,"success":true,"response":{"output":[]}}\n\n{"reward":0.5,"note":"x"}\n'
 
 
-def test_a_last_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_skipped(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(LINES + b'{"reward":')
     rollouts = rollyard.read_rollouts(path)
@@ -22,7 +22,7 @@ def test_a_last_line_that_is_being_written_is_left_out(tmp_path: Path) -> None:
     assert [row["reward"] for row in rollouts] == [1, 0.5, 2]
 
 
-def test_a_damaged_line_is_named(tmp_path: Path) -> None:
+def test_an_invalid_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(LINES + b"[]\n" + LINES)
     with pytest.raises(RunError, match="line 4 is a list; expected an object"):
@@ -35,7 +35,7 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
     assert len(list(rollyard.read_rollouts(path))) == 2
 
 
-def test_a_missing_file_is_a_run_error_at_once(tmp_path: Path) -> None:
+def test_a_missing_file_is_a_run_error_at_the_call(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no\.jsonl does not exist"):
         rollyard.read_rollouts(tmp_path / "no.jsonl")
 
@@ -50,7 +50,7 @@ def test_a_data_frame_has_every_key_and_keeps_objects(tmp_path: Path) -> None:
     assert list(rollyard.read_rollouts(path).to_pandas(["reward"]).columns) == ["reward"]
 
 
-def test_an_arrow_table_holds_objects_and_mixed_columns_as_json_text(tmp_path: Path) -> None:
+def test_an_arrow_table_stores_objects_and_mixed_columns_as_json_text(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(LINES + b'{"reward":0,"note":7}\n')
     table = rollyard.read_rollouts(path).to_arrow().to_pydict()

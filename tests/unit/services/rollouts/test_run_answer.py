@@ -1,4 +1,4 @@
-"""The answer of `/run` read in two parts: what comes out is what one parse of it gives, whatever the header says."""
+"""The response of `/run` is read in two parts; the result equals a single parse, whatever the header says."""
 
 from __future__ import annotations
 
@@ -20,46 +20,48 @@ OBJECTS = st.dictionaries(st.sampled_from(["response", "reward", "a", '"response
 
 
 def read(body: bytes, response_bytes: str | None) -> Any:
-    """As it would be read from the file that the collector writes."""
+    """The row as read back from the file that the collector writes."""
     line = orjson.dumps(decode_row(body, response_bytes))
     assert b"\n" not in line
     return orjson.loads(line)
 
 
 @given(OBJECTS, OBJECTS)
-def test_a_row_is_read_as_it_was_written(row: dict[str, Any], response: dict[str, Any]) -> None:
+def test_a_row_survives_the_round_trip(row: dict[str, Any], response: dict[str, Any]) -> None:
     encoded = encode_response(response)
     body = encode_row(row, encoded)
     assert read(body, str(len(encoded))) == {**row, "response": response} == orjson.loads(body)
 
 
 @given(OBJECTS, OBJECTS, st.integers(-3, 60) | st.text("0-9e²", max_size=3))
-def test_a_wrong_length_changes_nothing(row: dict[str, Any], response: dict[str, Any], length: int | str) -> None:
+def test_a_wrong_length_header_does_not_change_the_row(
+    row: dict[str, Any], response: dict[str, Any], length: int | str
+) -> None:
     body = encode_row(row, encode_response(response))
     assert read(body, str(length)) == {**row, "response": response}
 
 
-def test_the_bytes_of_the_response_reach_the_line_as_they_are() -> None:
+def test_the_bytes_of_the_response_reach_the_line_unchanged() -> None:
     encoded = encode_response(RESPONSE)
     assert encoded in orjson.dumps(decode_row(encode_row(ROW, encoded), str(len(encoded))))
 
 
-LIES = {
+MISMATCHES = {
     "a line break in the response": (b'{"reward":1.0,"response":', b'{"output":\n[]}'),
-    "a second object behind it": (b'{"reward":1.0,"response":', b'{}}\n{"_ng_task_index":7,"reward":9.0}'),
-    "an end before the end": (b'{"reward":1.0,"response":', b'{},"reward":9.0,"x":{}'),
+    "a second object after it": (b'{"reward":1.0,"response":', b'{}}\n{"_ng_task_index":7,"reward":9.0}'),
+    "an object that ends early": (b'{"reward":1.0,"response":', b'{},"reward":9.0,"x":{}'),
     "a response that is a list": (b'{"reward":1.0,"response":', b"[1]"),
-    "a key that only ends like it": (b'{"reward":1.0,"a\\"response":', b"{}"),
+    "a key that only ends in response": (b'{"reward":1.0,"a\\"response":', b"{}"),
     "a response in a response": (b'{"reward":1.0,"response":{"response":', b"{}}"),
-    "a response in a text": (b'{"reward":1.0,"text":"response":', b"{}"),
+    "a response key after a text key": (b'{"reward":1.0,"text":"response":', b"{}"),
     "not a number": (b'{"reward":1.0,"response":', b'{"log_prob":NaN}'),
-    "half a character": (b'{"reward":1.0,"response":', b'{"text":"\xf0\x9f"}'),
+    "an incomplete character": (b'{"reward":1.0,"response":', b'{"text":"\xf0\x9f"}'),
     "a lone surrogate": (b'{"reward":1.0,"response":', rb'{"text":"\ud83d"}'),
 }
 
 
-@pytest.mark.parametrize(("head", "response"), LIES.values(), ids=LIES.keys())
-def test_an_answer_that_is_not_what_its_header_says_is_read_as_if_it_had_none(head: bytes, response: bytes) -> None:
+@pytest.mark.parametrize(("head", "response"), MISMATCHES.values(), ids=MISMATCHES.keys())
+def test_a_body_that_contradicts_its_header_is_read_without_the_header(head: bytes, response: bytes) -> None:
     body = head + response + b"}"
     try:
         expected = orjson.loads(body)
@@ -70,14 +72,14 @@ def test_an_answer_that_is_not_what_its_header_says_is_read_as_if_it_had_none(he
     assert read(body, str(len(response))) == expected
 
 
-def test_of_keys_that_a_row_holds_twice_one_is_left() -> None:
+def test_duplicate_keys_of_a_row_are_collapsed() -> None:
     body = b'{"_ng_task_index":7,"reward":9.0,"reward":1.0,"_ng_task_index":3,"response":{}}'
     line = orjson.dumps(decode_row(body, "2"))
     assert orjson.loads(line) == {"reward": 1.0, "_ng_task_index": 3, "response": {}}
     assert line.count(b"reward") == line.count(b"_ng_task_index") == 1
 
 
-def test_a_response_that_is_too_deep_for_a_row_is_refused_where_it_is_encoded() -> None:
+def test_a_response_that_is_nested_too_deeply_is_rejected_at_encoding() -> None:
     deep: dict[str, Any] = {}
     for _ in range(300):
         deep = {"a": deep}

@@ -1,4 +1,4 @@
-"""A store that is closed while a thread of its cancelled collection still writes to the disk."""
+"""Closing a store while a thread of its cancelled collection still syncs the file."""
 
 from __future__ import annotations
 
@@ -15,27 +15,25 @@ def store(path: Path) -> RolloutStore:
     return RolloutStore(StorePaths(path), {}, {}, resume=True, overwrite=False)
 
 
-def test_closing_waits_for_a_sync_under_way_so_that_the_next_store_can_open_the_files(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    begun, disk = threading.Event(), threading.Event()
+def test_close_waits_for_a_running_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    sync_started, disk_ready = threading.Event(), threading.Event()
     first, fsync = store(tmp_path / "x.jsonl"), os.fsync
 
-    def slow(fd: int) -> None:
-        begun.set()
-        assert disk.wait(60)
+    def slow_fsync(fd: int) -> None:
+        sync_started.set()
+        assert disk_ready.wait(60)
         fsync(fd)
 
-    monkeypatch.setattr(os, "fsync", slow)
+    monkeypatch.setattr(os, "fsync", slow_fsync)
     syncing = threading.Thread(target=first.sync)
     syncing.start()
-    assert begun.wait(60)
+    assert sync_started.wait(60)
     closing = threading.Thread(target=first.close)
     closing.start()
     closing.join(0.05)
     assert closing.is_alive()
-    disk.set()
+    disk_ready.set()
     closing.join(60)
     store(tmp_path / "x.jsonl").close()
     syncing.join(60)
-    first.sync()  # a thread that comes late does nothing to the files of the next store
+    first.sync()  # a late sync of the closed store does not touch the files of the next store

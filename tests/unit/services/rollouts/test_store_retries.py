@@ -1,4 +1,4 @@
-"""Which failures keep a rollout from being tried by the next command."""
+"""Which failures keep the next command from retrying a rollout."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rollyard.services.types import FailureRow
 
 
 @pytest.mark.parametrize("kind", list(FailureKind))
-def test_only_a_row_that_the_environment_refuses_is_never_tried_again(tmp_path: Path, kind: FailureKind) -> None:
+def test_only_a_bad_task_is_never_retried(tmp_path: Path, kind: FailureKind) -> None:
     failed = FailureRow(
         task_index=0,
         rollout_index=0,
         attempt_index=0,
         agent_ref={"name": "agent"},
         failure_kind=kind,
-        server="world",
+        server="environment",
         status=500,
         upstream_status=None,
         detail="",
@@ -31,7 +31,7 @@ def test_only_a_row_that_the_environment_refuses_is_never_tried_again(tmp_path: 
     first = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
     first.append_failure(failed)
     first.close()
-    again = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
-    again.load()
-    again.close()
-    assert ((0, 0) in again.permanently_failed) is (kind is FailureKind.BAD_TASK)
+    reopened = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
+    reopened.load()
+    reopened.close()
+    assert ((0, 0) in reopened.permanently_failed) is (kind is FailureKind.BAD_TASK)

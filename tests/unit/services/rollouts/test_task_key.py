@@ -1,4 +1,4 @@
-"""What makes two rows of data sets the same task."""
+"""Which dataset rows are the same task."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROW: Json = {
         {"responses_create_params": {**ROW["responses_create_params"], "temperature": 0.2, "model": "other"}},
     ],
 )
-def test_who_plays_how_and_in_which_file_changes_no_key(same: Json) -> None:
+def test_the_key_ignores_agent_dataset_results_and_sampling_parameters(same: Json) -> None:
     assert task_key({**ROW, **same}) == task_key(dict(reversed(ROW.items())))
 
 
@@ -41,17 +41,17 @@ def test_who_plays_how_and_in_which_file_changes_no_key(same: Json) -> None:
         },
     ],
 )
-def test_whatever_an_environment_or_a_model_reads_makes_another_key(other: Json) -> None:
+def test_the_key_changes_with_what_the_environment_or_the_model_reads(other: Json) -> None:
     assert task_key({**ROW, **other}) != task_key(ROW)
     assert len(task_key({**ROW, **other})) == 16
 
 
-def test_a_prompt_that_cannot_be_told_has_no_key() -> None:
+def test_a_missing_or_too_deep_prompt_has_no_key() -> None:
     deep: Json = {}
     for _ in range(100_000):
         deep = {"a": deep}
     assert prompt_key({}) == prompt_key({"responses_create_params": []}) == 0
     assert prompt_key({"responses_create_params": {"input": deep}}) == 0
     prompts: list[object] = ["a", "b", "\ud800", 2**70, [[]]]
-    told = [prompt_key({"responses_create_params": {"input": said}}) for said in prompts]
-    assert len({0, *told}) == 6
+    keys = [prompt_key({"responses_create_params": {"input": prompt}}) for prompt in prompts]
+    assert len({0, *keys}) == 6

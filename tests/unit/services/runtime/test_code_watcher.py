@@ -1,4 +1,4 @@
-"""What ng_run says of changed files, and which servers it reloads."""
+"""What ng_run reports about changed files, and which servers it reloads."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from rollyard.services.runtime.code_watcher import CodeWatcher
 from tests.support.fixtures import load_text, make_folder, yaml_of
 
 
-class Watched:
+class WatchedServers:
     """Two servers on disk, registered with the code that they loaded; reloads are recorded."""
 
     def __init__(self, root: Path, *, reload: bool) -> None:
@@ -24,7 +24,7 @@ class Watched:
         self.config = load_text(root, yaml_of(names[0], name="one") + yaml_of(names[1], name="two"))
         self.rules = {spec.name: spec.folder / "rules.py" for spec in self.config.servers}
         self.registry = ServerRegistry("run", self.config.servers, {}, reloads=reload)
-        self.said: list[str] = []
+        self.messages: list[str] = []
         self.reloaded: list[str] = []
         self.error: OperatorError | None = None
         for name in self.rules:
@@ -34,15 +34,15 @@ class Watched:
             self.registry,
             configs,
             tuple(self.rules),
-            say=self.said.append,
+            say=self.messages.append,
             remedy="restart",
             reload=self.reload if reload else None,
         )
 
     def register(self, name: str) -> None:
         spec = next(spec for spec in self.config.servers if spec.name == name)
-        kind = load_server(spec.family, spec.folder, "app.py")
-        code, sources = loaded_code(spec.folder, kind, FAMILIES, {})
+        server_class = load_server(spec.family, spec.folder, "app.py")
+        code, sources = loaded_code(spec.folder, server_class, FAMILIES, {})
         instance = f"{name}#{len(self.reloaded)}"
         self.registry.expect(instance)
         self.registry.register(
@@ -57,85 +57,85 @@ class Watched:
         self.register(name)
 
     async def check(self) -> list[str]:
-        """What is said once the files have settled."""
-        self.said.clear()
+        """Look until the files have settled; return the messages."""
+        self.messages.clear()
         for _ in range(3):
             await self.watcher.check()
-        return list(self.said)
+        return list(self.messages)
 
     def changed_files(self) -> dict[str, list[str]]:
-        return {shown.server_name: shown.changed_files for shown in self.registry.instances() if shown.changed_files}
+        return {entry.server_name: entry.changed_files for entry in self.registry.instances() if entry.changed_files}
 
 
-async def test_changed_code_is_told_once_shown_in_the_directory_and_withdrawn_when_undone(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reload=False)
-    assert await watched.check() == []
-    watched.rules["one"].write_text("A = 2\n")
-    (line,) = await watched.check()
+async def test_changed_code_is_reported_once_and_listed_until_it_is_reverted(tmp_path: Path) -> None:
+    servers = WatchedServers(tmp_path, reload=False)
+    assert await servers.check() == []
+    servers.rules["one"].write_text("A = 2\n")
+    (line,) = await servers.check()
     assert line.endswith("/rules.py has changed; restart")
-    assert list(watched.changed_files()) == ["one"] == list(watched.registry.directory().changed_files)
-    watched.rules["one"].write_text("A = 3\n")
-    assert await watched.check() == []
-    watched.rules["one"].write_text("A = 1\n")
-    (line,) = await watched.check()
-    assert "rules.py no longer differs" in line and watched.changed_files() == {}
+    assert list(servers.changed_files()) == ["one"] == list(servers.registry.directory().changed_files)
+    servers.rules["one"].write_text("A = 3\n")
+    assert await servers.check() == []
+    servers.rules["one"].write_text("A = 1\n")
+    (line,) = await servers.check()
+    assert "rules.py no longer differs" in line and servers.changed_files() == {}
 
 
-async def test_a_changed_config_is_told_to_be_read_at_the_start(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reload=True)
-    await watched.check()
+async def test_a_changed_config_is_reported_as_read_only_at_startup(tmp_path: Path) -> None:
+    servers = WatchedServers(tmp_path, reload=True)
+    await servers.check()
     (tmp_path / "config.yaml").write_text("# other")
-    (line,) = await watched.check()
+    (line,) = await servers.check()
     assert "config.yaml has changed; configs are only read at startup: restart ng_run" in line
-    assert watched.reloaded == []
+    assert servers.reloaded == []
 
 
 async def test_only_the_server_whose_code_changed_is_reloaded(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reload=True)
-    await watched.check()
-    watched.rules["two"].write_text("A = 2\n")
-    (line,) = await watched.check()
-    assert line.endswith("has changed; reloading two") and watched.reloaded == ["two"]
-    assert watched.changed_files() == {} and watched.registry.directory().reloading == []
-    assert await watched.check() == []
+    servers = WatchedServers(tmp_path, reload=True)
+    await servers.check()
+    servers.rules["two"].write_text("A = 2\n")
+    (line,) = await servers.check()
+    assert line.endswith("has changed; reloading two") and servers.reloaded == ["two"]
+    assert servers.changed_files() == {} and servers.registry.directory().reloading == []
+    assert await servers.check() == []
 
 
-async def test_code_that_cannot_start_is_told_once_and_the_next_change_is_tried(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reload=True)
-    await watched.check()
-    watched.error = OperatorError("one: app.py cannot be imported: SyntaxError")
-    watched.rules["one"].write_text("A =\n")
-    assert (await watched.check())[-1] == (
+async def test_code_that_cannot_start_is_reported_once_and_the_next_change_is_loaded(tmp_path: Path) -> None:
+    servers = WatchedServers(tmp_path, reload=True)
+    await servers.check()
+    servers.error = OperatorError("one: app.py cannot be imported: SyntaxError")
+    servers.rules["one"].write_text("A =\n")
+    assert (await servers.check())[-1] == (
         "one cannot start with the changed code: app.py cannot be imported: SyntaxError; its old code keeps running"
     )
-    assert await watched.check() == [] and list(watched.changed_files()) == ["one"]
-    watched.error = None
-    watched.rules["one"].write_text("A = 5\n")
-    await watched.check()
-    assert watched.reloaded == ["one"] and watched.changed_files() == {}
+    assert await servers.check() == [] and list(servers.changed_files()) == ["one"]
+    servers.error = None
+    servers.rules["one"].write_text("A = 5\n")
+    await servers.check()
+    assert servers.reloaded == ["one"] and servers.changed_files() == {}
 
 
-async def test_broken_code_that_is_undone_needs_no_reload(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, reload=True)
-    await watched.check()
-    watched.error = OperatorError("one: broken")
-    watched.rules["one"].write_text("A =\n")
-    await watched.check()
-    watched.rules["one"].write_text("A = 1\n")
-    assert await watched.check() == ["one runs the code on disk again"]
-    assert watched.reloaded == [] and watched.registry.directory().reloading == []
+async def test_reverting_broken_code_needs_no_reload(tmp_path: Path) -> None:
+    servers = WatchedServers(tmp_path, reload=True)
+    await servers.check()
+    servers.error = OperatorError("one: broken")
+    servers.rules["one"].write_text("A =\n")
+    await servers.check()
+    servers.rules["one"].write_text("A = 1\n")
+    assert await servers.check() == ["one runs the code on disk again"]
+    assert servers.reloaded == [] and servers.registry.directory().reloading == []
 
 
-@pytest.mark.parametrize("count,words", [(1, "0.py has changed"), (8, "and 2 more have changed")])
-async def test_long_lists_of_files_are_cut(tmp_path: Path, count: int, words: str) -> None:
-    watched = Watched(tmp_path, reload=False)
-    folder = watched.rules["one"].parent
+@pytest.mark.parametrize("count,message", [(1, "0.py has changed"), (8, "and 2 more have changed")])
+async def test_long_lists_of_files_are_shortened(tmp_path: Path, count: int, message: str) -> None:
+    servers = WatchedServers(tmp_path, reload=False)
+    folder = servers.rules["one"].parent
     for number in range(count):
         (folder / f"{number}.py").write_text("A = 1\n")
-    watched.registry.renew_code("one")
-    watched.register("one")
-    await watched.check()
+    servers.registry.renew_code("one")
+    servers.register("one")
+    await servers.check()
     for number in range(count):
         (folder / f"{number}.py").write_text("A = 2\n")
-    (line,) = await watched.check()
-    assert words in line
+    (line,) = await servers.check()
+    assert message in line

@@ -1,4 +1,4 @@
-"""A dry run finds what would stop the start, starts nothing, and says the same."""
+"""A dry run finds what would stop the start, reports the same error and starts nothing."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rollyard.services.server.app import Server
 
 class Mine(Server):
     def __init__(self, settings, context):
-        {made}
+        {construct}
         super().__init__(settings, context)
 
     async def check(self):
-        {checked}
+        {check}
 
     async def start(self):
         open("started", "w").close()
@@ -38,14 +38,14 @@ server = Mine
 """
 
 
-def stopped_by(arguments: list[str]) -> tuple[type[RollyardError], str]:
+def error_of(arguments: list[str]) -> tuple[type[RollyardError], str]:
     with pytest.raises(RollyardError) as raised:
         run(arguments)
     return type(raised.value), str(raised.value)
 
 
 @pytest.fixture
-def taken() -> Iterator[int]:
+def used_port() -> Iterator[int]:
     with socket.socket() as other:
         other.bind(("127.0.0.1", 0))
         other.listen()
@@ -53,58 +53,64 @@ def taken() -> Iterator[int]:
 
 
 @pytest.mark.parametrize(
-    ("made", "checked", "settings", "words"),
+    ("construct", "check", "settings", "message"),
     [
         ("require('no_such_package', 'math', context.name)", "pass", "{}", "rollyard[math]"),
-        ("raise ValueError('odd')", "pass", "{}", "world cannot start: ValueError: odd"),
-        ("pass", "raise OperatorError('no sandbox here')", "{}", "world: no sandbox here"),
-        ("pass", "raise KeyError('gpu')", "{}", "world cannot start: KeyError"),
-        ("import nothing_of_this_name", "pass", "{}", "nothing_of_this_name"),
+        ("raise ValueError('invalid')", "pass", "{}", "environment cannot start: ValueError: invalid"),
+        ("pass", "raise OperatorError('no sandbox here')", "{}", "environment: no sandbox here"),
+        ("pass", "raise KeyError('gpu')", "{}", "environment cannot start: KeyError"),
+        ("import no_such_module", "pass", "{}", "no_such_module"),
         ("pass", "pass", "{host: nosuchhost.invalid}", "cannot listen on nosuchhost.invalid"),
-        ("pass", "pass", "{port: TAKEN}", "cannot listen on 127.0.0.1:TAKEN"),
-        ("pass", "pass", "{}\nother:\n  resources_servers:\n    NAME: {port: TAKEN}", "other cannot listen"),
+        ("pass", "pass", "{port: PORT}", "cannot listen on 127.0.0.1:PORT"),
+        ("pass", "pass", "{}\nother:\n  resources_servers:\n    NAME: {port: PORT}", "other cannot listen"),
     ],
 )
-def test_what_stops_the_start_stops_a_dry_run_with_the_same_words(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int, made: str, checked: str, settings: str, words: str
+def test_a_dry_run_fails_with_the_same_error_as_the_start(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    used_port: int,
+    construct: str,
+    check: str,
+    settings: str,
+    message: str,
 ) -> None:
-    name = make_folder(tmp_path, app=APP.format(made=made, checked=checked))
-    text = yaml_of(name, settings).replace("TAKEN", str(taken)).replace("NAME", name)
+    name = make_folder(tmp_path, app=APP.format(construct=construct, check=check))
+    text = yaml_of(name, settings).replace("PORT", str(used_port)).replace("NAME", name)
     if "nosuchhost" in settings:
         monkeypatch.setenv("ROLLYARD_TOKEN", "open")
     (tmp_path / "run.yaml").write_text(text)
     monkeypatch.chdir(tmp_path)
-    line = ["+config_paths=run.yaml", "+head_port=0"]
-    dry, started = stopped_by([*line, "+dry_run=true"]), stopped_by(line)
-    assert dry == started
-    assert words.replace("TAKEN", str(taken)) in dry[1]
+    arguments = ["+config_paths=run.yaml", "+head_port=0"]
+    dry_run, start = error_of([*arguments, "+dry_run=true"]), error_of(arguments)
+    assert dry_run == start
+    assert message.replace("PORT", str(used_port)) in dry_run[1]
     assert not (tmp_path / ".rollyard").exists() and not (tmp_path / "started").exists()
 
 
-def test_two_servers_that_ask_for_one_port_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_servers_with_the_same_port_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name = make_folder(tmp_path)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     (tmp_path / "run.yaml").write_text(yaml_of(name, f"{{port: {port}}}") + yaml_of(name, f"{{port: {port}}}", "two"))
     monkeypatch.chdir(tmp_path)
-    _, told = stopped_by(["+config_paths=run.yaml", "+dry_run=true"])
-    assert told == f"world and two are both configured with port {port} on 127.0.0.1"
+    _, message = error_of(["+config_paths=run.yaml", "+dry_run=true"])
+    assert message == f"environment and two are both configured with port {port} on 127.0.0.1"
 
 
-def test_a_folder_in_which_a_run_cannot_write_stops_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_run_folder_stops_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.yaml").write_text(yaml_of(make_folder(tmp_path)))
     (tmp_path / ".rollyard").write_text("a file where the folder belongs")
     monkeypatch.chdir(tmp_path)
-    line = ["+config_paths=run.yaml", "+head_port=0"]
-    assert stopped_by([*line, "+dry_run=true"]) == stopped_by(line)
+    arguments = ["+config_paths=run.yaml", "+head_port=0"]
+    assert error_of([*arguments, "+dry_run=true"]) == error_of(arguments)
 
 
 class Endpoint:
-    """A scripted endpoint: path -> status and body."""
+    """A scripted endpoint that maps paths to a status and a body."""
 
-    def __init__(self, **answers: tuple[int, str]) -> None:
-        self.answers = answers
+    def __init__(self, **responses: tuple[int, str]) -> None:
+        self.responses = responses
         self.keys: list[str] = []
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -115,7 +121,7 @@ class Endpoint:
                 return
             head = (first + await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
             self.keys += [line for line in head.split("\r\n") if line.lower().startswith("authorization")]
-            status, body = self.answers.get(head.split()[1].replace("/", "_").strip("_"), (404, "{}"))
+            status, body = self.responses.get(head.split()[1].replace("/", "_").strip("_"), (404, "{}"))
             text = f"HTTP/1.1 {status} X\r\ncontent-length: {len(body)}\r\nconnection: close\r\n\r\n{body}"
             writer.write(text.encode())
             await writer.drain()
@@ -142,7 +148,7 @@ MODELS = (200, '{"data": [{"id": "qwen"}, {"id": "llama"}]}')
 
 
 @pytest.mark.parametrize(
-    ("endpoint", "url", "words"),
+    ("endpoint", "url", "message"),
     [
         (Endpoint(v1_models=MODELS), "http://HOST", "one at http://HOST/v1: set base_url"),
         (Endpoint(v1_models=MODELS), "http://HOST/v1/v1", "one at http://HOST/v1: set base_url"),
@@ -154,28 +160,26 @@ MODELS = (200, '{"data": [{"id": "qwen"}, {"id": "llama"}]}')
         (Endpoint(v1_models=(200, '{"data": [{"id": "qwen3"}]}')), "http://HOST/v1", "did you mean 'qwen3'?"),
     ],
 )
-async def test_what_would_fail_at_an_endpoint_is_reported_with_its_fix(
-    endpoint: Endpoint, url: str, words: str
-) -> None:
+async def test_a_misconfigured_endpoint_is_reported_with_its_fix(endpoint: Endpoint, url: str, message: str) -> None:
     async with listening(endpoint) as host:
-        (told,) = await advice(url.replace("HOST", host))
-    assert words.replace("HOST", host) in told and "sk-secret" not in told
+        (note,) = await advice(url.replace("HOST", host))
+    assert message.replace("HOST", host) in note and "sk-secret" not in note
 
 
-@pytest.mark.parametrize("answer", [MODELS, (404, "{}"), (405, ""), (200, '{"data": []}')])
-async def test_an_endpoint_that_serves_the_model_or_lists_none_needs_no_advice(answer: tuple[int, str]) -> None:
-    endpoint = Endpoint(v1_models=answer)
+@pytest.mark.parametrize("response", [MODELS, (404, "{}"), (405, ""), (200, '{"data": []}')])
+async def test_an_endpoint_that_serves_the_model_or_lists_none_needs_no_advice(response: tuple[int, str]) -> None:
+    endpoint = Endpoint(v1_models=response)
     async with listening(endpoint) as host:
         assert await advice(f"http://{host}/v1") == []
     assert endpoint.keys[0].endswith("Bearer sk-secret")
 
 
-def test_a_dry_run_says_that_the_endpoint_does_not_answer(
+def test_a_dry_run_notes_an_unreachable_endpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = "+config_paths=[responses_api_models/vllm_model/configs/vllm_model.yaml]"
-    given = ["+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=sk-secret", "+policy_model_name=m"]
-    assert run([config, *given, "+dry_run=true"]) == 0
-    told = capsys.readouterr().out
-    assert "note: policy_model: http://127.0.0.1:1/v1: no connection" in told and "sk-secret" not in told
+    policy = ["+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=sk-secret", "+policy_model_name=m"]
+    assert run([config, *policy, "+dry_run=true"]) == 0
+    output = capsys.readouterr().out
+    assert "note: policy_model: http://127.0.0.1:1/v1: no connection" in output and "sk-secret" not in output

@@ -23,7 +23,7 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_only_its_owner_reads_the_head_file(tmp_path: Path) -> None:
+def test_only_the_owner_can_read_the_head_file(tmp_path: Path) -> None:
     before = os.umask(0)
     try:
         folder = RunFolder.create(tmp_path, "r1")
@@ -33,12 +33,12 @@ def test_only_its_owner_reads_the_head_file(tmp_path: Path) -> None:
     assert stat.S_IMODE((folder.path / "head.json").stat().st_mode) == 0o600
 
 
-def test_what_is_written_is_what_is_found(tmp_path: Path) -> None:
+def test_a_written_head_file_is_found(tmp_path: Path) -> None:
     RunFolder.create(tmp_path, "r1").write_head(head("r1", token="t0ken"))
     assert running_heads(tmp_path) == [head("r1", token="t0ken")]
 
 
-def test_a_token_stands_in_no_repr() -> None:
+def test_the_repr_does_not_show_the_token() -> None:
     assert "t0ken" not in repr(head("r1", token="t0ken"))
 
 
@@ -61,13 +61,13 @@ def test_the_newest_run_comes_first(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"run_id": "x"}', b"[]"])
-def test_a_head_file_that_cannot_be_read_is_ignored(tmp_path: Path, content: bytes) -> None:
+def test_an_invalid_head_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     folder = RunFolder.create(tmp_path, "r1")
     (folder.path / "head.json").write_bytes(content)
     assert running_heads(tmp_path) == []
 
 
-def test_a_run_that_is_over_is_not_found(tmp_path: Path) -> None:
+def test_a_finished_run_is_not_found(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "r1")
     folder.write_head(head("r1"))
     folder.forget_head()
@@ -75,5 +75,5 @@ def test_a_run_that_is_over_is_not_found(tmp_path: Path) -> None:
     assert running_heads(tmp_path) == []
 
 
-def test_a_folder_without_runs_has_none(tmp_path: Path) -> None:
+def test_a_folder_without_runs_has_no_heads(tmp_path: Path) -> None:
     assert running_heads(tmp_path) == []

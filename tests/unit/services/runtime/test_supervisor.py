@@ -1,4 +1,4 @@
-"""The supervisor: who is signalled, who is started again, and what is said of a death."""
+"""The supervisor: which processes it signals and restarts, and how it reports an exit."""
 
 from __future__ import annotations
 
@@ -20,13 +20,14 @@ from rollyard.services.runtime.launcher import LocalProcess, Process
 from rollyard.services.runtime.ray_launcher import RayLauncher
 from rollyard.services.runtime.stack import new_keys
 from rollyard.services.runtime.supervisor import Supervisor
-from tests.support.fixtures import load_text, make_folder, yaml_of
+from tests.support.fixtures import load_text, make_folder, until, yaml_of
+from tests.unit.services.processes import wait_for_end
 
 KEYS = new_keys()
 
 
-class Played:
-    """A process that ends when the test says so."""
+class ScriptedProcess:
+    """A process whose end the test controls."""
 
     def __init__(self) -> None:
         self.pid = 1
@@ -46,78 +47,80 @@ class Played:
             self.ended.set_result(status)
 
 
-class Machine:
-    """Starts `Played` processes; the exceptions in `refuses` come first, after the first start."""
+class ScriptedLauncher:
+    """Starts `ScriptedProcess`es; after the first start, it first raises the exceptions in `errors`."""
 
-    def __init__(self, registry: ServerRegistry, *refuses: Exception) -> None:
+    def __init__(self, registry: ServerRegistry, *errors: Exception) -> None:
         self.registry = registry
-        self.refuses = list(refuses)
-        self.started: list[tuple[Launch, Played]] = []
+        self.errors = list(errors)
+        self.started: list[tuple[Launch, ScriptedProcess]] = []
 
     async def launch(self, launch: Launch, log: Path) -> Process:
-        if self.started and self.refuses:
-            raise self.refuses.pop(0)
-        self.started.append((launch, Played()))
+        if self.started and self.errors:
+            raise self.errors.pop(0)
+        self.started.append((launch, ScriptedProcess()))
         return self.started[-1][1]
 
-    def say_ready(self, number: int) -> None:
+    def register_ready(self, number: int) -> None:
         launch = self.started[number][0]
         self.registry.register(
             Registration(name=launch.name, instance=launch.instance, url="http://127.0.0.1:1", pid=1, ready=True)
         )
 
 
-def supervised(
-    tmp_path: Path, *refuses: Exception, settings: str = "{}", restarts: Restarts | None = None
-) -> tuple[Supervisor, Machine, list[str]]:
+def make_supervisor(
+    tmp_path: Path, *errors: Exception, settings: str = "{}", restarts: Restarts | None = None
+) -> tuple[Supervisor, ScriptedLauncher, list[str]]:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path), settings))
     registry = ServerRegistry(KEYS.run_id, config.servers, {}, reloads=True)
-    machine, said = Machine(registry, *refuses), list[str]()
-    chosen = restarts or Restarts(first_pause_s=0.001, longest_pause_s=0.002)
-    made = Supervisor(
+    launcher, messages = ScriptedLauncher(registry, *errors), list[str]()
+    policy = restarts or Restarts(first_pause_s=0.001, longest_pause_s=0.002)
+    supervisor = Supervisor(
         config.servers,
         registry,
-        machine,
+        launcher,
         KEYS,
         "http://127.0.0.1:1",
         tmp_path,
-        say=said.append,
-        restarts=chosen,
+        say=messages.append,
+        restarts=policy,
     )
-    return made, machine, said
+    return supervisor, launcher, messages
 
 
-async def until(happened: Any) -> None:
-    """Until it is true; the deadline is for a test that hangs."""
-    async with asyncio.timeout(120):
-        while not happened():
-            await asyncio.sleep(0.001)
+async def start(supervisor: Supervisor, launcher: ScriptedLauncher, *, replicas: int = 1) -> None:
+    """Start the server and register all its replicas as ready."""
+    starting = asyncio.create_task(supervisor.start())
+    await until(lambda: len(launcher.started) == replicas)
+    for number in range(replicas):
+        launcher.register_ready(number)
+    await asyncio.wait_for(starting, 120)
 
 
-async def test_a_death_after_ready_that_start_did_not_see_is_a_restart_and_not_a_failed_start(tmp_path: Path) -> None:
-    supervisor, machine, said = supervised(tmp_path)
+async def test_an_exit_right_after_ready_is_a_restart_not_a_failed_start(tmp_path: Path) -> None:
+    supervisor, launcher, messages = make_supervisor(tmp_path)
     starting = asyncio.create_task(supervisor.start())
     try:
-        await until(lambda: machine.started)
-        machine.say_ready(0)
-        machine.started[0][1].end(1)  # before `start` looks again: both happen between two of its looks
-        await until(lambda: len(machine.started) == 2)
+        await until(lambda: launcher.started)
+        launcher.register_ready(0)
+        launcher.started[0][1].end(1)  # both happen between two checks of `start`
+        await until(lambda: len(launcher.started) == 2)
         assert not starting.done()
-        machine.say_ready(1)
+        launcher.register_ready(1)
         await asyncio.wait_for(starting, 120)
     finally:
         starting.cancel()
         await supervisor.stop()
-    assert len([line for line in said if "  ready  " in line]) == 1
-    assert any("ended (exit status 1)" in line and "restarting it" in line for line in said)
+    assert len([line for line in messages if "  ready  " in line]) == 1
+    assert any("ended (exit status 1)" in line and "restarting it" in line for line in messages)
 
 
-async def test_a_death_before_ready_stops_the_start_with_the_servers_name(tmp_path: Path) -> None:
-    supervisor, machine, _ = supervised(tmp_path)
+async def test_an_exit_before_ready_stops_the_start(tmp_path: Path) -> None:
+    supervisor, launcher, _ = make_supervisor(tmp_path)
     starting = asyncio.create_task(supervisor.start())
     try:
-        await until(lambda: machine.started)
-        machine.started[0][1].end(1)
+        await until(lambda: launcher.started)
+        launcher.started[0][1].end(1)
         with pytest.raises(RunError, match="ended before it was ready"):
             await asyncio.wait_for(starting, 120)
     finally:
@@ -125,107 +128,89 @@ async def test_a_death_before_ready_stops_the_start_with_the_servers_name(tmp_pa
 
 
 @pytest.mark.parametrize("error", [ConnectionError("no machine"), ValueError("min() of nothing"), RuntimeError("")])
-async def test_no_failed_restart_is_the_last_one_tried(error: Exception, tmp_path: Path) -> None:
-    supervisor, machine, said = supervised(tmp_path, error, error)
-    starting = asyncio.create_task(supervisor.start())
+async def test_a_failed_restart_is_tried_again(error: Exception, tmp_path: Path) -> None:
+    supervisor, launcher, messages = make_supervisor(tmp_path, error, error)
     try:
-        await until(lambda: machine.started)
-        machine.say_ready(0)
-        await asyncio.wait_for(starting, 120)
-        machine.started[0][1].end(1)
-        await until(lambda: len(machine.started) == 2)
+        await start(supervisor, launcher)
+        launcher.started[0][1].end(1)
+        await until(lambda: len(launcher.started) == 2)
     finally:
         await supervisor.stop()
-    assert Counter("cannot be started: " in line for line in said)[True] == 2
+    assert Counter("cannot be started: " in line for line in messages)[True] == 2
 
 
-async def test_a_reload_ends_all_replicas_before_one_starts_and_is_not_a_restart(tmp_path: Path) -> None:
-    supervisor, machine, said = supervised(tmp_path, settings="{replicas: 2}")
-    starting = asyncio.create_task(supervisor.start())
+async def test_a_reload_ends_all_replicas_before_it_starts_one_and_does_not_count_as_a_restart(tmp_path: Path) -> None:
+    supervisor, launcher, messages = make_supervisor(tmp_path, settings="{replicas: 2}")
     try:
-        await until(lambda: len(machine.started) == 2)
-        machine.say_ready(0)
-        machine.say_ready(1)
-        await asyncio.wait_for(starting, 120)
-        first = machine.started[1][1]
+        await start(supervisor, launcher, replicas=2)
+        first = launcher.started[1][1]
         first.terminate = lambda: None  # type: ignore[method-assign]
-        reloading = asyncio.create_task(supervisor.reload("world"))
-        await until(machine.started[0][1].ended.done)
+        reloading = asyncio.create_task(supervisor.reload("environment"))
+        await until(launcher.started[0][1].ended.done)
         await asyncio.sleep(0.05)
-        assert len(machine.started) == 2 and not reloading.done()
+        assert len(launcher.started) == 2 and not reloading.done()
         first.end(0)
-        await until(lambda: len(machine.started) == 4)
-        machine.say_ready(2)
-        machine.say_ready(3)
-        await until(lambda: len([line for line in said if "  ready  " in line]) == 4)
+        await until(lambda: len(launcher.started) == 4)
+        launcher.register_ready(2)
+        launcher.register_ready(3)
+        await until(lambda: len([line for line in messages if "  ready  " in line]) == 4)
     finally:
         await supervisor.stop()
-    assert machine.registry.restarts == {} and not any("ended" in line for line in said)
+    assert launcher.registry.restarts == {} and not any("ended" in line for line in messages)
 
 
-async def test_a_reload_starts_a_server_at_once_that_waits_for_its_next_restart(tmp_path: Path) -> None:
-    supervisor, machine, said = supervised(tmp_path, restarts=Restarts(first_pause_s=3600, longest_pause_s=3600))
-    starting = asyncio.create_task(supervisor.start())
+async def test_a_reload_starts_a_server_immediately_while_its_restart_is_delayed(tmp_path: Path) -> None:
+    supervisor, launcher, messages = make_supervisor(
+        tmp_path, restarts=Restarts(first_pause_s=3600, longest_pause_s=3600)
+    )
     try:
-        await until(lambda: machine.started)
-        machine.say_ready(0)
-        await asyncio.wait_for(starting, 120)
-        machine.started[0][1].end(1)
-        await until(lambda: any("restarting it in 3600 s" in line for line in said))
-        await asyncio.wait_for(supervisor.reload("world"), 120)
-        await until(lambda: len(machine.started) == 2)
+        await start(supervisor, launcher)
+        launcher.started[0][1].end(1)
+        await until(lambda: any("restarting it in 3600 s" in line for line in messages))
+        await asyncio.wait_for(supervisor.reload("environment"), 120)
+        await until(lambda: len(launcher.started) == 2)
     finally:
         await supervisor.stop()
-    assert len(machine.started) == 2
+    assert len(launcher.started) == 2
 
 
 async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
-    supervisor, machine, _ = supervised(tmp_path)
-    starting = asyncio.create_task(supervisor.start())
-    await until(lambda: machine.started)
-    machine.say_ready(0)
-    await asyncio.wait_for(starting, 120)
-    reloading = asyncio.create_task(supervisor.reload("world"))
+    supervisor, launcher, _ = make_supervisor(tmp_path)
+    await start(supervisor, launcher)
+    reloading = asyncio.create_task(supervisor.reload("environment"))
     await asyncio.sleep(0)
     await supervisor.stop()
     await asyncio.wait_for(reloading, 120)
-    assert all(process.ended.done() for _, process in machine.started)
+    assert all(process.ended.done() for _, process in launcher.started)
 
 
-def test_a_ray_cluster_without_machines_is_named() -> None:
+def test_a_ray_cluster_without_live_hosts_is_an_error() -> None:
     launcher: Any = SimpleNamespace(_placed=[])
     with pytest.raises(ConnectionError, match="no host of the Ray cluster is alive"):
-        RayLauncher._least_loaded(launcher, set(), "world")
+        RayLauncher._least_loaded(launcher, set(), "environment")
 
 
-async def test_what_a_dead_server_started_is_ended_while_its_number_is_still_its_own(
+async def test_children_of_a_dead_server_are_killed_before_its_pid_is_released(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    signal_group, unreaped = os.killpg, list[bool]()
+    real_killpg, unreaped = os.killpg, list[bool]()
 
-    def recording(group: int, number: int) -> None:
+    def record_killpg(group: int, number: int) -> None:
         unreaped.append(os.waitid(os.P_PID, group, os.WEXITED | os.WNOWAIT | os.WNOHANG) is not None)
-        signal_group(group, number)
+        real_killpg(group, number)
 
-    monkeypatch.setattr(os, "killpg", recording)
+    monkeypatch.setattr(os, "killpg", record_killpg)
     script = "import subprocess, sys; print(subprocess.Popen(['sleep', '600']).pid, sys.stdin.read(), flush=True)"
-    process = await LocalProcess.start([sys.executable, "-c", script], b"told", tmp_path / "log", os.environ)
+    process = await LocalProcess.start([sys.executable, "-c", script], b"input", tmp_path / "log", os.environ)
     assert await process.wait() == 0
-    process.terminate()  # a stop that comes late
+    process.terminate()  # a late stop
     process.kill()
     assert unreaped == [True]
-    left, told = (tmp_path / "log").read_text().split()
-    assert told == "told"
-    await until(lambda: not alive(int(left)))
+    child, output = (tmp_path / "log").read_text().split()
+    assert output == "input"
+    wait_for_end(int(child))
 
 
-def alive(pid: int) -> bool:
-    try:
-        return ") Z" not in Path(f"/proc/{pid}/stat").read_text()
-    except OSError:
-        return False
-
-
-async def test_a_process_that_reads_nothing_and_ends_is_told_by_its_status(tmp_path: Path) -> None:
+async def test_the_exit_status_of_a_process_that_reads_no_input_is_returned(tmp_path: Path) -> None:
     process = await LocalProcess.start(["/bin/false"], b"x" * 1_000_000, tmp_path / "log", {})
     assert await process.wait() == 1

@@ -1,4 +1,4 @@
-"""The core installs and starts without Ray; who asks for it is told what to install."""
+"""Rollyard installs and starts without Ray; using Ray without it installed is an error with the install command."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.runtime.ray_launcher import on_cluster
 
 
 @pytest.mark.skipif(importlib.util.find_spec("ray") is not None, reason="Ray is installed")
-async def test_a_missing_ray_is_named_with_what_to_install(tmp_path: Path) -> None:
+async def test_the_error_for_a_missing_ray_has_the_install_command(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"pip install 'rollyard\[ray\]'"):
         async with on_cluster("127.0.0.1:6379", tmp_path):
             pass

@@ -1,7 +1,7 @@
-"""Answers that want all of the machine, or never to end."""
+"""Answers that exhaust a resource or never end."""
 
 BOMBS = {
-    "forks_without_end": """
+    "forks_endlessly": """
 import os
 try:
     while True:
@@ -9,13 +9,13 @@ try:
             import time; time.sleep(60)
 except OSError: pass
 """,
-    "starts_threads_without_end": """
+    "starts_threads_endlessly": """
 import threading, time
 try:
     while True: threading.Thread(target=time.sleep, args=(60,), daemon=True).start()
 except (RuntimeError, MemoryError): pass
 """,
-    "detaches_a_child_that_lives_on": """
+    "detaches_a_child_that_outlives_it": """
 import os, time
 if os.fork() == 0:
     os.setsid()
@@ -34,19 +34,19 @@ try:
         with open(f"/tmp/{number}", "wb") as file: file.write(b"x" * (1 << 22))
 except OSError: pass
 """,
-    "makes_files_without_end": """
+    "creates_files_endlessly": """
 try:
     for number in range(1_000_000): open(f"/tmp/{number}", "w").close()
 except OSError: pass
 """,
-    "prints_without_end": "while True: print('x' * 10000)",
-    "computes_without_end": "while True: pass",
+    "prints_endlessly": "while True: print('x' * 10000)",
+    "computes_endlessly": "while True: pass",
     "ignores_the_signal_of_the_cpu_limit": """
 import signal
 signal.signal(signal.SIGXCPU, signal.SIG_IGN)
 while True: pass
 """,
-    "sleeps_without_end": "import time\ntime.sleep(1000)",
+    "sleeps_for_a_long_time": "import time\ntime.sleep(1000)",
     "waits_for_input": "input()",
     "recurses_into_a_crash": """
 import sys
@@ -54,8 +54,8 @@ sys.setrecursionlimit(10**9)
 def f(): f()
 f()
 """,
-    "returns_without_end": "import itertools\ndef double(x): return itertools.count()",
-    "returns_itself_within_itself": "def double(x):\n    held = []\n    held.append(held)\n    return held",
+    "returns_an_infinite_iterator": "import itertools\ndef double(x): return itertools.count()",
+    "returns_a_list_that_contains_itself": "def double(x):\n    held = []\n    held.append(held)\n    return held",
     "returns_a_huge_value": "def double(x): return 'x' * (1 << 27)",
     "returns_a_huge_number": "def double(x): return 1 << (1 << 26)",
 }

@@ -1,18 +1,18 @@
-"""Answers that want a pass which they have not earned. Each is an answer to: write double(x).
+"""Answers that try to pass without solving the task, which is to write double(x).
 
-The tests want 42, 0 and [1, 1] from it; no answer here computes them. One that learns what it should not prints
-ESCAPED.
+The tests expect 42, 0 and [1, 1]; no answer here computes them. An answer that learns something it should not
+prints ESCAPED.
 """
 
 CHEATS = {
-    "ends_the_program_with_status_zero": "import sys; sys.exit(0)",
-    "ends_the_process_with_status_zero": "import os; os._exit(0)",
-    "ends_the_process_when_it_is_called": "import os\ndef double(x): os._exit(0)",
+    "exits_the_program_with_status_zero": "import sys; sys.exit(0)",
+    "exits_the_process_with_status_zero": "import os; os._exit(0)",
+    "exits_the_process_when_called": "import os\ndef double(x): os._exit(0)",
     "exits_from_atexit": "import atexit, os\natexit.register(os._exit, 0)\ndef double(x): raise SystemExit(0)",
     "exits_from_the_exception_hook": (
         "import os, sys\nsys.excepthook = lambda *a: os._exit(0)\ndef double(x): raise ValueError"
     ),
-    "returns_what_equals_everything": """
+    "returns_an_object_that_equals_everything": """
 class Yes:
     def __eq__(self, other): return True
     def __ne__(self, other): return False
@@ -39,7 +39,7 @@ for name in ("int", "list", "isinstance", "type", "len", "print", "AssertionErro
     setattr(builtins, name, Yes)
 def double(x): return Yes()
 """,
-    "makes_every_assertion_error_harmless": """
+    "replaces_assertion_error": """
 import builtins
 class Quiet(BaseException):
     def __new__(cls, *a): raise StopIteration
@@ -47,7 +47,7 @@ builtins.AssertionError = Quiet
 def double(x): raise builtins.AssertionError
 """,
     "raises_assertion_error_itself": "def double(x): raise AssertionError",
-    "raises_what_a_runner_may_take_for_the_end": "def double(x): raise GeneratorExit",
+    "raises_generator_exit": "def double(x): raise GeneratorExit",
     "raises_system_exit_when_called": "def double(x): raise SystemExit(0)",
     "replaces_the_json_module": """
 import json
@@ -55,7 +55,7 @@ json.dumps = lambda *a, **k: '["value", true]'
 json.loads = lambda *a, **k: ["value", 42]
 def double(x): return 0
 """,
-    "answers_with_a_forged_report": """
+    "sends_a_forged_report": """
 import json, os, struct
 body = json.dumps({"state": "passed", "passed": 3, "reason": "", "secret": ""}).encode()
 for number in range(3, 64):
@@ -64,7 +64,7 @@ for number in range(3, 64):
         except OSError: pass
 def double(x): return 0
 """,
-    "floods_the_channel_with_right_looking_values": """
+    "floods_the_channel_with_plausible_values": """
 import json, os, struct
 body = json.dumps(["value", True]).encode()
 for number in range(3, 64):
@@ -111,10 +111,10 @@ def double(x):
     "reads_the_memory_of_the_tests_process": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
-class Piece(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+class IoVec(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
 def double(x):
-    room = ctypes.create_string_buffer(64)
-    ours, theirs = Piece(ctypes.addressof(room), 64), Piece(id(double), 64)
+    buffer = ctypes.create_string_buffer(64)
+    ours, theirs = IoVec(ctypes.addressof(buffer), 64), IoVec(id(double), 64)
     if libc.process_vm_readv(1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) > 0: print("ESCAPED")
     return 0
 """,
@@ -122,17 +122,17 @@ def double(x):
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 def double(x):
-    for process in (1, os.getppid()):
-        if libc.ptrace(16, process, 0, 0) == 0: print("ESCAPED")
+    for pid in (1, os.getppid()):
+        if libc.ptrace(16, pid, 0, 0) == 0: print("ESCAPED")
     return 0
 """,
     "takes_a_descriptor_of_the_tests_process": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 def double(x):
-    process = libc.syscall(434, 1, 0)
+    pidfd = libc.syscall(434, 1, 0)
     for number in range(16):
-        if libc.syscall(438, process, number, 0) >= 0: print("ESCAPED")
+        if libc.syscall(438, pidfd, number, 0) >= 0: print("ESCAPED")
     return 0
 """,
     "kills_the_tests_process": "import os, signal\ndef double(x):\n    os.kill(1, signal.SIGKILL)\n    return 0",
@@ -145,7 +145,7 @@ def double(x):
             except OSError: pass
     return 0
 """,
-    "looks_for_the_tests_in_its_own_memory": """
+    "searches_loaded_modules_for_the_tests": """
 import ctypes, sys
 def double(x):
     word = b"kept from" + b" answers"
@@ -153,7 +153,7 @@ def double(x):
         if word in repr(vars(module)).encode(): print("ESCAPED")
     return 0
 """,
-    "changes_its_argument_into_a_success": """
+    "changes_its_argument_into_the_expected_value": """
 def double(x):
     if isinstance(x, list): x.clear(); x.extend([1, 1])
     return x
@@ -176,7 +176,7 @@ import os
 if os.fork() == 0: pass
 def double(x): return 0
 """,
-    "claims_to_hold_everything": """
+    "claims_to_contain_everything": """
 class Held:
     def __contains__(self, item): return True
     def __eq__(self, other): return True
@@ -193,21 +193,21 @@ class Pairs(dict):
     def items(self): return [(1, 1)]
 def double(x): return Number(7) if x == 21 else Pairs()
 """,
-    "becomes_a_type_of_pythons_own": """
+    "sends_a_builtin_type_as_its_value": """
 import json, os, struct
 def send(message):
     body = json.dumps(message).encode()
     os.write(3, struct.pack("=I", len(body)) + body)
 for message in (["value", None], ["value", {"type": ["bool"]}], *[["value", True]] * 20): send(message)
 """,
-    "calls_functions_of_the_tests_that_it_was_never_lent": """
+    "calls_test_functions_that_it_was_not_given": """
 import json, os, struct
 def double(x):
     for number in range(0, -9, -1):
         body = json.dumps(["lent", number, {"list": []}, {"dict": []}]).encode()
         os.write(3, struct.pack("=I", len(body)) + body)
 """,
-    "answers_every_question_before_it_is_asked": """
+    "sends_results_before_they_are_requested": """
 import json, os, struct, threading
 body = json.dumps(["value", 42]).encode()
 def spam():
@@ -215,23 +215,23 @@ def spam():
 threading.Thread(target=spam, daemon=True).start()
 def double(x): return 0
 """,
-    "nests_an_answer_deeper_than_the_tests_can_read": """
+    "nests_a_value_too_deeply_to_decode": """
 import os, struct
 def double(x):
     body = b'["value",' + b'{"list":[' * 100000 + b"]}" * 100000 + b"]"
     body = struct.pack("=I", len(body)) + body
     while body: body = body[os.write(3, body):]
 """,
-    "ends_while_its_error_is_told": """
+    "exits_while_its_error_is_formatted": """
 import os
 class Error(Exception):
     def __str__(self): os._exit(0)
 def double(x): raise Error
 """,
-    "takes_the_tools_away_that_answer_for_it": """
+    "replaces_the_functions_of_the_sandbox": """
 import sys
 for name, module in list(sys.modules.items()):
-    if name.startswith("services"):
+    if name.startswith("rollyard.services"):
         for part in list(vars(module)): setattr(module, part, lambda *a, **k: True)
 def double(x): return 42
 """,

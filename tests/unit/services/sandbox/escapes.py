@@ -1,4 +1,4 @@
-"""Answers that want out of the jail. What gets out, or sees what it should not, prints ESCAPED."""
+"""Answers that try to leave the jail. An answer that reaches or sees something outside prints ESCAPED."""
 
 from pathlib import Path
 
@@ -12,7 +12,7 @@ for name in ("/etc/passwd", "/etc/hostname", profile, "/var/log", "/home", "/sys
     try: print("ESCAPED", name, os.listdir(name) if os.path.isdir(name) else open(name, "rb").read(10))
     except OSError: pass
 """,
-    "sees_the_servers_environment": "import os\nif os.environ: print('ESCAPED', dict(os.environ))",
+    "reads_the_servers_environment_variables": "import os\nif os.environ: print('ESCAPED', dict(os.environ))",
     "sees_other_processes": """
 import os
 try: print(*["ESCAPED " + name for name in os.listdir("/proc") if name.isdigit()])
@@ -20,23 +20,23 @@ except OSError: pass
 """,
     "signals_every_process": """
 import os
-for process in {-1, os.getppid()} - {1}:  # number 1 is the tests' process, which takes no signal
-    try: print("ESCAPED", os.kill(process, 0), process)
+for pid in {-1, os.getppid()} - {1}:  # process 1 runs the tests and takes no signal
+    try: print("ESCAPED", os.kill(pid, 0), pid)
     except OSError: pass
 """,
-    "connects_to_this_machine": """
+    "opens_sockets": """
 import socket
 for family in (socket.AF_INET, socket.AF_INET6, socket.AF_UNIX, socket.AF_NETLINK):
     kind = socket.SOCK_RAW if family == socket.AF_NETLINK else socket.SOCK_STREAM
     try: print("ESCAPED", socket.socket(family, kind))
     except OSError: pass
 """,
-    "asks_for_a_name": """
+    "resolves_a_host_name": """
 import socket
 try: print("ESCAPED", socket.getaddrinfo("localhost.example", 80))
 except OSError: pass
 """,
-    "writes_where_the_host_could_see_it": """
+    "writes_to_host_folders": """
 import os
 for folder in ("/", "/etc", "/var/tmp", "/dev/shm", "/dev", "/usr", "/jail", "/run", "/proc/sys/kernel"):
     try:
@@ -44,7 +44,7 @@ for folder in ("/", "/etc", "/var/tmp", "/dev/shm", "/dev", "/usr", "/jail", "/r
         print("ESCAPED", folder)
     except OSError: pass
 """,
-    "changes_its_python": """
+    "changes_its_python_installation": """
 import os
 for name in (os.__file__, os.path.dirname(os.__file__) + "/escaped.py"):
     try: print("ESCAPED", open(name, "a"))
@@ -57,7 +57,7 @@ for kind in (b"proc", b"tmpfs", b"sysfs"):
     if libc.mount(b"none", b"/tmp", kind, 0, None) == 0: print("ESCAPED", kind)
 if libc.umount2(b"/proc", 2) == 0: print("ESCAPED")
 """,
-    "makes_a_user_namespace_to_be_root_in": """
+    "creates_a_user_namespace_to_become_root": """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.unshare(0x10000000) == 0: print("ESCAPED")
@@ -72,7 +72,7 @@ for call in (os.setuid, os.setgid, os.seteuid):
         print("ESCAPED", call)
     except OSError: pass
 """,
-    "takes_its_capabilities_back": """
+    "holds_capabilities": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 header, data = (ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)()
@@ -86,7 +86,7 @@ try:
     print("ESCAPED")
 except OSError: pass
 """,
-    "makes_a_device": """
+    "creates_a_device": """
 import os, stat
 try:
     os.mknod("/tmp/disk", 0o600 | stat.S_IFBLK, os.makedev(254, 0))
@@ -99,7 +99,7 @@ libc = ctypes.CDLL(None, use_errno=True)
 for number in (321, 298, 425, 323, 250, 246):  # bpf, perf_event_open, io_uring, userfaultfd, keyctl, kexec
     if libc.syscall(number, 0, 0, 0, 0, 0) >= 0 or ctypes.get_errno() != 1: print("ESCAPED", number)
 """,
-    "calls_the_kernel_by_32_bit_numbers": """
+    "makes_x32_system_calls": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall(0x40000000 + 39)
@@ -118,19 +118,19 @@ try:
     print("ESCAPED")
 except OSError: pass
 """,
-    "leaves_shared_memory_behind": """
+    "creates_shared_memory": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 if libc.shmget(0x1234567, 4096, 0o1600) >= 0: print("ESCAPED")
 """,
-    "keeps_a_descriptor_of_the_server": """
+    "inherits_a_descriptor_of_the_server": """
 import os, stat
 for number in range(4, 1024):
     try: print("ESCAPED", number, os.fstat(number))
     except OSError: pass
 if stat.S_ISSOCK(os.fstat(0).st_mode): print("ESCAPED: stdin")
 """,
-    "sends_without_connecting": """
+    "sends_a_datagram_without_connecting": """
 import socket
 try:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -146,7 +146,7 @@ for family in range(46):
         if libc.syscall(41, family, kind, 0) >= 0: print("ESCAPED", family, kind)
         if (family, kind) != (1, 1) and libc.socketpair(family, kind, 0, pair) == 0: print("ESCAPED", family, kind)
 """,
-    "changes_modes_owners_and_times": f"""
+    "changes_modes_owners_times_and_attributes": f"""
 import os
 for name in ({str(INSTALLED)!r}, {str(INSTALLED / "README.md")!r}, os.__file__):
     for change in (lambda: os.chown(name, -1, -1), lambda: os.chmod(name, 0o777), lambda: os.utime(name),
@@ -154,25 +154,25 @@ for name in ({str(INSTALLED)!r}, {str(INSTALLED / "README.md")!r}, os.__file__):
         try: print("ESCAPED", name, change())
         except OSError: pass
 """,
-    "cuts_a_file_that_it_may_read": """
+    "truncates_a_file_that_it_may_read": """
 import os
 try: print("ESCAPED", os.open(os.__file__, os.O_RDONLY | os.O_TRUNC))
 except OSError: pass
 """,
-    "has_the_kernel_signal_others": """
+    "makes_the_kernel_signal_other_processes": """
 import fcntl, os, socket
-if os.getppid() > 1:  # number 1 takes no signal, and nobody else is in its namespace
+if os.getppid() > 1:  # process 1 takes no signal, and its namespace has no other process
     try: print("ESCAPED", fcntl.fcntl(socket.socketpair()[0], fcntl.F_SETOWN, os.getppid()))
     except OSError: pass
 """,
-    "asks_for_the_machines_mounts": """
+    "lists_the_machines_mounts": """
 import ctypes
 libc = ctypes.CDLL(None, use_errno=True)
 for number in (457, 458):
     libc.syscall(number, 0, 0, 0, 0)
     if ctypes.get_errno() not in (1, 38): print("ESCAPED", number)
 """,
-    "looks_through_a_link": """
+    "follows_a_link": """
 import os
 for target in ("/etc", "/root", "/proc/1/root"):
     try:
@@ -190,7 +190,7 @@ for limit in range(16):
         if hard != resource.RLIM_INFINITY: print("ESCAPED", limit, resource.setrlimit(limit, (hard, hard + 1)))
     except (OSError, ValueError): pass
 """,
-    "holds_up_who_opens_a_file": """
+    "blocks_other_processes_with_a_file_lease": """
 import fcntl, os
 for name in (os.__file__, "/tmp/own"):
     try:

@@ -1,4 +1,4 @@
-"""Which processes there are below another, and waiting for their end."""
+"""Descendants of a process, and waiting for them to end."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ import time
 from pathlib import Path
 
 
-def descendants(process: int) -> list[int]:
-    """Processes below `process`."""
+def descendants(pid: int) -> list[int]:
+    """All descendants of the process."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/status"):
         try:
-            found = re.search(r"^PPid:\t(\d+)", status.read_text(), re.MULTILINE)
+            match = re.search(r"^PPid:\t(\d+)", status.read_text(), re.MULTILINE)
         except OSError:
             continue
-        if found:
-            parents[int(status.parent.name)] = int(found.group(1))
-    below, last = {process}, 0
-    while len(below) > last:
-        last = len(below)
-        below |= {child for child, parent in parents.items() if parent in below}
-    return sorted(below - {process})
+        if match:
+            parents[int(status.parent.name)] = int(match.group(1))
+    found, last = {pid}, 0
+    while len(found) > last:
+        last = len(found)
+        found |= {child for child, parent in parents.items() if parent in found}
+    return sorted(found - {pid})
 
 
-def until_alive(processes: list[int], wanted: int, patience_s: float = 120.0) -> list[int]:
-    """Those alive, as soon as they are at most `wanted`, or when patience ends."""
-    for _ in range(int(patience_s / 0.05)):
-        alive = [number for number in processes if Path(f"/proc/{number}").exists()]
-        if len(alive) <= wanted:
+def wait_until_gone(pids: list[int], timeout_s: float = 120.0) -> list[int]:
+    """Wait until none of the processes exists, or for the timeout; return those that are left."""
+    for _ in range(int(timeout_s / 0.05)):
+        left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
+        if not left:
             break
         time.sleep(0.05)
-    return alive
+    return left

@@ -1,4 +1,4 @@
-"""Starting a sandbox on a machine that may offer no isolation."""
+"""Starting a sandbox on a machine that may not support isolation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox.sandbox import Sandbox
 
 
-async def started_or_skipped(sandbox: Sandbox) -> None:
-    """Start it; where nothing isolates, the refusal is what there is to test: one line that names the remedy."""
+async def start_or_skip(sandbox: Sandbox) -> None:
+    """Start it. If no isolation is available, check that the error is one line with the remedy, and skip the test."""
     try:
         await sandbox.start()
     except OperatorError as error:

@@ -1,4 +1,4 @@
-"""The deadline on a machine that has no time for a jail, told by a /proc of our own."""
+"""The deadline of a jail that waits for a processor, with a fake /proc."""
 
 from __future__ import annotations
 
@@ -20,61 +20,61 @@ LONG = 1000.0
 
 @pytest.fixture
 def proc(tmp_path: Path) -> Iterator[int]:
-    """A descriptor of a /proc that is `tmp_path`."""
-    opened = os.open(tmp_path, os.O_PATH)
-    yield opened
-    os.close(opened)
+    """A descriptor of `tmp_path`, which takes the place of /proc."""
+    descriptor = os.open(tmp_path, os.O_PATH)
+    yield descriptor
+    os.close(descriptor)
 
 
-def queued(proc: Path, seconds: dict[int, float]) -> None:
-    for process, waited in seconds.items():
-        (proc / str(process)).mkdir()
-        (proc / str(process) / "schedstat").write_text(f"1 {int(waited * 1e9)} 1\n")
+def write_wait_times(proc: Path, seconds: dict[int, float]) -> None:
+    for pid, waited in seconds.items():
+        (proc / str(pid)).mkdir()
+        (proc / str(pid) / "schedstat").write_text(f"1 {int(waited * 1e9)} 1\n")
     (proc / f"{TESTS}/task/{TESTS}").mkdir(parents=True)
     (proc / f"{TESTS}/task/{TESTS}/children").write_text(f"{ANSWER} {ORPHAN}")
 
 
-def later(clock: DeadlineClock, seconds: float) -> DeadlineClock:
+def advance(clock: DeadlineClock, seconds: float) -> DeadlineClock:
     clock._started_at -= seconds
     return clock
 
 
-def test_time_in_the_queue_for_a_processor_does_not_count(tmp_path: Path, proc: int) -> None:
-    queued(tmp_path, {TESTS: 2 * LONG, ANSWER: 3 * LONG})
-    assert 0.9 * LONG < later(DeadlineClock(LONG, proc, TESTS), 5 * LONG).left() <= LONG
+def test_time_spent_waiting_for_a_processor_does_not_count(tmp_path: Path, proc: int) -> None:
+    write_wait_times(tmp_path, {TESTS: 2 * LONG, ANSWER: 3 * LONG})
+    assert 0.9 * LONG < advance(DeadlineClock(LONG, proc, TESTS), 5 * LONG).left() <= LONG
 
 
-def test_the_time_that_an_answer_waited_counts_also_when_it_has_ended(tmp_path: Path, proc: int) -> None:
-    queued(tmp_path, {TESTS: 0.0, ANSWER: 2 * LONG})
-    clock = later(DeadlineClock(LONG, proc, TESTS), 2 * LONG)
+def test_the_wait_time_of_an_answer_is_kept_after_it_ended(tmp_path: Path, proc: int) -> None:
+    write_wait_times(tmp_path, {TESTS: 0.0, ANSWER: 2 * LONG})
+    clock = advance(DeadlineClock(LONG, proc, TESTS), 2 * LONG)
     assert clock.left() > 0
     (tmp_path / f"{ANSWER}/schedstat").unlink()
     (tmp_path / f"{TESTS}/task/{TESTS}/children").write_text("")
     assert clock.left() > 0
 
 
-def test_an_answers_orphans_do_not_queue_for_it(tmp_path: Path, proc: int) -> None:
-    queued(tmp_path, {TESTS: 0.0, ANSWER: 0.0, ORPHAN: LONG})
-    assert later(DeadlineClock(1.0, proc, TESTS), 2.0).left() <= 0
+def test_wait_time_of_orphaned_processes_does_not_extend_the_deadline(tmp_path: Path, proc: int) -> None:
+    write_wait_times(tmp_path, {TESTS: 0.0, ANSWER: 0.0, ORPHAN: LONG})
+    assert advance(DeadlineClock(1.0, proc, TESTS), 2.0).left() <= 0
 
 
-def test_the_deadline_never_moves_beyond_its_multiple(tmp_path: Path, proc: int) -> None:
-    queued(tmp_path, {TESTS: LONG, ANSWER: LONG})
-    assert later(DeadlineClock(1.0, proc, TESTS), MAX_EXTENSION - 0.5).left() <= 0.5
+def test_the_deadline_is_extended_by_at_most_a_fixed_factor(tmp_path: Path, proc: int) -> None:
+    write_wait_times(tmp_path, {TESTS: LONG, ANSWER: LONG})
+    assert advance(DeadlineClock(1.0, proc, TESTS), MAX_EXTENSION - 0.5).left() <= 0.5
 
 
-def test_a_kernel_that_keeps_no_such_count_leaves_the_deadline_where_it_is(proc: int) -> None:
-    assert later(DeadlineClock(1.0, proc, TESTS), 2.0).left() <= 0
+def test_without_schedstat_the_deadline_is_not_extended(proc: int) -> None:
+    assert advance(DeadlineClock(1.0, proc, TESTS), 2.0).left() <= 0
 
 
-def test_a_report_that_is_there_is_not_overtaken_by_the_deadline(proc: int) -> None:
-    told, report = os.pipe()
-    shown, printed = os.pipe()
-    os.write(report, b"{}")
-    outlets = PipeReader(told, 100), PipeReader(shown, 100)
-    outlets[0].read()
+def test_a_report_that_has_arrived_takes_precedence_over_the_deadline(proc: int) -> None:
+    report_out, report_in = os.pipe()
+    output_out, output_in = os.pipe()
+    os.write(report_in, b"{}")
+    readers = PipeReader(report_out, 100), PipeReader(output_out, 100)
+    readers[0].read()
     ours, theirs = socket.socketpair()
     with ours, theirs, subprocess.Popen(["/bin/sleep", "0.1"]) as tests:
-        assert _wait(DeadlineClock(0.0, proc, tests.pid), ours.fileno(), *outlets) == "finished"
-    for descriptor in (told, report, shown, printed):
+        assert _wait(DeadlineClock(0.0, proc, tests.pid), ours.fileno(), *readers) == "finished"
+    for descriptor in (report_out, report_in, output_out, output_in):
         os.close(descriptor)

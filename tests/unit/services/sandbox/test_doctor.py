@@ -14,17 +14,17 @@ from rollyard.services.sandbox.records import Layers
 DOCTOR = [sys.executable, "-c", "from rollyard.services.cli.doctor import main; main()", "sandbox"]
 
 
-def test_the_doctor_lists_the_layers_in_force() -> None:
+def test_the_doctor_lists_the_active_layers() -> None:
     done = subprocess.run([*DOCTOR, "+json=true"], cwd=INSTALLED, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
     assert Layers.model_validate(orjson.loads(done.stdout)).in_force
 
 
-def test_the_doctor_says_what_is_missing_and_why() -> None:
-    told = sandbox.format_layers(Layers(mode="landlock", in_force=("seccomp",), missing=("bubblewrap: not there",)))
-    assert told.splitlines()[1:] == ["active:", "  seccomp", "missing:", "  bubblewrap: not there"]
+def test_the_doctor_lists_missing_layers_with_the_reason() -> None:
+    text = sandbox.format_layers(Layers(mode="landlock", in_force=("seccomp",), missing=("bubblewrap: not there",)))
+    assert text.splitlines()[1:] == ["active:", "  seccomp", "missing:", "  bubblewrap: not there"]
 
 
-def test_the_doctor_fails_where_nothing_holds() -> None:
+def test_the_doctor_fails_with_an_unusable_python() -> None:
     done = subprocess.run([*DOCTOR, "+python=/bin/true"], cwd=INSTALLED, capture_output=True, text=True)
     assert (done.returncode, "cannot use the Python interpreter /bin/true" in done.stdout) == (1, True)

@@ -1,4 +1,4 @@
-"""What the sandbox promises besides holding: verdicts, limits, clocks, and what it says."""
+"""What the sandbox does besides isolation: verdicts, limits, deadlines and messages."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox.isolation_modes import IsolationMode
 from rollyard.services.sandbox.records import Ending, Limits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.services.sandbox.trials import tried
+from tests.unit.services.sandbox.trials import run_trial
 
 
-async def test_a_type_that_was_never_imported_is_missed_as_python_misses_it(sandbox: Sandbox) -> None:
-    outcome = await tried(sandbox, "def f(x: List[int]): return x")
+async def test_a_missing_import_fails_as_in_python(sandbox: Sandbox) -> None:
+    outcome = await run_trial(sandbox, "def f(x: List[int]): return x")
     assert (outcome.ending, outcome.reason) == (
         Ending.RAISED,
         "NameError: name 'List' is not defined outside the tests",
     )
-    assert (await tried(sandbox, "from __future__ import annotations\ndef f(x: List[int] = 1): return x")).passed
+    assert (await run_trial(sandbox, "from __future__ import annotations\ndef f(x: List[int] = 1): return x")).passed
 
 
-async def test_what_raises_on_its_own_is_passed_over_only_where_that_is_asked_for(sandbox: Sandbox) -> None:
+async def test_a_failing_top_level_statement_is_skipped_only_in_forgiving_mode(sandbox: Sandbox) -> None:
     code = "x = int(input())\ndef f(): return y\nraise SystemExit(0)\ny = 2\n"
     forgiven = await sandbox.run(Trial(code=code, names=("f",), tests=("assert f() == 2",), forgiving=True))
     assert (forgiven.ending, forgiven.passed_over) == (Ending.PASSED, "EOFError: EOF when reading a line")
-    strict = await tried(sandbox, code, "assert f() == 2")
+    strict = await run_trial(sandbox, code, "assert f() == 2")
     assert (strict.ending, strict.reason) == (Ending.RAISED, "EOFError: EOF when reading a line outside the tests")
 
 
-async def test_nothing_is_passed_over_for_a_name_that_never_comes(sandbox: Sandbox) -> None:
+async def test_a_failing_statement_is_not_skipped_if_the_function_stays_undefined(sandbox: Sandbox) -> None:
     code = "class Base(missing): pass\nf = Base()"
     outcome = await sandbox.run(Trial(code=code, names=("f",), tests=("f",), forgiving=True))
     assert (outcome.ending, outcome.reason) == (
@@ -41,36 +41,36 @@ async def test_nothing_is_passed_over_for_a_name_that_never_comes(sandbox: Sandb
     )
 
 
-async def test_future_imports_hold_for_every_statement_that_is_run_alone(sandbox: Sandbox) -> None:
+async def test_future_imports_apply_to_every_statement_in_forgiving_mode(sandbox: Sandbox) -> None:
     code = "from __future__ import annotations\ndef f(x: Missing = 1) -> Missing: return x"
     assert (await sandbox.run(Trial(code=code, names=("f",), tests=("assert f() == 1",), forgiving=True))).passed
 
 
-async def test_an_exception_of_the_answer_can_be_expected_by_the_tests(sandbox: Sandbox) -> None:
+async def test_tests_can_expect_an_exception_of_the_answer(sandbox: Sandbox) -> None:
     test = "try:\n    f()\n    assert False\nexcept ZeroDivisionError as error:\n    assert 'division' in str(error)"
-    assert (await tried(sandbox, "def f(): return 1 / 0", test)).passed
+    assert (await run_trial(sandbox, "def f(): return 1 / 0", test)).passed
 
 
-async def test_state_is_not_carried_from_one_answer_to_the_next(sandbox: Sandbox) -> None:
-    begin = "import os, math\n"
-    seen = "def f():\n    try: return math.pi, os.listdir('/tmp')\n    except OSError: return math.pi, []"
-    kept = "math.pi = 3\ntry: open('/tmp/kept', 'w').close()\nexcept OSError: pass\n"
-    assert (await tried(sandbox, begin + kept + seen)).passed
-    assert (await tried(sandbox, begin + seen, "assert f()[0] > 3.1 and f()[1] == []")).passed
+async def test_answers_share_no_state(sandbox: Sandbox) -> None:
+    imports = "import os, math\n"
+    reads = "def f():\n    try: return math.pi, os.listdir('/tmp')\n    except OSError: return math.pi, []"
+    changes = "math.pi = 3\ntry: open('/tmp/kept', 'w').close()\nexcept OSError: pass\n"
+    assert (await run_trial(sandbox, imports + changes + reads)).passed
+    assert (await run_trial(sandbox, imports + reads, "assert f()[0] > 3.1 and f()[1] == []")).passed
 
 
-async def test_builtins_are_those_of_a_program_that_is_run(sandbox: Sandbox) -> None:
+async def test_exit_and_dunder_builtins_work_as_in_a_script(sandbox: Sandbox) -> None:
     code = "def f():\n    try: exit(3)\n    except SystemExit as end: return __builtins__.sum([end.code, 1])"
-    assert (await tried(sandbox, code, "assert f() == 4")).passed
+    assert (await run_trial(sandbox, code, "assert f() == 4")).passed
 
 
-async def test_output_can_be_thrown_away(either: Sandbox) -> None:
+async def test_an_answer_can_write_to_devnull(any_sandbox: Sandbox) -> None:
     code = "import os\ndef f():\n    with open(os.devnull, 'w') as nowhere: return print('x', file=nowhere)"
-    assert (await tried(either, code)).passed
+    assert (await run_trial(any_sandbox, code)).passed
 
 
-async def test_what_stands_under_a_main_guard_is_not_run(sandbox: Sandbox) -> None:
-    assert (await tried(sandbox, "def f(): pass\nif __name__ == '__main__':\n    f(input())")).passed
+async def test_code_under_a_main_guard_does_not_run(sandbox: Sandbox) -> None:
+    assert (await run_trial(sandbox, "def f(): pass\nif __name__ == '__main__':\n    f(input())")).passed
 
 
 @pytest.mark.parametrize(
@@ -88,87 +88,89 @@ async def test_what_stands_under_a_main_guard_is_not_run(sandbox: Sandbox) -> No
         ("def f(): return bytearray(1 << 30)", Ending.RAISED, "MemoryError"),
     ],
 )
-async def test_the_outcome_says_how_it_ended(code: str, ending: Ending, reason: str, sandbox: Sandbox) -> None:
-    outcome = await tried(sandbox, code, "assert f() == 2")
+async def test_the_outcome_states_how_the_answer_ended(
+    code: str, ending: Ending, reason: str, sandbox: Sandbox
+) -> None:
+    outcome = await run_trial(sandbox, code, "assert f() == 2")
     assert outcome.ending is ending
     assert reason in outcome.reason
 
 
 @pytest.mark.parametrize("tests", [("assert (",), ("assert f()", "assert )")])
-async def test_tests_that_are_no_python_are_not_the_answers_fault(tests: tuple[str, ...], sandbox: Sandbox) -> None:
-    assert (await tried(sandbox, "def f(): return 1", *tests)).ending is Ending.BAD_TESTS
+async def test_tests_with_a_syntax_error_are_not_the_answers_fault(tests: tuple[str, ...], sandbox: Sandbox) -> None:
+    assert (await run_trial(sandbox, "def f(): return 1", *tests)).ending is Ending.BAD_TESTS
 
 
 async def test_a_prelude_that_raises_is_not_the_answers_fault(sandbox: Sandbox) -> None:
-    assert (await tried(sandbox, "def f(): return 1", prelude="1 / 0")).ending is Ending.BAD_TESTS
+    assert (await run_trial(sandbox, "def f(): return 1", prelude="1 / 0")).ending is Ending.BAD_TESTS
 
 
-async def test_words_that_are_no_text_do_not_turn_a_loss_into_a_failure(sandbox: Sandbox) -> None:
-    outcome = await tried(sandbox, "def f():\n    raise KeyError('\\ud800')")
+async def test_an_error_message_with_a_lone_surrogate_can_be_serialized(sandbox: Sandbox) -> None:
+    outcome = await run_trial(sandbox, "def f():\n    raise KeyError('\\ud800')")
     assert outcome.ending is Ending.RAISED
     assert "KeyError" in orjson.loads(orjson.dumps(outcome.model_dump()))["reason"]
 
 
-async def test_tests_passed_are_counted_up_to_the_first_that_fails(sandbox: Sandbox) -> None:
-    outcome = await tried(sandbox, "def f(x): return x", "assert f(1) == 1", "assert f(2) == 3", "assert f(3) == 3")
+async def test_passed_tests_are_counted_up_to_the_first_failure(sandbox: Sandbox) -> None:
+    outcome = await run_trial(sandbox, "def f(x): return x", "assert f(1) == 1", "assert f(2) == 3", "assert f(3) == 3")
     assert (outcome.tests_passed, outcome.tests) == (1, 3)
 
 
-async def test_output_is_kept_up_to_its_cap(sandbox: Sandbox) -> None:
-    outcome = await tried(sandbox, "def f(): print('ab' * 100_000)")
+async def test_output_is_truncated_at_its_limit(sandbox: Sandbox) -> None:
+    outcome = await run_trial(sandbox, "def f(): print('ab' * 100_000)")
     assert (outcome.passed, outcome.output, outcome.output_cut) == (True, "ab" * 8192, True)
 
 
-async def test_tests_that_do_not_reach_their_end_are_no_pass(sandbox: Sandbox) -> None:
+async def test_tests_that_exit_early_do_not_pass(sandbox: Sandbox) -> None:
     for ending in ("import sys; sys.exit(0)", "import os; os._exit(0)", "raise SystemExit"):
-        assert not (await tried(sandbox, "def f(): pass", f"f()\n{ending}")).passed
+        assert not (await run_trial(sandbox, "def f(): pass", f"f()\n{ending}")).passed
 
 
-async def test_a_test_that_expects_any_exception_is_not_passed_by_ending_the_process(sandbox: Sandbox) -> None:
-    for caught in ("except Exception", "except"):
-        test = f"try:\n    f()\n{caught}:\n    pass"
-        assert not (await tried(sandbox, "import os\ndef f(): os._exit(0)", test)).passed
-        assert (await tried(sandbox, "def f(): raise ValueError", test)).passed
+async def test_exiting_does_not_satisfy_a_test_that_expects_any_exception(sandbox: Sandbox) -> None:
+    for clause in ("except Exception", "except"):
+        test = f"try:\n    f()\n{clause}:\n    pass"
+        assert not (await run_trial(sandbox, "import os\ndef f(): os._exit(0)", test)).passed
+        assert (await run_trial(sandbox, "def f(): raise ValueError", test)).passed
 
 
-async def test_many_at_once_score_as_one_by_one(sandbox: Sandbox) -> None:
-    kinds = [
+async def test_concurrent_trials_have_the_outcomes_of_sequential_ones(sandbox: Sandbox) -> None:
+    bodies = [
         "return 1",
         "return 2",
         "raise KeyError",
         "import time; time.sleep(0.2); return 1",
         "sum(range(10**6)); return 1",
     ]
-    codes = [f"import time\ndef f(): {kind}" for kind in kinds]
-    alone = [(await tried(sandbox, code, "assert f() == 1")).ending for code in codes]
-    crowd = await asyncio.gather(*[tried(sandbox, code, "assert f() == 1") for code in codes * 10])
-    assert [outcome.ending for outcome in crowd] == alone * 10
+    codes = [f"import time\ndef f(): {body}" for body in bodies]
+    sequential = [(await run_trial(sandbox, code, "assert f() == 1")).ending for code in codes]
+    outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for code in codes * 10])
+    assert [outcome.ending for outcome in outcomes] == sequential * 10
 
 
-async def test_a_right_answer_that_waits_for_a_processor_is_right_all_the_same() -> None:
+async def test_a_correct_answer_passes_although_it_waits_for_a_processor() -> None:
     sandbox = Sandbox(Limits(cpu_s=5, wall_s=0.6), slots=8)
     await sandbox.start()
     code = "import time\ndef f():\n    while time.process_time() < 0.4: pass\n    return 1"
     try:
-        crowd = await asyncio.gather(*[tried(sandbox, code, "assert f() == 1") for _ in range(12)])
+        outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for _ in range(12)])
     finally:
         await sandbox.stop()
-    assert [outcome.reason for outcome in crowd] == [""] * 12
+    assert [outcome.reason for outcome in outcomes] == [""] * 12
 
 
 @pytest.mark.parametrize(("times", "ending"), [(1, Ending.CPU), (4, Ending.PASSED)])
 async def test_a_trial_with_more_time_may_use_more_cpu(sandbox: Sandbox, times: int, ending: Ending) -> None:
     code = "import time\ndef f():\n    while time.process_time() < 1.5: pass\n    return 1"
-    outcome = await tried(sandbox, code, "assert f() == 1", times=times)
+    outcome = await run_trial(sandbox, code, "assert f() == 1", times=times)
     assert outcome.ending is ending, outcome.reason
     assert ("more than 1 s of CPU" in outcome.reason) == (times == 1)
 
 
-async def test_a_caller_that_gives_up_leaves_no_jail(sandbox: Sandbox) -> None:
+async def test_the_next_trial_runs_after_a_caller_gave_up(sandbox: Sandbox) -> None:
     with pytest.raises(TimeoutError):
         async with asyncio.timeout(0.3):
-            await tried(sandbox, "import time\ndef f(): time.sleep(60)")
-    assert (await tried(sandbox, "def f(): pass")).passed
+            await run_trial(sandbox, "import time\ndef f(): time.sleep(60)")
+    assert (await run_trial(sandbox, "def f(): pass")).passed
 
 
 async def test_a_dead_zygote_is_replaced() -> None:
@@ -178,46 +180,46 @@ async def test_a_dead_zygote_is_replaced() -> None:
         assert sandbox._zygote is not None
         sandbox._zygote._process.kill()
         sandbox._zygote._process.wait()
-        assert (await tried(sandbox, "def f(): pass")).passed
+        assert (await run_trial(sandbox, "def f(): pass")).passed
     finally:
         await sandbox.stop()
 
 
-async def test_without_bubblewrap_the_next_best_is_used_and_said(tmp_path: Path) -> None:
+async def test_without_bubblewrap_landlock_is_used_and_reported(tmp_path: Path) -> None:
     sandbox = Sandbox(Limits(cpu_s=1, wall_s=3), bubblewrap=None)
     try:
         await sandbox.start()
     except OperatorError as error:
-        pytest.skip(f"no Landlock here: {error}")
+        pytest.skip(f"Landlock is not available: {error}")
     try:
         assert sandbox.layers.mode == "landlock"
         assert any("bubblewrap" in missing for missing in sandbox.layers.missing)
         hidden = tmp_path / "hidden"
         hidden.write_text("x")
         hidden.chmod(0o644)
-        outcome = await tried(sandbox, f"def f():\n    print('in')\n    return open({str(hidden)!r}).read()")
+        outcome = await run_trial(sandbox, f"def f():\n    print('in')\n    return open({str(hidden)!r}).read()")
         assert (outcome.ending, outcome.output) == (Ending.RAISED, "in\n")
         assert "Error: [Errno" in outcome.reason
     finally:
         await sandbox.stop()
 
 
-async def test_where_nothing_isolates_it_starts_only_if_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_any_isolation_it_starts_only_with_allow_unsandboxed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(IsolationMode, "lacks", lambda mode, offered: "not on this kernel" if mode.landlock else "")
-    refusing = Sandbox(Limits(), bubblewrap="/bin/false")
+    strict = Sandbox(Limits(), bubblewrap="/bin/false")
     with pytest.raises(OperatorError, match=r"landlock: not on this kernel.*allow_unsandboxed: true"):
-        await refusing.start()
-    bare = Sandbox(Limits(), bubblewrap="/bin/false", allow_unsandboxed=True)
-    await bare.start()
+        await strict.start()
+    unsandboxed = Sandbox(Limits(), bubblewrap="/bin/false", allow_unsandboxed=True)
+    await unsandboxed.start()
     try:
-        assert (bare.layers.mode, len(bare.layers.missing)) == ("none", 2)
-        assert (await tried(bare, "def f(): return 1", "assert f() == 1")).passed
-        assert not (await tried(bare, "import os; os._exit(0)", "assert f() == 1")).passed
+        assert (unsandboxed.layers.mode, len(unsandboxed.layers.missing)) == ("none", 2)
+        assert (await run_trial(unsandboxed, "def f(): return 1", "assert f() == 1")).passed
+        assert not (await run_trial(unsandboxed, "import os; os._exit(0)", "assert f() == 1")).passed
     finally:
-        await bare.stop()
+        await unsandboxed.stop()
 
 
-async def test_a_broken_bubblewrap_is_not_taken_for_one_that_holds() -> None:
+async def test_an_unusable_python_is_an_error() -> None:
     sandbox = Sandbox(Limits(), bubblewrap="/bin/false", python="/bin/false")
     with pytest.raises(OperatorError, match="cannot use the Python interpreter /bin/false"):
         await sandbox.start()

@@ -1,4 +1,4 @@
-"""What crosses between tests and answer: values as they are, objects by their number, nothing that decides a test."""
+"""Values that pass between tests and answer: builtin values by copy, objects by reference."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.services.sandbox.records import Ending
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.services.sandbox.trials import tried
+from tests.unit.services.sandbox.trials import run_trial
 
 VALUES = [
     None, True, 7, -(10**400), 1.5, float("inf"), "é\u2028\ud800", b"\x00\xff", 2 + 3j, [1, (2, {3: "4"})], {1, 2},
@@ -18,15 +18,15 @@ VALUES = [
 
 
 @pytest.mark.parametrize("value", VALUES, ids=lambda value: repr(value)[:30])
-async def test_values_cross_unchanged_in_both_directions(value: Any, sandbox: Sandbox) -> None:
-    written = "int" if value is int else repr(value).replace("inf", "float('inf')")
-    code = f"def f(x):\n    assert type(x) is type({written}) and x == {written}\n    return x"
-    test = "assert type(f(given)) is type(given) and f(given) == given"
-    outcome = await tried(sandbox, code, test, prelude=f"given = {written}")
+async def test_values_pass_unchanged_in_both_directions(value: Any, sandbox: Sandbox) -> None:
+    literal = "int" if value is int else repr(value).replace("inf", "float('inf')")
+    code = f"def f(x):\n    assert type(x) is type({literal}) and x == {literal}\n    return x"
+    test = "assert type(f(value)) is type(value) and f(value) == value"
+    outcome = await run_trial(sandbox, code, test, prelude=f"value = {literal}")
     assert outcome.passed, outcome
 
 
-async def test_library_values_cross(sandbox: Sandbox) -> None:
+async def test_values_of_the_standard_library_pass_unchanged(sandbox: Sandbox) -> None:
     prelude = """
 from collections import Counter, OrderedDict, deque
 from datetime import date, datetime, time, timedelta
@@ -36,22 +36,22 @@ values = [Counter("aab"), OrderedDict(a=1), deque([1]), date(2020, 2, 29), datet
           timedelta(1, 2, 3), Decimal("1.10"), Fraction(1, 3)]
 """
     check = "assert f(values) == values and [type(x) for x in f(values)] == [type(x) for x in values]"
-    assert (await tried(sandbox, "def f(x): return x", check, prelude=prelude)).passed
+    assert (await run_trial(sandbox, "def f(x): return x", check, prelude=prelude)).passed
 
 
 async def test_a_generator_arrives_as_an_iterator(sandbox: Sandbox) -> None:
-    assert (await tried(sandbox, "def f():\n    yield from (1, 2)", "assert list(f()) == [1, 2]")).passed
+    assert (await run_trial(sandbox, "def f():\n    yield from (1, 2)", "assert list(f()) == [1, 2]")).passed
 
 
-async def test_objects_of_the_answer_can_be_made_changed_and_handed_back(sandbox: Sandbox) -> None:
+async def test_tests_can_create_change_and_pass_back_objects_of_the_answer(sandbox: Sandbox) -> None:
     code = "class Node:\n    def __init__(self, value): self.value = value\ndef f(node): return node.next.value"
     setup = "root = Node(1)\nroot.next = Node(value=2)"
     assert (
-        await tried(sandbox, code, "assert f(root) == 2 and root.value == 1", names=("Node", "f"), setup=setup)
+        await run_trial(sandbox, code, "assert f(root) == 2 and root.value == 1", names=("Node", "f"), setup=setup)
     ).passed
 
 
-async def test_an_object_of_the_answer_can_be_asked_for_its_truth_parts_length_and_text(sandbox: Sandbox) -> None:
+async def test_objects_of_the_answer_support_truth_iteration_length_and_text(sandbox: Sandbox) -> None:
     code = """
 import re
 class Box:
@@ -68,13 +68,13 @@ box = Box(1, 2, 3)
 assert box and not Box() and list(box) == [1, 2, 3] and len(box) == 3 and 2 in box and 5 not in box
 assert box[0] == 1 and list(box[1:]) == [2, 3] and str(box) == "box" and sorted(box) == [1, 2, 3]
 """
-    assert (await tried(sandbox, code, test, names=("Box", "f"))).passed
+    assert (await run_trial(sandbox, code, test, names=("Box", "f"))).passed
 
 
-async def test_an_object_of_the_answer_is_itself_however_often_it_comes(sandbox: Sandbox) -> None:
+async def test_an_object_of_the_answer_keeps_its_identity(sandbox: Sandbox) -> None:
     code = "class Node: pass\none, other = Node(), Node()\ndef f(x): return x\ndef g(): return other"
     test = "assert f(one) is one and f(one) == one and g() != one and g() is g()"
-    assert (await tried(sandbox, code, test, names=("f", "g", "one"))).passed
+    assert (await run_trial(sandbox, code, test, names=("f", "g", "one"))).passed
 
 
 async def test_views_of_a_dictionary_stay_views(sandbox: Sandbox) -> None:
@@ -85,38 +85,38 @@ async def test_views_of_a_dictionary_stay_views(sandbox: Sandbox) -> None:
         "assert list(i()) == [(2, 'b'), (1, 'a')] and list(v()) == ['b', 'a'] and v() != ['b', 'a']",
     )
     code += "\ndef k(): return f().keys()\ndef i(): return f().items()\ndef v(): return f().values()"
-    assert (await tried(sandbox, code, *tests, names=("f", "k", "i", "v"))).passed
+    assert (await run_trial(sandbox, code, *tests, names=("f", "k", "i", "v"))).passed
 
 
-async def test_arrays_and_slices_cross(sandbox: Sandbox) -> None:
+async def test_arrays_and_slices_pass_unchanged(sandbox: Sandbox) -> None:
     test = "from array import array\nfor x in (array('d', [1, 2]), slice(1, None)): assert f(x) == x"
-    assert (await tried(sandbox, "def f(x): return x", test)).passed
+    assert (await run_trial(sandbox, "def f(x): return x", test)).passed
 
 
 @pytest.mark.parametrize(
     "test", ["assert all(map(f, [1, 2]))", "for got in map(f, [1, 2]): assert got", "list(map(f, [1]))"]
 )
 async def test_an_answer_cannot_end_a_loop_of_the_tests(test: str, sandbox: Sandbox) -> None:
-    assert (await tried(sandbox, "def f(x): raise StopIteration", test)).ending is Ending.RAISED
+    assert (await run_trial(sandbox, "def f(x): raise StopIteration", test)).ending is Ending.RAISED
 
 
-async def test_functions_of_the_tests_can_be_handed_to_the_answer(sandbox: Sandbox) -> None:
+async def test_functions_of_the_tests_can_be_passed_to_the_answer(sandbox: Sandbox) -> None:
     code = "def f(g, xs): return [g(x) for x in xs]\ndef same(x): return x"
     test = "n = 5\ng = lambda x: x + n\nassert f(g, [1, 2]) == [6, 7] and f(len, ['a']) == [1] and same(g) is g"
-    assert (await tried(sandbox, code, test, names=("f", "same"))).passed
+    assert (await run_trial(sandbox, code, test, names=("f", "same"))).passed
 
 
-async def test_a_lent_function_can_call_what_the_answer_gives_it(sandbox: Sandbox) -> None:
+async def test_a_function_of_the_tests_can_call_a_function_of_the_answer(sandbox: Sandbox) -> None:
     code = "def f(apply, x): return apply(lambda y: apply(abs, y) + 1, x)"
     test = "assert f(lambda g, x: g(x) * 10, -2) == 210"
-    assert (await tried(sandbox, code, test)).passed
+    assert (await run_trial(sandbox, code, test)).passed
 
 
-async def test_an_exception_of_a_lent_function_reaches_the_answer(sandbox: Sandbox) -> None:
+async def test_an_exception_of_a_test_function_reaches_the_answer(sandbox: Sandbox) -> None:
     code = "def f(g):\n    try: g()\n    except KeyError: return 'caught'"
-    assert (await tried(sandbox, code, "assert f(lambda: {}['a']) == 'caught'")).passed
+    assert (await run_trial(sandbox, code, "assert f(lambda: {}['a']) == 'caught'")).passed
 
 
-async def test_an_answer_cannot_change_what_a_test_holds(sandbox: Sandbox) -> None:
+async def test_an_answer_cannot_change_a_value_of_the_tests(sandbox: Sandbox) -> None:
     test = "held = [2, 1]\nassert f(held) == [] and held == [2, 1]"
-    assert (await tried(sandbox, "def f(x): x.clear(); return x", test)).passed
+    assert (await run_trial(sandbox, "def f(x): x.clear(); return x", test)).passed

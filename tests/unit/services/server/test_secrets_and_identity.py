@@ -12,13 +12,13 @@ from tests.support.fixtures import load_text, make_folder, yaml_of
 SECRET = "sk-1234-do-not-show"
 
 
-def test_a_secret_setting_is_redacted_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_a_secret_setting_is_redacted_and_the_others_are_not(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    shown = load_text(tmp_path, yaml_of(mine, f"{{api_key: {SECRET}, speed: 3}}")).redacted()
-    assert shown["world"]["resources_servers"][mine] == {"api_key": "***", "speed": 3}
+    redacted = load_text(tmp_path, yaml_of(mine, f"{{api_key: {SECRET}, speed: 3}}")).redacted()
+    assert redacted["environment"]["resources_servers"][mine] == {"api_key": "***", "speed": 3}
 
 
-def test_a_secret_of_the_environment_is_redacted_whatever_its_variable_is_called(tmp_path: Path) -> None:
+def test_a_secret_from_an_environment_variable_of_any_name_is_redacted(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     config = load_text(tmp_path, yaml_of(mine, "{api_key: '${MY_ROUTER}'}"), environ={"MY_ROUTER": SECRET})
     assert SECRET not in orjson.dumps(config.redacted()).decode()
@@ -29,22 +29,22 @@ def test_a_secret_inside_another_value_is_redacted(tmp_path: Path) -> None:
     assert SECRET not in orjson.dumps(load_text(tmp_path, text).redacted()).decode()
 
 
-def test_a_secret_below_a_secret_name_is_redacted(tmp_path: Path) -> None:
+def test_a_value_nested_under_a_secret_name_is_redacted(tmp_path: Path) -> None:
     text = f"token: {{value: {SECRET}}}\n" + yaml_of(make_folder(tmp_path))
     assert SECRET not in orjson.dumps(load_text(tmp_path, text).redacted()).decode()
 
 
-def test_a_secret_stands_in_no_repr_of_a_checked_setting(tmp_path: Path) -> None:
+def test_the_repr_of_settings_does_not_show_a_secret(tmp_path: Path) -> None:
     (spec,) = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: {SECRET}}}")).servers
     assert SECRET not in repr(spec.settings) and SECRET not in str(spec.settings)
 
 
-def test_a_secret_stands_in_no_repr_of_a_server_or_a_run(tmp_path: Path) -> None:
+def test_the_repr_of_a_run_config_does_not_show_a_secret(tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: {SECRET}}}"))
     assert SECRET not in repr(config)
 
 
-def test_a_mistyped_secret_is_not_printed(tmp_path: Path) -> None:
+def test_a_secret_of_the_wrong_type_is_not_printed(tmp_path: Path) -> None:
     with pytest.raises(OperatorError) as raised:
         load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: [{SECRET}]}}"))
     assert "api_key" in str(raised.value) and SECRET not in str(raised.value)
@@ -65,7 +65,7 @@ def test_the_identity_changes_with_the_implementation(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "second"),
     [
         ("{base_url: 'http://a'}", "{base_url: 'http://b'}"),
         ("{base_url: 'http://a'}", "{}"),
@@ -78,9 +78,11 @@ def test_the_identity_changes_with_the_implementation(tmp_path: Path) -> None:
         ("{speed: 2}", "{speed: '2'}"),
     ],
 )
-def test_the_identity_does_not_change_with_what_decides_no_rollout(tmp_path: Path, one: str, other: str) -> None:
+def test_the_identity_does_not_change_with_settings_that_do_not_affect_rollouts(
+    tmp_path: Path, first: str, second: str
+) -> None:
     mine = make_folder(tmp_path)
-    assert identity(tmp_path, mine, one) == identity(tmp_path, mine, other)
+    assert identity(tmp_path, mine, first) == identity(tmp_path, mine, second)
 
 
 def test_the_identity_does_not_change_with_the_order_of_settings_or_servers(tmp_path: Path) -> None:

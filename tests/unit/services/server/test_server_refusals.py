@@ -1,4 +1,4 @@
-"""Who gets no further than a server's door."""
+"""Callers that a server rejects before any route."""
 
 from __future__ import annotations
 
@@ -9,27 +9,29 @@ from tests.support.asgi_requests import ask, echo, problem
 from tests.support.fixtures import a_server
 
 
-async def test_a_caller_of_another_run_is_answered_421() -> None:
-    told = problem(await ask(a_server(routes={"/echo": echo}), "/echo", x_rollyard_run="r2"))
-    assert (told["status"], told["type"]) == (421, "urn:rollyard:wrong_run")
+async def test_a_caller_of_another_run_gets_421() -> None:
+    error = problem(await ask(a_server(routes={"/echo": echo}), "/echo", x_rollyard_run="r2"))
+    assert (error["status"], error["type"]) == (421, "urn:rollyard:wrong_run")
 
 
-async def test_a_run_header_of_odd_bytes_is_answered_421_too() -> None:
-    told = problem(await ask(a_server(routes={"/echo": echo}), "/echo", x_rollyard_run="\xff"))
-    assert told["status"] == 421
+async def test_a_run_header_that_is_not_ascii_gets_421() -> None:
+    error = problem(await ask(a_server(routes={"/echo": echo}), "/echo", x_rollyard_run="\xff"))
+    assert error["status"] == 421
 
 
 TOKEN = Keys(run_id="r1", secret="s", token="t0ken")
 
 
 @pytest.mark.parametrize("path", ["/echo", "/health", "/ready", "/metrics", "/openapi.json", "/nowhere"])
-@pytest.mark.parametrize("shown", ["", "Bearer no", "Bearer ", "t0ken"])
-async def test_without_the_run_token_every_endpoint_is_401(path: str, shown: str) -> None:
+@pytest.mark.parametrize("authorization", ["", "Bearer no", "Bearer ", "t0ken"])
+async def test_every_endpoint_without_the_run_token_is_401(path: str, authorization: str) -> None:
     method = "POST" if path == "/echo" else "GET"
-    told = problem(await ask(a_server(keys=TOKEN, routes={"/echo": echo}), path, method=method, authorization=shown))
-    assert (told["status"], told["type"]) == (401, "urn:rollyard:unauthorized") and "t0ken" not in told["detail"]
+    error = problem(
+        await ask(a_server(keys=TOKEN, routes={"/echo": echo}), path, method=method, authorization=authorization)
+    )
+    assert (error["status"], error["type"]) == (401, "urn:rollyard:unauthorized") and "t0ken" not in error["detail"]
 
 
-async def test_with_the_run_token_the_answer_is_the_same_as_without_one_set() -> None:
+async def test_a_request_with_the_run_token_is_accepted() -> None:
     server = a_server(keys=TOKEN, routes={"/echo": echo})
     assert (await ask(server, "/echo", authorization="Bearer t0ken")).status == 200

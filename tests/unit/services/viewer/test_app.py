@@ -1,19 +1,17 @@
-"""The viewer's endpoints as a browser meets them."""
+"""The viewer's endpoints as a browser uses them."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import httpx
 import orjson
 import pytest
 
 from rollyard.services.viewer.access_middleware import HEADERS
 from tests.support.rollout_files import failures, grid, manifest, row, varied, write
-from tests.unit.services.viewer.opened_runs import browser, opened
+from tests.unit.services.viewer.opened_runs import get_json, open_index, viewer_client
 
-EVERY = [
+PATHS = [
     "/",
     "/static/main.js",
     "/api/overview",
@@ -28,60 +26,54 @@ EVERY = [
 ]
 
 
-async def got(client: httpx.AsyncClient, path: str, status: int = 200) -> Any:
-    answer = await client.get(path)
-    assert answer.status_code == status, answer.text
-    return orjson.loads(answer.content)
-
-
 @pytest.fixture
-def two(tmp_path: Path) -> list[Path]:
-    """The same tasks, solved more often by the second."""
+def two_runs(tmp_path: Path) -> list[Path]:
+    """Two runs on the same tasks; the second solves them more often."""
     files = [
         write(tmp_path / "first.jsonl", grid([0, 1, 2], 2)),
         write(tmp_path / "second.jsonl", grid([2, 1, 2, 2], 2)),
     ]
     for path in files:
-        manifest(path, 4, 2)  # of one input
+        manifest(path, 4, 2)  # from the same input
     return files
 
 
-async def test_the_overview_says_what_was_opened(two: list[Path]) -> None:
-    async with browser(opened(*two)) as client:
-        overview = await got(client, "/api/overview")
+async def test_the_overview_lists_the_opened_runs(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs)) as client:
+        overview = await get_json(client, "/api/overview")
     assert [(run["run"], run["name"], run["measured"]) for run in overview["runs"]] == [
         (0, "first", 6),
         (1, "second", 8),
     ]
 
 
-async def test_the_profile_is_that_of_ng_reward_profile(two: list[Path]) -> None:
-    async with browser(opened(*two)) as client:
-        numbers = await got(client, "/api/runs/1/profile")
-    assert numbers["indexed"] == two[1].stat().st_size
-    assert numbers["profile"]["solved"]["rollouts"] == 7
+async def test_the_profile_matches_ng_reward_profile(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs)) as client:
+        profile = await get_json(client, "/api/runs/1/profile")
+    assert profile["indexed"] == two_runs[1].stat().st_size
+    assert profile["profile"]["solved"]["rollouts"] == 7
 
 
-async def test_a_story_leads_to_its_neighbours_and_its_row(two: list[Path]) -> None:
-    async with browser(opened(*two)) as client:
-        story = await got(client, "/api/runs/0/rollouts/1/0")
+async def test_a_rollout_links_to_its_neighbours_and_its_raw_row(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs)) as client:
+        rollout = await get_json(client, "/api/runs/0/rollouts/1/0")
         raw = await client.get("/api/runs/0/rollouts/1/0/raw")
-    assert (story["previous"], story["next"]) == ([0, 1], [1, 1])
-    assert raw.content == two[0].read_bytes().split(b"\n")[2]
+    assert (rollout["previous"], rollout["next"]) == ([0, 1], [1, 1])
+    assert raw.content == two_runs[0].read_bytes().split(b"\n")[2]
     assert raw.headers["content-type"] == "application/json"
 
 
-async def test_a_task_shows_all_its_repeats(two: list[Path]) -> None:
-    async with browser(opened(*two)) as client:
-        whole = await got(client, "/api/runs/0/tasks/1")
-        rest = await got(client, "/api/runs/0/tasks/1?start=1&limit=5")
-    assert [story["line"]["repeat"] for story in whole["stories"]] == [0, 1]
+async def test_a_task_shows_all_its_repeats(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs)) as client:
+        whole = await get_json(client, "/api/runs/0/tasks/1")
+        rest = await get_json(client, "/api/runs/0/tasks/1?start=1&limit=5")
+    assert [rollout["line"]["repeat"] for rollout in whole["stories"]] == [0, 1]
     assert (rest["total"], rest["start"], len(rest["stories"])) == (2, 1, 1)
 
 
-async def test_two_runs_are_compared_task_by_task(two: list[Path]) -> None:
-    async with browser(opened(*two)) as client:
-        compared = await got(client, "/api/compare?first=0&second=1&sort=-change")
+async def test_two_runs_are_compared_task_by_task(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs)) as client:
+        compared = await get_json(client, "/api/compare?first=0&second=1&sort=-change")
     assert compared["total"] == 4
     assert [pair["task"] for pair in compared["tasks"]] == [0, 1, 2, 3]
     assert compared["tasks"][0]["solved"] == [0.0, 1.0]
@@ -89,32 +81,35 @@ async def test_two_runs_are_compared_task_by_task(two: list[Path]) -> None:
     assert compared["difference"]["better"] == 1
 
 
-async def test_runs_over_different_inputs_show_the_tasks_of_both_under_the_index_of_each(tmp_path: Path) -> None:
+async def test_runs_on_different_inputs_show_their_common_tasks_with_both_indices(tmp_path: Path) -> None:
     def run(name: str, first_key: int, counts: list[int]) -> Path:
         rows = grid(counts, 2)
-        keyed = [{**one, "_ng_task_key": f"{first_key + one['_ng_task_index']:016x}"} for one in rows]
-        return write(tmp_path / f"{name}.jsonl", keyed)
+        keyed_rows = [{**row, "_ng_task_key": f"{first_key + row['_ng_task_index']:016x}"} for row in rows]
+        return write(tmp_path / f"{name}.jsonl", keyed_rows)
 
-    async with browser(opened(run("first", 1, [0, 1, 2]), run("second", 3, [0, 2, 2]))) as client:
-        compared = await got(client, "/api/compare?first=0&second=1&sort=task")
+    async with viewer_client(open_index(run("first", 1, [0, 1, 2]), run("second", 3, [0, 2, 2]))) as client:
+        compared = await get_json(client, "/api/compare?first=0&second=1&sort=task")
     (only,) = compared["tasks"]
     assert (only["task"], only["task_in_second"], only["solved"]) == (2, 0, [1.0, 0.0])
     assert compared["difference"]["tasks"] == 1
 
 
-async def test_a_rollout_whose_attempts_all_failed_tells_of_them(tmp_path: Path) -> None:
+async def test_a_rollout_with_only_failed_attempts_lists_them(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 1))
     failures(path, [(5, 0, "unreachable"), (5, 0, "timeout"), (0, 0, "timeout")])
-    async with browser(opened(path)) as client:
-        lost, mended = await got(client, "/api/runs/0/rollouts/5/0"), await got(client, "/api/runs/0/rollouts/0/0")
-        raw = await got(client, "/api/runs/0/rollouts/5/0/raw", 404)
+    async with viewer_client(open_index(path)) as client:
+        lost, recovered = (
+            await get_json(client, "/api/runs/0/rollouts/5/0"),
+            await get_json(client, "/api/runs/0/rollouts/0/0"),
+        )
+        raw = await get_json(client, "/api/runs/0/rollouts/5/0/raw", 404)
     assert (lost["line"]["outcome"], lost["line"]["end"], lost["events"]) == ("failed", "timeout", [])
     assert [attempt["kind"] for attempt in lost["attempts"]] == ["unreachable", "timeout"]
-    assert (mended["line"]["outcome"], len(mended["attempts"])) == ("measured", 1)
+    assert (recovered["line"]["outcome"], len(recovered["attempts"])) == ("measured", 1)
     assert "all of its attempts failed" in raw["detail"]
 
 
-async def test_while_a_collection_runs_only_what_is_given_up_counts_as_failed(tmp_path: Path) -> None:
+async def test_during_a_collection_only_abandoned_rollouts_count_as_failed(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 1))
     lines = [{"_ng_task_index": task, "_ng_rollout_index": 0, "failure_kind": "timeout"} for task in (5, 6)]
     write(tmp_path / "x_failures.jsonl", [{**lines[0], "terminal": False}, {**lines[1], "terminal": True}])
@@ -122,44 +117,44 @@ async def test_while_a_collection_runs_only_what_is_given_up_counts_as_failed(tm
     status |= {"successes": None, "mean_reward": None, "reward_stderr": None, "rollouts_per_s": 1.0, "eta_s": None}
     status |= {"failures": {}, "updated": 4e9, "pid": 1}
     (tmp_path / "x_status.json").write_bytes(orjson.dumps(status))
-    file_index = opened(path)
-    async with browser(file_index) as client:
-        running = await got(client, "/api/runs/0/rollouts?outcome=failed")
+    file_index = open_index(path)
+    async with viewer_client(file_index) as client:
+        running = await get_json(client, "/api/runs/0/rollouts?outcome=failed")
         (tmp_path / "x_status.json").write_bytes(orjson.dumps({**status, "state": "incomplete"}))
         file_index.read_through()
-        ended = await got(client, "/api/runs/0/rollouts?outcome=failed")
+        finished = await get_json(client, "/api/runs/0/rollouts?outcome=failed")
     assert [line["task"] for line in running["lines"]] == [6]
-    assert [line["task"] for line in ended["lines"]] == [5, 6]
+    assert [line["task"] for line in finished["lines"]] == [5, 6]
 
 
-async def test_text_is_searched(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", [row(0, repeat, 1.0, said=f"word{repeat}") for repeat in range(3)])
-    async with browser(opened(path)) as client:
-        page = await got(client, "/api/runs/0/rollouts?q=WORD1")
+async def test_the_list_can_be_searched_for_text(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [row(0, repeat, 1.0, note=f"word{repeat}") for repeat in range(3)])
+    async with viewer_client(open_index(path)) as client:
+        page = await get_json(client, "/api/runs/0/rollouts?q=WORD1")
     assert ([line["repeat"] for line in page["lines"]], page["total"], page["searched"]) == ([1], 1, 1.0)
 
 
-async def test_rows_that_move_are_not_mistaken_for_others(tmp_path: Path) -> None:
+async def test_a_row_that_moved_is_not_confused_with_another(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", varied(3, 2))
-    file_index = opened(path)
+    file_index = open_index(path)
     write(path, varied(3, 2, seed=1)[::-1])
-    async with browser(file_index) as client:
-        answer = await client.get("/api/runs/0/rollouts/1/1")
+    async with viewer_client(file_index) as client:
+        response = await client.get("/api/runs/0/rollouts/1/1")
         file_index.read_through()
-        story = await got(client, "/api/runs/0/rollouts/1/1")
-    assert answer.status_code == 409 or answer.json()["line"] == story["line"]
-    assert (story["line"]["task"], story["line"]["repeat"]) == (1, 1)
+        rollout = await get_json(client, "/api/runs/0/rollouts/1/1")
+    assert response.status_code == 409 or response.json()["line"] == rollout["line"]
+    assert (rollout["line"]["task"], rollout["line"]["repeat"]) == (1, 1)
 
 
-@pytest.mark.parametrize("path", EVERY)
-async def test_every_answer_carries_the_security_headers(two: list[Path], path: str) -> None:
-    async with browser(opened(*two)) as client:
-        answer = await client.get(path)
-    assert {name: answer.headers[name] for name in HEADERS} == HEADERS
+@pytest.mark.parametrize("path", PATHS)
+async def test_every_response_has_the_security_headers(two_runs: list[Path], path: str) -> None:
+    async with viewer_client(open_index(*two_runs)) as client:
+        response = await client.get(path)
+    assert {name: response.headers[name] for name in HEADERS} == HEADERS
 
 
 @pytest.mark.parametrize(
-    ("path", "status", "said"),
+    ("path", "status", "message"),
     [
         ("/api/nothing", 404, "not found"),
         ("/api/runs/2/profile", 404, "run 2 does not exist; there are 2 runs, counted from 0"),
@@ -173,13 +168,13 @@ async def test_every_answer_carries_the_security_headers(two: list[Path], path: 
         ("/static/%2e%2e/app.py", 404, ""),
     ],
 )
-async def test_errors_are_problems(two: list[Path], path: str, status: int, said: str) -> None:
-    async with browser(opened(*two)) as client:
-        answer = await client.get(path)
-    assert (answer.status_code, answer.headers["content-type"]) == (status, "application/problem+json")
-    problem = answer.json()
+async def test_errors_are_problem_documents(two_runs: list[Path], path: str, status: int, message: str) -> None:
+    async with viewer_client(open_index(*two_runs)) as client:
+        response = await client.get(path)
+    assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
+    problem = response.json()
     assert problem["status"] == status
-    assert said in f"{problem['title']} {problem['detail']}"
+    assert message in f"{problem['title']} {problem['detail']}"
 
 
 @pytest.mark.parametrize(
@@ -196,36 +191,36 @@ async def test_errors_are_problems(two: list[Path], path: str, status: int, said
         ("", 421),
     ],
 )
-async def test_only_names_of_this_machine_are_answered(two: list[Path], host: str, status: int) -> None:
-    async with browser(opened(*two)) as client:
+async def test_only_loopback_host_names_are_accepted(two_runs: list[Path], host: str, status: int) -> None:
+    async with viewer_client(open_index(*two_runs)) as client:
         assert (await client.get("/api/overview", headers={"host": host})).status_code == status
 
 
-async def test_bound_to_every_address_any_ip_is_answered_and_no_foreign_name(two: list[Path]) -> None:
-    async with browser(opened(*two), any_address=True) as client:
+async def test_bound_to_all_addresses_any_ip_is_accepted_but_no_foreign_name(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs), any_address=True) as client:
         statuses = [
             (await client.get("/", headers={"host": host})).status_code for host in ("10.0.0.1:80", "evil.example")
         ]
     assert statuses == [200, 421]
 
 
-async def test_a_token_is_asked_for_and_then_kept_in_a_cookie_of_its_own(two: list[Path]) -> None:
-    async with browser(opened(*two), token="s3cret") as client:
+async def test_the_token_is_required_and_then_replaced_by_a_cookie(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs), token="s3cret") as client:
         assert (await client.get("/api/overview")).status_code == 401
         assert (await client.get("/api/overview?token=wrong")).status_code == 401
-        welcome = await client.get("/?token=s3cret&x=1")
-        assert (welcome.status_code, welcome.headers["location"]) == (303, "/?x=1")
-        assert "HttpOnly" in welcome.headers["set-cookie"] and "s3cret" not in welcome.headers["set-cookie"]
+        redirect = await client.get("/?token=s3cret&x=1")
+        assert (redirect.status_code, redirect.headers["location"]) == (303, "/?x=1")
+        assert "HttpOnly" in redirect.headers["set-cookie"] and "s3cret" not in redirect.headers["set-cookie"]
         assert (await client.get("/api/overview")).status_code == 200
 
 
-async def test_a_program_may_send_the_token_as_a_header(two: list[Path]) -> None:
-    async with browser(opened(*two), token="s3cret") as client:
-        answer = await client.get("/api/overview", headers={"authorization": "Bearer s3cret"})
-    assert answer.status_code == 200
+async def test_a_program_may_send_the_token_in_a_header(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs), token="s3cret") as client:
+        response = await client.get("/api/overview", headers={"authorization": "Bearer s3cret"})
+    assert response.status_code == 200
 
 
-async def test_the_way_with_a_token_leads_nowhere_else(two: list[Path]) -> None:
-    async with browser(opened(*two), token="s3cret") as client:
-        answer = await client.get("http://127.0.0.1:8080//evil.example/?token=s3cret")
-    assert answer.headers["location"].startswith("/evil")
+async def test_the_redirect_after_the_token_stays_on_this_host(two_runs: list[Path]) -> None:
+    async with viewer_client(open_index(*two_runs), token="s3cret") as client:
+        response = await client.get("http://127.0.0.1:8080//evil.example/?token=s3cret")
+    assert response.headers["location"].startswith("/evil")

@@ -8,7 +8,13 @@ import pytest
 from rollyard.services.viewer.index import failed_attempts
 from rollyard.services.viewer.index.failed_attempts import AttemptFile
 
-ROW = {"_ng_task_index": 3, "_ng_rollout_index": 1, "failure_kind": "timeout", "server": "world", "detail": "late"}
+ROW = {
+    "_ng_task_index": 3,
+    "_ng_rollout_index": 1,
+    "failure_kind": "timeout",
+    "server": "environment",
+    "detail": "late",
+}
 
 
 def append(path: Path, *lines: bytes) -> None:
@@ -16,7 +22,7 @@ def append(path: Path, *lines: bytes) -> None:
         file.writelines(lines)
 
 
-def test_attempts_are_seen_as_they_are_written_and_a_torn_line_when_it_is_whole(tmp_path: Path) -> None:
+def test_attempts_are_read_as_they_are_written_and_a_partial_line_once_complete(tmp_path: Path) -> None:
     path = tmp_path / "x_failures.jsonl"
     file = AttemptFile(path)
     assert not file.advance()
@@ -26,11 +32,13 @@ def test_attempts_are_seen_as_they_are_written_and_a_torn_line_when_it_is_whole(
     assert not file.advance()
     append(path, line[20:])
     assert file.advance()
-    assert [(one.kind, one.server, one.detail) for one in file.of(3, 1)] == [("timeout", "world", "late")] * 2
+    assert [(attempt.kind, attempt.server, attempt.detail) for attempt in file.of(3, 1)] == [
+        ("timeout", "environment", "late")
+    ] * 2
     assert file.of(3, 2) == []
 
 
-def test_lines_that_are_no_attempts_are_passed_over(tmp_path: Path) -> None:
+def test_invalid_lines_are_skipped(tmp_path: Path) -> None:
     path = tmp_path / "x_failures.jsonl"
     append(path, b"nonsense\n", b"[1]\n", b'{"_ng_task_index": "3"}\n', orjson.dumps(ROW) + b"\n")
     file = AttemptFile(path)
@@ -50,7 +58,7 @@ def test_a_long_file_is_read_in_steps(tmp_path: Path, monkeypatch: pytest.Monkey
     assert (len(file.of(3, 1)), steps > 3) == (20, True)
 
 
-def test_a_file_that_was_moved_away_is_forgotten(tmp_path: Path) -> None:
+def test_the_attempts_of_a_removed_file_are_dropped(tmp_path: Path) -> None:
     path = tmp_path / "x_failures.jsonl"
     append(path, orjson.dumps(ROW) + b"\n")
     file = AttemptFile(path)

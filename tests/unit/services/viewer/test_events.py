@@ -1,4 +1,4 @@
-"""A row's conversation as events, whoever wrote the row and whatever stands in it."""
+"""A row's conversation as events, for rows of any writer and with any content."""
 
 from __future__ import annotations
 
@@ -18,32 +18,32 @@ from rollyard.services.viewer.api.rollout_view import rollout_view
 from rollyard.services.viewer.api.row_fields import row_facts
 from rollyard.services.viewer.index.line_reader import as_row
 from tests.support.rollout_files import row, write
-from tests.unit.services.viewer.opened_runs import no_boards, opened
+from tests.unit.services.viewer.opened_runs import no_replay, open_index
 
 CALL: Json = {"type": "function_call", "name": "step", "arguments": '{"actions":["Up"]}', "call_id": "c1"}
 RESULT: Json = {"type": "function_call_output", "call_id": "c1", "output": '{"observation":"#P#","reward":-0.1}'}
 
 
-def said(text: str, role: str = "assistant") -> Json:
+def message(text: str, role: str = "assistant") -> Json:
     return {"type": "message", "role": role, "content": [{"type": "output_text", "text": text}]}
 
 
-def events(*output: Any, given: Any = "play", **more: Any) -> list[Event]:
-    return events_of({"responses_create_params": {"input": given, **more}, "response": {"output": list(output)}})
+def events(*output: Any, prompt: Any = "play", **more: Any) -> list[Event]:
+    return events_of({"responses_create_params": {"input": prompt, **more}, "response": {"output": list(output)}})
 
 
-def spoken(found: list[Event]) -> list[tuple[str, str]]:
+def texts(found: list[Event]) -> list[tuple[str, str]]:
     return [(event.speaker, event.text) for event in found]
 
 
-def test_who_speaks_is_told_apart() -> None:
-    given = [
+def test_events_distinguish_their_speakers() -> None:
+    prompt = [
         {"role": "developer", "content": "rules"},
         {"role": "user", "content": [{"type": "input_text", "text": "go"}]},
     ]
     reasoning = {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]}
-    found = events(reasoning, CALL, RESULT, said("done"), given=given, instructions="be brief")
-    assert spoken(found) == [
+    found = events(reasoning, CALL, RESULT, message("done"), prompt=prompt, instructions="be brief")
+    assert texts(found) == [
         ("system", "be brief"),
         ("system", "rules"),
         ("user", "go"),
@@ -54,7 +54,7 @@ def test_who_speaks_is_told_apart() -> None:
     ]
 
 
-def test_a_result_has_the_turn_and_the_name_of_its_call_and_the_steps_reward() -> None:
+def test_a_result_has_the_turn_of_its_call_and_the_reward_of_the_step() -> None:
     found = events(CALL, {**CALL, "call_id": "c2"}, {**RESULT, "call_id": "c2"}, RESULT, CALL, RESULT)
     assert [event.turn for event in found] == [0, 1, 1, 1, 1, 2, 2]
     assert [event.reward for event in found if event.speaker == "result"] == [-0.1] * 3
@@ -72,8 +72,8 @@ def test_a_result_has_the_turn_and_the_name_of_its_call_and_the_steps_reward() -
         ("", [("answer", "")]),
     ],
 )
-def test_thoughts_in_a_message_are_told_from_its_answer(text: str, expected: list[tuple[str, str]]) -> None:
-    assert spoken(events(said(text)))[1:] == expected
+def test_reasoning_in_a_message_is_separated_from_the_answer(text: str, expected: list[tuple[str, str]]) -> None:
+    assert texts(events(message(text)))[1:] == expected
 
 
 @pytest.mark.parametrize(
@@ -94,31 +94,33 @@ def test_thoughts_in_a_message_are_told_from_its_answer(text: str, expected: lis
     ],
 )  # fmt: skip
 def test_items_of_every_kind_are_shown(item: Any, speaker: str, text: str) -> None:
-    assert spoken(events(item))[1:] == [(speaker, text)]
+    assert texts(events(item))[1:] == [(speaker, text)]
 
 
-def test_what_an_endpoint_ran_itself_is_a_call_and_its_result() -> None:
+def test_a_tool_run_by_the_endpoint_is_a_call_and_its_result() -> None:
     item = {"type": "mcp_call", "name": "find", "arguments": '{"q":1}', "output": "found", "id": "m"}
     assert [event.speaker for event in events(item)] == ["user", "call", "result"]
 
 
-def test_recorded_tokens_stand_on_the_last_event_of_their_call() -> None:
+def test_recorded_tokens_are_on_the_last_event_of_their_model_call() -> None:
     tokens = {"prompt_token_ids": [1, 2], "generation_token_ids": [3], "generation_log_probs": [-0.5]}
-    found = events({"type": "reasoning", "content": "hm"}, {**CALL, **tokens, "token_trace": {"segment": 0}}, said("x"))
-    carried = [event.tokens for event in found if event.tokens]
-    assert [(one.prompt, one.generated, one.log_probs, one.trained, one.trace) for one in carried] == [
-        ([1, 2], [3], [-0.5], True, {"segment": 0})
-    ]
+    found = events(
+        {"type": "reasoning", "content": "hm"}, {**CALL, **tokens, "token_trace": {"segment": 0}}, message("x")
+    )
+    recorded = [event.tokens for event in found if event.tokens]
+    assert [
+        (tokens.prompt, tokens.generated, tokens.log_probs, tokens.trained, tokens.trace) for tokens in recorded
+    ] == [([1, 2], [3], [-0.5], True, {"segment": 0})]
     assert found[2].tokens is not None
     assert [event.turn for event in found] == [0, 1, 1, 2]
 
 
 @pytest.mark.parametrize("ids", [None, "1,2", [1, "2"], [1.5], [True], {"0": 1}])
-def test_what_is_no_list_of_token_ids_is_no_tokens(ids: Any) -> None:
+def test_invalid_token_ids_are_ignored(ids: Any) -> None:
     assert all(event.tokens is None for event in events({**CALL, "generation_token_ids": ids}))
 
 
-def test_facts_are_everything_but_the_conversation_and_nothing_long() -> None:
+def test_facts_exclude_the_conversation_and_abbreviate_long_values() -> None:
     facts = row_facts({**row(3, 1, 0.5), "seed": 7, "long": ["x" * 100] * 100, "prompt_token_ids": [1]})
     assert (facts["seed"], facts["reward"], facts["_ng_task_index"]) == (7, 0.5, 3)
     assert facts["long"].startswith("(a list of 100, ")
@@ -126,39 +128,43 @@ def test_facts_are_everything_but_the_conversation_and_nothing_long() -> None:
     assert "responses_create_params" not in facts and "prompt_token_ids" not in facts
 
 
-anything = st.recursive(
+any_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4),
     max_leaves=12,
 )
-kinds = st.sampled_from(
+item_types = st.sampled_from(
     ["message", "reasoning", "function_call", "function_call_output", "mcp_call", "web_search_call", "shell_output"]
 )
-told = st.sampled_from(["role", "content", "text", "type", "name", "arguments", "output", "outputs", "call_id"])
-added = st.sampled_from(["summary", "action", "input", "reward", "image_url", "prompt_token_ids", "token_trace"])
-keys = told | added | st.sampled_from(["generation_token_ids", "generation_log_probs"])
+item_keys = st.sampled_from(["role", "content", "text", "type", "name", "arguments", "output", "outputs", "call_id"])
+more_item_keys = st.sampled_from(
+    ["summary", "action", "input", "reward", "image_url", "prompt_token_ids", "token_trace"]
+)
+keys = item_keys | more_item_keys | st.sampled_from(["generation_token_ids", "generation_log_probs"])
 roles = st.sampled_from(["assistant", "user", "system"])
 item = st.builds(
-    lambda values, kind: {**values, "type": kind}, st.dictionaries(keys, anything | roles, max_size=6), kinds | anything
+    lambda values, kind: {**values, "type": kind},
+    st.dictionaries(keys, any_json | roles, max_size=6),
+    item_types | any_json,
 )
-hostile = st.fixed_dictionaries(
+hostile_rows = st.fixed_dictionaries(
     {},
     optional={
-        "responses_create_params": st.fixed_dictionaries({"input": st.lists(item, max_size=3) | anything}) | anything,
-        "response": st.fixed_dictionaries({"output": st.lists(item | anything, max_size=5) | anything}) | anything,
-        "reward": anything,
-        "success": anything,
-        "agent_ref": anything,
-        "timings": anything,
-        "mask_sample": anything,
-        "finish_reason": anything,
+        "responses_create_params": st.fixed_dictionaries({"input": st.lists(item, max_size=3) | any_json}) | any_json,
+        "response": st.fixed_dictionaries({"output": st.lists(item | any_json, max_size=5) | any_json}) | any_json,
+        "reward": any_json,
+        "success": any_json,
+        "agent_ref": any_json,
+        "timings": any_json,
+        "mask_sample": any_json,
+        "finish_reason": any_json,
     },
 )
 
 
 @settings(deadline=None, max_examples=150)
-@given(hostile, st.dictionaries(st.text(max_size=8), anything, max_size=3))
-def test_the_story_of_any_json_object_is_made_and_can_be_sent(values: Json, more: Json) -> None:
+@given(hostile_rows, st.dictionaries(st.text(max_size=8), any_json, max_size=3))
+def test_events_and_facts_of_any_json_object_can_be_serialized(values: Json, more: Json) -> None:
     line = json.dumps({**more, **values}).encode()
     found = as_row(line)
     assert found is not None
@@ -176,33 +182,33 @@ def test_the_story_of_any_json_object_is_made_and_can_be_sent(values: Json, more
         '{"__proto__": {"polluted": true}, "constructor": 1, "x": 1e400, "\\u0000": "\\u0000\\u202e</script>"}',
     ],
 )
-def test_values_that_json_hardly_carries_do_no_harm(tmp_path: Path, text: str) -> None:
+def test_extreme_json_values_do_not_break_the_view(tmp_path: Path, text: str) -> None:
     path = tmp_path / "x.jsonl"
     key = '{"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1, '
     path.write_text(key + text[1:] + "\n")
-    run = opened(path).runs[0]
-    story = rollout_view(run, run.table, 0, no_boards)
-    assert orjson.loads(story.model_dump_json())["line"]["reward"] == 1
+    run = open_index(path).runs[0]
+    view = rollout_view(run, run.table, 0, no_replay)
+    assert orjson.loads(view.model_dump_json())["line"]["reward"] == 1
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.dictionaries(st.text(max_size=8), anything, max_size=3), max_size=4), hostile)
+@given(st.lists(st.dictionaries(st.text(max_size=8), any_json, max_size=3), max_size=4), hostile_rows)
 def test_any_file_of_json_objects_opens(tmp_path_factory: pytest.TempPathFactory, rows: list[Json], last: Json) -> None:
     path = tmp_path_factory.mktemp("any") / "x.jsonl"
-    path.write_text("".join(json.dumps(each) + "\n" for each in [*rows, last]))
-    run = opened(path).runs[0]
+    path.write_text("".join(json.dumps(row) + "\n" for row in [*rows, last]))
+    run = open_index(path).runs[0]
     for index in range(len(run.table)):
-        rollout_view(run, run.table, index, no_boards).model_dump_json()
+        rollout_view(run, run.table, index, no_replay).model_dump_json()
     run.numbers()[1].profile.model_dump_json()
     run.status_record().model_dump_json()
 
 
-def test_a_row_as_nemo_gym_writes_it_without_keys_of_ours_is_read(tmp_path: Path) -> None:
+def test_rows_of_nemo_gym_without_indices_are_numbered(tmp_path: Path) -> None:
     plain = row(0, 0, 1.0)
     del plain["_ng_task_index"], plain["_ng_rollout_index"]
-    run = opened(write(tmp_path / "x.jsonl", [plain, plain])).runs[0]
-    stories = [rollout_view(run, run.table, index, no_boards) for index in range(2)]
-    assert [(story.line.task, story.line.repeat, story.previous, story.next) for story in stories] == [
+    run = open_index(write(tmp_path / "x.jsonl", [plain, plain])).runs[0]
+    views = [rollout_view(run, run.table, index, no_replay) for index in range(2)]
+    assert [(view.line.task, view.line.repeat, view.previous, view.next) for view in views] == [
         (0, 0, None, (1, 0)),
         (1, 0, (0, 0), None),
     ]

@@ -1,4 +1,4 @@
-"""One file that holds page and data."""
+"""Exports: one file with the page and its data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from rollyard.services.viewer.export.export import chosen, export
 from rollyard.services.viewer.export.single_file_page import STATIC, single_page
 from tests.support.rollout_files import row, solved, varied, write
-from tests.unit.services.viewer.opened_runs import no_boards, opened
+from tests.unit.services.viewer.opened_runs import no_replay, open_index
 
 
 def embedded(page: str) -> Any:
@@ -22,9 +22,11 @@ def embedded(page: str) -> Any:
     return orjson.loads(found[1])
 
 
-def test_a_small_file_is_exported_whole_with_the_servers_own_answers(tmp_path: Path) -> None:
-    file_index = opened(write(tmp_path / "a.jsonl", varied(3, 2)), write(tmp_path / "b.jsonl", varied(3, 2, seed=1)))
-    page = export(file_index, no_boards).decode()
+def test_a_small_file_is_exported_completely_with_the_responses_of_the_server(tmp_path: Path) -> None:
+    file_index = open_index(
+        write(tmp_path / "a.jsonl", varied(3, 2)), write(tmp_path / "b.jsonl", varied(3, 2, seed=1))
+    )
+    page = export(file_index, no_replay).decode()
     data = embedded(page)
     assert set(data) == {"overview", "profiles", "pages", "stories", "comparison"}
     assert data["profiles"]["1"]["profile"] == file_index.runs[1].numbers()[1].profile.model_dump(mode="json")
@@ -34,41 +36,41 @@ def test_a_small_file_is_exported_whole_with_the_servers_own_answers(tmp_path: P
     assert "This page contains" not in page
 
 
-def test_what_is_left_out_of_a_large_file_is_said_and_its_numbers_are_whole(tmp_path: Path) -> None:
-    page = export(opened(write(tmp_path / "big<i>.jsonl", varied(30, 4))), no_boards, limit=20).decode()
+def test_a_large_file_is_exported_partially_with_a_note_and_complete_numbers(tmp_path: Path) -> None:
+    page = export(open_index(write(tmp_path / "big<i>.jsonl", varied(30, 4))), no_replay, limit=20).decode()
     data = embedded(page)
     assert len(data["stories"]) == len(data["pages"]["0"]["lines"]) == 20
     assert data["profiles"]["0"]["profile"]["coverage"]["measured"] == 120
     assert "This page contains 20 of 120 rollouts of big&lt;i&gt;" in page
 
 
-def test_the_best_the_worst_and_failed_ones_are_chosen(tmp_path: Path) -> None:
+def test_the_best_the_worst_and_failed_rollouts_are_selected(tmp_path: Path) -> None:
     rows = [solved(task, repeat, False) for task in range(20) for repeat in range(10)]
     rows[150] = row(15, 0, 9.0)
     rows[160] = row(16, 0, -9.0)
     rows[170] = row(17, 0, None)
-    table = opened(write(tmp_path / "x.jsonl", rows)).runs[0].table
-    places = chosen(table, 40)
-    assert len(places) == 40
-    assert {150, 160, 170} <= set(places.tolist())
-    assert np.all(np.diff(places) > 0)
-    assert len(np.unique(table.task[places])) == 20
+    table = open_index(write(tmp_path / "x.jsonl", rows)).runs[0].table
+    indices = chosen(table, 40)
+    assert len(indices) == 40
+    assert {150, 160, 170} <= set(indices.tolist())
+    assert np.all(np.diff(indices) > 0)
+    assert len(np.unique(table.task[indices])) == 20
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 7])
-def test_however_few_are_asked_for_so_many_are_chosen(tmp_path: Path, limit: int) -> None:
-    table = opened(write(tmp_path / "x.jsonl", [row(0, 0, None), *varied(6, 3)[1:]])).runs[0].table
+def test_exactly_the_limit_is_selected(tmp_path: Path, limit: int) -> None:
+    table = open_index(write(tmp_path / "x.jsonl", [row(0, 0, None), *varied(6, 3)[1:]])).runs[0].table
     assert len(chosen(table, limit)) == limit
 
 
-def test_no_rollout_can_end_the_element_that_holds_it(tmp_path: Path) -> None:
+def test_no_rollout_can_close_the_embedding_element(tmp_path: Path) -> None:
     attack = "</script><script>alert(1)</script><!-- & \u2028 \u2029 ]]>"
-    page = export(opened(write(tmp_path / "x.jsonl", [row(0, 0, 1.0, said=attack)])), no_boards).decode()
+    page = export(open_index(write(tmp_path / "x.jsonl", [row(0, 0, 1.0, note=attack)])), no_replay).decode()
     assert "alert(1)</script>" not in page and "\u2028" not in page
-    assert embedded(page)["stories"]["0/0/0"]["facts"]["said"] == attack
+    assert embedded(page)["stories"]["0/0/0"]["facts"]["note"] == attack
 
 
-def test_nothing_in_the_file_is_fetched_and_every_script_carries_the_word() -> None:
+def test_the_file_fetches_nothing_and_every_script_has_the_nonce() -> None:
     page = single_page(b"{}", "")
     head = page[: page.index(b"</head>")].decode()
     policy = re.search(r'http-equiv="Content-Security-Policy" content="([^"]+)"', head)
@@ -76,10 +78,10 @@ def test_nothing_in_the_file_is_fetched_and_every_script_carries_the_word() -> N
     assert not re.search(rb'<(?:link rel="stylesheet"|script[^>]* src=)', page)
     scripts = re.findall(rb"<script([^>]*)>", page)
     assert all(b"nonce=" in attributes or b"application/json" in attributes for attributes in scripts)
-    assert single_page(b"{}", "") != page, "the word is made for each file"
+    assert single_page(b"{}", "") != page, "every file has its own nonce"
 
 
-def test_every_import_of_a_module_leads_to_a_module_of_the_file() -> None:
+def test_the_import_map_covers_every_module_of_the_page() -> None:
     page = single_page(b"{}", "").decode()
     found = re.search(r'<script type="importmap"[^>]*>(.*?)</script>', page, re.DOTALL)
     assert found is not None

@@ -1,4 +1,4 @@
-"""The index of a rollout file: made, extended, kept, and never believed longer than it is true."""
+"""The index of a rollout file: built, extended, saved, and rebuilt as soon as it is out of date."""
 
 from __future__ import annotations
 
@@ -33,27 +33,27 @@ def rewards(file: FollowedFile) -> list[tuple[int, int, float]]:
 
 def append(path: Path, rows: list[Json], tail: bytes = b"") -> None:
     with path.open("ab") as file:
-        file.write(b"".join(orjson.dumps(each) + b"\n" for each in rows) + tail)
+        file.write(b"".join(orjson.dumps(row) + b"\n" for row in rows) + tail)
 
 
-def change_quietly(path: Path, old: bytes, new: bytes) -> None:
-    """So that neither size nor time tells."""
+def change_unnoticeably(path: Path, old: bytes, new: bytes) -> None:
+    """Change the content but neither the size nor the time of the file."""
     stat = path.stat()
     path.write_bytes(path.read_bytes().replace(old, new))
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def test_it_does_not_matter_in_how_many_steps_a_file_is_read(tmp_path: Path) -> None:
+def test_the_part_size_does_not_change_the_index(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", varied(5, 4))
-    small, whole = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
+    in_parts, at_once = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
     for name in (*INTS, *FLOATS):
-        assert getattr(small.columns, name).tolist() == pytest.approx(
-            getattr(whole.columns, name).tolist(), nan_ok=True
+        assert getattr(in_parts.columns, name).tolist() == pytest.approx(
+            getattr(at_once.columns, name).tolist(), nan_ok=True
         )
-    assert small.end == whole.end == path.stat().st_size
+    assert in_parts.end == at_once.end == path.stat().st_size
 
 
-def test_rows_that_are_appended_are_seen_at_the_next_look(tmp_path: Path) -> None:
+def test_appended_rows_are_indexed_at_the_next_advance(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     file = read_through(path)
     append(path, grid([0, 1], 2)[2:])
@@ -62,7 +62,7 @@ def test_rows_that_are_appended_are_seen_at_the_next_look(tmp_path: Path) -> Non
     assert file.generation == 0
 
 
-def test_a_torn_tail_is_not_counted_until_it_is_whole(tmp_path: Path) -> None:
+def test_an_incomplete_last_line_is_not_indexed_until_complete(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 1))
     line = orjson.dumps(solved(1, 0, True)) + b"\n"
     append(path, [], line[:50])
@@ -73,13 +73,13 @@ def test_a_torn_tail_is_not_counted_until_it_is_whole(tmp_path: Path) -> None:
     assert (len(file.snapshot.columns), file.size - file.snapshot.end) == (2, 0)
 
 
-def test_a_torn_line_longer_than_a_step_does_not_keep_it_busy(tmp_path: Path) -> None:
+def test_an_incomplete_line_longer_than_a_part_does_not_block_the_end(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 1), tail=b'{"x": "' + b"y" * 10_000)
     file = read_through(path, part=1000)
     assert (len(file.snapshot.columns), file.unread_bytes, file.at_end) == (1, 0, True)
 
 
-def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
+def test_a_replaced_file_is_reread(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     file = read_through(path)
     write(tmp_path / "other.jsonl", grid([0, 0, 0], 2)).rename(path)
@@ -88,7 +88,7 @@ def test_a_file_that_was_replaced_is_read_again(tmp_path: Path) -> None:
     assert file.generation == 1
 
 
-def test_a_file_that_was_shortened_is_read_again(tmp_path: Path) -> None:
+def test_a_shortened_file_is_reread(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([2], 2))
     file = read_through(path)
     path.write_bytes(path.read_bytes().splitlines(keepends=True)[0])
@@ -96,7 +96,7 @@ def test_a_file_that_was_shortened_is_read_again(tmp_path: Path) -> None:
     assert len(file.snapshot.columns) == 1
 
 
-def test_a_row_that_was_changed_in_its_place_is_seen(tmp_path: Path) -> None:
+def test_a_row_that_was_edited_in_place_is_reread(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(0, 1, 1.0)])
     file = read_through(path)
     path.write_bytes(path.read_bytes().replace(b'"reward":1.0', b'"reward":0.5', 1))
@@ -105,7 +105,7 @@ def test_a_row_that_was_changed_in_its_place_is_seen(tmp_path: Path) -> None:
     assert rewards(file) == [(0, 0, 0.5), (0, 1, 1.0)]
 
 
-def test_a_row_that_was_changed_before_rows_were_appended_is_seen(tmp_path: Path) -> None:
+def test_a_row_that_was_edited_before_an_append_is_reread(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0)])
     file = read_through(path)
     path.write_bytes(path.read_bytes().replace(b'"reward":1.0', b'"reward":0.5'))
@@ -118,29 +118,29 @@ def test_a_saved_index_opens_without_reading_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", varied(5, 4))
     before = rewards(read_through(path))
     assert (tmp_path / "x_index.npz").is_file()
-    change_quietly(path, b'"reward":', b'"REWARD":')
-    again = FollowedFile(path, worth_saving=0)
-    again.advance()
-    assert (rewards(again), again.at_end) == (before, True)
+    change_unnoticeably(path, b'"reward":', b'"REWARD":')
+    reopened = FollowedFile(path, worth_saving=0)
+    reopened.advance()
+    assert (rewards(reopened), reopened.at_end) == (before, True)
 
 
-def test_a_saved_index_is_extended_by_what_was_appended_since(tmp_path: Path) -> None:
+def test_a_saved_index_is_extended_by_appended_rows(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     read_through(path)
     append(path, grid([0, 1], 2)[2:])
     assert rewards(read_through(path)) == rewards(read_through(path, worth_saving=1 << 40))
 
 
-def test_a_saved_index_keeps_all_that_is_known_of_the_file(tmp_path: Path) -> None:
+def test_a_saved_index_keeps_all_its_data(tmp_path: Path) -> None:
     rows = [*varied(3, 3), row(7, 0, None, failure_kind="timeout"), row(7, 1, 1.0, mask_sample=True), *varied(1, 1)]
     path = write(tmp_path / "x.jsonl", rows, tail=b"nonsense\n")
-    first, again = read_through(path), read_through(path)
-    assert (again.snapshot.error, again.snapshot.end) == (first.snapshot.error, first.snapshot.end)
-    for one, other in ((first.snapshot.columns, again.snapshot.columns),):
-        assert one.end.names == other.end.names
-        assert one.stages.keys() == other.stages.keys()
-        assert one.unmeasured.kind.names == other.unmeasured.kind.names == ("timeout", "masked")
-        assert one.unmeasured.offset.tolist() == other.unmeasured.offset.tolist()
+    first, reopened = read_through(path), read_through(path)
+    assert (reopened.snapshot.error, reopened.snapshot.end) == (first.snapshot.error, first.snapshot.end)
+    for saved, loaded in ((first.snapshot.columns, reopened.snapshot.columns),):
+        assert saved.end.names == loaded.end.names
+        assert saved.stages.keys() == loaded.stages.keys()
+        assert saved.unmeasured.kind.names == loaded.unmeasured.kind.names == ("timeout", "masked")
+        assert saved.unmeasured.offset.tolist() == loaded.unmeasured.offset.tolist()
 
 
 def test_an_index_of_another_file_is_not_used(tmp_path: Path) -> None:
@@ -149,7 +149,7 @@ def test_an_index_of_another_file_is_not_used(tmp_path: Path) -> None:
     assert len(read_through(path).snapshot.columns) == 6
 
 
-@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 no zip", None])
+@pytest.mark.parametrize("damage", [b"", b"PK\x03\x04 not a zip", None])
 def test_a_damaged_index_is_rebuilt(tmp_path: Path, damage: bytes | None) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     expected = rewards(read_through(path))
@@ -159,7 +159,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, damage: bytes | None) -> Non
     assert rewards(read_through(path)) == expected
 
 
-def test_where_no_index_can_be_written_it_lives_in_memory(tmp_path: Path) -> None:
+def test_an_index_that_cannot_be_saved_stays_in_memory(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     (tmp_path / "x_index.npz").mkdir()
     file = read_through(path)
@@ -167,35 +167,35 @@ def test_where_no_index_can_be_written_it_lives_in_memory(tmp_path: Path) -> Non
     assert sorted(child.name for child in tmp_path.iterdir()) == ["x.jsonl", "x_index.npz"]
 
 
-def test_small_files_leave_nothing_beside_them(tmp_path: Path) -> None:
+def test_the_index_of_a_small_file_is_not_saved(tmp_path: Path) -> None:
     file = FollowedFile(write(tmp_path / "x.jsonl", grid([1], 2)))
     advance(file)
     file.close()
     assert [child.name for child in tmp_path.iterdir()] == ["x.jsonl"]
 
 
-@pytest.mark.parametrize(("first", "why"), [(b"[1]\n", "is a list"), (b"broken\n", "is not JSON")])
-def test_lines_that_are_no_rollouts_are_left_out_and_named(tmp_path: Path, first: bytes, why: str) -> None:
+@pytest.mark.parametrize(("first", "reason"), [(b"[1]\n", "is a list"), (b"broken\n", "is not JSON")])
+def test_lines_that_are_not_rollouts_are_skipped_and_reported(tmp_path: Path, first: bytes, reason: str) -> None:
     path = tmp_path / "x.jsonl"
     good = orjson.dumps(solved(0, 0, True)) + b"\n"
     path.write_bytes(first + good + b"{broken\n" + b'{"reward": 1}\n')
     file = read_through(path)
     assert len(file.snapshot.columns) == 1
     assert "3 lines are not a valid rollout" in file.snapshot.error
-    assert f"(at byte 0) {why}" in file.snapshot.error
+    assert f"(at byte 0) {reason}" in file.snapshot.error
 
 
-def test_of_a_rollout_that_is_there_twice_the_first_counts(tmp_path: Path) -> None:
+def test_the_first_of_duplicate_rollouts_counts(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(1, 0, 2.0), row(0, 0, 3.0)])
     file = read_through(path, part=100)
     assert rewards(file) == [(0, 0, 1.0), (1, 0, 2.0)]
     assert "1 row is a duplicate" in file.snapshot.error
 
 
-def test_rows_that_do_not_say_their_task_are_numbered_as_they_stand(tmp_path: Path) -> None:
+def test_rows_without_a_task_index_are_numbered_by_position(tmp_path: Path) -> None:
     rows = [row(0, 0, reward) for reward in (1.0, None, 2.0, 3.0)]
-    for each in rows:
-        del each["_ng_task_index"], each["_ng_rollout_index"]
+    for rollout in rows:
+        del rollout["_ng_task_index"], rollout["_ng_rollout_index"]
     path = write(tmp_path / "x.jsonl", rows[:3])
     file = read_through(path, part=100)
     append(path, rows[3:])
@@ -204,7 +204,7 @@ def test_rows_that_do_not_say_their_task_are_numbered_as_they_stand(tmp_path: Pa
     assert file.snapshot.columns.unmeasured.task.tolist() == [1]
 
 
-def test_a_file_that_is_away_for_a_while_is_waited_for(tmp_path: Path) -> None:
+def test_a_file_that_disappears_for_a_while_is_reread_when_it_returns(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     file = read_through(path)
     path.rename(tmp_path / "away")
@@ -215,7 +215,7 @@ def test_a_file_that_is_away_for_a_while_is_waited_for(tmp_path: Path) -> None:
     assert (file.error, len(file.snapshot.columns)) == ("", 2)
 
 
-def test_a_file_without_any_rollout_says_so(tmp_path: Path) -> None:
+def test_a_file_without_rollouts_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_text("level,reward\n1,0.5\n")
     file = read_through(path)
@@ -223,7 +223,7 @@ def test_a_file_without_any_rollout_says_so(tmp_path: Path) -> None:
     assert "2 lines are not a valid rollout" in file.snapshot.error
 
 
-def test_a_file_that_begins_with_half_a_line_is_read_when_that_is_whole(tmp_path: Path) -> None:
+def test_a_file_that_starts_with_a_partial_line_is_read_once_the_line_is_complete(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     line = orjson.dumps(solved(4, 0, True)) + b"\n"
     path.write_bytes(line[:30])

@@ -1,4 +1,4 @@
-"""Opened files are read in the background, by as many processes as help, and the end leaves nothing behind."""
+"""Files are indexed in the background, by several processes if worthwhile; closing leaves no thread or process."""
 
 from __future__ import annotations
 
@@ -10,42 +10,42 @@ from pathlib import Path
 from rollyard.services.viewer.api.rollout_list import Query
 from rollyard.services.viewer.index.library import FileIndex
 from tests.support.rollout_files import grid, varied, write
-from tests.unit.services.viewer.opened_runs import opened
+from tests.unit.services.viewer.opened_runs import open_index
 
 
-def test_it_does_not_matter_how_many_processes_read(tmp_path: Path) -> None:
+def test_the_number_of_processes_does_not_change_the_index(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", varied(20, 5))
-    alone = opened(path).runs[0]
-    several = opened(path, workers=2, worth_processes=1, part=5000).runs[0]
-    assert several.page(Query(limit=500)) == alone.page(Query(limit=500))
+    single = open_index(path).runs[0]
+    several = open_index(path, workers=2, worth_processes=1, part=5000).runs[0]
+    assert several.page(Query(limit=500)) == single.page(Query(limit=500))
     assert not active_children()
 
 
-def test_one_file_that_cannot_be_read_does_not_hide_the_others(tmp_path: Path) -> None:
+def test_an_unreadable_file_does_not_hide_the_others(tmp_path: Path) -> None:
     good, bad = write(tmp_path / "good.jsonl", grid([1], 2)), tmp_path / "bad.jsonl"
-    runs = opened(bad, good).overview().runs
+    runs = open_index(bad, good).overview().runs
     assert "No such file" in runs[0].error
     assert (runs[1].measured, runs[1].error) == (2, "")
 
 
-def test_what_is_opened_can_be_asked_at_once_and_shows_more_and_more(tmp_path: Path) -> None:
+def test_an_index_can_be_queried_immediately_and_grows_in_the_background(tmp_path: Path) -> None:
     file_index = FileIndex([("x", write(tmp_path / "x.jsonl", varied(40, 5)))], part=1000)
     assert file_index.runs[0].page(Query()).total == 0
     file_index.start()
-    give_up = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while file_index.runs[0].page(Query()).total < 200:
-        assert time.monotonic() < give_up
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     file_index.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "library"]
 
 
-def test_closing_while_processes_read_leaves_none_behind(tmp_path: Path) -> None:
+def test_closing_during_a_parallel_read_leaves_no_process(tmp_path: Path) -> None:
     file_index = FileIndex([("x", write(tmp_path / "x.jsonl", varied(400, 5)))], workers=2, worth_processes=1, part=500)
     file_index.start()
-    give_up = time.monotonic() + 120
+    deadline = time.monotonic() + 120
     while not active_children() and file_index.runs[0].file.unread_bytes >= 0:
-        assert time.monotonic() < give_up
+        assert time.monotonic() < deadline
         time.sleep(0.01)
     file_index.close()
     assert not active_children()

@@ -13,32 +13,32 @@ from pydantic import ValidationError
 from rollyard.services.viewer.api.api_records import RolloutLine
 from rollyard.services.viewer.api.rollout_list import SORTS, Listing, Query
 from tests.support.rollout_files import failures, row, varied, write
-from tests.unit.services.viewer.opened_runs import opened
+from tests.unit.services.viewer.opened_runs import open_index
 
 
 @pytest.fixture(scope="module")
 def listing(tmp_path_factory: pytest.TempPathFactory) -> Listing:
-    """Measured, masked and given-up rollouts of two agents."""
+    """Measured, masked and abandoned rollouts of two agents."""
     path = tmp_path_factory.mktemp("listing") / "x.jsonl"
     rows = [*varied(12, 5), row(20, 0, None), row(20, 1, 3.0, mask_sample=True, agent_ref={"name": "other"})]
     rows += [row(21, 0, 2.5, calls=3, agent_ref={"name": "other"})]
     write(path, rows)
     failures(path, [(0, 0, "timeout"), (22, 3, "unreachable"), (22, 3, "timeout")])
-    return opened(path).runs[0].listing
+    return open_index(path).runs[0].listing
 
 
-def everything(listing: Listing) -> list[RolloutLine]:
+def all_lines(listing: Listing) -> list[RolloutLine]:
     return listing.page(Query(limit=500)).lines
 
 
-def test_failed_ones_are_in_the_list_as_failed_and_measured_ones_stay_measured(listing: Listing) -> None:
-    failed = [(line.task, line.repeat, line.end) for line in everything(listing) if line.outcome == "failed"]
+def test_only_rollouts_without_a_measurement_are_listed_as_failed(listing: Listing) -> None:
+    failed = [(line.task, line.repeat, line.end) for line in all_lines(listing) if line.outcome == "failed"]
     assert failed == [(20, 0, "no_reward"), (20, 1, "masked"), (22, 3, "timeout")]
-    assert all(line.reward is None and line.success is None for line in everything(listing) if line.outcome == "failed")
+    assert all(line.reward is None and line.success is None for line in all_lines(listing) if line.outcome == "failed")
 
 
-@pytest.mark.parametrize("sort", [way + name for name in SORTS for way in ("", "-")])
-def test_lines_are_sorted_and_what_says_nothing_comes_last(listing: Listing, sort: str) -> None:
+@pytest.mark.parametrize("sort", [direction + name for name in SORTS for direction in ("", "-")])
+def test_lines_are_sorted_with_missing_values_last(listing: Listing, sort: str) -> None:
     name = sort.removeprefix("-")
     values = [getattr(line, name) for line in listing.page(Query(sort=sort, limit=500)).lines]
     known = [value for value in values if value not in (None, "")]
@@ -56,46 +56,46 @@ FILTERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[RolloutLine, Any], bo
     "min_tool_calls": (st.integers(0, 12), lambda line, n: line.tool_calls is not None and line.tool_calls >= n),
     "max_tool_calls": (st.integers(0, 12), lambda line, n: line.tool_calls is not None and line.tool_calls <= n),
     "end": (st.sampled_from(["done", "answered", "timeout", "nothing"]), lambda line, end: line.end == end),
-    "agent": (st.sampled_from(["player", "other", "nobody"]), lambda line, agent: line.agent == agent),
+    "agent": (st.sampled_from(["player", "other", "unknown"]), lambda line, agent: line.agent == agent),
 }
 
 
 @settings(deadline=None)
 @given(st.fixed_dictionaries({}, optional={name: values for name, (values, _) in FILTERS.items()}))
-def test_filters_pass_what_they_say_and_nothing_else(listing: Listing, asked: dict[str, Any]) -> None:
-    page = listing.page(Query(**asked, limit=500))
-    expected = [line for line in everything(listing) if all(FILTERS[key][1](line, asked[key]) for key in asked)]
+def test_a_query_returns_exactly_the_lines_that_match_its_filters(listing: Listing, query: dict[str, Any]) -> None:
+    page = listing.page(Query(**query, limit=500))
+    expected = [line for line in all_lines(listing) if all(FILTERS[key][1](line, query[key]) for key in query)]
     assert (page.lines, page.total) == (expected, len(expected))
 
 
 @given(st.integers(0, 80), st.integers(0, 80))
-def test_a_page_is_a_stretch_of_the_whole(listing: Listing, start: int, limit: int) -> None:
+def test_a_page_is_a_slice_of_the_whole_list(listing: Listing, start: int, limit: int) -> None:
     page = listing.page(Query(sort="-reward", start=start, limit=limit))
     assert page.lines == listing.page(Query(sort="-reward", limit=500)).lines[start : start + limit]
     assert page.total == len(listing.table)
 
 
-def test_every_end_and_agent_is_offered_for_the_filter(listing: Listing) -> None:
+def test_every_finish_reason_and_agent_is_offered_as_a_filter(listing: Listing) -> None:
     page = listing.page(Query(limit=0))
     assert page.ends == ("answered", "done", "masked", "max_steps", "no_reward", "timeout")
     assert page.agents == ("other", "player")
 
 
 @pytest.mark.parametrize(
-    "asked", [{"sort": "colour"}, {"sort": "--task"}, {"limit": 501}, {"start": -1}, {"min_reward": math.nan}, {"x": 1}]
+    "query", [{"sort": "colour"}, {"sort": "--task"}, {"limit": 501}, {"start": -1}, {"min_reward": math.nan}, {"x": 1}]
 )
-def test_what_cannot_be_asked_is_refused(asked: dict[str, Any]) -> None:
+def test_an_invalid_query_is_rejected(query: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        Query(**asked)
+        Query(**query)
 
 
 def test_an_empty_file_has_an_empty_list(tmp_path: Path) -> None:
-    page = opened(write(tmp_path / "x.jsonl", [])).runs[0].page(Query(sort="-end", min_reward=0))
+    page = open_index(write(tmp_path / "x.jsonl", [])).runs[0].page(Query(sort="-end", min_reward=0))
     assert (page.total, page.lines) == (0, [])
 
 
 def test_a_threshold_decides_what_is_solved(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 2.0), row(0, 1, 3.0)])
-    asked = {threshold: opened(path, threshold=threshold).runs[0].page(Query()).lines for threshold in (None, 2.5)}
-    assert [line.success for line in asked[None]] == [None, None]
-    assert [line.success for line in asked[2.5]] == [False, True]
+    lines = {threshold: open_index(path, threshold=threshold).runs[0].page(Query()).lines for threshold in (None, 2.5)}
+    assert [line.success for line in lines[None]] == [None, None]
+    assert [line.success for line in lines[2.5]] == [False, True]

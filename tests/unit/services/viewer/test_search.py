@@ -14,7 +14,7 @@ WAIT_S = 120.0
 
 
 def lines_with(path: Path, text: str) -> list[int]:
-    """Numbers of the lines that have it."""
+    """Numbers of the lines that contain the text."""
     data = path.read_bytes()
     found, searched = Search(path, text).progress(len(data), WAIT_S)
     assert searched == 1.0
@@ -27,28 +27,28 @@ def write(path: Path, *values: object) -> Path:
 
 
 @pytest.mark.parametrize("text", ["box", "BOX", "the Box"])
-def test_case_does_not_matter(tmp_path: Path, text: str) -> None:
+def test_the_search_ignores_case(tmp_path: Path, text: str) -> None:
     path = write(tmp_path / "x", {"a": "The box is here"}, {"a": "nothing"}, {"a": "THE BOX"})
     assert lines_with(path, text) == [0, 2]
 
 
-@pytest.mark.parametrize("said", ['he said "go"', "two\nlines", "back\\slash", "tab\there", "É und ß", "√ and 🎲"])
+@pytest.mark.parametrize("text", ['he said "go"', "two\nlines", "back\\slash", "tab\there", "É und ß", "√ and 🎲"])
 @pytest.mark.parametrize("ascii_only", [True, False])
-def test_text_is_found_as_it_reads_however_often_it_is_escaped(tmp_path: Path, said: str, ascii_only: bool) -> None:
-    plain = json.dumps({"a": said}, ensure_ascii=ascii_only)
+def test_text_is_found_at_any_level_of_escaping(tmp_path: Path, text: str, ascii_only: bool) -> None:
+    plain = json.dumps({"a": text}, ensure_ascii=ascii_only)
     nested = json.dumps({"output": plain}, ensure_ascii=ascii_only)
     path = tmp_path / "x"
     path.write_text(f"{{}}\n{plain}\n{nested}\n", encoding="utf-8")
-    assert lines_with(path, said) == [1, 2]
-    assert lines_with(path, said.swapcase() if said.isascii() else said.replace("É", "é")) == [1, 2]
+    assert lines_with(path, text) == [1, 2]
+    assert lines_with(path, text.swapcase() if text.isascii() else text.replace("É", "é")) == [1, 2]
 
 
-def test_keys_and_numbers_of_the_row_itself_are_found_as_they_stand(tmp_path: Path) -> None:
+def test_keys_and_numbers_are_found_as_they_are_in_the_file(tmp_path: Path) -> None:
     path = write(tmp_path / "x", {"reward": 1.5}, {"reward": 2})
     assert lines_with(path, '"reward":1.5') == [0]
 
 
-def test_a_line_counts_once_and_text_does_not_go_over_its_end(tmp_path: Path) -> None:
+def test_a_line_counts_once_and_a_match_does_not_cross_lines(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"aa aa aa\nab\nba\n")
     assert lines_with(path, "aa") == [0]
@@ -56,29 +56,29 @@ def test_a_line_counts_once_and_text_does_not_go_over_its_end(tmp_path: Path) ->
 
 
 @given(st.text(min_size=1, max_size=6), st.text(max_size=10), st.text(max_size=10))
-def test_every_text_is_found_in_itself(text: str, before: str, after: str) -> None:
+def test_the_search_forms_of_any_text_match_it(text: str, before: str, after: str) -> None:
     line = orjson.dumps({"x": before + text + after}, option=orjson.OPT_APPEND_NEWLINE)
     assert any(form in line.lower() for form in forms(text))
 
 
-def test_lines_longer_than_a_step_and_many_steps_are_searched(tmp_path: Path) -> None:
+def test_lines_longer_than_a_part_and_many_parts_are_searched(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"x" * 3_000_000 + b" needle\n" + b"y\n" * 1_000_000 + b"needle\n")
     assert lines_with(path, "needle") == [0, 1_000_001]
 
 
-def test_what_grows_is_searched_when_asked_again(tmp_path: Path) -> None:
+def test_appended_lines_are_searched_at_the_next_call(tmp_path: Path) -> None:
     path = write(tmp_path / "x", "needle")
     search = Search(path, "needle")
     assert len(search.progress(path.stat().st_size, WAIT_S)[0]) == 1
     with path.open("ab") as file:
         file.write(b'"needle"\n"torn needle')
-    whole = path.read_bytes().rindex(b"\n") + 1
-    found, searched = search.progress(whole, WAIT_S)
+    complete = path.read_bytes().rindex(b"\n") + 1
+    found, searched = search.progress(complete, WAIT_S)
     assert (len(found), searched) == (2, 1.0)
 
 
-def test_a_search_without_a_waiting_caller_stops_and_goes_on_when_asked(tmp_path: Path) -> None:
+def test_a_search_pauses_without_a_waiting_caller_and_resumes_at_the_next_call(tmp_path: Path) -> None:
     path = tmp_path / "x"
     path.write_bytes(b"needle\n" * 600_000)
     search = Search(path, "needle", pause_after_s=0.0)

@@ -1,4 +1,4 @@
-"""What counts as a change on disk, and when it is reported."""
+"""Which files on disk count as changes, and when changes are reported."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ def loaded(folder: Path) -> LoadedCode:
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     app = f"{PLAIN_APP}\nfrom .rules import A\nLEVELS = 'levels.json'\n"
-    made = tmp_path / "resources_servers" / make_folder(tmp_path, app=app, rules="A = 1\n")
-    (made / "levels.json").write_text("[1]")
-    (made / "prepare.py").write_text("if __name__ == '__main__':\n    print(1)\n")
-    return made
+    folder = tmp_path / "resources_servers" / make_folder(tmp_path, app=app, rules="A = 1\n")
+    (folder / "levels.json").write_text("[1]")
+    (folder / "prepare.py").write_text("if __name__ == '__main__':\n    print(1)\n")
+    return folder
 
 
 @pytest.fixture
 def disk(folder: Path) -> CodeOnDisk:
-    made = CodeOnDisk({})
-    made.follow("world", *loaded(folder))
-    assert settled(made) == DiskChanges()
-    return made
+    disk = CodeOnDisk({})
+    disk.follow("environment", *loaded(folder))
+    assert settled(disk) == DiskChanges()
+    return disk
 
 
 def settled(disk: CodeOnDisk) -> DiskChanges | None:
-    """What the second look reports: the first one finds the files as they are, the second one that they stay so."""
+    """What the second scan reports; a change is reported once two scans find the same files."""
     disk.poll()
     return disk.poll()
 
 
 def files(changes: DiskChanges | None) -> list[str]:
     assert changes is not None
-    return sorted(Path(name).name for name in changes.servers.get("world", {}))
+    return sorted(Path(name).name for name in changes.servers.get("environment", {}))
 
 
 @pytest.mark.parametrize("name", ["app.py", "rules.py", "levels.json", "new.py", "deep/new.py"])
-def test_a_file_that_the_server_uses_is_reported_once(disk: CodeOnDisk, folder: Path, name: str) -> None:
+def test_a_changed_file_that_the_server_uses_is_reported_once(disk: CodeOnDisk, folder: Path, name: str) -> None:
     (folder / name).parent.mkdir(exist_ok=True)
     with (folder / name).open("a") as file:
         file.write("\n# more")
@@ -71,20 +71,20 @@ def test_nothing_is_reported_while_files_are_being_written(disk: CodeOnDisk, fol
     assert files(disk.poll()) == ["rules.py"]
 
 
-def test_a_change_that_is_undone_is_withdrawn(disk: CodeOnDisk, folder: Path) -> None:
+def test_a_reverted_change_is_no_longer_reported(disk: CodeOnDisk, folder: Path) -> None:
     (folder / "rules.py").write_text("A = 2\n")
     (folder / "new.py").write_text("B = 2\n")
     (folder / "levels.json").unlink()
     changes = settled(disk)
     assert files(changes) == ["levels.json", "new.py", "rules.py"]
-    assert changes is not None and REMOVED in changes.servers["world"].values()
+    assert changes is not None and REMOVED in changes.servers["environment"].values()
     (folder / "rules.py").write_text("A = 1\n")
     (folder / "new.py").unlink()
     (folder / "levels.json").write_text("[1]")
     assert settled(disk) == DiskChanges()
 
 
-def test_a_change_that_keeps_size_and_time_of_the_file_is_seen(disk: CodeOnDisk, folder: Path) -> None:
+def test_a_change_that_keeps_the_files_size_and_time_is_detected(disk: CodeOnDisk, folder: Path) -> None:
     before = (folder / "rules.py").stat()
     (folder / "rules.py").write_text("A = 2\n")
     os.utime(folder / "rules.py", ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -110,14 +110,14 @@ def test_code_that_changed_between_its_load_and_the_first_look_is_reported(folde
     disk = CodeOnDisk({})
     found = loaded(folder)
     (folder / "rules.py").write_text("A = 2\n")
-    disk.follow("world", *found)
+    disk.follow("environment", *found)
     assert files(settled(disk)) == ["rules.py"]
 
 
 def test_a_reloaded_server_is_compared_with_its_new_code(disk: CodeOnDisk, folder: Path) -> None:
     (folder / "rules.py").write_text("A = 2\n")
     assert files(settled(disk)) == ["rules.py"]
-    disk.follow("world", *loaded(folder))
+    disk.follow("environment", *loaded(folder))
     assert disk.poll() == DiskChanges()
 
 

@@ -1,4 +1,4 @@
-"""What counts as the code of a server, and what does not."""
+"""Which files count as the code of a server and which do not."""
 
 from __future__ import annotations
 
@@ -54,12 +54,12 @@ def test_code_changes_with_each_file_that_the_server_uses(tmp_path: Path, place:
 @pytest.mark.parametrize(
     "place",
     [
-        *("__pycache__/app.cpython-311.pyc", "app.pyc", ".git/config", ".app.py.swp", "logs/world.log", "world.log"),
+        *("__pycache__/app.cpython-311.pyc", "app.pyc", ".git/config", ".app.py.swp", "logs/server.log", "server.log"),
         *("results/rollouts.jsonl", "data/rollouts.jsonl", "data/train.jsonl", "README.md", "data/report.md"),
         *("run_manifest.json", "run.jsonl", "run_failures.jsonl", "run_status.json", "configs/mine.yaml", "notes.txt"),
     ],
 )
-def test_code_does_not_change_with_what_lands_in_the_folder_beside_it(tmp_path: Path, place: str) -> None:
+def test_code_does_not_change_with_other_files_in_its_folder(tmp_path: Path, place: str) -> None:
     folder = folder_of(tmp_path, app=WITH_LEVELS)
     before = code(folder)
     path = folder / place
@@ -68,7 +68,7 @@ def test_code_does_not_change_with_what_lands_in_the_folder_beside_it(tmp_path: 
     assert code(folder) == before
 
 
-def test_code_covers_files_that_settings_name(tmp_path: Path) -> None:
+def test_code_includes_files_that_settings_name(tmp_path: Path) -> None:
     folder, levels = folder_of(tmp_path), tmp_path / "levels.txt"
     levels.write_text("one")
     before = code(folder, {"title": str(levels)})
@@ -76,19 +76,19 @@ def test_code_covers_files_that_settings_name(tmp_path: Path) -> None:
     assert code(folder, {"title": str(levels)}).digest != before.digest
 
 
-def test_code_covers_the_shared_package_and_the_declared_packages() -> None:
+def test_code_includes_shared_modules_and_declared_packages() -> None:
     found = code(INSTALLED / "resources_servers" / "math")
     assert {"resources_servers/answers/equality.py", "resources_servers/base.py"} <= found.files.keys()
     assert "math-verify" in found.packages
     assert not any(name.startswith("services/") or "sokoban" in name for name in found.files)
 
 
-def test_code_does_not_depend_on_where_the_folder_is(tmp_path: Path) -> None:
-    here, there = tmp_path / "here", tmp_path / "there"
-    folder = folder_of(here)
-    (there / "resources_servers").mkdir(parents=True)
+def test_code_does_not_depend_on_the_location_of_the_folder(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    folder = folder_of(old)
+    (new / "resources_servers").mkdir(parents=True)
     before = code(folder)
-    moved = folder.rename(there / "resources_servers" / folder.name)
+    moved = folder.rename(new / "resources_servers" / folder.name)
     assert code(moved) == before
 
 
@@ -104,7 +104,7 @@ def test_code_does_not_depend_on_where_the_folder_is(tmp_path: Path) -> None:
         ("A = 1; from .judge import A", "judge.py"),
     ],
 )
-def test_code_changes_with_a_file_that_it_names_in_any_way(tmp_path: Path, code_line: str, place: str) -> None:
+def test_code_changes_with_a_file_that_it_names_in_any_syntax(tmp_path: Path, code_line: str, place: str) -> None:
     app = f"from pathlib import Path\nNAME = 'a'\n{PLAIN_APP}\n{code_line}\n"
     folder = folder_of(tmp_path, app=app, judge="A = 1\nif __name__ == '__main__':\n    print(A)\n")
     before = code(folder)
@@ -141,13 +141,13 @@ def test_code_does_not_change_with_scripts_that_the_server_does_not_run(tmp_path
     assert code(folder) == before
 
 
-def test_code_does_not_change_with_files_of_the_machine_that_it_reads(tmp_path: Path) -> None:
+def test_code_does_not_change_with_system_files_that_it_reads(tmp_path: Path) -> None:
     folder = folder_of(tmp_path, app=f"{PLAIN_APP}\nMEMORY = '/proc/self/stat'\n")
     assert code(folder) == code(folder)
     assert not any("proc" in name for name in code(folder).files)
 
 
-def test_code_does_not_change_when_files_are_only_touched(tmp_path: Path) -> None:
+def test_code_does_not_change_when_only_times_and_permissions_change(tmp_path: Path) -> None:
     folder = folder_of(tmp_path)
     before = code(folder)
     (folder / "app.py").touch()

@@ -1,4 +1,4 @@
-"""The code of the servers that rows reach: what is told apart, what is refused, what is marked."""
+"""Versions of the servers' code: which are distinguished, which are rejected, and which rows are marked."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollyard.services.types import Json
 from tests.support.fixtures import load_text, make_folder, yaml_of
 
 
-def test_reached_servers_are_those_that_settings_name_one_after_the_other(tmp_path: Path) -> None:
+def test_reachable_servers_are_found_through_settings_transitively(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     text = (
         yaml_of(mine, "{peer: {type: resources_servers, name: b}}", name="a")
@@ -31,16 +31,18 @@ def test_reached_servers_are_those_that_settings_name_one_after_the_other(tmp_pa
     assert reachable({"a"}, directory.references) == {"a", "b", "c"}
 
 
-def made(tag: str, **files: str) -> ServerCode:
+def code_of(tag: str, **files: str) -> ServerCode:
     return ServerCode(digest=tag, files=files, packages={})
 
 
-OLD = {"world": made("old", **{"app.py": "1", "gone.py": "2"})}
-NEW = {"world": made("new", **{"app.py": "9", "fresh.py": "3"})}
+OLD = {"environment": code_of("old", **{"app.py": "1", "gone.py": "2"})}
+NEW = {"environment": code_of("new", **{"app.py": "9", "fresh.py": "3"})}
 
 
-def opened(output: Path, code: dict[str, ServerCode], *, accept: bool = False, identity: Json | None = None) -> str:
-    """Open and close; the mark of rows collected now."""
+def collect_one(
+    output: Path, code: dict[str, ServerCode], *, accept: bool = False, identity: Json | None = None
+) -> str:
+    """Collect one row into the store; return the mark of rows collected with `code`."""
     store = RolloutStore(
         StorePaths(output), identity or {}, {}, resume=True, overwrite=False, code=code, accept_changed_code=accept
     )
@@ -53,91 +55,93 @@ def opened(output: Path, code: dict[str, ServerCode], *, accept: bool = False, i
     return store.code_mark
 
 
-def test_changed_code_is_refused_with_the_server_and_its_files(tmp_path: Path) -> None:
-    assert opened(tmp_path / "run.jsonl", OLD) == ""
-    with pytest.raises(OperatorError, match=r"world: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept"):
-        opened(tmp_path / "run.jsonl", NEW)
+def test_changed_code_is_rejected_with_the_server_and_its_files(tmp_path: Path) -> None:
+    assert collect_one(tmp_path / "run.jsonl", OLD) == ""
+    with pytest.raises(
+        OperatorError, match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept"
+    ):
+        collect_one(tmp_path / "run.jsonl", NEW)
 
 
-def test_accepted_code_marks_the_rows_from_then_on_and_stays_accepted(tmp_path: Path) -> None:
+def test_accepted_code_marks_later_rows_and_stays_accepted(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
-    marks = [opened(output, OLD), opened(output, NEW, accept=True), opened(output, NEW), opened(output, OLD)]
+    marks = [
+        collect_one(output, OLD),
+        collect_one(output, NEW, accept=True),
+        collect_one(output, NEW),
+        collect_one(output, OLD),
+    ]
     assert marks[0] == marks[3] == "" and marks[1] == marks[2] != ""
     assert [orjson.loads(line).get("_ng_code", "") for line in output.read_bytes().splitlines()] == marks
 
 
-def test_the_report_says_that_rollouts_are_of_several_versions(tmp_path: Path) -> None:
+def test_the_report_notes_several_versions_of_the_code(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
-    opened(output, OLD)
-    opened(output, NEW, accept=True)
+    collect_one(output, OLD)
+    collect_one(output, NEW, accept=True)
     profile = load(output).profile
     notes = " ".join(profile.notes)
-    assert "2 versions of the servers' code" in notes and "world: changed app.py" in notes
+    assert "2 versions of the servers' code" in notes and "environment: changed app.py" in notes
     assert [group.rollouts for group in profile.by_code] == [1, 1]
 
 
-def test_an_output_whose_manifest_records_no_code_is_refused_until_that_is_accepted(tmp_path: Path) -> None:
+def test_an_output_whose_manifest_records_no_code_is_rejected_until_accepted(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
-    opened(output, OLD)
+    collect_one(output, OLD)
     path = StorePaths(output).manifest
     older = orjson.loads(path.read_bytes())
     del older["code"], older["output"]
     path.write_bytes(orjson.dumps(older))
     with pytest.raises(OperatorError, match="which did not record the code"):
-        opened(output, OLD)
-    assert opened(output, OLD, accept=True) != ""
+        collect_one(output, OLD)
+    assert collect_one(output, OLD, accept=True) != ""
 
 
-def test_settings_of_servers_that_rows_do_not_reach_block_no_older_output(tmp_path: Path) -> None:
+def test_settings_of_unreachable_servers_do_not_block_an_older_output(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
-    opened(output, OLD, identity={"settings": {"world": {"speed": 1}, "unrelated": {"speed": 1}}})
-    opened(output, OLD, identity={"settings": {"world": {"speed": 1}}})
-    with pytest.raises(OperatorError, match=r"settings\.world\.speed: 1 in the file, 2 now"):
-        opened(output, OLD, identity={"settings": {"world": {"speed": 2}}})
+    collect_one(output, OLD, identity={"settings": {"environment": {"speed": 1}, "unrelated": {"speed": 1}}})
+    collect_one(output, OLD, identity={"settings": {"environment": {"speed": 1}}})
+    with pytest.raises(OperatorError, match=r"settings\.environment\.speed: 1 in the file, 2 now"):
+        collect_one(output, OLD, identity={"settings": {"environment": {"speed": 2}}})
 
 
-def test_a_run_takes_no_instance_with_other_code_than_it_began_with(tmp_path: Path) -> None:
+def register(registry: ServerRegistry, instance: str, code: ServerCode) -> None:
+    registry.expect(instance)
+    registry.register(Registration(name="environment", instance=instance, url="http://a", pid=1, ready=True, code=code))
+
+
+def test_a_run_rejects_an_instance_whose_code_changed(tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
     registry = ServerRegistry("run", config.servers, config.identity(), clock=time.monotonic)
-
-    def register(instance: str, code: ServerCode) -> None:
-        registry.expect(instance)
-        registry.register(Registration(name="world", instance=instance, url="http://a", pid=1, ready=True, code=code))
-
-    register("world#1", OLD["world"])
-    registry.remove("world#1")
+    register(registry, "environment#1", OLD["environment"])
+    registry.remove("environment#1")
     with pytest.raises(Failure, match=r"changed app\.py.*restart ng_run"):
-        register("world#2", NEW["world"])
-    assert registry.directory().servers["world"] == []
-    assert registry.directory().changed_code.keys() == {"world"}
-    register("world#3", OLD["world"])
-    assert registry.directory().servers["world"] == ["http://a"] and registry.directory().changed_code == {}
+        register(registry, "environment#2", NEW["environment"])
+    assert registry.directory().servers["environment"] == []
+    assert registry.directory().changed_code.keys() == {"environment"}
+    register(registry, "environment#3", OLD["environment"])
+    assert registry.directory().servers["environment"] == ["http://a"] and registry.directory().changed_code == {}
 
 
-async def test_reloaded_code_is_in_the_directory_once_running_collections_know_it(tmp_path: Path) -> None:
+async def test_reloaded_code_enters_the_directory_once_running_collections_know_it(tmp_path: Path) -> None:
     config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
     registry = ServerRegistry("run", config.servers, config.identity(), reloads=True)
     known = {"old"}
     registry.withhold_while(lambda name, digest: digest not in known)
-
-    def register(instance: str, code: ServerCode) -> None:
-        registry.expect(instance)
-        registry.register(Registration(name="world", instance=instance, url="http://a", pid=1, ready=True, code=code))
-
-    register("world#1", OLD["world"])
+    register(registry, "environment#1", OLD["environment"])
     with pytest.raises(Failure, match=r"changed app\.py.*reloads every replica"):
-        register("world#2", NEW["world"])
-    assert registry.directory().changed_code == {}  # collections go on: the reload is yet to come
-    registry.remove("world#1")
-    registry.renew_code("world")
-    register("world#3", NEW["world"])
+        register(registry, "environment#2", NEW["environment"])
+    assert registry.directory().changed_code == {}  # collections continue: the reload is still to come
+    registry.remove("environment#1")
+    registry.renew_code("environment")
+    register(registry, "environment#3", NEW["environment"])
     directory = registry.directory()
-    assert directory.servers["world"] == [] and directory.code == {"world": "new"}
+    assert directory.servers["environment"] == [] and directory.code == {"environment": "new"}
     known.add("new")
-    assert registry.directory().servers["world"] == ["http://a"]
+    assert registry.directory().servers["environment"] == ["http://a"]
 
 
-def test_code_taken_while_a_collection_runs_marks_the_rows_from_then_on(tmp_path: Path) -> None:
+def test_code_that_changes_during_a_collection_marks_later_rows(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
     store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False, code=OLD)
     store.load()
@@ -150,4 +154,4 @@ def test_code_taken_while_a_collection_runs_marks_the_rows_from_then_on(tmp_path
     store.append((0, 0), orjson.dumps({"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0}))
     store.verify()
     store.close()
-    assert new != "" and opened(output, NEW) == new  # both versions are on record: no question is asked
+    assert new != "" and collect_one(output, NEW) == new  # both versions are recorded and need no acceptance

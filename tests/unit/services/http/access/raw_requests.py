@@ -14,7 +14,7 @@ JSON = "content-type: application/json"
 
 
 async def exchange(url: str, data: bytes) -> tuple[int, Json]:
-    """The status of the answer to `data`, and its body."""
+    """Send `data`; return the status and the body of the response."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
@@ -29,21 +29,21 @@ async def exchange(url: str, data: bytes) -> tuple[int, Json]:
         await writer.wait_closed()
 
 
-async def asked(
+async def request(
     url: str,
     *headers: str,
     line: str = "GET /health HTTP/1.1",
     hosts: Sequence[str] | None = None,
     body: bytes = b"",
 ) -> tuple[int, Json]:
-    """One request with these header lines; `hosts`: its Host headers, by default the right one."""
-    named = [urlsplit(url).netloc] if hosts is None else hosts
-    lines = [line, *(f"Host: {host}" for host in named), *headers]
+    """Send one request with these header lines and `hosts` as its Host headers, by default the right one."""
+    host_names = [urlsplit(url).netloc] if hosts is None else hosts
+    lines = [line, *(f"Host: {host}" for host in host_names), *headers]
     if body:
         lines.append(f"Content-Length: {len(body)}")
     return await exchange(url, "\r\n".join([*lines, "", ""]).encode("latin-1") + body)
 
 
-async def posted(url: str, *headers: str, body: bytes = b"{}") -> tuple[int, Json]:
-    """A POST to /echo."""
-    return await asked(url, *headers, line="POST /echo HTTP/1.1", body=body)
+async def post(url: str, *headers: str, body: bytes = b"{}") -> tuple[int, Json]:
+    """POST to /echo."""
+    return await request(url, *headers, line="POST /echo HTTP/1.1", body=body)

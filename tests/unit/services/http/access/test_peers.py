@@ -1,4 +1,4 @@
-"""Servers without a token refuse connections of other users of the host."""
+"""Servers without a token reject connections of other users of the host."""
 
 from __future__ import annotations
 
@@ -38,98 +38,97 @@ from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 from tests.support.fixtures import KEYS, a_server, client_of, network
-from tests.unit.services.http.access.raw_requests import asked
+from tests.unit.services.http.access.raw_requests import request
 
 TIME_WAIT = 6
 OTHER = os.geteuid() + 4321
 
 
 @dataclass
-class Table:
-    """A kernel that says of every socket what it is told to say."""
+class FakeSocketTable:
+    """A socket table that returns the same answer for every socket."""
 
     answer: Socket | None
-    questions: int = 0
+    lookups: int = 0
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        """The same for all."""
-        self.questions += 1
+        self.lookups += 1
         return self.answer
 
     def close(self) -> None:
-        """Nothing to give back."""
+        """Nothing to release."""
 
 
-async def told(found: Socket | None, keys: Keys = KEYS, *headers: str, **peers: Any) -> tuple[int, Json]:
-    """How a server answers a connection of which the kernel says `found`."""
-    hosted = HostedServer(a_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(Table(found), **peers))
+async def response_to(found: Socket | None, keys: Keys = KEYS, *headers: str, **peers: Any) -> tuple[int, Json]:
+    """The response of a server to a connection for which the socket table returns `found`."""
+    hosted = HostedServer(a_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(FakeSocketTable(found), **peers))
     await hosted.listen()
     try:
-        return await asked(hosted.url, *headers)
+        return await request(hosted.url, *headers)
     finally:
         await hosted.stop()
 
 
-async def test_a_connection_of_this_user_or_of_root_is_answered() -> None:
+async def test_a_connection_of_this_user_or_of_root_is_accepted() -> None:
     for uid in (os.geteuid(), 0):
-        assert (await told(Socket(ESTABLISHED, uid, 7)))[0] == 200
+        assert (await response_to(Socket(ESTABLISHED, uid, 7)))[0] == 200
 
 
-async def test_a_connection_of_another_user_is_refused_and_the_setting_that_opens_it_named() -> None:
-    status, problem = await told(Socket(ESTABLISHED, OTHER, 7))
+async def test_a_connection_of_another_user_is_rejected_with_the_setting_that_allows_it() -> None:
+    status, problem = await response_to(Socket(ESTABLISHED, OTHER, 7))
     assert (status, problem["type"]) == (403, "urn:rollyard:forbidden")
     assert f"user id {OTHER}" in problem["detail"] and "ng_run +allow_other_users=true" in problem["detail"]
 
 
-async def test_a_connection_whose_owner_cannot_be_found_is_refused_and_says_so() -> None:
-    status, problem = await told(None)
+async def test_a_connection_with_an_unknown_owner_is_rejected_with_the_reason() -> None:
+    status, problem = await response_to(None)
     assert status == 403 and "cannot be determined" in problem["detail"] and "+allow_other_users" in problem["detail"]
 
 
 @pytest.mark.parametrize("found", [Socket(TIME_WAIT, 0, 0), Socket(FIN_WAIT1, 0, 0), Socket(LISTEN, 0, 9)])
-async def test_a_socket_without_an_owner_is_not_taken_for_roots(found: Socket) -> None:
-    assert (await told(found))[0] == 403
+async def test_a_socket_without_an_owner_does_not_count_as_roots(found: Socket) -> None:
+    assert (await response_to(found))[0] == 403
 
 
-async def test_in_a_user_namespace_the_id_of_all_unknown_users_is_nobodys() -> None:
-    assert (await told(Socket(ESTABLISHED, os.geteuid(), 7), KEYS, unmapped=os.geteuid()))[0] == 403
+async def test_the_overflow_user_id_of_a_user_namespace_is_rejected() -> None:
+    assert (await response_to(Socket(ESTABLISHED, os.geteuid(), 7), KEYS, unmapped=os.geteuid()))[0] == 403
 
 
-async def test_a_connection_that_was_reset_at_once_is_refused_though_its_address_is_gone() -> None:
+async def test_a_connection_that_was_reset_before_the_lookup_is_rejected() -> None:
     access = Access(KnownHosts([]), command="ng_run")
     scope = {"method": "POST", "headers": [(b"host", b"localhost")], "client": None, "state": {PEER: None}}
     assert access.refusal(scope) is not None
-    assert access.refusal({**scope, "state": {}}) is None  # a call within this process
+    assert access.refusal({**scope, "state": {}}) is None  # a call within this process has no peer
 
 
-async def test_a_run_may_be_opened_to_all_users_of_the_machine() -> None:
+async def test_a_run_may_allow_other_users() -> None:
     keys = Keys(run_id="r1", secret="s", access=AccessRules(other_users=True))
-    assert (await told(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 200
+    assert (await response_to(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 200
 
 
-async def test_a_run_that_is_open_to_all_tells_its_folder_to_its_own_user_only(tmp_path: Path) -> None:
+async def test_a_run_that_allows_other_users_shows_its_folder_only_to_its_own_user(tmp_path: Path) -> None:
     keys = Keys(run_id="r1", secret="s", access=AccessRules(other_users=True))
     statuses = []
     for uid in (OTHER, os.geteuid()):
         async with network() as transport:
             context = Context("head", keys, client_of({}, transport))
             head = Head(ServerSettings(), context, ServerRegistry("r1", (), {}), RunConfig((), {}), tmp_path)
-            hosted = HostedServer(head, bind("127.0.0.1", 0), peers=Peers(Table(Socket(ESTABLISHED, uid, 7))))
+            hosted = HostedServer(head, bind("127.0.0.1", 0), peers=Peers(FakeSocketTable(Socket(ESTABLISHED, uid, 7))))
             await hosted.listen()
-            statuses.append(await asked(hosted.url, line="GET /origin HTTP/1.1"))
+            statuses.append(await request(hosted.url, line="GET /origin HTTP/1.1"))
             await hosted.stop()
     assert statuses[0][0] == 403 and str(tmp_path) not in str(statuses[0])
     assert statuses[1][0] == 200 and statuses[1][1]["folder"] == str(tmp_path)
 
 
-async def test_who_shows_the_run_token_may_be_any_user() -> None:
+async def test_any_user_with_the_run_token_is_accepted() -> None:
     keys = Keys(run_id="r1", secret="s", token="t0ken")
-    assert (await told(Socket(ESTABLISHED, OTHER, 7), keys, "Authorization: Bearer t0ken"))[0] == 200
-    assert (await told(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 401
+    assert (await response_to(Socket(ESTABLISHED, OTHER, 7), keys, "Authorization: Bearer t0ken"))[0] == 200
+    assert (await response_to(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 401
 
 
-async def test_the_owner_is_asked_once_for_each_connection() -> None:
-    table = Table(Socket(ESTABLISHED, 0, 7))
+async def test_the_owner_is_looked_up_once_per_connection() -> None:
+    table = FakeSocketTable(Socket(ESTABLISHED, 0, 7))
     hosted = HostedServer(a_server(), bind("127.0.0.1", 0), peers=Peers(table))
     await hosted.listen()
     reader, writer = await asyncio.open_connection(*hosted.url.removeprefix("http://").split(":"))
@@ -138,7 +137,7 @@ async def test_the_owner_is_asked_once_for_each_connection() -> None:
         await reader.readuntil(b"\r\n\r\n")
     writer.close()
     await hosted.stop()
-    assert table.questions == 1
+    assert table.lookups == 1
 
 
 @contextmanager
@@ -156,7 +155,7 @@ def connected(bound: str, reached: str) -> Iterator[tuple[socket.socket, socket.
 
 
 def tables() -> list[SocketTable]:
-    """Both ways to ask, as far as this machine has them."""
+    """The socket tables that this machine supports."""
     return [kernel_sockets(), ProcNet()]
 
 
@@ -164,31 +163,34 @@ def tables() -> list[SocketTable]:
     ("bound", "reached"),
     [("127.0.0.1", "127.0.0.1"), ("0.0.0.0", "127.0.0.3"), ("::1", "::1"), ("::", "127.0.0.1")],
 )
-def test_the_kernel_tells_who_holds_the_other_end(bound: str, reached: str) -> None:
+def test_the_owner_of_the_other_end_of_a_connection_is_found(bound: str, reached: str) -> None:
     for table in tables():
         with closing(table), connected(bound, reached) as (client, served):
-            there, here = served.getpeername()[:2], served.getsockname()[:2]
-            assert owner(table, there, here) == os.geteuid()
-            assert listener_owner(table, (reached, here[1])) == os.geteuid()
+            peer_address, local_address = served.getpeername()[:2], served.getsockname()[:2]
+            assert owner(table, peer_address, local_address) == os.geteuid()
+            assert listener_owner(table, (reached, local_address[1])) == os.geteuid()
             client.shutdown(socket.SHUT_WR)
-            assert owner(table, there, here) == os.geteuid()
+            assert owner(table, peer_address, local_address) == os.geteuid()
             client.close()
-            assert owner(table, there, here) is None
-            assert owner(table, (there[0], 1), here) is None and listener_owner(table, (reached, 1)) is None
+            assert owner(table, peer_address, local_address) is None
+            assert (
+                owner(table, (peer_address[0], 1), local_address) is None
+                and listener_owner(table, (reached, 1)) is None
+            )
 
 
-def test_both_ways_to_ask_the_kernel_agree() -> None:
+def test_both_socket_tables_agree() -> None:
     with connected("127.0.0.1", "127.0.0.1") as (client, _):
-        places = client.getsockname(), client.getpeername()
-        answers = []
+        addresses = client.getsockname(), client.getpeername()
+        found = []
         for table in (SockDiag(), ProcNet()):
             with closing(table):
-                answers.append(table.find(*places))
-        assert answers[0] == answers[1] is not None
+                found.append(table.find(*addresses))
+        assert found[0] == found[1] is not None
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can open a socket as another user")
-async def test_a_real_other_user_is_refused_and_root_is_not() -> None:
+async def test_a_real_connection_of_another_user_is_rejected_and_one_of_root_accepted() -> None:
     hosted = HostedServer(a_server(), bind("127.0.0.1", 0))
     await hosted.listen()
     try:
@@ -207,5 +209,5 @@ async def test_a_real_other_user_is_refused_and_root_is_not() -> None:
         await hosted.stop()
 
 
-def test_a_table_that_is_not_there_knows_no_socket(tmp_path: Path) -> None:
+def test_a_missing_proc_table_finds_no_socket(tmp_path: Path) -> None:
     assert owner(ProcNet(tmp_path), ("127.0.0.1", 1), ("127.0.0.1", 2)) is None

@@ -1,4 +1,4 @@
-"""Answers of endpoints that are broken or hostile: a named failure at once, never more memory than the limits allow."""
+"""Responses of broken or hostile endpoints: an immediate named failure, and no more memory than the limits allow."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import failure_of, http, peer, send
-from tests.unit.services.http.raw_peers import endlessly, saying, serving
+from tests.unit.services.http.raw_peers import respond, respond_endlessly, tcp_server
 
 SMALL = Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
 OK = b"HTTP/1.1 200 OK\r\n"
@@ -30,90 +30,86 @@ ENDLESS = {
     "a first line": (b"HTTP/1.1 200 ", PIECE),
     "trailers": (OK + b"transfer-encoding: chunked\r\n\r\n0\r\n", b"x-more: " + PIECE[:1000] + b"\r\n"),
     "one trailer": (OK + b"transfer-encoding: chunked\r\n\r\n0\r\nx-more: ", PIECE),
-    "interim answers": (b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" * 10),
+    "interim responses": (b"", b"HTTP/1.1 103 Early Hints\r\nlink: </x>\r\n\r\n" * 10),
 }
-"""What comes first, and what then never ends."""
+"""The start of each response, and the chunk that repeats endlessly after it."""
 
-WRONG = {
+INVALID = {
     "two lengths": OK + b"content-length: 2\r\ncontent-length: 3\r\n\r\nabc",
     "a length and chunks": OK + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
-    "a length that is no number": OK + b"content-length: two\r\n\r\nab",
-    "a length below zero": OK + b"content-length: -1\r\n\r\nab",
+    "a length that is not a number": OK + b"content-length: two\r\n\r\nab",
+    "a negative length": OK + b"content-length: -1\r\n\r\nab",
     "another transfer encoding": OK + b"transfer-encoding: gzip\r\n\r\nab",
     "another protocol": b"HTTP/1.1 101 Switching Protocols\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
-    "a torn gzip body with no length": OK + b"content-encoding: gzip\r\n\r\n" + gzip.compress(b"hello" * 100)[:-6],
-    "no gzip at all": http(b"hello", "200 OK", None, "content-encoding: gzip"),
-    "an encoding unknown, with no length": OK + b"content-encoding: zstd\r\n\r\nhello",
-    "an encoding unknown": http(b"hello", "200 OK", None, "content-encoding: br"),
+    "a truncated gzip body with no length": OK + b"content-encoding: gzip\r\n\r\n" + gzip.compress(b"hello" * 100)[:-6],
+    "a body that is not gzip": http(b"hello", "200 OK", None, "content-encoding: gzip"),
+    "an unknown encoding with no length": OK + b"content-encoding: zstd\r\n\r\nhello",
+    "an unknown encoding": http(b"hello", "200 OK", None, "content-encoding: br"),
     "encoded five times": http(b"hello", "200 OK", None, "content-encoding: " + ", ".join(["gzip"] * 5)),
     "a gzip bomb": OK + b"content-encoding: gzip\r\n" + LENGTH % len(BOMB) + BOMB,
-    "a bomb within a bomb": http(gzip.compress(BOMB), "200 OK", None, "content-encoding: gzip, gzip"),
-    "a bomb of deflate": http(zlib.compress(bytes(5_000_000)), "200 OK", None, "content-encoding: deflate"),
-    "a body said to be large": OK + LENGTH % 10**12 + b"x",
+    "a nested gzip bomb": http(gzip.compress(BOMB), "200 OK", None, "content-encoding: gzip, gzip"),
+    "a deflate bomb": http(zlib.compress(bytes(5_000_000)), "200 OK", None, "content-encoding: deflate"),
+    "a large declared length": OK + LENGTH % 10**12 + b"x",
     "too many headers": OK + b"x: y\r\n" * 100 + b"\r\n",
     "large headers": OK + (b"x: " + PIECE[:1000] + b"\r\n") * 30 + b"\r\n",
 }
 
 
-def bounded() -> HttpTransport:
-    """The transport within small limits."""
+def small_transport() -> HttpTransport:
+    """A transport with small limits."""
     return HttpTransport(SMALL)
 
 
-@pytest.mark.parametrize("what", ENDLESS)
-async def test_an_answer_that_never_ends_is_given_up_at_the_limit(what: str) -> None:
-    said: list[int] = []
-    transport = bounded()
-    async with serving(endlessly(*ENDLESS[what], said)) as port:
+async def read_stream(transport: HttpTransport, port: int) -> None:
+    _, chunks = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
+    async for _ in chunks:
+        pass
+
+
+@pytest.mark.parametrize("case", ENDLESS)
+async def test_an_endless_response_fails_at_the_limit(case: str) -> None:
+    sent: list[int] = []
+    transport = small_transport()
+    async with tcp_server(respond_endlessly(*ENDLESS[case], sent)) as port:
         failure = await failure_of(send(transport, f"http://127.0.0.1:{port}/x"))
         await transport.close()
     assert failure.kind is FailureKind.CONNECTION_LOST
-    # Beyond the limit there is what sockets and buffers hold.
-    assert sum(said) < SMALL.body_bytes + 16_000_000
+    # The buffers of both sockets may hold data beyond the limit.
+    assert sum(sent) < SMALL.body_bytes + 16_000_000
 
 
-@pytest.mark.parametrize("what", [name for name in ENDLESS if name != "interim answers"])
-async def test_a_stream_that_never_ends_is_given_up_at_the_limit(what: str) -> None:
-    transport = bounded()
+@pytest.mark.parametrize("case", [name for name in ENDLESS if name != "interim responses"])
+async def test_an_endless_stream_fails_at_the_limit(case: str) -> None:
+    transport = small_transport()
 
-    async def read(port: int) -> None:
-        _, pieces = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
-        async for _ in pieces:
-            pass
-
-    async with serving(endlessly(*ENDLESS[what], [])) as port:
-        failure = await failure_of(read(port))
+    async with tcp_server(respond_endlessly(*ENDLESS[case], [])) as port:
+        failure = await failure_of(read_stream(transport, port))
         await transport.close()
     assert failure.kind is FailureKind.CONNECTION_LOST
 
 
-@pytest.mark.parametrize("what", WRONG)
-async def test_an_answer_that_is_wrong_is_a_lost_connection_at_once(what: str) -> None:
-    transport = bounded()
-    async with serving(saying(WRONG[what])) as port:
+@pytest.mark.parametrize("case", INVALID)
+async def test_an_invalid_response_is_a_lost_connection(case: str) -> None:
+    transport = small_transport()
+    async with tcp_server(respond(INVALID[case])) as port:
         failure = await failure_of(send(transport, f"http://127.0.0.1:{port}/x"))
         assert failure.kind is FailureKind.CONNECTION_LOST
         assert not transport._pool._open
         await transport.close()
 
 
-@pytest.mark.parametrize("what", WRONG)
-async def test_a_stream_that_is_wrong_is_a_lost_connection_at_once(what: str) -> None:
-    transport = bounded()
+@pytest.mark.parametrize("case", INVALID)
+async def test_an_invalid_stream_is_a_lost_connection(case: str) -> None:
+    transport = small_transport()
 
-    async def read(port: int) -> None:
-        _, pieces = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
-        async for _ in pieces:
-            pass
-
-    async with serving(saying(WRONG[what])) as port:
-        failure = await failure_of(read(port))
+    async with tcp_server(respond(INVALID[case])) as port:
+        failure = await failure_of(read_stream(transport, port))
         await transport.close()
     assert failure.kind is FailureKind.CONNECTION_LOST
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate", "raw deflate", "two members"])
-def test_a_body_is_decoded_however_it_was_encoded(encoding: str) -> None:
+def test_a_body_of_any_supported_encoding_is_decoded(encoding: str) -> None:
     raw = zlib.compressobj(wbits=-zlib.MAX_WBITS)
     body = {
         "gzip": gzip.compress(b"hello"),
@@ -136,7 +132,7 @@ async def test_bytes_after_a_response_without_a_body_are_not_mistaken_for_the_ne
     first = (
         f"HTTP/1.1 {status}\r\ncontent-length: 5\r\n\r\n".encode() + b"HTTP/1.1 200 OK\r\ncontent-length: 4\r\n\r\nevil"
     )
-    transport = bounded()
+    transport = small_transport()
     async with peer(first, http(b"good")) as other:
         await send(transport, other.url + "/x")
         assert (await send(transport, other.url + "/x")).body == b"good"
@@ -146,34 +142,34 @@ async def test_bytes_after_a_response_without_a_body_are_not_mistaken_for_the_ne
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_bytes_on_an_idle_connection_are_not_mistaken_for_the_next_response(streamed: bool) -> None:
-    transport = bounded()
+    transport = small_transport()
     late = asyncio.Event()
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def send_late_bytes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.write(http(b"good", "200 OK", None))
         await late.wait()
         writer.write(http(b"late", "200 OK", None))
         await reader.read()
 
-    async def ask(port: int) -> bytes:
+    async def get_body(port: int) -> bytes:
         url = f"http://127.0.0.1:{port}/x"
         if not streamed:
             return (await send(transport, url, b"", "GET")).body
-        _, pieces = await transport.stream("GET", url, b"", {}, 20.0)
-        return b"".join([piece async for piece in pieces])
+        _, chunks = await transport.stream("GET", url, b"", {}, 20.0)
+        return b"".join([chunk async for chunk in chunks])
 
-    async with serving(serve) as port:
-        assert await ask(port) == b"good"
+    async with tcp_server(send_late_bytes) as port:
+        assert await get_body(port) == b"good"
         late.set()
         await asyncio.sleep(0)
-        # The duplicate may lie in the socket, not read yet.
-        assert await ask(port) == b"good"
+        # The late bytes may still be unread in the socket.
+        assert await get_body(port) == b"good"
         await transport.close()
 
 
 async def test_a_peer_that_responds_before_reading_the_request_leaves_no_connection_open() -> None:
-    transport = bounded()
-    async with serving(saying(http(b"no", "413 Too Large"), last=False)) as port:
+    transport = small_transport()
+    async with tcp_server(respond(http(b"no", "413 Too Large"), close=False)) as port:
         for _ in range(20):
             assert (await send(transport, f"http://127.0.0.1:{port}/x", bytes(8_000_000))).status == 413
         await asyncio.sleep(0)
@@ -182,8 +178,8 @@ async def test_a_peer_that_responds_before_reading_the_request_leaves_no_connect
 
 
 @pytest.mark.parametrize("value", ["☃", "a\r\nb: c", "a\nb"])
-async def test_a_header_that_cannot_be_sent_costs_no_connection(value: str) -> None:
-    transport = bounded()
+async def test_a_header_that_cannot_be_sent_opens_no_connection(value: str) -> None:
+    transport = small_transport()
     async with peer(http()) as other:
         failure = await failure_of(send(transport, other.url + "/x", headers={"x-it": value}))
         assert failure.kind is FailureKind.BAD_REQUEST
@@ -191,20 +187,20 @@ async def test_a_header_that_cannot_be_sent_costs_no_connection(value: str) -> N
         await transport.close()
 
 
-async def test_a_stream_of_events_may_be_longer_than_an_answer_that_is_kept() -> None:
+async def test_an_event_stream_may_exceed_the_limit_of_a_buffered_response() -> None:
     events = b"data: x\n\n" * 40_000
     head = OK + b"content-type: text/event-stream\r\n" + LENGTH % len(events)
-    transport = bounded()
-    async with serving(saying(head, events)) as port:
-        _, pieces = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
-        assert sum([len(piece) async for piece in pieces]) == len(events) > SMALL.body_bytes
+    transport = small_transport()
+    async with tcp_server(respond(head, events)) as port:
+        _, chunks = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
+        assert sum([len(chunk) async for chunk in chunks]) == len(events) > SMALL.body_bytes
         await transport.close()
 
 
-async def test_a_trailer_says_nothing_of_how_an_answer_is_read() -> None:
+async def test_a_trailer_does_not_affect_how_the_response_is_read() -> None:
     chunked = OK + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\ncontent-encoding: gzip\r\nx-late: 1\r\n\r\n"
-    transport = bounded()
-    async with serving(saying(chunked, last=False)) as port:
-        answer = await send(transport, f"http://127.0.0.1:{port}/x", b"{}")
-        assert answer.body == b"{}" and "x-late" not in answer.headers
+    transport = small_transport()
+    async with tcp_server(respond(chunked, close=False)) as port:
+        response = await send(transport, f"http://127.0.0.1:{port}/x", b"{}")
+        assert response.body == b"{}" and "x-late" not in response.headers
         await transport.close()
