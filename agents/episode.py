@@ -16,7 +16,8 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import Session, raise_for_status, with_server
 from rollyard.services.responses.server_answers import read_answer, read_response
 from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
-from rollyard.services.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, TokenTrail, Usage
+from rollyard.services.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
+from rollyard.services.token_types import TokenTrail
 from rollyard.services.types import FinishReason, Json
 
 _PARTS = ("input_text", "input_image", "input_file")

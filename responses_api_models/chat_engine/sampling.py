@@ -13,7 +13,7 @@ from typing import Any, cast
 
 import orjson
 
-from rollyard.services.rollout_types import SamplingRecord
+from rollyard.services.token_types import SamplingRecord
 from rollyard.services.types import Json
 
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")

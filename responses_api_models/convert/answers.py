@@ -12,7 +12,7 @@ from rollyard.responses_api_models.think_tags import split_thinking
 from rollyard.services.responses.lenient_json import as_text
 from rollyard.services.responses.response_validity import check_completion, check_response, malformed
 from rollyard.services.responses.tool_calls import read_arguments, read_id, read_name
-from rollyard.services.rollout_types import TokenHistory
+from rollyard.services.token_types import TokenHistory
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 _ECHOED = (

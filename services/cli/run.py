@@ -14,7 +14,8 @@ import uvloop
 from pydantic import Field
 
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.config.load import RunConfig, ServerSpec, load
+from rollyard.services.config.load import load
+from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback

@@ -9,7 +9,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 from urllib.parse import urlsplit
 
-from rollyard.services.config.load import ServerSpec, servers_of
+from rollyard.services.config.references import servers_of
+from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.server_code.code_history import difference
 from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.run_types import CodeSources, Directory, Heartbeat, Registration, ServerCode, ServerInstance

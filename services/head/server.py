@@ -13,7 +13,7 @@ import yaml
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection
 from rollyard.services.head.metrics import HeadMetrics

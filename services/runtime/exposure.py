@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rollyard.services.config.load import ServerSpec
+from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import is_loopback
 

@@ -13,8 +13,8 @@ import socket
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rollyard.services.config.load import ServerSpec
 from rollyard.services.config.plugins import load_server
+from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TypedDict
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.errors import RunError, did_you_mean
 from rollyard.services.rollouts.collection import StackClients

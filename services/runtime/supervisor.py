@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollyard.services.backoff import Restarts
-from rollyard.services.config.load import ServerSpec
+from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Keys, Launch

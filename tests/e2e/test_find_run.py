@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.cli.find_run import find_run, without_repeats
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.config.load import RunConfig, load
+from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import RUN_HEADER, AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.connection_pool import REQUEST_HEADER

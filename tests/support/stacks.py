@@ -11,8 +11,9 @@ import orjson
 from omegaconf import OmegaConf
 
 from rollyard.services.backoff import Restarts
-from rollyard.services.config.load import RunConfig, load
+from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collector import Collector, Limits

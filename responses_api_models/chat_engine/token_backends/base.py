@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from rollyard.responses_api_models.upstream.request_context import RequestContext
-from rollyard.services.rollout_types import SamplingRecord
+from rollyard.services.token_types import SamplingRecord
 from rollyard.services.types import Json
 
 QUESTION: Json = {"role": "user", "content": "x"}

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from rollyard.responses_api_models.chat_engine.token_history.fingerprint import Fingerprint
 from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch import find_prefix_mismatch
-from rollyard.services.rollout_types import TokenTrace
+from rollyard.services.token_types import TokenTrace
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 

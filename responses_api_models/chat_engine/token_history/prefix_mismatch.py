@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.rollout_types import TokenBreak
+from rollyard.services.token_types import TokenBreak
 
 EXCERPT = 8
 """Ids shown on each side of a mismatch."""

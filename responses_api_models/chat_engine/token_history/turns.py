@@ -26,7 +26,7 @@ from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.services.responses.response_validity import check_completion, malformed
-from rollyard.services.rollout_types import PolicyVersion, SamplingRecord
+from rollyard.services.token_types import PolicyVersion, SamplingRecord
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 _CHAT_ONLY = ("echo", "continue_final_message", "truncate_prompt_tokens", "prompt_logprobs")

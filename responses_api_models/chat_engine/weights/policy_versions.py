@@ -15,7 +15,7 @@ from rollyard.responses_api_models.chat_engine.weights.model_signature import Mo
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.response_validity import malformed
-from rollyard.services.rollout_types import PolicyVersion
+from rollyard.services.token_types import PolicyVersion
 
 STARTED = "default"
 """vLLM's name for the weights that an engine was started with."""

@@ -14,7 +14,8 @@ from rollyard.services.cli.diagnostics import checks
 from rollyard.services.cli.diagnostics.findings import Finding, failed, ok, shown, verdict
 from rollyard.services.cli.diagnostics.rollout import try_rollout
 from rollyard.services.cli.options import Options, read_options
-from rollyard.services.config.load import RunConfig, load
+from rollyard.services.config.load import load
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.search_path import INSTALLED

@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-from rollyard.services.config.load import RunConfig, ServerSpec
+from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.io.jsonl import iter_jsonl, refuse

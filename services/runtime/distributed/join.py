@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from rollyard.services.config.load import RunConfig, ServerSpec
+from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.access.hosts import is_loopback

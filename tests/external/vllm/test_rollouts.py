@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from omegaconf import OmegaConf
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
 from tests.external.vllm.calls import CALL

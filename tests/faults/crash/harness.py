@@ -24,7 +24,7 @@ import uvloop
 from rollyard.services.backoff import Restarts
 from rollyard.services.cli import collect_rollouts
 from rollyard.services.cli import status as show_status
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.run_types import Launch
 from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit
 from rollyard.services.runtime.run_dir import RunFolder

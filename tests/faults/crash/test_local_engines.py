@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.runtime.stack import Stack
 from tests.support.fixtures import closed_port, until

@@ -13,7 +13,7 @@ import orjson
 import pytest
 import pytest_asyncio
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import Session
 from rollyard.services.runtime.stack import Stack

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.cli import run as ng_run
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Registration

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import RollyardError
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.run_dir import HOME, running_heads

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.config.load import RunConfig, servers_of
+from rollyard.services.config.references import servers_of
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 from tests.support.stacks import configured

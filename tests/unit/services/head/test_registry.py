@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Heartbeat, Registration

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import orjson
 import pytest
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import FailureKind
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.config.load import RunConfig
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.access.hosts import KnownHosts

@@ -1,0 +1,57 @@
+"""RunConfig: the validated servers of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rollyard.services.server.settings import ServerSettings, is_secret, redacted, without_secrets
+from rollyard.services.types import Json
+
+
+@dataclass(frozen=True)
+class ServerSpec:
+    """One named server of a run, with validated settings."""
+
+    name: str
+    family: str
+    implementation: str
+    folder: Path
+    settings: ServerSettings
+    raw: Json = field(repr=False)
+    """The resolved settings from YAML, which the server's process receives."""
+    isolated: bool
+    """The server has its own virtual environment; only the base settings were validated here."""
+
+    def identity_settings(self) -> Json:
+        """Return the settings of the config that affect rollouts. They are parsed, so `10` and `"10"` may be equal."""
+        parsed = self.settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
+        return {
+            key: redacted(parsed.get(key, value))
+            for key, value in self.raw.items()
+            if key not in self.settings.NOT_IDENTITY and not is_secret(key)
+        }
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """All servers of a run and the merged config tree that defines them."""
+
+    servers: tuple[ServerSpec, ...]
+    tree: Json = field(repr=False)
+    """The resolved tree, including secrets. Never print it; use `redacted`."""
+    files: Mapping[Path, str] = field(default_factory=dict, repr=False)
+    """Digests of the YAML files at the time they were read; env.yaml has one even if it is absent."""
+
+    def redacted(self) -> Json:
+        """Return the tree with every secret replaced by `***`."""
+        shown: Json = without_secrets(self.tree)
+        return shown
+
+    def identity(self) -> Json:
+        """Return every server's settings that affect rollouts: no addresses, secrets or catalogue entries."""
+        return {
+            spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.identity_settings()}
+            for spec in self.servers
+        }

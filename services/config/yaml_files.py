@@ -1,0 +1,73 @@
+"""Finds and reads the YAML files of a run, and explains what is wrong with one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, ListConfig, OmegaConf
+from omegaconf.errors import (
+    GrammarParseError,
+    InterpolationKeyError,
+    InterpolationResolutionError,
+    OmegaConfBaseException,
+)
+from yaml import MarkedYAMLError, YAMLError
+
+from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.io.search_path import find_file
+
+
+def find_config(path: str, roots: Sequence[Path]) -> Path:
+    """Return the config file `path` of the first root that has it. Raises OperatorError."""
+    if found := find_file(path, roots):
+        return found
+    if any((root / path).is_dir() for root in roots):
+        raise OperatorError(f"{path!r} is a folder; expected a config file in it, such as configs/sokoban_builtin.yaml")
+    known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
+    searched = ", ".join(str(root) for root in roots)
+    raise OperatorError(f"config file {path!r} not found{did_you_mean(path, known)} (looked in {searched})")
+
+
+def _known_configs(root: Path) -> Iterator[Path]:
+    yield from (root / "configs").glob("*.yaml")
+    for family in (*FAMILIES, *ALIASES):
+        yield from (root / family).glob("*/configs/*.yaml")
+
+
+def read_yaml(path: Path) -> DictConfig:
+    """Raises OperatorError for a file that does not contain a YAML mapping."""
+    try:
+        loaded = OmegaConf.load(path)
+    except OmegaConfBaseException as error:
+        raise OperatorError(f"{path}: {describe_error(error)}") from error
+    except RecursionError as error:
+        raise OperatorError(f"{path} contains itself, or is nested too deeply") from error
+    except (OSError, ValueError, YAMLError) as error:
+        raise OperatorError(f"{path} cannot be read as YAML: {_describe_yaml_error(error)}") from error
+    if isinstance(loaded, ListConfig):
+        raise OperatorError(f"{path} contains a list; expected a mapping of server names to settings")
+    return loaded
+
+
+def describe_error(error: OmegaConfBaseException) -> str:
+    """Explain an error without the grammar tokens and Python names of OmegaConf's own message."""
+    key, found = error.full_key or "its content", str(error).splitlines()[0]
+    if isinstance(error, GrammarParseError):
+        return f"{key} contains an invalid ${{...}}; expected ${{name}}, ${{a.b}} or ${{oc.env:NAME}}"
+    if isinstance(error, InterpolationKeyError):
+        return (
+            f"{key}: {found.replace('Interpolation key', 'the reference', 1).removesuffix(' not found')} does not exist"
+        )
+    if isinstance(error, InterpolationResolutionError) and '"' in found:
+        return f"{key} cannot be resolved: {found.partition(chr(34))[2].rstrip(chr(34))}"
+    return f"{key}: {found}" if error.full_key else "expected a mapping of server names to settings"
+
+
+def _describe_yaml_error(error: Exception) -> str:
+    """Format a YAML error in one line."""
+    if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
+        mark = error.problem_mark
+        return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"
+    return getattr(error, "strerror", None) or " ".join(str(error).split())
