@@ -63,7 +63,7 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 async def test_a_server_killed_fifty_times_changes_no_rollout(
     victim: str, stack: Stack, tmp_path: Path, uninterrupted: Essences
 ) -> None:
-    killing = asyncio.create_task(_kill_again_and_again(stack, victim, random.Random(f"kill {victim}")))
+    killing = asyncio.create_task(_kill_repeatedly(stack, victim, random.Random(f"kill {victim}")))
     failed_attempts = 0
     for number in itertools.count():
         output = tmp_path / f"rollouts{number}.jsonl"
@@ -77,7 +77,7 @@ async def test_a_server_killed_fifty_times_changes_no_rollout(
     assert failed_attempts > KILLS / 2, "most kills should hit an episode"
 
 
-async def _kill_again_and_again(stack: Stack, victim: str, rng: random.Random) -> None:
+async def _kill_repeatedly(stack: Stack, victim: str, rng: random.Random) -> None:
     for number in range(KILLS):
         await until(lambda: ready_pid(stack, victim) is not None, f"{victim} is back after {number} kills")
         await asyncio.sleep(rng.uniform(0.0, 0.15))

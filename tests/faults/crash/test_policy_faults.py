@@ -44,14 +44,14 @@ KEYS = {(task, repeat) for task in range(TASKS) for repeat in range(REPEATS)}
 
 
 def environment_and_agent(timeout_s: float) -> Json:
-    world = {"grl_sokoban": {"entrypoint": "app.py"}}
+    environment = {"grl_sokoban": {"entrypoint": "app.py"}}
     agent = {
         "max_steps": 10,
         "model_timeout_s": timeout_s,
         "resources_server": {"name": ENVIRONMENT},
         "model_server": {"name": POLICY},
     }
-    return {ENVIRONMENT: {"resources_servers": world}, AGENT: {"agents": {"game_agent": agent}}}
+    return {ENVIRONMENT: {"resources_servers": environment}, AGENT: {"agents": {"game_agent": agent}}}
 
 
 def direct(faults: Mapping[str, float], timeout_s: float = TIMEOUT_S) -> Json:
