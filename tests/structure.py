@@ -21,7 +21,7 @@ LARGEST_FOLDER = 25
 """Files directly in one folder."""
 JSONL_PARSERS = 1
 FLOORS = (
-    ("types", "run_types", "rollout_types", "errors", "backoff"),
+    ("types", "run_types", "rollout_types", "token_types", "errors", "backoff"),
     ("io",),
     ("http", "responses"),
     ("server",),

@@ -45,7 +45,8 @@ class _Listener(uvicorn.Server):
 def bind(host: str, port: int) -> socket.socket:
     """Return a listening socket, so that no other process can take the chosen port. Raises OSError."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    sock = socket.socket(family, socket.SOCK_STREAM)
+    # asyncio, unlike uvloop, sets TCP_NODELAY only if the protocol is given; without it responses take 40 ms longer.
+    sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))

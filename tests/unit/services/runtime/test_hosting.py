@@ -106,6 +106,18 @@ async def test_a_thousand_concurrent_requests_are_all_answered() -> None:
         assert {response.status for response in await asyncio.gather(*calls)} == {200}
 
 
+async def test_connections_have_tcp_nodelay_on_asyncios_own_event_loop() -> None:
+    with bind("127.0.0.1", 0) as sock:
+        server = await asyncio.start_server(lambda reader, writer: accepted.set_result(writer), sock=sock)
+        accepted: asyncio.Future[asyncio.StreamWriter] = asyncio.get_running_loop().create_future()
+        _, client = await asyncio.open_connection(*sock.getsockname())
+        writer = await accepted
+        assert writer.get_extra_info("socket").getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+        writer.close()
+        client.close()
+        server.close()
+
+
 async def test_stopping_waits_for_running_requests() -> None:
     handler = BlockingHandler()
     async with network() as transport:
