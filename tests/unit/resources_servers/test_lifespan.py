@@ -74,8 +74,8 @@ async def verdict(stack: Wired, server: str) -> Json:
 
 
 async def test_every_episode_gets_the_value_that_its_servers_lifespan_yielded() -> None:
-    async with wired({"world": environment(Pooled, size=3)}) as stack:
-        found = await verdict(stack, "world")
+    async with wired({"environment": environment(Pooled, size=3)}) as stack:
+        found = await verdict(stack, "environment")
     assert (found["reward"], found["pool_is_open"]) == (3.0, True)
 
 
@@ -87,14 +87,14 @@ async def test_two_servers_of_one_class_in_one_process_do_not_share() -> None:
 
 async def test_a_lifespan_is_left_when_the_server_stops_even_by_another_task() -> None:
     Pooled.made.clear()
-    async with wired({"world": environment(Pooled)}) as stack:
+    async with wired({"environment": environment(Pooled)}) as stack:
         assert Pooled.made[0].open
-        await asyncio.create_task(stack.servers["world"].stop())
+        await asyncio.create_task(stack.servers["environment"].stop())
         assert not Pooled.made[0].open
 
 
 def _context(stack: Wired) -> Context:
-    return Context("world", KEYS, stack.client)
+    return Context("environment", KEYS, stack.client)
 
 
 async def test_a_check_enters_the_lifespan_and_leaves_it() -> None:
@@ -116,7 +116,7 @@ async def test_a_lifespan_that_fails_stops_the_start_with_its_reason(
     fails: str, kind: type[Exception], words: str
 ) -> None:
     with pytest.raises(kind, match=words):
-        async with wired({"world": environment(Pooled, fails=fails)}):
+        async with wired({"environment": environment(Pooled, fails=fails)}):
             pass
 
 
@@ -127,7 +127,7 @@ async def test_a_lifespan_without_its_decorator_is_rejected_with_the_fix() -> No
             yield None
 
     with pytest.raises(OperatorError, match="@asynccontextmanager"):
-        async with wired({"world": environment(Plain)}):
+        async with wired({"environment": environment(Plain)}):
             pass
 
 
@@ -170,7 +170,12 @@ class Judged(Environment[EnvironmentSettings]):
 async def test_an_environment_calls_a_model_server_of_its_run_by_name() -> None:
     judge = Script([[says("0.5")]])
     script = Script([[says("It is 4.")]])
-    servers = {"world": environment(Judged), "model": script.model, "judge": judge.model, "agent": agent(GameAgent)}
+    servers = {
+        "environment": environment(Judged),
+        "model": script.model,
+        "judge": judge.model,
+        "agent": agent(GameAgent),
+    }
     async with wired(servers) as stack:
         rollout = await stack.run(ROW)
     assert rollout["reward"] == 0.5
@@ -181,7 +186,7 @@ async def test_an_environment_calls_a_model_server_of_its_run_by_name() -> None:
 async def test_a_judge_that_does_not_answer_is_a_named_failure_and_never_a_reward(
     status: str, kind: FailureKind
 ) -> None:
-    servers = {"world": environment(Judged), "model": Script([[says("4")]]).model, "agent": agent(GameAgent)}
+    servers = {"environment": environment(Judged), "model": Script([[says("4")]]).model, "agent": agent(GameAgent)}
     if status:
         servers["judge"] = Script([[]], status=status).model
     async with wired(servers) as stack:

@@ -51,19 +51,19 @@ class World:
 
     async def ask(self, row: Json, text: str, status: str = "completed") -> HttpResponse:
         """Return the response, regardless of its status."""
-        seeded = await self.stack.post("world", "/seed_session", row)
+        seeded = await self.stack.post("environment", "/seed_session", row)
         if seeded.status != 200:
             return seeded
         cookie = {"cookie": seeded.cookies[0].partition(";")[0]}
-        answer = await self.stack.post("world", "/verify", {**row, "response": response(text, status)}, cookie)
-        await self.stack.post("world", "/close", {}, cookie)
+        answer = await self.stack.post("environment", "/verify", {**row, "response": response(text, status)}, cookie)
+        await self.stack.post("environment", "/close", {}, cookie)
         return answer
 
 
 @contextlib.asynccontextmanager
 async def serving(server: type[Server], **settings: Any) -> AsyncIterator[World]:
     """Run an environment's server in this process."""
-    async with wired({"world": lambda context: server(server.Settings(**settings), context)}) as stack:
+    async with wired({"environment": lambda context: server(server.Settings(**settings), context)}) as stack:
         yield World(stack)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from rollyard.resources_servers.grl_sokoban.analyze_rewards import main
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.rollout_files import manifest, varied, write
+from tests.support.rollout_files import random_rows, write, write_manifest
 
 SOKOBAN = INSTALLED / "resources_servers/grl_sokoban"
 
@@ -24,9 +24,9 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_documented_analysis_command_of_the_grl_sokoban_evaluation_works(tmp_path: Path) -> None:
-    rows = varied(20, 8)
+    rows = random_rows(20, 8)
     path = write(tmp_path / "data" / "rollouts.jsonl", rows)
-    manifest(path, 20, 9)
+    write_manifest(path, 20, 9)
     output = tmp_path / "out" / "reward_analysis.md"
     flags = ["--rollouts-path", str(path), "--model-name", "Qwen3-4B", "--output", str(output)]
     done = analyze(*flags)

@@ -22,17 +22,17 @@ BOARD = "#####\n#O__#\n#_X_#\n#_P_#\n#####"
 
 
 def serving(**settings: Any) -> Any:
-    return wired({"world": environment(GrlSokoban, **settings)})
+    return wired({"environment": environment(GrlSokoban, **settings)})
 
 
 async def seeded(stack: Wired, row: Json, path: str = "/seed_session") -> dict[str, str]:
-    answer = await stack.post("world", path, row)
+    answer = await stack.post("environment", path, row)
     assert answer.status == 200, answer.body
     return {"cookie": answer.cookies[0].partition(";")[0]}
 
 
 async def step(stack: Wired, cookie: dict[str, str], actions: Any) -> Json:
-    answer = await stack.post("world", "/step", {"actions": actions}, cookie)
+    answer = await stack.post("environment", "/step", {"actions": actions}, cookie)
     assert answer.status == 200, answer.body
     result: Json = orjson.loads(answer.body)
     return result
@@ -40,7 +40,7 @@ async def step(stack: Wired, cookie: dict[str, str], actions: Any) -> Json:
 
 async def verdict(stack: Wired, cookie: dict[str, str], row: Json = ROW) -> Json:
     body = {**row, "responses_create_params": {"input": []}, "response": {"output": []}}
-    answer = await stack.post("world", "/verify", body, cookie)
+    answer = await stack.post("environment", "/verify", body, cookie)
     result: Json = orjson.loads(answer.body)
     return result
 
@@ -148,11 +148,11 @@ async def test_an_episode_that_never_acted_has_reward_zero() -> None:
 )
 async def test_an_invalid_row_is_rejected_at_once_with_the_reason(row: Json, words: str) -> None:
     async with serving() as stack:
-        answer = await stack.post("world", "/seed_session", row)
+        answer = await stack.post("environment", "/seed_session", row)
         problem = orjson.loads(answer.body)
         assert (answer.status, problem["type"]) == (422, "urn:rollyard:bad_task")
         assert words in problem["detail"]
-        assert stack.servers["world"].sessions == 0
+        assert stack.servers["environment"].sessions == 0
 
 
 @pytest.mark.parametrize("wrong", [True, False, "1", "6", " 6 ", "1e0"])
@@ -161,7 +161,7 @@ async def test_a_boolean_or_a_string_of_a_row_is_not_a_number(name: str, wrong: 
     room: Json = {"level_file": "levels.txt", "level_index": 0} if name == "level_index" else {"seed": 1}
     row = {**room, name: [6, wrong] if name == "dim_room" else wrong}
     async with serving() as stack:
-        answer = await stack.post("world", "/seed_session", row)
+        answer = await stack.post("environment", "/seed_session", row)
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"]) == (422, "urn:rollyard:bad_task")
     assert name in problem["detail"]
@@ -175,21 +175,21 @@ def test_a_boolean_of_a_config_is_not_a_number() -> None:
 
 async def test_caps_are_settings() -> None:
     async with serving(max_rows=6, max_boxes=1) as stack:
-        refused = [await stack.post("world", "/seed_session", {"seed": 1, "dim_room": [7, 6]})]
-        refused += [await stack.post("world", "/seed_session", {"seed": 1, "num_boxes": 2})]
+        refused = [await stack.post("environment", "/seed_session", {"seed": 1, "dim_room": [7, 6]})]
+        refused += [await stack.post("environment", "/seed_session", {"seed": 1, "num_boxes": 2})]
     assert [answer.status for answer in refused] == [422, 422]
 
 
 async def test_the_turn_based_form_returns_gymnasiums_five_values() -> None:
     async with serving() as stack:
-        answer = await stack.post("world", "/reset", ROW)
+        answer = await stack.post("environment", "/reset", ROW)
         cookie = {"cookie": answer.cookies[0].partition(";")[0]}
         first = orjson.loads(answer.body)
         assert first["observation"].startswith(BOARD)
         assert first["info"]["supports_explicit_close"] is True
         message = {"type": "message", "content": [{"type": "output_text", "text": "I go <action>Left</action>"}]}
         body = {"responses_create_params": {"input": []}, "response": {"output": [message]}}
-        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
     assert set(turn) == {"observation", "reward", "terminated", "truncated", "info"}
     assert turn["observation"] == "#####\n#O__#\n#_X_#\n#P__#\n#####"
     assert (turn["reward"], turn["terminated"], turn["truncated"]) == (-0.1, False, False)
@@ -199,7 +199,7 @@ async def test_a_message_without_a_move_gets_a_hint_and_costs_nothing() -> None:
     async with serving() as stack:
         cookie = await seeded(stack, ROW, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "hmm"}]}}
-        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
         assert "No move found" in turn["observation"]
         assert (turn["reward"], turn["terminated"]) == (0.0, False)
 
@@ -208,10 +208,10 @@ async def test_a_finished_turn_based_episode_leaves_no_session_behind() -> None:
     async with serving() as stack:
         cookie = await seeded(stack, {**ROW, "max_steps": 1}, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "up"}]}}
-        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
         assert (turn["terminated"], turn["truncated"]) == (False, True)
-        assert stack.servers["world"].sessions == 0
-        assert (await stack.post("world", "/close", {}, cookie)).status == 200
+        assert stack.servers["environment"].sessions == 0
+        assert (await stack.post("environment", "/close", {}, cookie)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -241,7 +241,7 @@ async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state
 
 async def test_the_tool_describes_itself_for_a_dataset() -> None:
     async with serving() as stack:
-        answer = await stack.transport.send("GET", "http://world:1/tools", b"", {}, 5.0)
+        answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, 5.0)
     (schema,) = orjson.loads(answer.body)
     assert (schema["name"], schema["type"]) == ("step", "function")
     assert schema["parameters"]["required"] == ["actions"]

@@ -22,21 +22,21 @@ CORNER = ["Up", "Left", "Up", "Right"]
 
 
 async def undo(stack: Wired, cookie: dict[str, str], moves: Any) -> Json:
-    answer = await stack.post("world", "/undo", {"moves": moves}, cookie)
+    answer = await stack.post("environment", "/undo", {"moves": moves}, cookie)
     found: Json = orjson.loads(answer.body)
     return found
 
 
 async def tools(stack: Wired) -> list[str]:
-    answer = await stack.transport.send("GET", "http://world:1/tools", b"", {}, 5.0)
+    answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, 5.0)
     return [tool["name"] for tool in orjson.loads(answer.body)]
 
 
 async def refused(row: Json, **settings: Any) -> str:
     async with serving(**settings) as stack:
-        answer = await stack.post("world", "/seed_session", row)
+        answer = await stack.post("environment", "/seed_session", row)
         assert answer.status == 422
-        assert stack.servers["world"].sessions == 0
+        assert stack.servers["environment"].sessions == 0
         said: str = orjson.loads(answer.body)["detail"]
         return said
 
@@ -93,7 +93,7 @@ async def test_a_lost_room_is_flagged_and_the_episode_continues() -> None:
 
 async def test_a_lost_room_ends_the_agents_episode_as_done_at_no_cost() -> None:
     script = Script([[calls("step", {"actions": [*CORNER, "Down", "Down"]})], [says("never asked")]])
-    serve = {"world": environment(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
+    serve = {"environment": environment(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
     async with wired(serve) as stack:
         rollout = await stack.run({**ROW, "responses_create_params": {"input": "Play."}})
     assert (rollout["finish_reason"], rollout["truncated"], len(script.asked)) == ("done", False, 1)
@@ -106,23 +106,23 @@ async def test_a_lost_room_terminates_the_turn_based_form() -> None:
         cookie = await seeded(stack, ROW, "/reset")
         for move in CORNER:
             body = {"response": {"output": [{"type": "message", "content": move}]}}
-            turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+            turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
     assert (turn["terminated"], turn["truncated"], turn["info"]["deadlocked"]) == (True, False, True)
 
 
 async def test_the_turn_based_form_shows_coordinates_and_refuses_what_it_lacks() -> None:
     async with serving(observations=["coordinates"]) as stack:
-        answer = orjson.loads((await stack.post("world", "/reset", ROW)).body)
+        answer = orjson.loads((await stack.post("environment", "/reset", ROW)).body)
         assert "Player: (3, 2)" in answer["observation"] and "# wall" not in answer["observation"]
     for settings in ({"observations": ["image"]}, {"charge_unplayed": True}):
         async with serving(**settings) as stack:
-            answer = await stack.post("world", "/reset", ROW)
-            assert (answer.status, stack.servers["world"].sessions) == (422, 0)
+            answer = await stack.post("environment", "/reset", ROW)
+            assert (answer.status, stack.servers["environment"].sessions) == (422, 0)
 
 
 async def test_an_image_comes_as_content_parts_behind_the_answers_text() -> None:
     async with serving(observations=["image"]) as stack:
-        answer = await stack.post("world", "/step", {"actions": ["Left"]}, await seeded(stack, ROW))
+        answer = await stack.post("environment", "/step", {"actions": ["Left"]}, await seeded(stack, ROW))
     text, image = orjson.loads(answer.body)
     assert orjson.loads(text["text"])["observation"] == "The board is in the image."
     assert image["type"] == "input_image" and image["image_url"].startswith("data:image/png;base64,")

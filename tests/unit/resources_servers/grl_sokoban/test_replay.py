@@ -15,7 +15,7 @@ from rollyard.resources_servers.grl_sokoban.observation import coordinates
 from rollyard.resources_servers.grl_sokoban.replay import replay
 from rollyard.resources_servers.grl_sokoban.rollout_moves import boards_in
 from rollyard.services.types import Json
-from tests.support.stacks import PUZZLES, collect, colocated, configured, read_rows
+from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
 from tests.unit.resources_servers.grl_sokoban.reference import trajectories
 
 ROW: Json = {"seed": 84810, "dim_room": [5, 5], "num_boxes": 1}
@@ -53,7 +53,7 @@ def after(*moves: int, start: str = START) -> str:
 
 async def test_every_episode_of_the_stack_is_replayed_to_its_own_reward(tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
-    async with colocated(configured(), tmp_path) as stack:
+    async with colocated(load_config(), tmp_path) as stack:
         await collect(stack, output, rows=PUZZLES, repeats=2, limit=30)
     rows = read_rows(output)
     assert len(rows) == 60

@@ -71,7 +71,7 @@ async def test_it_does_not_start_without_math_verify_unless_configured(
 
 async def test_the_example_rows_are_served() -> None:
     async with serving(server) as world:
-        answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+        answer = await world.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     rows = orjson.loads(answer.body)
     assert {row["form"] for row in rows} == set(ANSWER_FORMS)
 

@@ -72,7 +72,7 @@ async def test_without_langdetect_it_refuses_to_start(monkeypatch: pytest.Monkey
 
 async def test_the_example_rows_are_served() -> None:
     async with serving(server) as world:
-        answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+        answer = await world.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert len(orjson.loads(answer.body)) == 5
 
 

@@ -96,8 +96,8 @@ def test_the_datasets_own_equality_compares_spellings(one: str, other: str, same
 
 async def test_the_example_rows_are_served() -> None:
     async with serving(server) as world:
-        answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
-    assert {row["form"] for row in orjson.loads(answer.body)} == set(ANSWER_FORMS)
+        answer = await world.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
+    assert {row["form"] for row in orjson.loads(answer.body)} == set(READINGS)
 
 
 def prepared(tmp_path: Path, *options: str) -> list[Json]:

@@ -14,17 +14,17 @@ from rollyard.responses_api_models.builtin_model.app import BuiltinModelSettings
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse, Message
 from rollyard.services.types import Json
-from tests.support.builtin_environment import ASK, STEP_TOOL, Policy
+from tests.support.builtin_environment import PROMPT, STEP_TOOL, ModelServer
 
-ASKED: Json = {"input": ASK, "tools": [STEP_TOOL], "temperature": 0}
-CHAT: Json = {"messages": ASK, "temperature": 0}
+ASKED: Json = {"input": PROMPT, "tools": [STEP_TOOL], "temperature": 0}
+CHAT: Json = {"messages": PROMPT, "temperature": 0}
 DOORS = pytest.mark.parametrize(
     ("path", "request_body"), [("/v1/responses", ASKED), ("/v1/chat/completions", CHAT)], ids=["responses", "chat"]
 )
 
 
 async def faulty(path: str, request_body: Json, **faults: float) -> HttpResponse:
-    return await Policy(faults=faults).post(request_body, path)
+    return await ModelServer(faults=faults).post(request_body, path)
 
 
 @DOORS
@@ -56,7 +56,7 @@ async def test_a_slow_answer_is_late_and_true() -> None:
 
 
 async def test_a_hang_outlasts_the_callers_patience() -> None:
-    policy = Policy(faults={"hang_rate": 1})
+    policy = ModelServer(faults={"hang_rate": 1})
     with pytest.raises(Failure) as caught:
         await policy.post(ASKED, timeout_s=0.1)
     assert caught.value.kind is FailureKind.TIMEOUT and policy.server.in_flight == 0
@@ -67,7 +67,7 @@ async def test_a_hang_ends_by_itself_after_hang_s() -> None:
 
 
 async def test_a_hang_ends_when_the_caller_goes_away() -> None:
-    policy = Policy(faults={"hang_rate": 1})
+    policy = ModelServer(faults={"hang_rate": 1})
     messages: list[Message] = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"{}"}]
 
     async def receive() -> Message:
@@ -84,19 +84,19 @@ async def test_a_hang_ends_when_the_caller_goes_away() -> None:
 
 
 async def test_latency_is_added_to_every_answer() -> None:
-    policy = Policy(latency_s=0.05, jitter_s=0.02)
+    policy = ModelServer(latency_s=0.05, jitter_s=0.02)
     begun = time.monotonic()
     await policy.post(ASKED)
     assert time.monotonic() - begun >= 0.05
 
 
 async def test_with_rates_of_0_no_request_fails() -> None:
-    policy = Policy(latency_s=1e-6)  # the injector is in the way, and does nothing
+    policy = ModelServer(latency_s=1e-6)  # the injector is in the way, and does nothing
     assert {(await policy.post(ASKED)).status for _ in range(300)} == {200}
 
 
 async def test_faults_come_at_their_rates_and_a_retry_of_the_same_request_may_succeed() -> None:
-    policy = Policy(faults={"error_rate": 0.2, "rate_limit_rate": 0.3})
+    policy = ModelServer(faults={"error_rate": 0.2, "rate_limit_rate": 0.3})
     statuses = [(await policy.post({**ASKED, "seed": 1})).status for _ in range(600)]
     assert 0.14 < statuses.count(500) / 600 < 0.26
     assert 0.23 < statuses.count(429) / 600 < 0.37
@@ -105,14 +105,14 @@ async def test_faults_come_at_their_rates_and_a_retry_of_the_same_request_may_su
 
 async def test_the_order_of_faults_is_fixed_by_the_servers_seed() -> None:
     async def statuses(seed: int) -> list[int]:
-        policy = Policy(seed=seed, faults={"error_rate": 0.5})
+        policy = ModelServer(seed=seed, faults={"error_rate": 0.5})
         return [(await policy.post(ASKED)).status for _ in range(40)]
 
     assert await statuses(1) == await statuses(1) != await statuses(2)
 
 
 async def test_health_and_models_are_spared() -> None:
-    server = Policy(faults={"error_rate": 1}, model="practice").server
+    server = ModelServer(faults={"error_rate": 1}, model="practice").server
     async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://localhost") as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/v1/models")).json()["data"][0]["id"] == "practice"

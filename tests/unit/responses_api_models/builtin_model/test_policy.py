@@ -8,7 +8,16 @@ import pytest
 from openai.types.responses import Response
 
 from rollyard.services.types import Json
-from tests.support.builtin_environment import ASK, CORNERED, EASY, STEP_TOOL, Policy, fewest_moves, random_boards, shown
+from tests.support.builtin_environment import (
+    CORNERED,
+    EASY,
+    PROMPT,
+    STEP_TOOL,
+    ModelServer,
+    conversation_with,
+    fewest_moves,
+    random_boards,
+)
 
 BOARDS = random_boards(250, seed=7)
 OPTIMA = [fewest_moves(board) for board in BOARDS]
@@ -25,7 +34,7 @@ def words(response: Json) -> str:
 
 
 async def test_at_temperature_0_every_solvable_board_is_solved_in_the_fewest_moves() -> None:
-    policy = Policy()
+    policy = ModelServer()
     solvable = [(board, best) for board, best in zip(BOARDS, OPTIMA, strict=True) if best]
     assert len(solvable) > 50
     for board, best in solvable:
@@ -34,7 +43,7 @@ async def test_at_temperature_0_every_solvable_board_is_solved_in_the_fewest_mov
 
 
 async def test_at_temperature_0_a_board_without_solution_is_given_up_without_a_move() -> None:
-    policy = Policy()
+    policy = ModelServer()
     unsolvable = [board for board, best in zip(BOARDS, OPTIMA, strict=True) if best is None]
     assert len(unsolvable) > 50
     for board in unsolvable:
@@ -45,16 +54,16 @@ async def test_at_temperature_0_a_board_without_solution_is_given_up_without_a_m
 async def test_an_optimal_episode_takes_at_most_nine_tool_calls() -> None:
     long = max((best, board) for board, best in zip(BOARDS, OPTIMA, strict=True) if best)[1]
     assert (fewest_moves(long) or 0) > 20
-    _, items = await Policy().play(long, temperature=0)
+    _, items = await ModelServer().play(long, temperature=0)
     assert sum(item.get("type") == "function_call" for item in items) <= 9
 
 
 async def test_the_first_call_looks_without_moving() -> None:
-    assert arguments(await Policy().respond(ASK, temperature=0)) == {"actions": []}
+    assert arguments(await ModelServer().respond(PROMPT, temperature=0)) == {"actions": []}
 
 
 async def test_the_final_answer_lists_the_moves_made() -> None:
-    world, items = await Policy().play(EASY, temperature=0)
+    world, items = await ModelServer().play(EASY, temperature=0)
     assert world.solved(world.state)
     assert items[-1]["content"][0]["text"] == "<answer>Up || Right || Up || Left</answer>"
 
@@ -73,22 +82,22 @@ async def test_the_final_answer_lists_the_moves_made() -> None:
     ids=["bare", "json string", "observation", "other key", "among words", "spaced", "crlf"],
 )
 async def test_a_board_is_found_in_whatever_shape_it_comes(output: str) -> None:
-    assert arguments(await Policy().respond(shown(output), temperature=0)) == {"actions": ["Up"]}
+    assert arguments(await ModelServer().respond(conversation_with(output), temperature=0)) == {"actions": ["Up"]}
 
 
 async def test_a_board_in_the_users_message_needs_no_look() -> None:
     items = [{"role": "user", "content": [{"type": "input_text", "text": f"Solve this:\n{EASY}"}]}]
-    assert arguments(await Policy().respond(items, temperature=0)) == {"actions": ["Up"]}
+    assert arguments(await ModelServer().respond(items, temperature=0)) == {"actions": ["Up"]}
 
 
 async def test_after_words_instead_of_a_board_it_looks_again() -> None:
-    items = [*shown(EASY), *shown("unknown action 'Jump'")[2:]]
-    assert arguments(await Policy().respond(items, temperature=0)) == {"actions": []}
+    items = [*conversation_with(EASY), *conversation_with("unknown action 'Jump'")[2:]]
+    assert arguments(await ModelServer().respond(items, temperature=0)) == {"actions": []}
 
 
 async def test_a_tool_that_never_shows_a_board_is_given_up() -> None:
-    items = ASK + 3 * shown("internal error")[2:]
-    assert words(await Policy().respond(items, temperature=0)) == "<answer></answer>"
+    items = PROMPT + 3 * conversation_with("internal error")[2:]
+    assert words(await ModelServer().respond(items, temperature=0)) == "<answer></answer>"
 
 
 @pytest.mark.parametrize(
@@ -108,15 +117,18 @@ async def test_a_tool_that_never_shows_a_board_is_given_up() -> None:
 )
 @pytest.mark.parametrize("made", ["", "{", "null", "[]", '{"actions": 3}', '{"actions": [null, {}]}'])
 async def test_no_tool_output_and_no_call_of_old_breaks_it(output: str, made: str) -> None:
-    policy = Policy()
-    for items in (shown(output, made), shown(json.dumps({"observation": output, "done": True}), made)):
+    policy = ModelServer()
+    for items in (
+        conversation_with(output, made),
+        conversation_with(json.dumps({"observation": output, "done": True}), made),
+    ):
         assert (await policy.respond(items, temperature=0.8))["status"] == "completed"
 
 
 @pytest.mark.parametrize("ends", ["done", "terminated", "truncated"])
 async def test_an_episode_that_the_environment_ended_gets_a_final_answer(ends: str) -> None:
     output = json.dumps({"observation": CORNERED, ends: True})
-    made = await Policy().respond(shown(output, '{"actions": ["up", 3, "Jump"]}'), temperature=0)
+    made = await ModelServer().respond(conversation_with(output, '{"actions": ["up", 3, "Jump"]}'), temperature=0)
     assert words(made) == "<answer>Up || Left</answer>"
 
 
@@ -126,22 +138,27 @@ async def test_a_board_in_words_without_a_tool_is_answered_with_an_action() -> N
         {"role": "assistant", "content": "x"},
         {"role": "user", "content": EASY},
     ]
-    assert words(await Policy().respond(items, tools=(), temperature=0)) == "<action>Up</action>"
+    assert words(await ModelServer().respond(items, tools=(), temperature=0)) == "<action>Up</action>"
 
 
 async def test_without_tool_and_board_it_answers_the_same_words_to_the_same_question() -> None:
-    answers = {words(await Policy().respond("What is 2 + 2?", tools=(), temperature=0)) for _ in range(3)}
+    answers = {words(await ModelServer().respond("What is 2 + 2?", tools=(), temperature=0)) for _ in range(3)}
     assert len(answers) == 1 and answers.pop().startswith("The answer is ")
 
 
 async def test_a_forbidden_tool_is_not_called() -> None:
-    assert (await Policy().respond(ASK, tool_choice="none", temperature=0))["output"][0]["type"] == "message"
+    assert (await ModelServer().respond(PROMPT, tool_choice="none", temperature=0))["output"][0]["type"] == "message"
 
 
 async def test_every_answer_is_a_response_of_the_openai_types() -> None:
-    policy = Policy()
+    policy = ModelServer()
     bare = {"type": "function", "name": "step"}
-    for items, tools in ((ASK, (STEP_TOOL,)), (ASK, (bare,)), ("Hello", ()), (shown('{"done": true}'), (STEP_TOOL,))):
+    for items, tools in (
+        (PROMPT, (STEP_TOOL,)),
+        (PROMPT, (bare,)),
+        ("Hello", ()),
+        (conversation_with('{"done": true}'), (STEP_TOOL,)),
+    ):
         made = await policy.respond(items, tools, temperature=0, top_p=0.9, instructions="Play.", metadata={"a": "b"})
         checked = Response.model_validate(made, strict=True)
         assert checked.usage and checked.usage.total_tokens > 0 and checked.metadata == {"a": "b"}
@@ -149,8 +166,8 @@ async def test_every_answer_is_a_response_of_the_openai_types() -> None:
 
 async def test_chat_requests_get_the_same_move() -> None:
     tool = {"type": "function", "function": {key: STEP_TOOL[key] for key in ("name", "description", "parameters")}}
-    request = {"model": "builtin", "messages": ASK, "tools": [tool], "temperature": 0}
-    answer = await Policy().post(request, "/v1/chat/completions")
+    request = {"model": "builtin", "messages": PROMPT, "tools": [tool], "temperature": 0}
+    answer = await ModelServer().post(request, "/v1/chat/completions")
     call = json.loads(answer.body)["choices"][0]["message"]["tool_calls"][0]["function"]
     assert call["name"] == "step" and json.loads(call["arguments"]) == {"actions": []}
 
@@ -164,5 +181,5 @@ async def test_chat_requests_get_the_same_move() -> None:
     ],
 )
 async def test_a_wrong_parameter_is_refused_by_name(wrong: Json, named: str) -> None:
-    answer = await Policy().post({"input": ASK, **wrong})
+    answer = await ModelServer().post({"input": PROMPT, **wrong})
     assert answer.status == 400 and named in json.loads(answer.body)["detail"]

@@ -14,7 +14,7 @@ from rollyard.resources_servers.tools import tools_of
 from rollyard.responses_api_models.builtin_model.random_calls import callable_tools, random_turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 from rollyard.testing import calls
-from tests.support.builtin_environment import Policy
+from tests.support.builtin_environment import ModelServer
 
 
 class Colour(Enum):
@@ -78,7 +78,7 @@ def test_the_tool_choice_is_kept(choice: Any, names: list[str]) -> None:
 
 
 async def test_the_server_calls_an_unknown_tool_and_answers_when_the_environment_is_done() -> None:
-    policy = Policy()
+    policy = ModelServer()
     called = await policy.respond("Buy.", tools=(BUY.schema(),), tool_choice="required", temperature=0)
     assert called["output"][0]["name"] == "buy"
     BUY.parse(orjson.dumps(orjson.loads(called["output"][0]["arguments"])))

@@ -11,7 +11,15 @@ import sys
 import pytest
 
 from rollyard.services.types import Json
-from tests.support.builtin_environment import ASK, EASY, STEP_TOOL, Policy, fewest_moves, random_boards, shown
+from tests.support.builtin_environment import (
+    EASY,
+    PROMPT,
+    STEP_TOOL,
+    ModelServer,
+    conversation_with,
+    fewest_moves,
+    random_boards,
+)
 
 SOLVABLE = [board for board in random_boards(120, seed=11) if (fewest_moves(board) or 99) <= 6]
 
@@ -21,22 +29,22 @@ def timeless(response: Json) -> Json:
 
 
 async def test_the_same_seed_gets_the_same_answer_to_the_last_id_from_any_server() -> None:
-    first = await Policy().respond(shown(EASY), temperature=0.8, seed=3)
-    again = await Policy().respond(shown(EASY), temperature=0.8, seed=3)
+    first = await ModelServer().respond(conversation_with(EASY), temperature=0.8, seed=3)
+    again = await ModelServer().respond(conversation_with(EASY), temperature=0.8, seed=3)
     assert timeless(first) == timeless(again)
 
 
 async def test_the_seed_may_come_in_nemo_gyms_extra_body() -> None:
-    policy = Policy()
-    direct = await policy.respond(shown(EASY), temperature=0.8, seed=3)
-    packed = await policy.respond(shown(EASY), temperature=0.8, metadata={"extra_body": '{"seed": 3}'})
+    policy = ModelServer()
+    direct = await policy.respond(conversation_with(EASY), temperature=0.8, seed=3)
+    packed = await policy.respond(conversation_with(EASY), temperature=0.8, metadata={"extra_body": '{"seed": 3}'})
     assert direct["output"] == packed["output"]
 
 
 async def test_chat_requests_are_seeded_too() -> None:
-    policy = Policy()
+    policy = ModelServer()
     tool = {"type": "function", "function": {key: STEP_TOOL[key] for key in ("name", "description", "parameters")}}
-    request = {"model": "builtin", "messages": ASK, "tools": [tool], "temperature": 2.0}
+    request = {"model": "builtin", "messages": PROMPT, "tools": [tool], "temperature": 2.0}
 
     async def message(seed: int) -> Json:
         answer = await policy.post({**request, "seed": seed}, "/v1/chat/completions")
@@ -50,17 +58,17 @@ async def test_chat_requests_are_seeded_too() -> None:
 
 async def test_neither_order_nor_concurrency_changes_an_answer() -> None:
     jobs = [(board, seed) for board in SOLVABLE[:10] for seed in range(4)]
-    one_by_one = Policy()
+    one_by_one = ModelServer()
     expected = {job: (await one_by_one.play(job[0], temperature=0.8, seed=job[1]))[1] for job in jobs}
     random.Random(1).shuffle(jobs)
-    together = Policy()
+    together = ModelServer()
     played = await asyncio.gather(*(together.play(board, temperature=0.8, seed=seed) for board, seed in jobs))
     assert {job: items for job, (_, items) in zip(jobs, played, strict=True)} == expected
 
 
 async def test_ids_of_earlier_items_do_not_matter() -> None:
-    policy = Policy()
-    items = shown(EASY)
+    policy = ModelServer()
+    items = conversation_with(EASY)
     renamed = [{**item, "id": "other", "call_id": "other"} if "call_id" in item else item for item in items]
     one = await policy.respond(items, temperature=0.8, seed=3)
     other = await policy.respond(renamed, temperature=0.8, seed=3)
@@ -68,27 +76,27 @@ async def test_ids_of_earlier_items_do_not_matter() -> None:
 
 
 async def test_repeats_differ_at_temperature_08() -> None:
-    policy = Policy()
+    policy = ModelServer()
     seeded = {json.dumps((await policy.play(EASY, temperature=0.8, seed=seed))[1]) for seed in range(12)}
     assert len(seeded) > 6
 
 
 async def test_without_a_seed_repeats_are_fresh() -> None:
-    policy = Policy()
-    ids = [(await policy.respond(shown(EASY), temperature=0.8))["id"] for _ in range(20)]
+    policy = ModelServer()
+    ids = [(await policy.respond(conversation_with(EASY), temperature=0.8))["id"] for _ in range(20)]
     moves = {(await policy.play(EASY, temperature=0.8))[0].board() for _ in range(40)}
     assert len(set(ids)) == 20 and len(moves) > 1
 
 
 async def test_the_servers_own_seed_counts() -> None:
-    one = [(await Policy(seed=1).play(EASY, temperature=0.8, seed=seed))[1] for seed in range(10)]
-    other = [(await Policy(seed=2).play(EASY, temperature=0.8, seed=seed))[1] for seed in range(10)]
+    one = [(await ModelServer(seed=1).play(EASY, temperature=0.8, seed=seed))[1] for seed in range(10)]
+    other = [(await ModelServer(seed=2).play(EASY, temperature=0.8, seed=seed))[1] for seed in range(10)]
     assert one != other
 
 
 @pytest.mark.parametrize(("temperature", "low", "high"), [(0.3, 0.75, 0.97), (0.8, 0.5, 0.75), (1.5, 0.3, 0.6)])
 async def test_success_falls_as_the_temperature_rises(temperature: float, low: float, high: float) -> None:
-    policy = Policy()
+    policy = ModelServer()
     worlds = [
         (await policy.play(board, temperature=temperature, seed=index))[0] for index, board in enumerate(SOLVABLE * 10)
     ]
@@ -108,7 +116,7 @@ from rollyard.services.run_types import Keys
 keys = Keys(run_id="run", secret="secret")
 client = ServerClient(HttpTransport(), keys, AddressBook(None))
 model = BuiltinModel(BuiltinModelSettings(), Context("policy_model", keys, client))
-asyncio.run(model.responses({{"input": {ASK!r}, "tools": [{STEP_TOOL!r}]}}, RawRequest("/v1/responses", [], b"")))
+asyncio.run(model.responses({{"input": {PROMPT!r}, "tools": [{STEP_TOOL!r}]}}, RawRequest("/v1/responses", [], b"")))
 assert "openai" not in sys.modules, "imported"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

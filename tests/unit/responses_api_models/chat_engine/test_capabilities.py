@@ -7,7 +7,7 @@ import pytest
 from rollyard.responses_api_models.chat_engine import capabilities
 from rollyard.services.http.transport import Receive, Scope, Send
 from rollyard.services.types import Json
-from tests.support.token_clients import WORDS, asks, playing
+from tests.support.token_clients import TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import Refused, TokenEngine
 
 
@@ -20,26 +20,26 @@ def mode(item: Json) -> str:
 async def test_what_the_engines_logprobs_are_is_found_out_at_the_first_turn_and_kept(
     processed: bool, found: str
 ) -> None:
-    async with playing(TokenEngine([WORDS], processed=processed), token_in="off") as player:
+    async with open_episode(TokenEngine([TEXT_TURN], processed_logprobs=processed), token_in="off") as player:
         assert mode(await player.ask()) == found
-        asked = len(player.engine.asked)
-        player.engine.processed = not processed
-        assert mode(await player.ask(asks("on"))) == found
+        asked = len(player.engine.requests)
+        player.engine.processed_logprobs = not processed
+        assert mode(await player.ask(user_message("on"))) == found
     assert player.engine.paths[asked:] == ["completions"]
 
 
 @pytest.mark.parametrize("processed", [True, False])
 async def test_an_engine_with_another_logprobs_mode_than_the_settings_demand_is_refused(processed: bool) -> None:
     found, wanted = ("processed_logprobs", "raw_logprobs")[:: 1 if processed else -1]
-    async with playing(TokenEngine([WORDS], processed=processed), logprobs_mode=wanted) as player:
+    async with open_episode(TokenEngine([TEXT_TURN], processed_logprobs=processed), logprobs_mode=wanted) as player:
         status, problem = await player.send("/v1/responses", {"input": "go"})
     assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
     assert f"runs with --logprobs-mode {found}; expected {wanted}" in problem["detail"]
 
 
 async def test_each_engines_own_logprobs_mode_is_on_record() -> None:
-    engines = TokenEngine([WORDS], processed=True), TokenEngine([WORDS], processed=False)
-    async with playing(*engines) as player:
+    engines = TokenEngine([TEXT_TURN], processed_logprobs=True), TokenEngine([TEXT_TURN], processed_logprobs=False)
+    async with open_episode(*engines) as player:
         found = {mode((await player.send("/v1/responses", {"input": "go"}))[1]["output"][-1]) for _ in range(4)}
     assert found == {"processed_logprobs", "raw_logprobs"}
 
@@ -47,21 +47,21 @@ async def test_each_engines_own_logprobs_mode_is_on_record() -> None:
 class Logits(TokenEngine):
     """Gives logits for log-probabilities."""
 
-    def _look(self, body: Json) -> Json:
-        answer = super()._look(body)
+    def _probe(self, body: Json) -> Json:
+        answer = super()._probe(body)
         answer["choices"][0]["logprobs"]["top_logprobs"] = [{"a": 7.5 / body["temperature"]}]
         return answer
 
 
 async def test_an_engine_that_gives_logits_is_refused() -> None:
-    async with playing(Logits([WORDS])) as player:
+    async with open_episode(Logits([TEXT_TURN])) as player:
         status, problem = await player.send("/v1/responses", {"input": "go"})
     assert status == 400
     assert "--logprobs-mode processed_logits; expected raw_logprobs or processed_logprobs" in problem["detail"]
 
 
 async def test_of_an_engine_that_cannot_be_asked_the_mode_of_the_settings_is_on_record() -> None:
-    async with playing(WithoutCompletions([WORDS]), logprobs_mode="raw_logprobs") as player:
+    async with open_episode(WithoutCompletions([TEXT_TURN]), logprobs_mode="raw_logprobs") as player:
         assert mode(await player.ask()) == "raw_logprobs"
 
 
@@ -75,21 +75,21 @@ class WithoutCompletions(TokenEngine):
 
 
 async def test_an_engine_that_cannot_tell_is_unknown_and_its_turns_count() -> None:
-    async with playing(WithoutCompletions([WORDS])) as player:
+    async with open_episode(WithoutCompletions([TEXT_TURN])) as player:
         assert mode(await player.ask()) == "unknown"
-        asked = len(player.engine.asked)
-        assert mode(await player.ask(asks("on"))) == "unknown"
-    assert "/v1/completions" not in [path for path, _ in player.engine.asked[asked:]]
+        asked = len(player.engine.requests)
+        assert mode(await player.ask(user_message("on"))) == "unknown"
+    assert "/v1/completions" not in [path for path, _ in player.engine.requests[asked:]]
 
 
 async def test_an_engine_that_fails_for_now_is_asked_again_at_the_next_turn() -> None:
-    engine = WithoutCompletions([WORDS])
+    engine = WithoutCompletions([TEXT_TURN])
     engine.status = 503
-    async with playing(engine, max_attempts=1) as player:
+    async with open_episode(engine, max_attempts=1) as player:
         assert mode(await player.ask()) == "unknown"
-        player.engine = TokenEngine([WORDS])
+        player.engine = TokenEngine([TEXT_TURN])
         player.transport.mount("http://engine:0", player.engine)
-        assert mode(await player.ask(asks("on"))) == "processed_logprobs"
+        assert mode(await player.ask(user_message("on"))) == "processed_logprobs"
 
 
 @pytest.mark.parametrize(
@@ -99,25 +99,25 @@ async def test_an_engine_that_fails_for_now_is_asked_again_at_the_next_turn() ->
 async def test_the_way_in_is_the_settings_or_the_first_that_the_engine_has(
     scale_out: bool, token_in: str, way: str
 ) -> None:
-    async with playing(TokenEngine([WORDS], scale_out=scale_out), token_in=token_in) as player:
+    async with open_episode(TokenEngine([TEXT_TURN], has_token_endpoints=scale_out), token_in=token_in) as player:
         await player.ask()
-        items = [await player.ask(asks("on")) for _ in range(2)]
+        items = [await player.ask(user_message("on")) for _ in range(2)]
     assert [item["token_trace"]["way"] for item in items] == [way, way]
-    looked = [body for path, body in player.engine.asked if path.endswith("/render") and "tools" not in body]
+    looked = [body for path, body in player.engine.requests if path.endswith("/render") and "tools" not in body]
     assert len(looked) == (token_in == "auto")
 
 
 async def test_an_engine_that_refused_at_first_contact_is_asked_again_later(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(capabilities, "RETRY_AFTER_S", 0.0)
-    async with playing(TokenEngine([WORDS], scale_out=False)) as player:
+    async with open_episode(TokenEngine([TEXT_TURN], has_token_endpoints=False)) as player:
         await player.ask()
-        assert (await player.ask(asks("on")))["token_trace"]["way"] == "completions"
-        player.engine.scale_out = True
-        assert (await player.ask(asks("and on")))["token_trace"]["way"] == "generate"
-    async with playing(WithoutCompletions([WORDS]), token_in="off") as player:
+        assert (await player.ask(user_message("on")))["token_trace"]["way"] == "completions"
+        player.engine.has_token_endpoints = True
+        assert (await player.ask(user_message("and on")))["token_trace"]["way"] == "generate"
+    async with open_episode(WithoutCompletions([TEXT_TURN]), token_in="off") as player:
         assert mode(await player.ask()) == "unknown"
-        player.transport.mount("http://engine:0", TokenEngine([WORDS]))
-        assert mode(await player.ask(asks("on"))) == "processed_logprobs"
+        player.transport.mount("http://engine:0", TokenEngine([TEXT_TURN]))
+        assert mode(await player.ask(user_message("on"))) == "processed_logprobs"
 
 
 class Down(TokenEngine):
@@ -134,7 +134,7 @@ class Down(TokenEngine):
 
 
 async def test_an_engine_that_fails_while_it_is_asked_is_not_taken_for_one_without_the_endpoints() -> None:
-    async with playing(Down([WORDS]), max_attempts=1) as player:
+    async with open_episode(Down([TEXT_TURN]), max_attempts=1) as player:
         failed, problem = await player.send("/v1/responses", {"input": "go"})
         assert isinstance(player.engine, Down)
         player.engine.down = False

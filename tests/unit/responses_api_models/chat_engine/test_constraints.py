@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.services.responses.policy_logprobs import why_not_policy_logprobs
 from rollyard.services.types import Json
-from tests.support.token_clients import TOOL, WORDS, asks, playing
+from tests.support.token_clients import TEXT_TURN, TOOL, open_episode, user_message
 from tests.support.token_engine import TokenEngine
 
 WAYS = ["generate", "completions", "off"]
@@ -33,9 +33,9 @@ NEUTRAL: Json = {"top_p": 1.0, "top_k": 0, "min_p": 0.0, "logit_bias": {}, "bad_
 
 async def sampling(way: str, params: Json, **settings: Any) -> Json:
     """The record of a later turn's sampling."""
-    async with playing(TokenEngine([WORDS]), token_in=way, params=params, **settings) as player:
+    async with open_episode(TokenEngine([TEXT_TURN]), token_in=way, params=params, **settings) as player:
         await player.ask()
-        item = await player.ask(asks("on"))
+        item = await player.ask(user_message("on"))
     found: Json = item["token_trace"]["sampling"]
     return found
 

@@ -16,10 +16,10 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.endpoint_matrix import Talk
+from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import agent, environment, says, wired
-from tests.support.scripted_engine import COMPLETION, DONE, Step, ask, completion, engine, model_server
-from tests.support.token_clients import CALL, WORDS, asks, playing
+from tests.support.scripted_engine import COMPLETION, DONE, Step, completion, engine, model_server, post_json
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import TokenEngine
 
 FAILED = {"urn:rollyard:malformed_answer", "urn:rollyard:upstream_error"}
@@ -112,17 +112,17 @@ async def test_an_empty_completion_of_a_broken_engine_is_tried_again_and_then_a_
     kind: type[Server], broken: Json
 ) -> None:
     async with engine(Step(broken), COMPLETION) as fake, model_server(kind, base_url=fake.url) as server:
-        answer, body = await ask(server, "/v1/chat/completions", CHAT)
+        answer, body = await post_json(server, "/v1/chat/completions", CHAT)
         assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello")
     async with engine(Step(broken)) as fake, model_server(kind, base_url=fake.url, max_attempts=2) as server:
-        answer, problem = await ask(server, "/v1/chat/completions", CHAT)
-    assert (problem["type"] in FAILED, len(fake.asked)) == (True, 2)
+        answer, problem = await post_json(server, "/v1/chat/completions", CHAT)
+    assert (problem["type"] in FAILED, len(fake.requests)) == (True, 2)
 
 
 @pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=shown)
 async def test_an_empty_completion_never_becomes_a_response(broken: Json) -> None:
     async with engine(Step(broken)) as fake, model_server(VllmModel, base_url=fake.url, max_attempts=1) as server:
-        _, problem = await ask(server, "/v1/responses", HI)
+        _, problem = await post_json(server, "/v1/responses", HI)
     assert problem["type"] in FAILED
 
 
@@ -130,22 +130,22 @@ async def test_an_empty_completion_never_becomes_a_response(broken: Json) -> Non
 @pytest.mark.parametrize(("path", "request_"), [("/v1/responses", HI), ("/v1/chat/completions", CHAT)])
 async def test_an_honest_empty_completion_is_the_models_own(path: str, request_: Json, honest: Json) -> None:
     async with engine(Step(honest)) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, path, dict(request_))
-    assert (answer.status, len(fake.asked)) == (200, 1)
+        answer, _ = await post_json(server, path, dict(request_))
+    assert (answer.status, len(fake.requests)) == (200, 1)
 
 
 @pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=shown)
 async def test_an_empty_response_of_a_broken_endpoint_is_tried_again(broken: Json) -> None:
     async with engine(Step(broken), RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, body = await ask(server, "/v1/responses", dict(HI))
-    assert (answer.status, body, len(fake.asked)) == (200, RESPONSE, 2)
+        answer, body = await post_json(server, "/v1/responses", dict(HI))
+    assert (answer.status, body, len(fake.requests)) == (200, RESPONSE, 2)
 
 
 @pytest.mark.parametrize("honest", HONEST_RESPONSES, ids=shown)
 async def test_an_honest_empty_response_passes(honest: Json) -> None:
     async with engine(Step(honest)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, body = await ask(server, "/v1/responses", dict(HI))
-    assert (answer.status, body, len(fake.asked)) == (200, honest, 1)
+        answer, body = await post_json(server, "/v1/responses", dict(HI))
+    assert (answer.status, body, len(fake.requests)) == (200, honest, 1)
 
 
 class Foreign(Server):
@@ -168,7 +168,7 @@ def stack_on(answer: Json) -> dict[str, Callable[[Context], Server]]:
         """With this answer."""
 
     Answering.answer = orjson.dumps(answer)
-    return {"world": environment(Talk), "agent": agent(SimpleAgent), "model": Answering}
+    return {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": Answering}
 
 
 @pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=shown)
@@ -218,22 +218,22 @@ async def test_a_stream_that_ends_before_the_model_has_said_anything_is_asked_fo
 ) -> None:
     steps = (Step(events=broken), Step(events=WHOLE_STREAM))
     async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, kind, {**CHAT, **HI, "stream": True})
-    assert (answer.status, len(fake.asked), b"hello" in answer.body) == (200, 2, True)
+        answer, _ = await post_json(server, kind, {**CHAT, **HI, "stream": True})
+    assert (answer.status, len(fake.requests), b"hello" in answer.body) == (200, 2, True)
     assert b"error" not in answer.body.replace(b'"error":null', b"")
 
 
 async def test_an_honest_empty_stream_is_the_models_own() -> None:
     step = Step(events=(ROLE, chunk({}, "stop"), COUNT, DONE))
     async with engine(step) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, "/v1/responses", {**HI, "stream": True})
-    assert (len(fake.asked), b"response.completed" in answer.body) == (1, True)
+        answer, _ = await post_json(server, "/v1/responses", {**HI, "stream": True})
+    assert (len(fake.requests), b"response.completed" in answer.body) == (1, True)
 
 
 @pytest.mark.parametrize("way", ["generate", "completions", "off"])
 async def test_with_tokens_on_record_a_generation_without_a_token_is_a_failed_attempt(way: str) -> None:
-    silent = TokenEngine([CALL, [], WORDS])
-    async with playing(silent, token_in=way, logprobs_mode="processed_logprobs") as player:
+    silent = TokenEngine([CALL_TURN, [], TEXT_TURN])
+    async with open_episode(silent, token_in=way, logprobs_mode="processed_logprobs") as player:
         await player.ask()
-        item = await player.ask(asks("on"))
-    assert item["generation_token_ids"] == WORDS
+        item = await player.ask(user_message("on"))
+    assert item["generation_token_ids"] == TEXT_TURN

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.services.types import Json
-from tests.support.token_clients import CALL, WORDS, asks, playing
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import encode
 from tests.unit.responses_api_models.chat_engine.test_turn_breaks import IMAGE
@@ -23,11 +23,11 @@ class Versioned(TokenEngine):
 
 
 async def test_a_first_turn_takes_three_requests_and_its_prompt_is_the_templates() -> None:
-    async with playing(TokenEngine([CALL]), params={"tools": []}) as player:
+    async with open_episode(TokenEngine([CALL_TURN]), params={"tools": []}) as player:
         await player.ask()
-        before = len(player.engine.asked)
+        before = len(player.engine.requests)
         player.conversation.output.clear()
-        status, response = await player.send("/v1/responses", {"input": [asks("go up")]})
+        status, response = await player.send("/v1/responses", {"input": [user_message("go up")]})
     assert status == 200
     assert player.engine.paths[before:] == ["render", "generate", "derender"]
     item = response["output"][-1]
@@ -36,7 +36,7 @@ async def test_a_first_turn_takes_three_requests_and_its_prompt_is_the_templates
 
 
 async def test_each_token_of_a_single_turn_has_its_weight_version() -> None:
-    async with playing(Versioned([WORDS])) as player:
+    async with open_episode(Versioned([TEXT_TURN])) as player:
         sampling = (await player.ask())["token_trace"]["sampling"]
     assert [span["version"] for span in sampling["weight_versions"]] == ["0", "step-1"]
     assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "step-1")
@@ -45,7 +45,7 @@ async def test_each_token_of_a_single_turn_has_its_weight_version() -> None:
 
 @pytest.mark.parametrize("way", ["completions", "off"])
 async def test_an_engine_that_names_no_versions_gets_messages_and_the_record_says_so(way: str) -> None:
-    async with playing(TokenEngine([WORDS]), token_in=way) as player:
+    async with open_episode(TokenEngine([TEXT_TURN]), token_in=way) as player:
         trace = (await player.ask())["token_trace"]
     assert (trace["way"], trace["sampling"]["version_of"]) == ("chat", "turn")
 
@@ -58,19 +58,19 @@ BY_CHAT: list[Json] = [
 
 @pytest.mark.parametrize("params", BY_CHAT, ids=lambda params: next(iter(params)))
 async def test_what_only_the_chat_endpoint_can_do_goes_as_messages(params: Json) -> None:
-    async with playing(TokenEngine([WORDS]), params=params) as player:
+    async with open_episode(TokenEngine([TEXT_TURN]), params=params) as player:
         one = await player.ask()
-        two = await player.ask(asks("on"))
+        two = await player.ask(user_message("on"))
     assert [item["token_trace"]["way"] for item in (one, two)] == ["chat", "chat"]
     assert "break" not in one["token_trace"]
     assert two["token_trace"]["break"]["reason"] in (*params, "not_text")
 
 
-@pytest.mark.parametrize("script", [[CALL], [WORDS], [encode("<think>hm</think>the box")]])
+@pytest.mark.parametrize("script", [[CALL_TURN], [TEXT_TURN], [encode("<think>hm</think>the box")]])
 async def test_a_first_turns_response_is_the_same_by_both_ways(script: list[list[int]]) -> None:
     seen = []
     for way in ("off", "generate"):
-        async with playing(TokenEngine(script), token_in=way) as player:
+        async with open_episode(TokenEngine(script), token_in=way) as player:
             item = await player.ask()
         response = player.responses[0]
         names = ("type", "name", "arguments", "content", "summary", "status")
@@ -83,15 +83,15 @@ async def test_a_first_turns_response_is_the_same_by_both_ways(script: list[list
     "field", [{"n": 2}, {"best_of": 2}, {"use_beam_search": True}, {"logprob_token_ids": [5]}], ids=str
 )
 async def test_a_request_that_leaves_no_single_sampled_turn_is_refused(field: Json) -> None:
-    async with playing(TokenEngine([WORDS])) as player:
-        status, problem = await player.send("/v1/chat/completions", {"messages": [asks("hi")], **field})
+    async with open_episode(TokenEngine([TEXT_TURN])) as player:
+        status, problem = await player.send("/v1/chat/completions", {"messages": [user_message("hi")], **field})
     assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
     assert problem["detail"].startswith(next(iter(field)))
-    assert not player.engine.asked
+    assert not player.engine.requests
 
 
 async def test_no_extra_fields_that_mean_one_turn_are_refused() -> None:
-    async with playing(TokenEngine([WORDS])) as player:
+    async with open_episode(TokenEngine([TEXT_TURN])) as player:
         fields = {"n": 1, "best_of": 1, "use_beam_search": False, "logprob_token_ids": []}
-        status, _ = await player.send("/v1/chat/completions", {"messages": [asks("hi")], **fields})
+        status, _ = await player.send("/v1/chat/completions", {"messages": [user_message("hi")], **fields})
     assert status == 200

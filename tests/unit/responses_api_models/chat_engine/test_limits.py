@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.types import Json
-from tests.support.token_clients import WORDS, playing
+from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
 from tests.unit.responses_api_models.chat_engine.test_overflow import PATHS
 
@@ -24,12 +24,12 @@ async def test_a_limit_that_leaves_no_token_is_the_callers_mistake_and_no_overfl
     path: str, name: str, value: Any, records: bool
 ) -> None:
     request: Json = {"input": "hi"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "hi"}]}
-    async with playing(TokenEngine([WORDS]), return_token_id_information=records) as player:
+    async with open_episode(TokenEngine([TEXT_TURN]), return_token_id_information=records) as player:
         for more in ({}, {"stream": True}):
             status, problem = await player.send(path, {**request, **more, name: value})
             assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
             assert problem["detail"].startswith(f"{name}: found {value}")
-    assert not player.engine.asked
+    assert not player.engine.requests
 
 
 @pytest.mark.parametrize(
@@ -41,6 +41,6 @@ async def test_a_limit_that_leaves_no_token_is_the_callers_mistake_and_no_overfl
     ],
 )
 async def test_such_a_limit_of_the_settings_or_of_a_rows_metadata_is_refused_too(settings: Json, params: Json) -> None:
-    async with playing(TokenEngine([WORDS]), **settings) as player:
+    async with open_episode(TokenEngine([TEXT_TURN]), **settings) as player:
         status, problem = await player.send("/v1/responses", {"input": "hi", **params})
     assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")

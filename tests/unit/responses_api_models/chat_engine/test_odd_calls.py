@@ -14,7 +14,7 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSet
 from rollyard.services.responses.tool_calls import sendable_arguments, sendable_name
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
-from tests.support.endpoint_matrix import Talk
+from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import Script, agent, environment, says, wired
 from tests.support.scripted_engine import COMPLETION, Step, completion, engine
 
@@ -76,11 +76,13 @@ async def played(*steps: Step) -> tuple[Json, list[Json]]:
         def policy(context: Context) -> Server:
             return VllmModel(settings, context)
 
-        async with wired({"world": environment(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
+        async with wired(
+            {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": policy}
+        ) as stack:
             rollout = await stack.run({"responses_create_params": {"input": "hi"}})
-    for asked in fake.asked:
+    for asked in fake.requests:
         strict(asked)
-    return rollout, fake.asked
+    return rollout, fake.requests
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
@@ -141,7 +143,7 @@ async def test_what_the_model_wrote_stays_on_the_record() -> None:
 )
 async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_words(item: Json) -> None:
     script = Script([[item, item], [says("done")]])
-    make = {"world": environment(Talk), "agent": agent(SimpleAgent), "model": script.model}
+    make = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": script.model}
     async with wired(make) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "hi"}})
     assert rollout["finish_reason"] == "answered"

@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.types import Json
-from tests.support.scripted_engine import Step, ask, engine, model_server
+from tests.support.scripted_engine import Step, engine, model_server, post_json
 
 
 def error(message: str, **more: Json | str | int | None) -> Json:
@@ -66,8 +66,8 @@ PATHS = ["/v1/responses", "/v1/chat/completions"]
 async def problem_of(path: str, body: Json) -> Json:
     request: Json = {"input": "hi"} if path == PATHS[0] else {"messages": [{"role": "user", "content": "hi"}]}
     async with engine(Step(body, 400)) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        _, problem = await ask(server, path, request)
-        assert len(fake.asked) == 1
+        _, problem = await post_json(server, path, request)
+        assert len(fake.requests) == 1
         return problem
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.services.responses.policy_logprobs import invalid_numbers
 from rollyard.services.types import Json
-from tests.support.token_clients import WORDS, playing
+from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
 
 POISON: list[Any] = [-9999.0, -9999, None, "-1.0", True, 0.5, -1e309, float("nan")]
@@ -39,12 +39,12 @@ class Poisoned(TokenEngine):
 @pytest.mark.parametrize("way", ["off", "generate", "completions"])
 @pytest.mark.parametrize("poison", POISON[:6], ids=repr)
 async def test_a_log_probability_that_is_none_is_a_named_failure(poison: Any, way: str) -> None:
-    engine = Poisoned([WORDS])
+    engine = Poisoned([TEXT_TURN])
     engine.poison = poison
-    async with playing(engine, token_in=way, max_attempts=1) as player:
+    async with open_episode(engine, token_in=way, max_attempts=1) as player:
         status, problem = await player.send("/v1/responses", {"input": "go"})
     assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-    assert f"log-probability {poison!r} of token {WORDS[1]}, number 2 of {len(WORDS)}" in problem["detail"]
+    assert f"log-probability {poison!r} of token {TEXT_TURN[1]}, number 2 of {len(TEXT_TURN)}" in problem["detail"]
     assert "\n" not in problem["detail"]
 
 
@@ -66,10 +66,10 @@ def test_finite_numbers_up_to_zero_are_log_probabilities(numbers: list[float]) -
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 @pytest.mark.parametrize("way", ["off", "generate", "completions"])
 async def test_in_a_stream_such_a_number_is_the_same_failure(way: str, path: str) -> None:
-    engine = Poisoned([WORDS])
+    engine = Poisoned([TEXT_TURN])
     engine.poison = -9999.0
     asked: Json = {"input": "go"} if path == "/v1/responses" else {"messages": [{"role": "user", "content": "go"}]}
-    async with playing(engine, token_in=way, max_attempts=1) as player:
+    async with open_episode(engine, token_in=way, max_attempts=1) as player:
         status, problem = await player.send(path, {**asked, "stream": True})
     assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
 
@@ -80,7 +80,7 @@ async def test_a_prompt_that_is_not_token_ids_is_a_named_failure(ids: Any) -> No
         def _chat(self, body: Json) -> Json:
             return {**super()._chat(body), "prompt_token_ids": ids}
 
-    async with playing(Odd([WORDS]), token_in="off", max_attempts=1) as player:
+    async with open_episode(Odd([TEXT_TURN]), token_in="off", max_attempts=1) as player:
         status, problem = await player.send("/v1/responses", {"input": "go"})
     assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
 
@@ -93,6 +93,6 @@ async def test_weight_versions_that_are_not_spans_are_a_named_failure(spans: Any
             answer["choices"][0]["weight_versions"] = spans
             return answer
 
-    async with playing(Odd([WORDS]), max_attempts=1) as player:
+    async with open_episode(Odd([TEXT_TURN]), max_attempts=1) as player:
         status, problem = await player.send("/v1/responses", {"input": "go"})
     assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")

@@ -10,17 +10,29 @@ import pytest
 
 from rollyard.services.rollout_types import Response
 from rollyard.services.types import Json
-from tests.support.token_clients import CALL, TOOL, WORDS, Player, asks, behind, observed, playing, turn_of
+from tests.support.token_clients import (
+    CALL_TURN,
+    TEXT_TURN,
+    TOOL,
+    EpisodeClient,
+    appended_tokens,
+    open_episode,
+    tool_output,
+    turn_tokens,
+    user_message,
+)
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, ChatTemplate, encode
 
 IMAGE: Json = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 
 
-async def second_turn(player: Player, change: Callable[[Json], object] = lambda request: None) -> tuple[Json, Json]:
+async def second_turn(
+    player: EpisodeClient, change: Callable[[Json], object] = lambda request: None
+) -> tuple[Json, Json]:
     """A turn, and the one after an answer to its call, its request changed by whoever stands between."""
     one = await player.ask()
-    player.conversation.answer(observed(one) if one["type"] == "function_call" else asks("on"))
+    player.conversation.answer(tool_output(one) if one["type"] == "function_call" else user_message("on"))
     request = orjson.loads(player.conversation.request())
     change(request)
     status, response = await player.send("/v1/responses", request)
@@ -30,9 +42,9 @@ async def second_turn(player: Player, change: Callable[[Json], object] = lambda 
 
 
 async def test_messages_that_are_retokenized_leave_a_record_of_the_first_difference() -> None:
-    async with playing(TokenEngine([CALL, WORDS]), token_in="off") as player:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in="off") as player:
         one, two = await second_turn(player)
-    expected, prompt, trace = turn_of(one), two["prompt_token_ids"], two["token_trace"]
+    expected, prompt, trace = turn_tokens(one), two["prompt_token_ids"], two["token_trace"]
     at = trace["break"]["position"]
     assert expected[:at] == prompt[:at]
     assert expected[at] != prompt[at]
@@ -49,10 +61,10 @@ async def test_messages_that_are_retokenized_leave_a_record_of_the_first_differe
 
 async def test_messages_that_are_tokenized_as_they_were_said_are_no_break() -> None:
     said = [*encode("the box"), END]
-    async with playing(TokenEngine([said, WORDS]), token_in="off") as player:
+    async with open_episode(TokenEngine([said, TEXT_TURN]), token_in="off") as player:
         one, two = await second_turn(player)
     assert "break" not in two["token_trace"]
-    assert behind(two, one)
+    assert appended_tokens(two, one)
 
 
 TURN: Json = {
@@ -76,7 +88,7 @@ EDITS: dict[str, Callable[[Json], object]] = {
     "words of the model that it never said": later(
         lambda items: items.insert(1, {**TURN, "type": "message"} | WORDS_OF)
     ),
-    "a message between": later(lambda items: items.insert(0, asks("hello"))),
+    "a message between": later(lambda items: items.insert(0, user_message("hello"))),
     "a question gone": later(lambda items: items.pop(0)),
     "other tools": lambda request: request["tools"].append({**TOOL, "name": "pull"}),
     "other instructions": lambda request: request.update(instructions="Be brief."),
@@ -88,7 +100,7 @@ WORDS_OF: Json = {"role": "assistant", "content": "I push."}
 @pytest.mark.parametrize("edit", EDITS)
 @pytest.mark.parametrize("way", ["generate", "completions"])
 async def test_an_edited_history_is_noticed_and_goes_as_messages(edit: str, way: str) -> None:
-    async with playing(TokenEngine([CALL, WORDS]), token_in=way) as player:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=way) as player:
         _, two = await second_turn(player, EDITS[edit])
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "history_changed")
 
@@ -103,21 +115,21 @@ HARMLESS: dict[str, Callable[[Json], object]] = {
 
 @pytest.mark.parametrize("edit", HARMLESS)
 async def test_what_clients_change_without_meaning_to_is_no_edit(edit: str) -> None:
-    thinking = [*encode("<think>\nhm\n</think>\n\n"), *CALL]
-    async with playing(TokenEngine([thinking, WORDS])) as player:
+    thinking = [*encode("<think>\nhm\n</think>\n\n"), *CALL_TURN]
+    async with open_episode(TokenEngine([thinking, TEXT_TURN])) as player:
         one, two = await second_turn(player, HARMLESS[edit])
     assert two["token_trace"]["way"] == "generate"
-    assert behind(two, one)
+    assert appended_tokens(two, one)
 
 
 async def test_after_a_break_a_new_segment_begins_and_the_next_turn_goes_on_from_it() -> None:
-    async with playing(TokenEngine([CALL])) as player:
+    async with open_episode(TokenEngine([CALL_TURN])) as player:
         _, two = await second_turn(player, EDITS["another question"])
-        three = await player.ask(observed(two))
+        three = await player.ask(tool_output(two))
         assert three["token_trace"]["break"]["reason"] == "history_changed"  # the agent still tells the old one
-        four = await player.ask(observed(three))
+        four = await player.ask(tool_output(three))
     assert [turn["token_trace"]["segment"] for turn in (two, three, four)] == [1, 2, 2]
-    assert behind(four, three)
+    assert appended_tokens(four, three)
 
 
 def with_image(place: int) -> Callable[[Json], object]:
@@ -126,35 +138,39 @@ def with_image(place: int) -> Callable[[Json], object]:
 
 
 async def test_a_new_image_goes_as_messages() -> None:
-    async with playing(TokenEngine([CALL, WORDS])) as player:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN])) as player:
         _, two = await second_turn(player, with_image(3))
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "not_text")
 
 
 async def test_an_image_of_an_earlier_turn_goes_as_messages_because_its_ids_alone_are_no_picture() -> None:
     image = [{"type": "input_text", "text": "look"}, IMAGE]
-    async with playing(TokenEngine([CALL, WORDS]), params={"input": [{"role": "user", "content": image}]}) as player:
+    async with open_episode(
+        TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [{"role": "user", "content": image}]}
+    ) as player:
         _, two = await second_turn(player)
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "not_text")
 
 
 async def test_text_in_several_parts_is_text() -> None:
     parts = [{"type": "input_text", "text": "go"}, {"type": "input_text", "text": " up"}]
-    async with playing(TokenEngine([CALL, WORDS]), params={"input": [{"role": "user", "content": parts}]}) as player:
+    async with open_episode(
+        TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [{"role": "user", "content": parts}]}
+    ) as player:
         one, two = await second_turn(player)
-    assert behind(two, one)
+    assert appended_tokens(two, one)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", ".\n", "</", "\n## "], ids=repr)
 async def test_a_template_without_a_token_that_ends_turns_goes_as_messages(end: str) -> None:
     """One of ordinary text is none: it stands in calls and thoughts, too, and the cut would be made there."""
-    async with playing(TokenEngine([CALL, WORDS], template=ChatTemplate(end))) as player:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], template=ChatTemplate(end))) as player:
         _, two = await second_turn(player)
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "no_end_of_turn")
 
 
 async def test_a_request_that_brings_nothing_new_goes_as_messages() -> None:
-    async with playing(TokenEngine([CALL, WORDS])) as player:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN])) as player:
         _, two = await second_turn(player, later(lambda items: items.pop()))
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "nothing_new")
 
@@ -170,27 +186,29 @@ UNFIT: list[tuple[Json, Json, str]] = [
 async def test_what_the_completions_endpoint_cannot_do_goes_as_messages(
     settings: Json, params: Json, reason: str
 ) -> None:
-    async with playing(TokenEngine([CALL, WORDS]), token_in="completions", params=params, **settings) as player:
+    async with open_episode(
+        TokenEngine([CALL_TURN, TEXT_TURN]), token_in="completions", params=params, **settings
+    ) as player:
         _, two = await second_turn(player)
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
 
 
 async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
     settings: Json = {"token_in": "completions", "text_tool_parser": None}
-    async with playing(TokenEngine([WORDS]), params={"tools": []}, **settings) as player:
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"tools": []}, **settings) as player:
         one, two = await second_turn(player)
-    assert behind(two, one)
+    assert appended_tokens(two, one)
 
 
 async def test_an_engine_without_token_in_endpoints_is_given_ids_through_completions() -> None:
-    async with playing(TokenEngine([CALL, WORDS], scale_out=False)) as player:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], has_token_endpoints=False)) as player:
         one, two = await second_turn(player)
     assert two["token_trace"]["way"] == "completions"
-    assert behind(two, one)
+    assert appended_tokens(two, one)
 
 
 async def test_token_in_generate_demands_the_endpoints_and_says_how_to_have_them() -> None:
-    async with playing(TokenEngine([CALL], scale_out=False), token_in="generate") as player:
+    async with open_episode(TokenEngine([CALL_TURN], has_token_endpoints=False), token_in="generate") as player:
         status, problem = await player.send("/v1/responses", orjson.loads(player.conversation.request()))
     assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
     assert "--enable-scale-out" in problem["detail"]
@@ -203,13 +221,13 @@ def traced(**trace: Any) -> Json:
 
 @pytest.mark.parametrize("turn", [traced(), traced(token_trace=None)], ids=["no trace", "null"])
 async def test_a_turn_with_tokens_of_another_stack_is_gone_on_from(turn: Json) -> None:
-    async with playing(TokenEngine([WORDS]), params={"input": [asks("go up"), turn]}) as player:
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as player:
         item = await player.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
-    assert behind(item, turn)[0] == END
+    assert appended_tokens(item, turn)[0] == END
 
 
 async def test_tokens_that_are_null_count_as_none() -> None:
     turn = {**TURN, "prompt_token_ids": None, "generation_token_ids": None}
-    async with playing(TokenEngine([WORDS]), params={"input": [asks("go up"), turn]}) as player:
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as player:
         item = await player.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
     assert item["token_trace"]["segment"] == 0

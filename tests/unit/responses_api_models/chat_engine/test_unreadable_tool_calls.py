@@ -9,7 +9,7 @@ import pytest
 from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.types import FinishReason, Json
-from tests.support.scripted_engine import ask, completion, engine, model_server
+from tests.support.scripted_engine import completion, engine, model_server, post_json
 
 TOOLS = [{"type": "function", "name": "push", "parameters": {"type": "object"}}]
 CALL: Json = {"id": "c", "type": "function", "function": {"name": "push", "arguments": "{}"}}
@@ -27,7 +27,7 @@ async def response_to(message: Json, finish_reason: str = "stop", **request: Any
     """The Response to a request with tools when the engine's parser made this of the turn."""
     answer = completion(message, finish_reason)
     async with engine(answer) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        _, response = await ask(server, "/v1/responses", {"input": "go", "tools": TOOLS, **request})
+        _, response = await post_json(server, "/v1/responses", {"input": "go", "tools": TOOLS, **request})
         return response
 
 

@@ -13,7 +13,7 @@ from openai.types.responses import Response
 from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.types import Json
-from tests.support.scripted_engine import COMPLETION, Step, ask, completion, engine, model_server
+from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json
 
 HI: Json = {"input": "hi"}
 CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
@@ -29,22 +29,24 @@ def with_tokens() -> Json:
 async def sent(request: Json, path: str = "/v1/responses", **settings: Any) -> Json:
     """What the engine is asked."""
     async with engine() as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
-        answer, body = await ask(server, path, request)
+        answer, body = await post_json(server, path, request)
         assert answer.status == 200, body
-        return fake.asked[0]
+        return fake.requests[0]
 
 
 async def answered(step: Step | Json, path: str = "/v1/responses", **settings: Any) -> tuple[int, Json]:
     """What comes back when the engine says this."""
     async with engine(step) as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
-        answer, body = await ask(server, path, HI if path == "/v1/responses" else CHAT)
+        answer, body = await post_json(server, path, HI if path == "/v1/responses" else CHAT)
         return answer.status, body
 
 
 async def test_a_response_is_valid_and_repeats_its_request() -> None:
     async with engine() as fake, model_server(VllmModel, base_url=fake.url) as server:
         tools = [{"type": "function", "name": "step", "parameters": {"type": "object"}, "strict": True}]
-        _, body = await ask(server, "/v1/responses", {**HI, "tools": tools, "temperature": 0.8, "metadata": {"a": "b"}})
+        _, body = await post_json(
+            server, "/v1/responses", {**HI, "tools": tools, "temperature": 0.8, "metadata": {"a": "b"}}
+        )
     response = Response.model_validate(body)
     assert response.output_text == "hello"
     assert (response.temperature, response.metadata) == (0.8, {"a": "b"})
@@ -59,8 +61,8 @@ async def test_the_settings_model_name_is_sent_whatever_the_request_says() -> No
 async def test_a_chat_request_passes_through_with_its_unknown_fields_and_the_answers_bytes() -> None:
     body = b' {"choices": [{"message": {"content": "a"}}], "odd":  1}\n'
     async with engine(Step(body)) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, "/v1/chat/completions", {**CHAT, "guided_regex": "a+", "n": 2})
-    assert fake.asked[0] == {**CHAT, "guided_regex": "a+", "n": 2, "model": "engine-model"}
+        answer, _ = await post_json(server, "/v1/chat/completions", {**CHAT, "guided_regex": "a+", "n": 2})
+    assert fake.requests[0] == {**CHAT, "guided_regex": "a+", "n": 2, "model": "engine-model"}
     assert answer.body == body
 
 
@@ -68,10 +70,10 @@ async def test_a_chat_request_passes_through_with_its_unknown_fields_and_the_ans
 async def test_with_tokens_recorded_a_stream_is_made_of_the_whole_answer(path: str, request_: Json) -> None:
     settings: Json = {"return_token_id_information": True, "logprobs_mode": "raw_logprobs", "token_in": "off"}
     async with engine(with_tokens()) as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
-        answer, _ = await ask(server, path, {**request_, "stream": True})
+        answer, _ = await post_json(server, path, {**request_, "stream": True})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert b'"generation_token_ids":[3]' in answer.body
-    assert not any("stream" in asked for asked in fake.asked)
+    assert not any("stream" in asked for asked in fake.requests)
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
@@ -99,9 +101,9 @@ async def test_the_settings_are_the_same_after_a_call_with_metadata() -> None:
         settings = {"extra_body": {"a": 1}, "chat_template_kwargs": {"b": 1}}
         async with model_server(VllmModel, base_url=fake.url, **settings) as server:
             metadata = {"extra_body": '{"a": 2}', "chat_template_kwargs": '{"b": 2}'}
-            await ask(server, "/v1/responses", {**HI, "metadata": metadata})
-            await ask(server, "/v1/responses", HI)
-    assert (fake.asked[1]["a"], fake.asked[1]["chat_template_kwargs"]) == (1, {"b": 1})
+            await post_json(server, "/v1/responses", {**HI, "metadata": metadata})
+            await post_json(server, "/v1/responses", HI)
+    assert (fake.requests[1]["a"], fake.requests[1]["chat_template_kwargs"]) == (1, {"b": 1})
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
@@ -119,10 +121,10 @@ async def test_without_a_reasoning_parser_thinking_is_split_off_and_put_back() -
         engine(answer) as fake,
         model_server(VllmModel, base_url=fake.url, uses_reasoning_parser=False) as server,
     ):
-        _, body = await ask(server, "/v1/responses", HI)
-        await ask(server, "/v1/responses", {"input": body["output"]})
+        _, body = await post_json(server, "/v1/responses", HI)
+        await post_json(server, "/v1/responses", {"input": body["output"]})
     assert [item["type"] for item in body["output"]] == ["reasoning", "message"]
-    assert fake.asked[1]["messages"][0] == {"role": "assistant", "content": "<think>hm</think>ok"}
+    assert fake.requests[1]["messages"][0] == {"role": "assistant", "content": "<think>hm</think>ok"}
 
 
 async def test_reasoning_goes_back_in_the_field_that_the_settings_name() -> None:
@@ -136,9 +138,9 @@ async def test_with_token_ids_the_engine_is_asked_for_them_and_the_last_item_car
         engine(with_tokens()) as fake,
         model_server(VllmModel, base_url=fake.url, return_token_id_information=True, token_in="off") as server,
     ):
-        _, body = await ask(server, "/v1/responses", HI)
+        _, body = await post_json(server, "/v1/responses", HI)
     asked = {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
-    assert {key: fake.asked[0][key] for key in asked} == asked
+    assert {key: fake.requests[0][key] for key in asked} == asked
     last = body["output"][-1]
     assert (last["prompt_token_ids"], last["generation_token_ids"]) == ([1, 2], [3])
     assert last["generation_log_probs"] == [-0.5]
@@ -168,16 +170,16 @@ async def test_a_refusal_keeps_the_engines_status_and_names_this_server() -> Non
 @pytest.mark.parametrize("body", [{"choices": []}, {"choices": [{"index": 0}]}], ids=str)
 async def test_an_answer_without_a_message_is_malformed_after_all_tries(body: Json) -> None:
     async with engine(body) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, problem = await ask(server, "/v1/responses", HI)
+        answer, problem = await post_json(server, "/v1/responses", HI)
     assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-    assert len(fake.asked) == 3
+    assert len(fake.requests) == 3
 
 
 async def test_a_bad_item_is_refused_before_the_engine_is_asked() -> None:
     async with engine() as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, problem = await ask(server, "/v1/responses", {"input": [{"type": "item_reference", "id": "x"}]})
+        answer, problem = await post_json(server, "/v1/responses", {"input": [{"type": "item_reference", "id": "x"}]})
     assert (answer.status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert not fake.asked
+    assert not fake.requests
 
 
 async def test_a_malformed_tool_call_is_the_models_own_and_passes_through() -> None:
@@ -189,11 +191,11 @@ async def test_a_malformed_tool_call_is_the_models_own_and_passes_through() -> N
 
 async def test_a_caller_who_hangs_up_makes_the_engine_abort() -> None:
     async with engine(Step(delay_s=30)) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        call = asyncio.create_task(ask(server, "/v1/responses", HI))
-        while not fake.asked:
+        call = asyncio.create_task(post_json(server, "/v1/responses", HI))
+        while not fake.requests:
             await asyncio.sleep(0.01)
         call.cancel()
-        await asyncio.wait_for(fake.hung_up.wait(), 120)
+        await asyncio.wait_for(fake.disconnected.wait(), 120)
 
 
 def test_the_default_config_fits_the_settings() -> None:

@@ -19,7 +19,7 @@ from rollyard.services.http.transport import HttpTransport, LocalTransport, Rece
 from rollyard.services.run_types import Keys
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
-from tests.support.scripted_engine import COMPLETION, ask, engine, model_server, nobody
+from tests.support.scripted_engine import COMPLETION, empty_directory, engine, model_server, post_json
 from tests.unit.responses_api_models.chat_engine.test_empty_answers import RESPONSE
 
 CALL: Json = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -64,8 +64,8 @@ async def refused(kind: type[Server], path: str, request: Json, **options: Any) 
     async with engine() as fake:
         where = {} if kind is BuiltinModel else {"base_url": fake.url}
         async with model_server(kind, **where, **options) as server:
-            answer, problem = await ask(server, path, request)
-    assert (answer.status, problem["type"], fake.asked) == (400, "urn:rollyard:bad_request", [])
+            answer, problem = await post_json(server, path, request)
+    assert (answer.status, problem["type"], fake.requests) == (400, "urn:rollyard:bad_request", [])
     return problem
 
 
@@ -104,7 +104,7 @@ async def test_top_logprobs_of_an_engine_that_leaves_them_null_are_none() -> Non
 async def test_a_cache_key_of_any_shape_loses_no_call() -> None:
     async with engine() as fake, model_server(VllmModel, base_url=[fake.url, fake.url + "/"]) as server:
         for key in (["a"], {"a": 1}, 7, "", None, "key"):
-            answer, _ = await ask(server, "/v1/responses", {"input": "hi", "prompt_cache_key": key})
+            answer, _ = await post_json(server, "/v1/responses", {"input": "hi", "prompt_cache_key": key})
             assert answer.status == 200
 
 
@@ -148,8 +148,8 @@ async def status_of(kind: type[Server], path: str, request: Json) -> int:
     transport.mount("http://engine:1", sound)
     where = {} if kind is BuiltinModel else {"base_url": "http://engine:1/v1"}
     parsed = kind.Settings.model_validate({"model": "engine-model", **where})
-    server = kind(parsed, Context("policy_model", keys, ServerClient(transport, keys, AddressBook(nobody))))
-    return (await ask(server, path, request))[0].status
+    server = kind(parsed, Context("policy_model", keys, ServerClient(transport, keys, AddressBook(empty_directory))))
+    return (await post_json(server, path, request))[0].status
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -11,7 +11,7 @@ from rollyard.responses_api_models.openai_model import app
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.services.types import Json
-from tests.support.scripted_engine import COMPLETION, Step, ask, engine, model_server
+from tests.support.scripted_engine import COMPLETION, Step, engine, model_server, post_json
 
 RESPONSE: Json = {
     "id": "resp_1",
@@ -26,22 +26,22 @@ RESPONSE: Json = {
 async def test_a_responses_request_passes_through_with_the_models_name() -> None:
     request = {"input": [{"type": "item_reference", "id": "x"}], "model": "other", "odd": {"a": None}}
     async with engine(RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        await ask(server, "/v1/responses", request)
+        await post_json(server, "/v1/responses", request)
     assert fake.paths == ["/v1/responses"]
-    assert fake.asked == [{**request, "model": "engine-model"}]
+    assert fake.requests == [{**request, "model": "engine-model"}]
 
 
 async def test_the_answers_bytes_come_back_as_they_are() -> None:
     body = b'{"id":  "resp_1", "output": [{"type": "web_search_call"}], "status": "completed", "odd": 1.50}'
     async with engine(Step(body)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, "/v1/responses", {"input": "hi"})
+        answer, _ = await post_json(server, "/v1/responses", {"input": "hi"})
     assert answer.body == body
 
 
 async def test_a_chat_request_goes_to_the_chat_endpoint() -> None:
     request: Json = {"messages": [{"role": "user", "content": "hi"}]}
     async with engine(COMPLETION) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        _, body = await ask(server, "/v1/chat/completions", request)
+        _, body = await post_json(server, "/v1/chat/completions", request)
     assert fake.paths == ["/v1/chat/completions"]
     assert body == COMPLETION
 
@@ -50,23 +50,23 @@ async def test_a_rows_extra_body_is_merged_and_yields_to_the_request() -> None:
     request = {"input": "hi", "top_p": 0.5, "metadata": {"extra_body": '{"seed": 3, "top_p": 1}', "keep": "x"}}
     extra = {"store": False, "seed": 1}
     async with engine(RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url, extra_body=extra) as server:
-        await ask(server, "/v1/responses", request)
+        await post_json(server, "/v1/responses", request)
     wanted = {"seed": 3, "top_p": 0.5, "store": False, "metadata": {"keep": "x"}}
-    assert {key: fake.asked[0][key] for key in wanted} == wanted
+    assert {key: fake.requests[0][key] for key in wanted} == wanted
 
 
 @pytest.mark.parametrize("body", [b"<html>busy</html>", b'{"id": "resp', b"[1]", b"", b'"text"'], ids=repr)
 async def test_an_answer_that_is_no_object_is_malformed_after_all_tries(body: bytes) -> None:
     async with engine(Step(body)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, problem = await ask(server, "/v1/responses", {"input": "hi"})
+        answer, problem = await post_json(server, "/v1/responses", {"input": "hi"})
     assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-    assert len(fake.asked) == 3
+    assert len(fake.requests) == 3
 
 
 async def test_a_failed_response_is_a_failure_and_no_empty_turn() -> None:
     failed = {**RESPONSE, "status": "failed", "output": [], "error": {"code": "server_error", "message": "oops"}}
     async with engine(failed) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, problem = await ask(server, "/v1/responses", {"input": "hi"})
+        answer, problem = await post_json(server, "/v1/responses", {"input": "hi"})
     assert (answer.status, problem["type"]) == (502, "urn:rollyard:upstream_error")
     assert "oops" in problem["detail"]
 
@@ -74,7 +74,7 @@ async def test_a_failed_response_is_a_failure_and_no_empty_turn() -> None:
 async def test_a_refusal_keeps_the_endpoints_status() -> None:
     refusal = Step({"error": {"message": "no such model"}}, 404)
     async with engine(refusal) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, problem = await ask(server, "/v1/responses", {"input": "hi"})
+        answer, problem = await post_json(server, "/v1/responses", {"input": "hi"})
     assert (answer.status, problem["upstream_status"]) == (404, 404)
     assert "no such model" in problem["detail"]
 

@@ -19,7 +19,7 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.openai_client import serving
+from tests.support.openai_client import client_of_server
 from tests.support.scripted_engine import completion
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "step", "arguments": '{"actions":["Up"]}'}}
@@ -51,7 +51,7 @@ async def answering(answer: Json | None) -> AsyncIterator[AsyncOpenAI]:
         """With this answer."""
 
     Answering.answer = answer
-    async with serving(Answering) as client:
+    async with client_of_server(Answering) as client:
         yield client
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.types import Json
-from tests.support.token_clients import CALL, WORDS, asks, observed, playing
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, tool_output, user_message
 from tests.support.token_engine import Refused, TokenEngine
 
 
@@ -23,7 +23,7 @@ class Lacking(TokenEngine):
         return super()._answers(path)
 
 
-def lacking(*paths: str, script: Any = (CALL, WORDS)) -> Lacking:
+def lacking(*paths: str, script: Any = (CALL_TURN, TEXT_TURN)) -> Lacking:
     engine = Lacking([*script])
     engine.lacks = paths
     return engine
@@ -39,10 +39,10 @@ OTHERS: list[tuple[tuple[str, ...], str]] = [
 
 @pytest.mark.parametrize(("paths", "way"), OTHERS)
 async def test_an_engine_that_lacks_endpoints_gets_its_turns_another_way(paths: tuple[str, ...], way: str) -> None:
-    async with playing(lacking(*paths)) as player:
+    async with open_episode(lacking(*paths)) as player:
         one = await player.ask()
-        two = await player.ask(observed(one))
-        three = await player.ask(asks("on"))
+        two = await player.ask(tool_output(one))
+        three = await player.ask(user_message("on"))
     traces = [item["token_trace"] for item in (one, two, three)]
     assert [trace["way"] for trace in traces] == ["chat", way, way]
     assert {trace["sampling"]["version_of"] for trace in traces} == {"turn"}
@@ -50,7 +50,7 @@ async def test_an_engine_that_lacks_endpoints_gets_its_turns_another_way(paths: 
 
 @pytest.mark.parametrize("path", SCALE_OUT)
 async def test_a_way_that_the_settings_demand_and_the_engine_lacks_is_refused_by_name(path: str) -> None:
-    async with playing(lacking(path), token_in="generate") as player:
+    async with open_episode(lacking(path), token_in="generate") as player:
         status, problem = await player.send("/v1/responses", {"input": "go"})
     assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
     assert "start vLLM with --enable-scale-out" in problem["detail"]

@@ -17,7 +17,8 @@ from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.types import Json
-from tests.support.scripted_engine import COMPLETION, Step, engine, http_transport, refusing_url
+from tests.support.fixtures import http_transport, unused_url
+from tests.support.scripted_engine import COMPLETION, Step, engine
 
 KEY = "sk-very-secret-key"
 
@@ -64,7 +65,7 @@ async def test_the_key_travels_as_bearer_token() -> None:
 async def test_a_passing_fault_is_tried_again(step: Step) -> None:
     async with engine(step, COMPLETION) as fake:
         assert await post(fake.url) == COMPLETION
-    assert len(fake.asked) == 2
+    assert len(fake.requests) == 2
 
 
 async def test_a_token_endpoint_that_vllm_keeps_shut_names_the_flag_that_opens_it_not_the_key() -> None:
@@ -82,7 +83,7 @@ async def test_a_refusal_is_never_tried_again(status: int) -> None:
     assert (failure.kind, problem.status, problem.upstream_status) == (FailureKind.UPSTREAM_REFUSED, status, status)
     assert "no such thing" in problem.detail
     assert fake.url in problem.detail
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "policy_api_key"), (404, "policy_model_name")])
@@ -121,11 +122,11 @@ async def test_a_lasting_fault_ends_with_its_own_kind(
         failure = await failure_of(fake.url, max_attempts=3)
     assert (failure.kind, failure.problem.upstream_status) == (kind, upstream_status)
     assert "tried 3 times" in failure.problem.detail
-    assert len(fake.asked) == 3
+    assert len(fake.requests) == 3
 
 
 async def test_a_dead_address_is_unreachable() -> None:
-    assert (await failure_of(refusing_url())).kind is FailureKind.UNREACHABLE
+    assert (await failure_of(unused_url() + "/v1")).kind is FailureKind.UNREACHABLE
 
 
 async def test_the_first_failure_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -156,13 +157,13 @@ async def test_no_answer_in_time_is_final_when_no_whole_try_fits() -> None:
     async with engine(Step(delay_s=30)) as fake:
         failure = await failure_of(fake.url, request_timeout_s=1.0, total_timeout_s=1.5)
     assert failure.kind is FailureKind.TIMEOUT
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 async def test_the_wall_budget_bounds_all_tries_together() -> None:
     async with engine(Step(status=500)) as fake:
         await failure_of(fake.url, total_timeout_s=2, max_attempts=10_000, retry_pause_s=0.02)
-    assert 1 < len(fake.asked) < 10_000
+    assert 1 < len(fake.requests) < 10_000
 
 
 async def test_retry_after_is_waited_for() -> None:
@@ -175,7 +176,7 @@ async def test_retry_after_is_waited_for() -> None:
 async def test_a_retry_after_beyond_the_budget_fails_at_once() -> None:
     async with engine(Step(status=503, headers={"retry-after": "50"})) as fake, asyncio.timeout(49):
         await failure_of(fake.url, total_timeout_s=20)
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 def test_retry_after_is_read_as_seconds_or_date_and_capped() -> None:
@@ -186,15 +187,15 @@ def test_retry_after_is_read_as_seconds_or_date_and_capped() -> None:
 
 async def test_a_dead_address_does_not_stop_a_call_that_another_can_answer() -> None:
     async with engine() as fake:
-        assert await post([refusing_url(), fake.url]) == COMPLETION
+        assert await post([unused_url() + "/v1", fake.url]) == COMPLETION
 
 
 async def test_after_a_failure_the_dead_address_comes_last() -> None:
     async with engine() as fake, http_transport() as transport:
-        upstream = asking(transport, [refusing_url(), fake.url], max_attempts=2)
+        upstream = asking(transport, [unused_url() + "/v1", fake.url], max_attempts=2)
         await upstream.post("/x", b"{}", json_object)
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(20)))
-    assert len(fake.asked) == 21
+    assert len(fake.requests) == 21
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422])
@@ -203,7 +204,7 @@ async def test_a_refusal_of_one_endpoint_that_another_takes_points_at_the_endpoi
         upstream = asking(transport, [bad.url, good.url])
         for _ in range(20):
             assert await upstream.post("/x", b"{}", json_object) == COMPLETION
-    assert len(bad.asked) == 1
+    assert len(bad.requests) == 1
 
 
 async def test_a_refusal_of_all_endpoints_points_at_the_request_and_is_not_tried_again() -> None:
@@ -211,7 +212,7 @@ async def test_a_refusal_of_all_endpoints_points_at_the_request_and_is_not_tried
     async with engine(refusal) as one, engine(refusal) as two:
         failure = await failure_of([one.url, two.url], max_attempts=10)
     assert (failure.kind, failure.terminal) == (FailureKind.UPSTREAM_REFUSED, True)
-    assert (len(one.asked), len(two.asked)) == (1, 1)
+    assert (len(one.requests), len(two.requests)) == (1, 1)
 
 
 async def test_a_single_endpoint_that_has_failed_is_asked_by_the_next_call() -> None:
@@ -227,30 +228,30 @@ async def test_a_call_that_fails_at_one_endpoint_goes_to_another_without_a_pause
     async with engine(Step(status=429, headers={"retry-after": "60"})) as bad, engine() as good:
         async with asyncio.timeout(30):
             assert await post([bad.url, good.url], retry_pause_s=60.0) == COMPLETION
-    assert len(bad.asked) <= 1
+    assert len(bad.requests) <= 1
 
 
 async def test_calls_spread_over_the_addresses() -> None:
     async with engine(Step(delay_s=0.2)) as one, engine(Step(delay_s=0.2)) as two, http_transport() as transport:
         upstream = asking(transport, [one.url, two.url])
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(8)))
-    assert (len(one.asked), len(two.asked)) == (4, 4)
+    assert (len(one.requests), len(two.requests)) == (4, 4)
 
 
 async def test_hundreds_of_calls_are_in_flight_at_once() -> None:
     async with engine(Step(delay_s=2.0)) as fake, http_transport() as transport:
         upstream = asking(transport, fake.url)
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(300)))
-    assert fake.most_at_once > 150  # a pool's usual cap is 100
+    assert fake.max_concurrent > 150  # a pool's usual cap is 100
 
 
 async def test_cancelling_a_call_hangs_up_so_that_the_engine_can_abort() -> None:
     async with engine(Step(delay_s=30)) as fake:
         call = asyncio.create_task(post(fake.url))
-        while not fake.asked:
+        while not fake.requests:
             await asyncio.sleep(0.01)
         call.cancel()
-        await asyncio.wait_for(fake.hung_up.wait(), 120)
+        await asyncio.wait_for(fake.disconnected.wait(), 120)
 
 
 @pytest.mark.parametrize(

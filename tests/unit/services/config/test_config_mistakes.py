@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.services.errors import OperatorError
-from tests.support.stacks import configured
+from tests.support.stacks import load_config
 
 
 @pytest.mark.parametrize(
@@ -23,11 +23,11 @@ from tests.support.stacks import configured
         ("grl_sokoban_resources_server.resources_servers.grl_sokoban.max_sessions=0", "'max_sessions' is 0"),
     ],
 )
-def test_an_invalid_override_is_rejected_with_its_reason(override: str, message: str) -> None:
-    with pytest.raises(OperatorError, match=message.replace("?", r"\?")):
-        configured(override)
+def test_an_invalid_override_is_rejected_with_a_message(override: str, words: str) -> None:
+    with pytest.raises(OperatorError, match=words.replace("?", r"\?")):
+        load_config(override)
 
 
 def test_a_server_may_be_added_with_a_plus() -> None:
-    config = configured("+second_model.responses_api_models.builtin_model.latency_s=0.5")
+    config = load_config("+second_model.responses_api_models.builtin_model.latency_s=0.5")
     assert [spec.name for spec in config.servers][-1] == "second_model"

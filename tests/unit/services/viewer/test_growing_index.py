@@ -11,7 +11,7 @@ import pytest
 from rollyard.services.metrics.loader.columns import FLOATS, INTS
 from rollyard.services.types import Json
 from rollyard.services.viewer.index.growing_index import FollowedFile
-from tests.support.rollout_files import grid, row, solved, varied, write
+from tests.support.rollout_files import grid, random_rows, row, solved, write
 
 
 def read_through(path: Path, *, part: int = 2000, worth_saving: int = 0) -> FollowedFile:
@@ -43,9 +43,9 @@ def change_unnoticeably(path: Path, old: bytes, new: bytes) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def test_the_part_size_does_not_change_the_index(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", varied(5, 4))
-    in_parts, at_once = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
+def test_it_does_not_matter_in_how_many_steps_a_file_is_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", random_rows(5, 4))
+    small, whole = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
     for name in (*INTS, *FLOATS):
         assert getattr(in_parts.columns, name).tolist() == pytest.approx(
             getattr(at_once.columns, name).tolist(), nan_ok=True
@@ -115,7 +115,7 @@ def test_a_row_that_was_edited_before_an_append_is_reread(tmp_path: Path) -> Non
 
 
 def test_a_saved_index_opens_without_reading_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", varied(5, 4))
+    path = write(tmp_path / "x.jsonl", random_rows(5, 4))
     before = rewards(read_through(path))
     assert (tmp_path / "x_index.npz").is_file()
     change_unnoticeably(path, b'"reward":', b'"REWARD":')
@@ -131,8 +131,13 @@ def test_a_saved_index_is_extended_by_appended_rows(tmp_path: Path) -> None:
     assert rewards(read_through(path)) == rewards(read_through(path, worth_saving=1 << 40))
 
 
-def test_a_saved_index_keeps_all_its_data(tmp_path: Path) -> None:
-    rows = [*varied(3, 3), row(7, 0, None, failure_kind="timeout"), row(7, 1, 1.0, mask_sample=True), *varied(1, 1)]
+def test_a_saved_index_keeps_all_that_is_known_of_the_file(tmp_path: Path) -> None:
+    rows = [
+        *random_rows(3, 3),
+        row(7, 0, None, failure_kind="timeout"),
+        row(7, 1, 1.0, mask_sample=True),
+        *random_rows(1, 1),
+    ]
     path = write(tmp_path / "x.jsonl", rows, tail=b"nonsense\n")
     first, reopened = read_through(path), read_through(path)
     assert (reopened.snapshot.error, reopened.snapshot.end) == (first.snapshot.error, first.snapshot.end)

@@ -18,11 +18,11 @@ from tests.support.checkpoints import (
     HEAD,
     INDEX,
     SHAPES,
-    rewritten_header,
-    shard,
-    sharded,
-    tied,
-    written,
+    rewrite_header,
+    write_checkpoint,
+    write_shard,
+    write_sharded_checkpoint,
+    write_tied_checkpoint,
 )
 
 ONE = "model.safetensors"
@@ -45,25 +45,28 @@ def refused(folder: str | Path, started: str | None = None, **more: Any) -> str:
 
 @pytest.mark.parametrize("dtype", ["F64", "F32", "BF16", "F16", "F8_E5M2", "F8_E4M3"])
 def test_a_whole_checkpoint_of_the_same_model_passes_without_a_warning(tmp_path: Path, dtype: str) -> None:
-    before = engine(written(tmp_path / "before", dtype=dtype))
-    found = check(written(tmp_path / "after", seed=1, dtype=dtype), before)
+    before = engine(write_checkpoint(tmp_path / "before", dtype=dtype))
+    found = check(write_checkpoint(tmp_path / "after", seed=1, dtype=dtype), before)
     assert (found.folder, len(found.fingerprint), found.warnings) == (str(tmp_path / "after"), 16, ())
 
 
 def test_a_checkpoint_in_several_files_is_the_same_model_as_one_in_one_file(tmp_path: Path) -> None:
-    assert check(sharded(tmp_path / "after"), engine(written(tmp_path / "before"))).warnings == ()
+    assert (
+        check(write_sharded_checkpoint(tmp_path / "after"), engine(write_checkpoint(tmp_path / "before"))).warnings
+        == ()
+    )
 
 
 @pytest.mark.parametrize("size", [0, 3, 60, -1])
 def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, size: int) -> None:
-    folder = written(tmp_path / "new")
+    folder = write_checkpoint(tmp_path / "new")
     file = tmp_path / "new" / ONE
     file.write_bytes(file.read_bytes()[:size])
     assert "may still be writing it" in refused(folder)
 
 
 def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new")
+    folder = write_checkpoint(tmp_path / "new")
     with (tmp_path / "new" / ONE).open("ab") as file:
         file.write(b"\0")
     assert "is incomplete" in refused(folder)
@@ -83,13 +86,13 @@ def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path: Path) 
     ],
 )
 def test_a_header_that_does_not_describe_its_bytes_is_refused(tmp_path: Path, entry: Any) -> None:
-    folder = written(tmp_path / "new")
-    rewritten_header(tmp_path / "new" / ONE, **{EMBEDDINGS: entry})
+    folder = write_checkpoint(tmp_path / "new")
+    rewrite_header(tmp_path / "new" / ONE, **{EMBEDDINGS: entry})
     assert ONE in refused(folder)
 
 
 def test_a_header_that_claims_terabytes_is_refused_unread(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new")
+    folder = write_checkpoint(tmp_path / "new")
     (tmp_path / "new" / ONE).write_bytes(b"\xff" * 64)
     assert "a header of" in refused(folder)
 
@@ -107,14 +110,14 @@ def test_a_header_that_claims_terabytes_is_refused_unread(tmp_path: Path) -> Non
     ],
 )
 def test_an_index_that_does_not_fit_its_folder_is_refused(tmp_path: Path, index: Any, why: str) -> None:
-    folder = written(tmp_path / "new")
+    folder = write_checkpoint(tmp_path / "new")
     (tmp_path / "new" / INDEX).write_bytes(orjson.dumps(index))
     assert why in refused(folder)
 
 
 def test_a_folder_with_two_checkpoints_in_it_is_refused(tmp_path: Path) -> None:
-    folder = sharded(tmp_path / "new")
-    shard(tmp_path / "new" / ONE, SHAPES)
+    folder = write_sharded_checkpoint(tmp_path / "new")
+    write_shard(tmp_path / "new" / ONE, SHAPES)
     assert "save each version into an empty folder" in refused(folder)
     (tmp_path / "new" / INDEX).unlink()
     assert "expected it only once" in refused(folder)
@@ -129,30 +132,32 @@ def test_a_folder_with_two_checkpoints_in_it_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_tensor_that_does_not_fit_the_engines_model_is_refused(tmp_path: Path, change: Any, why: str) -> None:
-    assert why in refused(written(tmp_path / "new", {**SHAPES, **change}), written(tmp_path / "before"))
+    assert why in refused(
+        write_checkpoint(tmp_path / "new", {**SHAPES, **change}), write_checkpoint(tmp_path / "before")
+    )
 
 
 @pytest.mark.parametrize("missing", SHAPES)
 def test_a_tensor_that_is_missing_is_refused(tmp_path: Path, missing: str) -> None:
-    folder = written(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != missing})
-    assert f"it lacks {missing}" in refused(folder, written(tmp_path / "before"))
+    folder = write_checkpoint(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != missing})
+    assert f"it lacks {missing}" in refused(folder, write_checkpoint(tmp_path / "before"))
 
 
 def test_other_names_for_everything_are_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new", {f"language_{name}": shape for name, shape in SHAPES.items()})
-    assert "it lacks model.embed_tokens.weight" in refused(folder, written(tmp_path / "before"))
+    folder = write_checkpoint(tmp_path / "new", {f"language_{name}": shape for name, shape in SHAPES.items()})
+    assert "it lacks model.embed_tokens.weight" in refused(folder, write_checkpoint(tmp_path / "before"))
 
 
 def test_an_untied_model_without_its_head_is_refused_also_where_the_engines_model_is_not_visible(
     tmp_path: Path,
 ) -> None:
-    folder = written(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != HEAD})
+    folder = write_checkpoint(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != HEAD})
     assert f"lacks {HEAD}, but tie_word_embeddings is false" in refused(folder)
 
 
 def test_a_head_that_one_folder_spells_out_and_the_other_ties_is_no_difference(tmp_path: Path) -> None:
     spelled = tmp_path / "spelled"
-    written(spelled, {HEAD: SHAPES[HEAD]})
+    write_checkpoint(spelled, {HEAD: SHAPES[HEAD]})
     # One tensor at the place of two names: the same bytes.
     content, size = (spelled / ONE).read_bytes()[-128:], 128
     entries = {
@@ -161,14 +166,14 @@ def test_a_head_that_one_folder_spells_out_and_the_other_ties_is_no_difference(t
     }
     head = orjson.dumps(entries)
     (spelled / ONE).write_bytes(len(head).to_bytes(8, "little") + head + content * 2)
-    written(tmp_path / "tied", {EMBEDDINGS: SHAPES[EMBEDDINGS]}, tie_word_embeddings=True)
+    write_checkpoint(tmp_path / "tied", {EMBEDDINGS: SHAPES[EMBEDDINGS]}, tie_word_embeddings=True)
     (spelled / "config.json").write_bytes((tmp_path / "tied" / "config.json").read_bytes())
     assert check(str(spelled), engine(str(tmp_path / "tied"))).warnings == ()
 
 
 def test_a_head_of_its_own_is_refused_by_engines_that_take_the_embeddings_for_it(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new", tie_word_embeddings=True)
-    assert f"has its own {HEAD}" in refused(folder, tied(tmp_path / "before"))
+    folder = write_checkpoint(tmp_path / "new", tie_word_embeddings=True)
+    assert f"has its own {HEAD}" in refused(folder, write_tied_checkpoint(tmp_path / "before"))
 
 
 @pytest.mark.parametrize(
@@ -186,8 +191,10 @@ def test_a_head_of_its_own_is_refused_by_engines_that_take_the_embeddings_for_it
 )
 def test_a_configuration_that_computes_something_else_is_refused(tmp_path: Path, config: Any) -> None:
     known: dict[str, Any] = {"rope_scaling": None, "rope_theta": 10000.0, "text_config": {"rms_norm_eps": 1e-6}}
-    before = written(tmp_path / "before", **known)
-    assert next(iter(config)).split("_")[0] in refused(written(tmp_path / "new", **{**known, **config}), before)
+    before = write_checkpoint(tmp_path / "before", **known)
+    assert next(iter(config)).split("_")[0] in refused(
+        write_checkpoint(tmp_path / "new", **{**known, **config}), before
+    )
 
 
 def test_a_configuration_as_another_version_of_transformers_writes_it_is_the_same_model(tmp_path: Path) -> None:
@@ -200,27 +207,30 @@ def test_a_configuration_as_another_version_of_transformers_writes_it_is_the_sam
     }
     new: dict[str, Any] = {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "head_dim": 2}
     switched: dict[str, Any] = {"use_sliding_window": False, "transformers_version": "4.1"}
-    before = engine(written(tmp_path / "before", **old, **switched))
-    assert check(written(tmp_path / "new", **new, use_sliding_window=False, sliding_window=512), before).warnings == ()
+    before = engine(write_checkpoint(tmp_path / "before", **old, **switched))
+    assert (
+        check(write_checkpoint(tmp_path / "new", **new, use_sliding_window=False, sliding_window=512), before).warnings
+        == ()
+    )
 
 
 def test_another_vocabulary_is_refused_and_none_is_not(tmp_path: Path) -> None:
-    before = written(tmp_path / "before", tokens="ab")
-    assert "maps tokens to other ids" in refused(written(tmp_path / "new", tokens="ba"), before)
-    assert check(written(tmp_path / "bare"), engine(before)).warnings == ()
+    before = write_checkpoint(tmp_path / "before", tokens="ab")
+    assert "maps tokens to other ids" in refused(write_checkpoint(tmp_path / "new", tokens="ba"), before)
+    assert check(write_checkpoint(tmp_path / "bare"), engine(before)).warnings == ()
 
 
 def test_integers_for_floats_are_refused_and_another_width_of_floats_is_told(tmp_path: Path) -> None:
-    before = written(tmp_path / "before", dtype="BF16")
+    before = write_checkpoint(tmp_path / "before", dtype="BF16")
     assert "of another type: model.embed_tokens.weight I32 for BF16" in refused(
-        written(tmp_path / "i", dtype="I32"), before
+        write_checkpoint(tmp_path / "i", dtype="I32"), before
     )
-    assert "4 tensors are F32" in check(written(tmp_path / "f", dtype="F32"), engine(before)).warnings[0]
+    assert "4 tensors are F32" in check(write_checkpoint(tmp_path / "f", dtype="F32"), engine(before)).warnings[0]
 
 
 def test_a_folder_that_changes_while_it_is_checked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = written(tmp_path / "new")
-    monkeypatch.setattr(checkpoint, "check_finite", lambda tensors: shard(tmp_path / "new" / ONE, SHAPES, seed=1))
+    folder = write_checkpoint(tmp_path / "new")
+    monkeypatch.setattr(checkpoint, "check_finite", lambda tensors: write_shard(tmp_path / "new" / ONE, SHAPES, seed=1))
     assert "changed while it was checked" in refused(folder)
 
 
@@ -239,22 +249,22 @@ def test_a_folder_that_changes_while_it_is_checked_is_refused(tmp_path: Path, mo
     ],
 )
 def test_a_path_that_leads_to_no_checkpoint_is_refused(tmp_path: Path, path: str, why: str) -> None:
-    written(tmp_path / "new")
+    write_checkpoint(tmp_path / "new")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     if path == "{}":
-        shard(tmp_path / ONE, SHAPES)
+        write_shard(tmp_path / ONE, SHAPES)
     assert why in refused(path.format(tmp_path))
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new")
+    folder = write_checkpoint(tmp_path / "new")
     (tmp_path / "new" / ONE).rename(tmp_path / "new" / "pytorch_model.bin")
     assert "contains no *.safetensors" in refused(folder)
 
 
 def test_spaces_dots_and_links_in_a_path_lead_to_one_real_folder(tmp_path: Path) -> None:
-    real = Path(written(tmp_path / "step 12 ü"))
+    real = Path(write_checkpoint(tmp_path / "step 12 ü"))
     (tmp_path / "latest").symlink_to(real)
     (tmp_path / "x").mkdir()
     found = [check(str(path), None) for path in (real, tmp_path / "latest", f"{tmp_path}/x/../latest/")]
@@ -268,23 +278,23 @@ def test_with_the_check_off_a_folder_that_only_engines_see_is_passed_on(tmp_path
 
 def test_a_fingerprint_tells_any_two_savings_into_one_folder_apart(tmp_path: Path) -> None:
     folder = tmp_path / "reused"
-    seen = {checkpoint_fingerprint.fingerprint(Path(written(folder)))}
+    seen = {checkpoint_fingerprint.fingerprint(Path(write_checkpoint(folder)))}
     stat = (folder / ONE).stat()
     for seed in (1, 2):
-        written(folder, seed=seed)
+        write_checkpoint(folder, seed=seed)
         os.utime(folder / ONE, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as a copy that keeps the times
         seen.add(checkpoint_fingerprint.fingerprint(folder))
     os.utime(folder / ONE)
     seen.add(checkpoint_fingerprint.fingerprint(folder))
-    written(folder, seed=2, vocab_size=9)
+    write_checkpoint(folder, seed=2, vocab_size=9)
     seen.add(checkpoint_fingerprint.fingerprint(folder))
     assert len(seen) == 5
 
 
 def test_a_folder_that_is_gone_or_changed_differs_from_its_checkpoint(tmp_path: Path) -> None:
-    found = check(written(tmp_path / "new"), None)
+    found = check(write_checkpoint(tmp_path / "new"), None)
     assert difference(found) == ""
-    written(tmp_path / "new", seed=1)
+    write_checkpoint(tmp_path / "new", seed=1)
     assert "has changed: its fingerprint was" in difference(found)
     (tmp_path / "new").rename(tmp_path / "gone")
     assert "can no longer be read" in difference(found)

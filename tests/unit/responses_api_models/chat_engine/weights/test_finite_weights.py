@@ -11,7 +11,7 @@ import pytest
 from rollyard.responses_api_models.chat_engine.weights import finite_weights
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import check
 from rollyard.services.errors import Failure
-from tests.support.checkpoints import EMBEDDINGS, poke, written
+from tests.support.checkpoints import EMBEDDINGS, overwrite_element, write_checkpoint
 
 ONE = "model.safetensors"
 
@@ -39,8 +39,8 @@ def test_one_weight_that_is_not_a_finite_number_is_found_wherever_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, value: bytes, place: int
 ) -> None:
     monkeypatch.setattr(finite_weights, "PIECE", 24)  # so that a tensor takes several
-    folder = written(tmp_path / "new", dtype=dtype)
-    poke(tmp_path / "new" / ONE, "model.layers.1.weight", value, place)
+    folder = write_checkpoint(tmp_path / "new", dtype=dtype)
+    overwrite_element(tmp_path / "new" / ONE, "model.layers.1.weight", value, place)
     with pytest.raises(Failure, match=r"model\.layers\.1\.weight in .* contains a NaN or an infinity"):
         check(folder, None)
     assert check(folder, None, "headers").fingerprint
@@ -56,6 +56,6 @@ def test_one_weight_that_is_not_a_finite_number_is_found_wherever_it_is(
     ],
 )
 def test_the_largest_number_of_a_type_is_a_number(tmp_path: Path, dtype: str, value: bytes) -> None:
-    folder = written(tmp_path / "new", dtype=dtype)
-    poke(tmp_path / "new" / ONE, EMBEDDINGS, value)
+    folder = write_checkpoint(tmp_path / "new", dtype=dtype)
+    overwrite_element(tmp_path / "new" / ONE, EMBEDDINGS, value)
     assert check(folder, None).fingerprint

@@ -16,8 +16,8 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 from tests.support.fixtures import until
-from tests.support.stacks import colocated, configured
-from tests.support.weight_engine import ODD_STREAM, STARTED, WeightEngine, address, door
+from tests.support.stacks import colocated, load_config
+from tests.support.weight_engine import ODD_STREAM, STARTED, WeightEngine, engine_url, trainer_server
 
 VERSION = "x-rollyard-policy-version"
 
@@ -25,7 +25,7 @@ VERSION = "x-rollyard-policy-version"
 @pytest.mark.parametrize("path", [*FORWARDED, "/weights/update", *POSTS])
 async def test_without_the_setting_an_endpoint_is_closed_and_says_which_setting_opens_it(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine, trainer_endpoints=False, token=None) as policy:
+    async with trainer_server(engine, trainer_endpoints=False, token=None) as policy:
         status, said = await policy.post(path, {"path": "/x"})
     assert (status, engine.calls) == (404, [])
     assert "set trainer_endpoints: true on policy_model" in said["detail"]
@@ -33,48 +33,48 @@ async def test_without_the_setting_an_endpoint_is_closed_and_says_which_setting_
 
 @pytest.mark.parametrize("path", GETS)
 async def test_without_the_setting_questions_are_closed_too(path: str) -> None:
-    async with door(WeightEngine(), trainer_endpoints=False, token=None) as policy:
+    async with trainer_server(WeightEngine(), trainer_endpoints=False, token=None) as policy:
         status, said = await policy.get(path)
     assert (status, "trainer_endpoints" in said["detail"]) == (404, True)
 
 
 async def test_the_policys_version_may_be_asked_without_the_setting() -> None:
-    async with door(WeightEngine(), trainer_endpoints=False, token=None, policy_version="sft-3") as policy:
+    async with trainer_server(WeightEngine(), trainer_endpoints=False, token=None, policy_version="sft-3") as policy:
         answer, said = await policy.send("GET", "/policy_version")
     assert (answer.status, said, answer.headers[VERSION]) == (200, {"policy_version": "sft-3"}, "sft-3")
 
 
 async def test_a_closed_endpoint_is_in_no_document_and_an_open_one_is() -> None:
     for opened in (True, False):
-        async with door(WeightEngine(), trainer_endpoints=opened) as policy:
+        async with trainer_server(WeightEngine(), trainer_endpoints=opened) as policy:
             _, document = await policy.get("/openapi.json")
         assert [path in document["paths"] for path in ("/tokenize", "/weights/update", "/is_paused")] == [opened] * 3
 
 
 async def test_a_start_without_a_run_token_is_refused() -> None:
     with pytest.raises(OperatorError, match="set a run token"):
-        async with door(WeightEngine(), token=None):
+        async with trainer_server(WeightEngine(), token=None):
             pass
 
 
 def test_settings_with_two_model_servers_are_refused() -> None:
-    settings = {"base_url": address(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
+    settings = {"base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
     with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints is set with replicas=2.*use one"):
         parse_settings(VllmModelSettings, settings, "policy_model")
 
 
 async def test_a_whole_run_without_a_token_is_refused_with_the_same_words(tmp_path: Path) -> None:
-    settings = {"entrypoint": "app.py", "base_url": address(0), "model": "tiny", "trainer_endpoints": True}
+    settings = {"entrypoint": "app.py", "base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True}
     config = {"policy_model": {"responses_api_models": {"vllm_model": settings}}}
     with pytest.raises(OperatorError, match="set a run token"):
-        async with colocated(configured(config=config, tmp_path=tmp_path), tmp_path):
+        async with colocated(load_config(config=config, tmp_path=tmp_path), tmp_path):
             pass
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/weights/update", "/pause"])
 async def test_a_caller_without_the_token_is_refused(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         status, _ = await policy.post(path, {"path": "/x"}, authorization="Bearer another")
     assert (status, engine.calls) == (401, [])
 
@@ -83,7 +83,7 @@ async def test_a_caller_without_the_token_is_refused(path: str) -> None:
 async def test_a_call_passes_with_its_unknown_fields_its_query_and_the_answers_bytes(path: str) -> None:
     engine = WeightEngine()
     engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "theirs"}
         answer, _ = await policy.send("POST", f"{path}?return=all&x=1", request, {"x-trace": "t"})
     assert engine.calls[-1] == (f"{path}?return=all&x=1", {"prompt": [1, 2], "odd": {"a": 1}, "model": "tiny"})
@@ -95,7 +95,7 @@ async def test_what_the_engine_refuses_comes_back_as_a_problem_with_its_words_an
     engine = WeightEngine()
     error = b'{"error": {"message": "Token id 2000 is out of vocabulary", "code": 400}}'
     engine.answers["/inference/v1/generate"] = (400, error)
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         status, said = await policy.post("/inference/v1/generate", {"token_ids": [2000]})
     assert (status, said["upstream_status"], said["server"]) == (400, 400, "policy_model")
     assert "Token id 2000 is out of vocabulary" in said["detail"]
@@ -103,7 +103,7 @@ async def test_what_the_engine_refuses_comes_back_as_a_problem_with_its_words_an
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/inference/v1/generate"])
 async def test_a_stream_passes_as_it_comes(path: str) -> None:
-    async with door(WeightEngine()) as policy:
+    async with trainer_server(WeightEngine()) as policy:
         answer, _ = await policy.send("POST", path, {"prompt": [1], "stream": True})
     assert answer.body == ODD_STREAM
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -112,7 +112,7 @@ async def test_a_stream_passes_as_it_comes(path: str) -> None:
 
 async def test_calls_of_one_episode_go_to_one_engine() -> None:
     engines = [WeightEngine() for _ in range(3)]
-    async with door(*engines) as policy:
+    async with trainer_server(*engines) as policy:
         for _ in range(6):
             await policy.post("/tokenize", {"prompt": "x"}, **{"x-session-id": "episode-1"})
     assert sorted(engine.paths.count("/tokenize") for engine in engines) == [0, 0, 6]
@@ -120,20 +120,20 @@ async def test_calls_of_one_episode_go_to_one_engine() -> None:
 
 async def test_a_control_call_reaches_every_engine_with_its_query_and_body() -> None:
     engines = [WeightEngine(), WeightEngine()]
-    async with door(*engines) as policy:
+    async with trainer_server(*engines) as policy:
         answer, said = await policy.send("POST", "/pause?mode=keep&clear_cache=false")
         await policy.post("/init_weight_transfer_engine", {"init_info": {"rank": 1}})
     for engine in engines:
         assert "/pause?mode=keep&clear_cache=false" in engine.paths
         assert ("/init_weight_transfer_engine", {"init_info": {"rank": 1}}) in engine.calls
-    assert [one["url"] for one in said["engines"]] == [address(0), address(1)]
+    assert [one["url"] for one in said["engines"]] == [engine_url(0), engine_url(1)]
     assert [(one["status"], one["body"]) for one in said["engines"]] == [(200, {"status": "paused"})] * 2
     assert answer.headers[VERSION] == "0"
 
 
 async def test_the_answer_of_one_engine_is_its_own() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         assert await policy.post("/pause") == (200, {"status": "paused"})
         assert (await policy.get("/is_paused"))[1]["is_paused"] is True
         engine.fails.add("/init_weight_transfer_engine")
@@ -144,7 +144,7 @@ async def test_the_answer_of_one_engine_is_its_own() -> None:
 async def test_where_one_of_several_engines_refuses_the_answer_is_a_problem_that_shows_all() -> None:
     one, two = WeightEngine(), WeightEngine()
     two.fails.add("/reset_prefix_cache")
-    async with door(one, two) as policy:
+    async with trainer_server(one, two) as policy:
         status, said = await policy.post("/reset_prefix_cache")
     assert (status, [engine["status"] for engine in said["engines"]]) == (502, [200, 500])
     assert "the call failed on 1 of 2 engines" in said["detail"]
@@ -152,7 +152,7 @@ async def test_where_one_of_several_engines_refuses_the_answer_is_a_problem_that
 
 async def test_an_engine_that_is_not_there_is_a_problem_of_ours() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         engine.dead = True
         status, said = await policy.post("/reset_prefix_cache")
     assert (status, said["type"], said["server"]) == (502, "urn:rollyard:connection_lost", "policy_model")
@@ -161,15 +161,15 @@ async def test_an_engine_that_is_not_there_is_a_problem_of_ours() -> None:
 @pytest.mark.parametrize("path", ["/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/messages"])
 async def test_what_is_not_on_the_list_is_not_passed_on(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         assert (await policy.post(path, {}))[0] == 404
     assert path not in engine.paths
 
 
 async def test_model_calls_wait_while_a_trainer_has_paused_the_engines() -> None:
-    async with door(WeightEngine()) as policy:
+    async with trainer_server(WeightEngine()) as policy:
         await policy.post("/pause?mode=keep")
-        calling = asyncio.create_task(policy.asked())
+        calling = asyncio.create_task(policy.call_model())
         await asyncio.sleep(0.02)
         assert not calling.done()
         await policy.post("/resume")
@@ -178,52 +178,52 @@ async def test_model_calls_wait_while_a_trainer_has_paused_the_engines() -> None
 
 async def test_an_answer_that_was_made_before_a_trainers_pause_is_good_and_does_not_wait() -> None:
     engine = WeightEngine()
-    engine.slow["/v1/chat/completions"] = asyncio.Event()
+    engine.delayed["/v1/chat/completions"] = asyncio.Event()
     engine.answers["/v1/chat/completions"] = (200, b'{"choices": [{"message": {"content": "old"}}]}')
-    async with door(engine) as policy:
-        calling = asyncio.create_task(policy.asked())
+    async with trainer_server(engine) as policy:
+        calling = asyncio.create_task(policy.call_model())
         await until(lambda: "/v1/chat/completions" in engine.paths)
         await policy.post("/pause?mode=wait")
         await policy.post("/start_weight_update")
-        engine.slow["/v1/chat/completions"].set()
+        engine.delayed["/v1/chat/completions"].set()
         assert await calling == (200, "old")
 
 
 async def test_a_pause_that_lasts_too_long_is_a_failure_that_says_how_to_end_it() -> None:
-    async with door(WeightEngine(), request_timeout_s=0.05) as policy:
+    async with trainer_server(WeightEngine(), request_timeout_s=0.05) as policy:
         await policy.post("/pause?mode=keep")
-        status, why = await policy.asked()
+        status, why = await policy.call_model()
     assert (status, "POST /resume ends it" in why) == (504, True)
 
 
 async def test_an_update_during_a_trainers_own_pause_leaves_the_engines_paused() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?mode=keep")
         await policy.update("/weights/new")
         assert engine.paused
         await policy.post("/resume")
-        assert await policy.asked() == (200, "/weights/new")
+        assert await policy.call_model() == (200, "/weights/new")
 
 
 async def test_a_pause_that_no_engine_took_blocks_no_caller() -> None:
     engine = WeightEngine()
     engine.fails.add("/pause")
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         assert (await policy.post("/pause?mode=odd"))[0] == 500
-        assert await policy.asked() == (200, STARTED)
+        assert await policy.call_model() == (200, STARTED)
 
 
 async def test_engines_that_sleep_sleep_on_through_an_update() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/sleep?level=2")
         await policy.post("/wake_up?tags=weights")
         await policy.post("/sleep?level=1")
         assert (await policy.update("/weights/new"))[0] == 200
         assert "/resume" not in engine.paths
         await policy.post("/wake_up")
-        assert await policy.asked() == (200, "/weights/new")
+        assert await policy.call_model() == (200, "/weights/new")
 
 
 async def send_weights(policy: Any, **finish: Any) -> list[int]:
@@ -241,21 +241,21 @@ async def send_weights(policy: Any, **finish: Any) -> list[int]:
 @pytest.mark.parametrize(("finish", "version"), [({}, "1"), ({"weight_version": "step-3"}, "step-3")])
 async def test_weights_that_a_trainer_sends_are_another_version_of_the_policy(finish: Json, version: str) -> None:
     engines = [WeightEngine(), WeightEngine()]
-    async with door(*engines) as policy:
+    async with trainer_server(*engines) as policy:
         assert await send_weights(policy, **finish) == [200] * 5
-        assert await policy.asked() == (200, "/weights/sent")
+        assert await policy.call_model() == (200, "/weights/sent")
         assert await policy.version() == version
     assert [engine.label for engine in engines] == [version] * 2
 
 
 async def test_a_version_that_is_neither_named_nor_implied_must_be_given() -> None:
-    async with door(WeightEngine(), policy_version="sft") as policy:
+    async with trainer_server(WeightEngine(), policy_version="sft") as policy:
         assert await send_weights(policy) == [200, 200, 200, 400, 409]
 
 
 async def test_weights_are_not_taken_away_from_an_engine_that_runs() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         status, said = await policy.post("/start_weight_update")
     assert (status, "POST /pause?mode=keep first" in said["detail"]) == (409, True)
     assert engine.weights == STARTED
@@ -264,42 +264,42 @@ async def test_weights_are_not_taken_away_from_an_engine_that_runs() -> None:
 @pytest.mark.parametrize("path", ["/resume", "/wake_up", "/update_weight_version"])
 async def test_engines_without_weights_do_not_go_on(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?mode=keep")
         await policy.post("/start_weight_update")
         status, said = await policy.post(path, {"new_version": "1"})
         assert (status, "POST /finish_weight_update first" in said["detail"]) == (409, True)
         assert (await policy.post("/finish_weight_update", {}))[0] == 200
         assert (await policy.post("/resume"))[0] == 200
-        assert await policy.asked() == (200, "/weights/sent")
+        assert await policy.call_model() == (200, "/weights/sent")
 
 
 async def test_a_trainers_update_that_was_begun_and_broken_off_leaves_an_invalid_engine() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?mode=keep")
         await policy.post("/start_weight_update")
         assert (await policy.update("/weights/new"))[0] == 502
-        engine.start_again()
+        engine.restart()
         assert (await policy.update("/weights/new"))[0] == 200
         assert (await policy.post("/resume"))[0] == 200
-        assert await policy.asked() == (200, "/weights/new")
+        assert await policy.call_model() == (200, "/weights/new")
 
 
 async def test_a_part_of_the_weights_that_does_not_arrive_shuts_the_gate() -> None:
     one, two = WeightEngine(), WeightEngine()
     two.fails.add("/finish_weight_update")
-    async with door(one, two) as policy:
+    async with trainer_server(one, two) as policy:
         assert await send_weights(policy) == [200, 200, 200, 502, 409]
         two.fails.clear()
         assert (await policy.post("/finish_weight_update", {}))[0] == 200
         assert (await policy.post("/resume"))[0] == 200
-        assert (await policy.asked())[0] == 200
+        assert (await policy.call_model())[0] == 200
 
 
 async def test_a_folder_is_not_loaded_past_the_account_of_versions() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         body = {"method": "reload_weights", "kwargs": {"weights_path": "/x"}}
         status, said = await policy.post("/collective_rpc", body)
         assert (status, "POST /weights/update" in said["detail"]) == (400, True)
@@ -311,37 +311,37 @@ async def test_a_folder_is_not_loaded_past_the_account_of_versions() -> None:
 
 async def test_no_control_call_comes_between_the_steps_of_an_update() -> None:
     engine = WeightEngine()
-    engine.slow["/collective_rpc"] = asyncio.Event()
-    async with door(engine) as policy:
+    engine.delayed["/collective_rpc"] = asyncio.Event()
+    async with trainer_server(engine) as policy:
         updating = asyncio.create_task(policy.update("/weights/new"))
         await until(lambda: "/collective_rpc" in engine.paths)
         assert (await policy.post("/resume"))[0] == 409
-        engine.slow["/collective_rpc"].set()
+        engine.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
 
 
 async def test_a_new_engine_cannot_be_given_weights_that_a_trainer_sent_so_model_calls_stop() -> None:
     engine, other = WeightEngine(), WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await send_weights(policy)
         policy.transport.mount("http://engine-1:1", other)
-        await policy.server.register_engine(address(1))
-        assert (await policy.asked())[0] == 503
+        await policy.server.register_engine(engine_url(1))
+        assert (await policy.call_model())[0] == 503
         await send_weights(policy)
-        assert (await policy.asked())[0] == 200
+        assert (await policy.call_model())[0] == 200
 
 
 async def test_sleeping_engines_are_waited_for_and_those_that_threw_their_weights_away_are_not_asked() -> None:
-    async with door(WeightEngine()) as policy:
+    async with trainer_server(WeightEngine()) as policy:
         await policy.post("/sleep?level=1")
-        calling = asyncio.create_task(policy.asked())
+        calling = asyncio.create_task(policy.call_model())
         await asyncio.sleep(0.02)
         assert not calling.done()
         await policy.post("/wake_up")
         assert await calling == (200, STARTED)
         await policy.post("/sleep?level=2")
         await policy.post("/wake_up")
-        assert (await policy.asked())[0] == 503
+        assert (await policy.call_model())[0] == 503
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
@@ -349,7 +349,7 @@ async def test_sleeping_engines_are_waited_for_and_those_that_threw_their_weight
 async def test_every_answer_of_the_model_carries_the_policys_version(path: str, stream: bool) -> None:
     request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
     engine = WeightEngine()
-    async with door(engine, policy_version="sft", trainer_endpoints=False) as policy:
+    async with trainer_server(engine, policy_version="sft", trainer_endpoints=False) as policy:
         answer = await policy.transport.send("POST", f"http://policy:1{path}", orjson.dumps(request), _headers(), 30)
     assert (answer.status, answer.headers[VERSION]) == (200, "sft")
 
