@@ -1,4 +1,4 @@
-"""A conversation that no longer fits: engines' own words for it become one failure, and what looks like it does not."""
+"""The engines' messages for a conversation that no longer fits become one failure; similar refusals do not."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.support.scripted_engine import Step, engine, model_server, post_json
 
 
 def error(message: str, **more: Json | str | int | None) -> Json:
-    """An error answer's body; `code` is vLLM's unless given."""
+    """The body of an error response; `code` is vLLM's by default."""
     return {"error": {"message": message, "type": "BadRequestError", "code": 400, **more}}
 
 
@@ -72,14 +72,14 @@ async def problem_of(path: str, body: Json) -> Json:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("words", OVERFLOWS)
-async def test_an_engines_words_for_too_long_become_one_failure(words: str, path: str) -> None:
-    problem = await problem_of(path, OVERFLOWS[words])
+@pytest.mark.parametrize("case", OVERFLOWS)
+async def test_every_engines_overflow_message_becomes_the_same_failure(case: str, path: str) -> None:
+    problem = await problem_of(path, OVERFLOWS[case])
     assert (problem["type"], problem["status"]) == ("urn:rollyard:context_overflow", 400)
     assert problem["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("words", REFUSALS)
-async def test_another_refusal_is_no_overflow(words: str) -> None:
-    problem = await problem_of(PATHS[0], REFUSALS[words])
+@pytest.mark.parametrize("case", REFUSALS)
+async def test_another_refusal_is_not_an_overflow(case: str) -> None:
+    problem = await problem_of(PATHS[0], REFUSALS[case])
     assert problem["type"] == "urn:rollyard:upstream_refused"
