@@ -1,4 +1,4 @@
-"""OpenAI's official client against our model servers: what it sends arrives, what it gets back it understands."""
+"""OpenAI's official client and the model servers understand each other's requests and responses."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class step(BaseModel):  # noqa: N801 - a tool's name
 
 
 @pytest.mark.parametrize("kind", MODEL_SERVERS)
-async def test_a_chat_arrives_whole_by_the_asynchronous_and_the_synchronous_client(kind: type[Server]) -> None:
+async def test_both_official_clients_receive_the_complete_chat_completion(kind: type[Server]) -> None:
     async with client_and_engine(CALLS, kind=kind) as (client, _):
         one = await client.chat.completions.create(model="any", messages=HELLO, tools=CHAT_TOOLS)
         two = await run_sync_client(
@@ -46,7 +46,7 @@ async def test_a_chat_arrives_whole_by_the_asynchronous_and_the_synchronous_clie
     assert one.to_dict() == two.to_dict() == CALLS
 
 
-async def test_a_response_arrives_whole_by_the_asynchronous_and_the_synchronous_client() -> None:
+async def test_both_official_clients_receive_the_complete_response() -> None:
     async with client_and_engine(CALLS) as (client, _):
         one = await client.responses.create(model="any", input="hi", tools=TOOLS)
         two = await run_sync_client(client, lambda c: c.responses.create(model="any", input="hi", tools=TOOLS))
@@ -55,7 +55,7 @@ async def test_a_response_arrives_whole_by_the_asynchronous_and_the_synchronous_
     assert one.usage and two.usage and one.usage.total_tokens == two.usage.total_tokens == 7
 
 
-async def test_a_response_goes_back_into_the_next_request_as_the_client_holds_it() -> None:
+async def test_the_items_of_a_response_can_be_sent_back_by_the_client() -> None:
     async with client_and_engine(CALLS, completion({"content": "done"})) as (client, engine):
         first = await client.responses.parse(model="any", input="hi", tools=[pydantic_function_tool(step)])
         call = cast(Any, first.output[2])
@@ -66,13 +66,13 @@ async def test_a_response_goes_back_into_the_next_request_as_the_client_holds_it
             if item.type == "function_call"
         ]
         await client.responses.create(model="any", input=[*HELLO, *cast(Any, first.output), *answers])
-    said = engine.requests[1]["messages"]
-    assert [message["role"] for message in said] == ["user", "assistant", "tool", "tool"]
-    assert (said[1]["content"], said[1]["reasoning"]) == ("I go up", "hm")
-    assert said[1]["tool_calls"] == CALLS["choices"][0]["message"]["tool_calls"]
+    messages = engine.requests[1]["messages"]
+    assert [message["role"] for message in messages] == ["user", "assistant", "tool", "tool"]
+    assert (messages[1]["content"], messages[1]["reasoning"]) == ("I go up", "hm")
+    assert messages[1]["tool_calls"] == CALLS["choices"][0]["message"]["tool_calls"]
 
 
-async def test_a_message_goes_back_into_the_next_chat_as_the_client_holds_it() -> None:
+async def test_a_chat_message_can_be_sent_back_by_the_client() -> None:
     async with client_and_engine(CALLS, completion({"content": "done"})) as (client, engine):
         first = await client.chat.completions.create(model="any", messages=HELLO, tools=CHAT_TOOLS)
         answers: Any = [{"role": "tool", "tool_call_id": id, "content": "ok"} for id in ("call_1", "call_2")]
@@ -82,14 +82,14 @@ async def test_a_message_goes_back_into_the_next_chat_as_the_client_holds_it() -
     assert engine.requests[1]["messages"][1]["tool_calls"] == CALLS["choices"][0]["message"]["tool_calls"]
 
 
-async def test_structured_output_is_asked_of_the_engine_and_parsed_by_both_apis() -> None:
+async def test_structured_output_is_requested_from_the_engine_and_parsed_in_both_apis() -> None:
     async with client_and_engine(MOVE) as (client, engine):
         response = await client.responses.parse(model="any", input="hi", text_format=Move)
         chat = await client.chat.completions.parse(model="any", messages=HELLO, response_format=Move)
     assert response.output_parsed == chat.choices[0].message.parsed == Move(direction="up", steps=2)
-    forms = [asked["response_format"] for asked in engine.requests]
-    assert forms[0]["json_schema"] == {"name": "Move", "strict": True, "schema": forms[1]["json_schema"]["schema"]}
-    assert forms[0]["type"] == forms[1]["type"] == "json_schema"
+    formats = [request["response_format"] for request in engine.requests]
+    assert formats[0]["json_schema"] == {"name": "Move", "strict": True, "schema": formats[1]["json_schema"]["schema"]}
+    assert formats[0]["type"] == formats[1]["type"] == "json_schema"
 
 
 async def test_strict_tools_are_parsed_by_the_chat_client() -> None:
@@ -145,14 +145,14 @@ async def test_the_model_is_listed_and_found_by_its_name(name: str) -> None:
         assert (await run_sync_client(client, lambda c: c.models.retrieve(name))).object == "model"
 
 
-async def test_a_model_that_is_not_there_is_not_found() -> None:
+async def test_an_unknown_model_is_not_found() -> None:
     async with client_and_engine() as (client, _):
         with pytest.raises(NotFoundError, match="has no model 'gpt-9'") as caught:
             await client.models.retrieve("gpt-9")
     assert caught.value.code == "model_not_found"
 
 
-async def test_the_built_in_model_plays_through_both_apis_streamed_or_not() -> None:
+async def test_the_built_in_model_works_with_both_apis_streamed_or_not() -> None:
     board = "You are the player. Push all boxes onto the targets.\n######\n#_PXO#\n######"
     messages: Any = [{"role": "user", "content": board}]
     async with client_of_server(BuiltinModel, temperature=0.0) as client:
