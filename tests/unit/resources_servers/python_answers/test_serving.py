@@ -20,7 +20,7 @@ from tests.support.in_process import Script, Wired, agent, says, wired
 ENVIRONMENTS = {"mbpp": mbpp_app.server, "humaneval": humaneval_app.server}
 
 
-def served(name: str, **settings: Any) -> Any:
+def environment_server(name: str, **settings: Any) -> Any:
     def build(context: Context) -> Server:
         kind = ENVIRONMENTS[name]
         return kind(kind.Settings(**settings), context)
@@ -37,7 +37,9 @@ async def examples(stack: Wired) -> list[Json]:
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 async def test_every_example_row_can_be_fetched_and_run(name: str) -> None:
     script = Script([[says("```python\ndef min_cost(*given): return 8\n```")]])
-    async with wired({"environment": served(name), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired(
+        {"environment": environment_server(name), "model": script.model, "agent": agent(SimpleAgent)}
+    ) as stack:
         rows = await examples(stack)
         rollouts = await asyncio.gather(*[stack.run(row) for row in rows])
     assert len(rollouts) == 5
@@ -45,10 +47,12 @@ async def test_every_example_row_can_be_fetched_and_run(name: str) -> None:
     assert all(rollout["sandbox"] and rollout["reason"] for rollout in rollouts)
 
 
-async def test_a_right_answer_is_worth_one_through_the_whole_stack() -> None:
+async def test_a_right_answer_gets_a_reward_of_one_through_the_whole_stack() -> None:
     row = {"test_list": ["assert f(1) == 2"], "responses_create_params": {"input": "Write f."}}
     script = Script([[says("```python\ndef f(x): return x + 1\n```")]])
-    async with wired({"environment": served("mbpp"), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired(
+        {"environment": environment_server("mbpp"), "model": script.model, "agent": agent(SimpleAgent)}
+    ) as stack:
         rollout = await stack.run(row)
     assert (rollout["reward"], rollout["ending"], rollout["tests_passed"]) == (1.0, "passed", 1)
 
@@ -57,5 +61,5 @@ async def test_without_isolation_the_server_refuses_to_start(monkeypatch: pytest
     monkeypatch.setattr(isolation_modes, "modes", lambda python, bubblewrap, *, unsandboxed: [])
     monkeypatch.setattr("rollyard.services.sandbox.sandbox.modes", lambda python, bubblewrap, *, unsandboxed: [])
     with pytest.raises(OperatorError, match="allow_unsandboxed: true"):
-        async with wired({"environment": served("mbpp")}):
+        async with wired({"environment": environment_server("mbpp")}):
             pass
