@@ -125,5 +125,5 @@ def reproducible_part(row: Json) -> Json:
         {key: item.get(key) for key in ("type", "name", "arguments", "output", "content", "role")}
         for item in row["response"]["output"]
     ]
-    kept = ("reward", "success", "finish_reason", "moves", "boxes_on_target", "_ng_task_index", "_ng_rollout_index")
-    return {**{key: row[key] for key in kept}, "output": output}
+    compared = ("reward", "success", "finish_reason", "moves", "boxes_on_target", "_ng_task_index", "_ng_rollout_index")
+    return {**{key: row[key] for key in compared}, "output": output}

@@ -14,8 +14,8 @@ HELPER = "def half(x):\n    return x / 2\n"
 MAIN = "def f(x):\n    return half(x) * 2\n"
 
 
-def code_of(text: str, *wanted: str) -> str:
-    found = find(text, wanted or ("f",))
+def code_of(text: str, *names: str) -> str:
+    found = find(text, names or ("f",))
     return found.code if found else ""
 
 

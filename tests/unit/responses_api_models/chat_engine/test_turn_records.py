@@ -45,8 +45,8 @@ def comparable(response: Json) -> Json:
         for item in response["output"]
     ]
     usage = {key: value for key, value in response["usage"].items() if key not in ("input_tokens", "total_tokens")}
-    kept = ("object", "status", "incomplete_details", "error", "model", "tools", "tool_choice", "parallel_tool_calls")
-    return {**{key: response[key] for key in kept}, "output": output, "usage": usage, "keys": sorted(response)}
+    fields = ("object", "status", "incomplete_details", "error", "model", "tools", "tool_choice", "parallel_tool_calls")
+    return {**{key: response[key] for key in fields}, "output": output, "usage": usage, "keys": sorted(response)}
 
 
 SCRIPTS = {

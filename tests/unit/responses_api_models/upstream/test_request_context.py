@@ -14,7 +14,7 @@ from rollyard.services.http.transport import HttpResponse, LocalTransport
 from tests.support.scripted_engine import COMPLETION, Engine, Step, engine, model_server
 
 FORWARDED = {
-    "cookie": "route=7; world=3",
+    "cookie": "route=7; theme=dark",
     "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     "tracestate": "a=1",
     "baggage": "run=2",

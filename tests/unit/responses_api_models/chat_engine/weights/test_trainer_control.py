@@ -194,10 +194,10 @@ async def test_an_engine_that_fails_to_resume_leaves_the_pool_and_the_others_con
 
 
 async def test_concurrent_calls_wait_for_a_restarted_engine_and_share_one_load() -> None:
-    engine = WeightEngine(failing_folder="/weights/torn")
+    engine = WeightEngine(failing_folder="/weights/broken")
     async with trainer_server(engine) as policy:
         await policy.update(NEW)
-        await policy.update("/weights/torn")
+        await policy.update("/weights/broken")
         engine.restart()
         engine.calls.clear()
         engine.delayed["/collective_rpc"] = asyncio.Event()
@@ -211,10 +211,10 @@ async def test_concurrent_calls_wait_for_a_restarted_engine_and_share_one_load()
 
 
 async def test_the_wait_for_a_restarted_engine_times_out() -> None:
-    engine = WeightEngine(failing_folder="/weights/torn")
+    engine = WeightEngine(failing_folder="/weights/broken")
     async with trainer_server(engine, request_timeout_s=1.0) as policy:
         await policy.update(NEW)
-        await policy.update("/weights/torn")
+        await policy.update("/weights/broken")
         engine.restart()
         engine.delayed["/weight_info"] = asyncio.Event()
         statuses = [status for status, _ in await asyncio.gather(*(policy.call_model() for _ in range(5)))]
@@ -223,9 +223,9 @@ async def test_the_wait_for_a_restarted_engine_times_out() -> None:
 
 
 async def test_a_dead_engine_without_weights_does_not_affect_the_others() -> None:
-    good, bad = WeightEngine(), WeightEngine(failing_folder="/weights/torn")
+    good, bad = WeightEngine(), WeightEngine(failing_folder="/weights/broken")
     async with trainer_server(good, bad) as policy:
-        assert (await policy.update("/weights/torn"))[0] == 502
+        assert (await policy.update("/weights/broken"))[0] == 502
         bad.dead = True
         assert [await policy.call_model() for _ in range(3)] == [(200, STARTED)] * 3
         assert (await policy.update(NEW))[0] == 200

@@ -14,7 +14,7 @@ from tests.support.fixtures import until
 from tests.support.weight_engine import STARTED, WeightEngine, engine_url, trainer_server
 
 NEW = "/weights/step-12"
-TORN = "/weights/torn"
+BROKEN = "/weights/broken"
 UPDATE = [
     "/pause?mode=keep",
     "/update_weight_version",
@@ -126,24 +126,24 @@ async def test_a_failed_update_that_was_rolled_back_refuses_no_request() -> None
 
 
 async def test_an_engine_that_loses_its_weights_blocks_model_calls_and_the_others_roll_back() -> None:
-    good, bad = WeightEngine(), WeightEngine(failing_folder=TORN)
+    good, bad = WeightEngine(), WeightEngine(failing_folder=BROKEN)
     async with trainer_server(good, bad) as policy:
         await policy.update(NEW)
-        status, content = await policy.update(TORN)
+        status, content = await policy.update(BROKEN)
         refused, version = await policy.call_model(), await policy.get("/policy_version")
     assert (good.weights, good.paused, bad.paused, bad.dead) == (NEW, False, False, False)
     difference = f"the policy is version '1', but {engine_url(1)} holds unknown weights"
     assert (status, f"failed: {difference}; {engine_url(1)} must be restarted: " in content["detail"]) == (502, True)
-    assert "Worker failed with /weights/torn" in content["detail"]
+    assert "Worker failed with /weights/broken" in content["detail"]
     assert refused[0] == version[0] == 503
     assert refused[1] == version[1]["detail"]
     assert refused[1].startswith(f"model calls are rejected: {difference}")
 
 
 async def test_an_engine_that_lost_its_weights_loads_none_until_it_restarts() -> None:
-    engine = WeightEngine(failing_folder=TORN)
+    engine = WeightEngine(failing_folder=BROKEN)
     async with trainer_server(engine) as policy:
-        await policy.update(TORN)
+        await policy.update(BROKEN)
         status, content = await policy.update(NEW)
         assert (await policy.call_model())[0] == 503
     assert (status, "restart the engine, then update" in content["detail"]) == (502, True)
@@ -151,28 +151,28 @@ async def test_an_engine_that_lost_its_weights_loads_none_until_it_restarts() ->
 
 
 async def test_a_restarted_engine_loads_the_last_update_and_unblocks_model_calls() -> None:
-    good, bad = WeightEngine(), WeightEngine(failing_folder=TORN)
+    good, bad = WeightEngine(), WeightEngine(failing_folder=BROKEN)
     async with trainer_server(good, bad) as policy:
         await policy.update(NEW)
-        await policy.update(TORN)
+        await policy.update(BROKEN)
         bad.restart()
         assert [await policy.call_model() for _ in range(3)] == [(200, NEW)] * 3
         assert (bad.weights, bad.label, bad.paused) == (NEW, "1", False)
 
 
 async def test_an_engine_restarted_before_any_update_unblocks_model_calls_at_once() -> None:
-    engine = WeightEngine(failing_folder=TORN)
+    engine = WeightEngine(failing_folder=BROKEN)
     async with trainer_server(engine) as policy:
-        await policy.update(TORN)
+        await policy.update(BROKEN)
         engine.restart()
         assert await policy.call_model() == (200, STARTED)
         assert await policy.version() == "0"
 
 
 async def test_an_update_reaches_a_restarted_engine() -> None:
-    engine = WeightEngine(failing_folder=TORN)
+    engine = WeightEngine(failing_folder=BROKEN)
     async with trainer_server(engine) as policy:
-        await policy.update(TORN)
+        await policy.update(BROKEN)
         engine.restart()
         assert (await policy.update(NEW))[0] == 200
         assert await policy.call_model() == (200, NEW)
@@ -186,19 +186,19 @@ async def test_subclasses_are_notified_of_an_engine_that_lost_its_weights() -> N
             invalid_urls.append(url)
             self.upstream.replicas.remove(url)
 
-    async with trainer_server(WeightEngine(), WeightEngine(failing_folder=TORN), kind=NotifiedModel) as policy:
-        assert (await policy.update(TORN))[0] == 502
+    async with trainer_server(WeightEngine(), WeightEngine(failing_folder=BROKEN), kind=NotifiedModel) as policy:
+        assert (await policy.update(BROKEN))[0] == 502
         assert invalid_urls == [engine_url(1)]
         assert await policy.call_model() == (200, STARTED)
 
 
 async def test_a_request_in_flight_on_an_engine_that_lost_its_weights_fails_without_killing_the_engine() -> None:
-    engine = WeightEngine(failing_folder=TORN)
+    engine = WeightEngine(failing_folder=BROKEN)
     async with trainer_server(engine, max_attempts=1) as policy:
         engine.hold_requests()
         calling = asyncio.create_task(policy.call_model())
         await until(lambda: engine.running == 1)
-        assert (await policy.update(TORN))[0] == 502
+        assert (await policy.update(BROKEN))[0] == 502
         assert (await calling)[0] == 502  # the engine aborted it
         assert not engine.dead
 
