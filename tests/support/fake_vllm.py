@@ -57,7 +57,7 @@ def serve() -> None:
     print(LINES, end="", flush=True)
     port = int(sys.argv[sys.argv.index("--port") + 1])
     note_content = {"api": os.getpid(), "core": core_process.pid, "worker": worker, "memory": memory.name, "port": port}
-    _replace(note, json.dumps({**note_content, "key": os.environ["VLLM_API_KEY"], "words": sys.argv[1:]}))
+    _replace(note, json.dumps({**note_content, "key": os.environ["VLLM_API_KEY"], "arguments": sys.argv[1:]}))
     if "FAKE_HANGS" in os.environ:
         wait()
     server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
