@@ -21,7 +21,7 @@ from tests.e2e.test_three_terminals import STATISTICS, TOOL_CALLS
 from tests.support.commands import Finished, command, in_this_process
 from tests.support.rollout_files import grid, row, write, write_manifest
 from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
-from tests.unit.services.datasets.test_packed_files import ROWS, packed
+from tests.unit.services.datasets.test_packed_files import ROWS, write_packed
 
 TASKS, REPEATS = 20, 8
 Command = Callable[..., Finished]

@@ -215,7 +215,9 @@ async def test_an_engine_that_never_becomes_ready_is_abandoned_and_ended(tmp_pat
 
 async def test_a_missing_command_is_named(tmp_path: Path) -> None:
     async with engine_harness(tmp_path, vllm_command=["/nowhere/vllm"]) as engine_bench:
-        with pytest.raises(RunError, match=r"there is no command /nowhere/vllm \(No such file or directory\): install"):
+        with pytest.raises(
+            RunError, match=r"the command /nowhere/vllm cannot be started \(No such file or directory\): install"
+        ):
             await engine_bench.engine.start()
 
 

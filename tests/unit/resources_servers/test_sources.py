@@ -110,7 +110,7 @@ def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.
         messages: list[str] = []
         assert read_numbers(DataLocations(tmp_path / "rows.jsonl", s3)) == [7]
         assert read_numbers(DataLocations(tmp_path / "missing.jsonl", s3), messages) == [1, 2]
-        assert messages == [f"local file {tmp_path / 'missing.jsonl'}: no such file or folder; next: {s3}"]
+        assert messages == [f"local file {tmp_path / 'missing.jsonl'}: no such file or folder; trying {s3} next"]
 
 
 def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPatch) -> None:

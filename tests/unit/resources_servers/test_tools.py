@@ -116,7 +116,7 @@ async def _positional(self: Any, value: int, /) -> None: ...
 
 @pytest.mark.parametrize("method", [_args, _kwargs, _positional])
 def test_a_parameter_that_json_cannot_name_is_rejected_at_load(method: Any) -> None:
-    with pytest.raises(TypeError, match="which a JSON object cannot name"):
+    with pytest.raises(TypeError, match="which a JSON object cannot contain"):
         tools_of(type("Environment", (), {"taker": tool(method)}))
 
 

@@ -6,8 +6,8 @@ import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS as GSM8K
-from rollyard.resources_servers.math.prompt_formats import READINGS as MATH
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
 from tests.unit.resources_servers.answers.grading import grade_all
 
 FORMS = pytest.mark.parametrize("form", [MATH["chat"], GSM8K["chat"]], ids=["math", "gsm8k"])

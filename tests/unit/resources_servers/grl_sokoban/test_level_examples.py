@@ -112,7 +112,7 @@ def test_levels_are_skipped_by_size_boxes_difficulty_and_as_duplicates(
         "five.xsb, level 0"
     ]
     messages = capsys.readouterr().out
-    for message in ("1: the same puzzle", "1: over 10 rows or columns", "1: not difficulty easy"):
+    for message in ("1: the same puzzle", "1: more than 10 rows or columns", "1: not difficulty easy"):
         assert f"skipped {message}" in messages
     (two,) = level_rows(tmp_path, "--input", str(path), "--min-boxes", "2")
     assert (two["source"], two["difficulty"]) == ("five.xsb, level 3", "medium")

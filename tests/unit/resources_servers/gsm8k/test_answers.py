@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerGrader
-from rollyard.resources_servers.gsm8k.prompt_formats import READINGS, gold_number
+from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, gold_number
 from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of, verification_of
 
 TEST = DATA / "gsm8k" / "test.jsonl"
@@ -27,7 +27,7 @@ def golds() -> list[str]:
     ],
 )
 async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
-    grades = await grade_all(AnswerGrader(None), READINGS[form], [(gold, wording % gold) for gold in golds()])
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording % gold) for gold in golds()])
     assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (1319, 1319)
 
 
@@ -35,13 +35,13 @@ async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wordi
     "wording", ["#### %s", "The answer is %s.", r"\boxed{%s}", "**Answer:** $%s", "It is %s eggs."]
 )
 async def test_every_gold_answer_is_right_in_any_form_for_the_lenient_score(wording: str) -> None:
-    grades = await grade_all(AnswerGrader(None), READINGS["chat"], [(gold, wording % gold) for gold in golds()])
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording % gold) for gold in golds()])
     assert sum(grade.lenient for grade in grades) == 1319
 
 
 async def test_every_complete_gold_solution_is_right() -> None:
     pairs = [(str(gold_number(row["answer"])), row["answer"]) for row in rows_of(TEST)]
-    grades = await grade_all(AnswerGrader(None), READINGS["lm_eval"], pairs)
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["lm_eval"], pairs)
     assert sum(grade.strict and grade.lenient for grade in grades) == 1319
 
 
@@ -52,7 +52,7 @@ async def test_the_grades_agree_with_the_authors_labels_of_model_answers() -> No
         for answer in row.values()
         if isinstance(answer, dict)
     ]
-    grades = await grade_all(AnswerGrader(None), READINGS["chat"], [(gold, text) for gold, text, _ in labelled])
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, text) for gold, text, _ in labelled])
     agreements = [grade.lenient == label for grade, (_, _, label) in zip(grades, labelled, strict=True)]
     assert (sum(agreements), len(agreements), sum(label for *_, label in labelled)) == (5276, 5276, 2001)
 
@@ -65,7 +65,7 @@ async def test_wrong_numbers_derived_from_gold_answers_are_rejected() -> None:
         wrong += [str(-value), f"{value * 10}"] if value else []
         for number in wrong:
             for form, text in (("chat", rf"\boxed{{{number}}}"), ("lm_eval", f"#### {number}")):
-                grade = await grader.judge(gold, verification_of(text), READINGS[form])
+                grade = await grader.judge(gold, verification_of(text), ANSWER_FORMS[form])
                 assert not (grade.strict or grade.lenient), (gold, text)
 
 
@@ -82,7 +82,7 @@ async def test_wrong_numbers_derived_from_gold_answers_are_rejected() -> None:
     ],
 )  # fmt: skip
 async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
-    grade = await AnswerGrader(None).judge("18", verification_of(text), READINGS["chat"])
+    grade = await AnswerGrader(None).judge("18", verification_of(text), ANSWER_FORMS["chat"])
     assert grade.lenient, grade
 
 
@@ -101,7 +101,7 @@ async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
     ],
 )  # fmt: skip
 async def test_a_wrong_unclear_or_missing_number_is_rejected(text: str) -> None:
-    grade = await AnswerGrader(None).judge("18", verification_of(text), READINGS["chat"])
+    grade = await AnswerGrader(None).judge("18", verification_of(text), ANSWER_FORMS["chat"])
     assert not (grade.strict or grade.lenient), grade
 
 
@@ -117,23 +117,23 @@ async def test_a_wrong_unclear_or_missing_number_is_rejected(text: str) -> None:
     ],
 )
 async def test_in_a_truncated_text_only_a_complete_answer_counts(text: str, right: bool) -> None:
-    grade = await AnswerGrader(None).judge("18", verification_of(text, "incomplete"), READINGS["chat"])
+    grade = await AnswerGrader(None).judge("18", verification_of(text, "incomplete"), ANSWER_FORMS["chat"])
     assert grade.lenient is right
 
 
 async def test_text_after_a_stop_string_does_not_count() -> None:
     grader = AnswerGrader(None)
     text = "She has 18.\n#### 18\n\nQuestion: Tom has 5 eggs?\nAnswer: 5\n#### 5"
-    assert (await grader.judge("18", verification_of(text), READINGS["lm_eval"])).lenient
+    assert (await grader.judge("18", verification_of(text), ANSWER_FORMS["lm_eval"])).lenient
     assert (
         await grader.judge(
-            "18", verification_of("The answer is 18.\n\nQ: Tom?\nA: The answer is 5."), READINGS["lm_eval_cot"]
+            "18", verification_of("The answer is 18.\n\nQ: Tom?\nA: The answer is 5."), ANSWER_FORMS["lm_eval_cot"]
         )
     ).strict
 
 
 async def test_the_strict_score_of_the_lm_eval_form_equals_that_of_lm_eval() -> None:
-    grader, form = AnswerGrader(None), READINGS["lm_eval"]
+    grader, form = AnswerGrader(None), ANSWER_FORMS["lm_eval"]
     scores = [
         await grader.judge("1,018", verification_of(f"#### {text}"), form)
         for text in ("1018", "1,018", "1018.00", "$1018")

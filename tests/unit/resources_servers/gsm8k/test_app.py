@@ -27,7 +27,7 @@ async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason(
     keys = ("reward", "success", "strict_score", "lenient_score", "extracted_answer", "extraction_method", "reason")
     assert [right[key] for key in keys] == [1.0, True, 1.0, 1.0, "18", "boxed", "the same text"]
     assert [lenient[key] for key in keys] == [1.0, True, 0.0, 1.0, "18", "answer_is", "the same text"]
-    assert [wrong[key] for key in keys] == [0.0, False, 0.0, 0.0, "17", "boxed", "another number"]
+    assert [wrong[key] for key in keys] == [0.0, False, 0.0, 0.0, "17", "boxed", "a different number"]
     assert [none[key] for key in keys] == [0.0, False, 0.0, 0.0, None, "none", "no answer found"]
     assert right["expected_answer"] == "18"
 

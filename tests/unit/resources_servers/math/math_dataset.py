@@ -73,7 +73,7 @@ async def test_model_answers_score_as_with_math_verify_except_for_known_differen
     grader: AnswerGrader, model: str, right: int
 ) -> None:
     rows: list[Json] = orjson.loads((DATA / "math" / f"math500_{model}_answers.json").read_bytes())
-    accepted_pairs = await grade_all(grader, READINGS["chat"], [(row["answer"], row["prediction"]) for row in rows])
+    accepted_pairs = await grade_all(grader, ANSWER_FORMS["chat"], [(row["answer"], row["prediction"]) for row in rows])
     assert sum(grade.strict for grade in accepted_pairs) == right
 
 
@@ -86,7 +86,7 @@ async def test_500_concurrent_verdicts_equal_sequential_ones(grader: AnswerGrade
     assert (len(pairs), len(hard) > 20) == (500, True)
 
     async def score(gold: str, answer: str) -> Grade:
-        return await grader.judge(gold, verification_of(rf"\boxed{{{answer}}}"), READINGS["chat"])
+        return await grader.judge(gold, verification_of(rf"\boxed{{{answer}}}"), ANSWER_FORMS["chat"])
 
     concurrent = await asyncio.gather(*(score(*pair) for pair in pairs))
     sequential = [await score(*pair) for pair in pairs]

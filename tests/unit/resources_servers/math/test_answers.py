@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerGrader
-from rollyard.resources_servers.math.prompt_formats import READINGS, gold_answer
+from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
 from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of, verification_of
 from tests.unit.resources_servers.math.mutants import mutants
 
@@ -28,7 +28,7 @@ def golds() -> list[str]:
 )
 async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
     grades = await grade_all(
-        AnswerGrader(None), READINGS[form], [(gold, wording.replace("%s", gold)) for gold in golds()]
+        AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording.replace("%s", gold)) for gold in golds()]
     )
     assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (500, 500)
 
@@ -38,28 +38,28 @@ async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wordi
 )
 async def test_every_gold_answer_is_right_in_any_form_for_the_lenient_score(wording: str) -> None:
     grades = await grade_all(
-        AnswerGrader(None), READINGS["chat"], [(gold, wording.replace("%s", gold)) for gold in golds()]
+        AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording.replace("%s", gold)) for gold in golds()]
     )
     assert sum(grade.lenient for grade in grades) == 500
 
 
 async def test_every_complete_gold_solution_is_right(grader: AnswerGrader) -> None:
     pairs = [(row["answer"], row["solution"]) for row in rows_of(MATH500)]
-    grades = await grade_all(grader, READINGS["chat"], pairs)
+    grades = await grade_all(grader, ANSWER_FORMS["chat"], pairs)
     assert sum(grade.strict and grade.lenient for grade in grades) == 500
 
 
 async def test_every_solution_of_the_5000_problems_agrees_with_its_extracted_answer() -> None:
     rows = rows_of(DATA / "math" / "math_test5000.jsonl.gz")
     grades = await grade_all(
-        AnswerGrader(None), READINGS["chat"], [(str(gold_answer(row)), row["solution"]) for row in rows]
+        AnswerGrader(None), ANSWER_FORMS["chat"], [(str(gold_answer(row)), row["solution"]) for row in rows]
     )
     assert sum(grade.strict for grade in grades) == 5000
 
 
 async def test_a_boxed_answer_is_wrong_in_the_hendrycks_form_as_in_lm_eval() -> None:
     grades = await grade_all(
-        AnswerGrader(None), READINGS["lm_eval_hendrycks"], [(gold, rf"\boxed{{{gold}}}") for gold in golds()]
+        AnswerGrader(None), ANSWER_FORMS["lm_eval_hendrycks"], [(gold, rf"\boxed{{{gold}}}") for gold in golds()]
     )
     assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (0, 500)
 
@@ -70,6 +70,6 @@ async def test_wrong_answers_derived_from_gold_ones_are_rejected(grader: AnswerG
 
 async def accepted(grader: AnswerGrader, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     grades = await asyncio.gather(
-        *(grader.judge(gold, verification_of(rf"\boxed{{{answer}}}"), READINGS["chat"]) for gold, answer in pairs)
+        *(grader.judge(gold, verification_of(rf"\boxed{{{answer}}}"), ANSWER_FORMS["chat"]) for gold, answer in pairs)
     )
     return [pair for pair, grade in zip(pairs, grades, strict=True) if grade.strict or grade.lenient]

@@ -21,7 +21,7 @@ from rollyard.services.sandbox.sandbox import Sandbox
 from rollyard.services.types import Json
 from tests.unit.resources_servers.python_answers.grading_programs import example, failed, mbpp, rows
 from tests.unit.resources_servers.python_answers.model_texts import FAILING_CODE
-from tests.unit.services.sandbox.sandbox_start import started_or_skipped
+from tests.unit.services.sandbox.sandbox_start import start_or_skip
 
 ROW: Json = {"test_list": ["assert f(1) == 2", "assert f(2) == 3", "assert f(3) == 4"]}
 RIGHT = "def f(x):\n    return x + 1\n"
@@ -102,7 +102,7 @@ async def test_an_answer_gets_more_time_only_if_the_gold_program_is_slow() -> No
     slow_program = "import time\ndef f(x):\n    while time.process_time() < 1.3: pass\n    return x + 1\n"
     rows: list[Json] = [{"test_list": ["assert f(1) == 2"]}, {"test_list": ["assert f(1) == 2"], "gold_cpu_s": 0.6}]
     sandbox = Sandbox(limits)
-    await started_or_skipped(sandbox)
+    await start_or_skip(sandbox)
     try:
         verdicts = [await mbpp(sandbox, row, slow_program, limits=limits) for row in rows]
     finally:

@@ -14,6 +14,6 @@ from tests.unit.services.sandbox.sandbox_start import start_or_skip
 @pytest.fixture(scope="session")
 async def sandbox() -> AsyncIterator[Sandbox]:
     shared = Sandbox(Limits(wall_s=30))
-    await started_or_skipped(shared)
+    await start_or_skip(shared)
     yield shared
     await shared.stop()

@@ -97,8 +97,8 @@ def test_names_from_rollouts_are_escaped(tmp_path: Path) -> None:
     rows = [row(0, i, float(i), finish_reason=ATTACK, agent_ref={"name": ATTACK + str(i)}) for i in range(3)]
     path = write(tmp_path / "x.jsonl", rows)
     write_failures(path, [(0, 3, ATTACK)])
-    made = [
-        *(chart.svg for chart in profile_charts(load_run(tmp_path, rows).profile, EveryPlace())),
+    svgs = [
+        *(chart.svg for chart in profile_charts(load_run(tmp_path, rows).profile, EveryLink())),
         bars(ATTACK, [Row(ATTACK, 1.0, ATTACK, ATTACK)]),
         histogram(ATTACK, [Bar(0, 1, 1, ATTACK, ATTACK)], Axis(ATTACK), Axis(ATTACK)),
         lines(ATTACK, [Line(ATTACK, [Point(0, 0.5, None, None, ATTACK)])], Axis(ATTACK), Axis(ATTACK, percent=True)),

@@ -60,8 +60,8 @@ def test_a_reference_falls_back_to_the_environment_variable(tmp_path: Path) -> N
 
 def test_the_config_takes_precedence_over_environment_variables(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    config = load_text(tmp_path, "name: tree\n" + server_yaml(mine, "{title: '${name}'}"), environ={"name": "env"})
-    assert config.servers[0].settings.model_dump()["title"] == "tree"
+    config = load_text(tmp_path, "name: config\n" + server_yaml(mine, "{title: '${name}'}"), environ={"name": "env"})
+    assert config.servers[0].settings.model_dump()["title"] == "config"
 
 
 def test_references_may_refer_to_references(tmp_path: Path) -> None:
@@ -78,9 +78,9 @@ def test_an_escaped_reference_is_literal_text(tmp_path: Path) -> None:
 
 def test_an_unresolved_reference_is_rejected_with_the_setting_and_where_to_define_it(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    told = refused(tmp_path, server_yaml(mine, "{title: '${name_x}'}"))
-    assert f"environment.resources_servers.{mine}.title" in told
-    assert "export name_x=" in told and "+name_x=" in told and "env.yaml" in told
+    message = error_message(tmp_path, server_yaml(mine, "{title: '${name_x}'}"))
+    assert f"environment.resources_servers.{mine}.title" in message
+    assert "export name_x=" in message and "+name_x=" in message and "env.yaml" in message
 
 
 def test_a_reference_may_be_defined_on_the_command_line(tmp_path: Path) -> None:
@@ -101,22 +101,22 @@ def test_nested_settings_are_typed(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     (spec,) = load_text(tmp_path, server_yaml(mine, "{engine: {threads: 4}, peer: {name: environment}}")).servers
     assert spec.settings.model_dump()["engine"] == {"threads": 4}
-    assert "engine.threads" in refused(tmp_path, server_yaml(mine, "{engine: {threads: many}}"))
+    assert "engine.threads" in error_message(tmp_path, server_yaml(mine, "{engine: {threads: many}}"))
 
 
-def test_an_unknown_setting_is_refused_with_server_and_nearest_name(tmp_path: Path) -> None:
-    told = refused(tmp_path, server_yaml(make_folder(tmp_path), "{sped: 3}"))
-    assert "environment" in told and "'sped'" in told and "'speed'" in told
+def test_an_unknown_setting_is_rejected_with_the_server_and_the_nearest_name(tmp_path: Path) -> None:
+    message = error_message(tmp_path, server_yaml(make_folder(tmp_path), "{sped: 3}"))
+    assert "environment" in message and "'sped'" in message and "'speed'" in message
 
 
-def test_an_unknown_family_is_refused_with_the_nearest_name(tmp_path: Path) -> None:
-    told = refused(tmp_path, server_yaml(make_folder(tmp_path), family="resource_servers"))
-    assert "environment" in told and "resource_servers" in told and "'resources_servers'" in told
+def test_an_unknown_family_is_rejected_with_the_nearest_name(tmp_path: Path) -> None:
+    message = error_message(tmp_path, server_yaml(make_folder(tmp_path), family="resource_servers"))
+    assert "environment" in message and "resource_servers" in message and "'resources_servers'" in message
 
 
-def test_an_unknown_implementation_is_refused_with_the_nearest_name_and_the_places(tmp_path: Path) -> None:
-    told = refused(tmp_path, server_yaml("grl_sokobann"))
-    assert "'grl_sokoban'" in told and str(tmp_path) in told and str(INSTALLED) in told
+def test_an_unknown_implementation_is_rejected_with_the_nearest_name_and_the_searched_folders(tmp_path: Path) -> None:
+    message = error_message(tmp_path, server_yaml("grl_sokobann"))
+    assert "'grl_sokoban'" in message and str(tmp_path) in message and str(INSTALLED) in message
 
 
 def test_an_unknown_config_file_is_rejected_with_the_nearest_name_and_the_searched_folders(tmp_path: Path) -> None:
@@ -127,19 +127,21 @@ def test_an_unknown_config_file_is_rejected_with_the_nearest_name_and_the_search
 
 
 @pytest.mark.parametrize("reference", ["{type: resources_servers, name: enviroment}", "{name: enviroment}"])
-def test_a_reference_to_no_server_is_refused_with_the_nearest_name(tmp_path: Path, reference: str) -> None:
-    told = refused(tmp_path, server_yaml(make_folder(tmp_path), f"{{peer: {reference}}}"))
-    assert "environment.peer" in told and "'enviroment'" in told and "'environment'" in told
+def test_a_reference_to_an_unknown_server_is_rejected_with_the_nearest_name(tmp_path: Path, reference: str) -> None:
+    message = error_message(tmp_path, server_yaml(make_folder(tmp_path), f"{{peer: {reference}}}"))
+    assert "environment.peer" in message and "'enviroment'" in message and "'environment'" in message
 
 
-def test_a_top_level_key_of_the_command_line_that_no_setting_uses_is_refused(tmp_path: Path) -> None:
-    told = refused(tmp_path, "name: x\n" + server_yaml(make_folder(tmp_path)), "+wrold.resources_servers=1", "+nmae=y")
-    assert "'nmae'" in told and "'name'" in told
+def test_an_unused_top_level_key_on_the_command_line_is_rejected(tmp_path: Path) -> None:
+    message = error_message(
+        tmp_path, "name: x\n" + server_yaml(make_folder(tmp_path)), "+enviroment.resources_servers=1", "+nmae=y"
+    )
+    assert "'nmae'" in message and "'name'" in message
 
 
-def test_a_secret_in_a_refused_override_is_not_printed(tmp_path: Path) -> None:
-    told = refused(tmp_path, server_yaml(make_folder(tmp_path)), "+polcy_api_key=sk-1234")
-    assert "polcy_api_key" in told and "sk-1234" not in told
+def test_a_secret_in_a_rejected_override_is_not_printed(tmp_path: Path) -> None:
+    message = error_message(tmp_path, server_yaml(make_folder(tmp_path)), "+polcy_api_key=sk-1234")
+    assert "polcy_api_key" in message and "sk-1234" not in message
 
 
 def test_a_server_may_be_defined_on_the_command_line(tmp_path: Path) -> None:
@@ -150,14 +152,16 @@ def test_a_server_may_be_defined_on_the_command_line(tmp_path: Path) -> None:
 
 def test_two_implementations_under_one_family_are_rejected(tmp_path: Path) -> None:
     first, second = make_folder(tmp_path), make_folder(tmp_path)
-    told = refused(tmp_path, f"environment:\n  resources_servers:\n    {first}: {{}}\n    {second}: {{}}\n")
-    assert "environment.resources_servers" in told and "one implementation" in told
+    message = error_message(tmp_path, f"environment:\n  resources_servers:\n    {first}: {{}}\n    {second}: {{}}\n")
+    assert "environment.resources_servers" in message and "one implementation" in message
 
 
 def test_two_families_under_one_name_are_rejected(tmp_path: Path) -> None:
     first, second = make_folder(tmp_path), make_folder(tmp_path, "agents")
-    told = refused(tmp_path, f"environment:\n  resources_servers: {{{first}: {{}}}}\n  agents: {{{second}: {{}}}}\n")
-    assert "environment" in told
+    message = error_message(
+        tmp_path, f"environment:\n  resources_servers: {{{first}: {{}}}}\n  agents: {{{second}: {{}}}}\n"
+    )
+    assert "environment" in message
 
 
 def test_a_config_without_a_server_is_rejected_with_its_keys(tmp_path: Path) -> None:
@@ -175,8 +179,8 @@ def test_an_empty_config_is_rejected(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["environment: {a: [1\n", "a: 1\na: 2\n", "- a\n- b\n", "a: \x00\n"])
-def test_a_file_that_is_no_yaml_mapping_is_named(tmp_path: Path, text: str) -> None:
-    assert str(tmp_path / "config.yaml") in refused(tmp_path, text)
+def test_a_file_that_is_not_a_yaml_mapping_is_named(tmp_path: Path, text: str) -> None:
+    assert str(tmp_path / "config.yaml") in error_message(tmp_path, text)
 
 
 def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
@@ -186,10 +190,10 @@ def test_a_file_that_is_not_utf_8_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("settings", ["[1, 2]", "5", "text"])
-def test_settings_that_are_no_mapping_are_refused(tmp_path: Path, settings: str) -> None:
-    assert "environment" in refused(tmp_path, server_yaml(make_folder(tmp_path), settings))
+def test_settings_that_are_not_a_mapping_are_rejected(tmp_path: Path, settings: str) -> None:
+    assert "environment" in error_message(tmp_path, server_yaml(make_folder(tmp_path), settings))
 
 
 @pytest.mark.parametrize("settings", ["{replicas: 0}", "{replicas: -1}", "{port: 99999}", "{port: -1}"])
-def test_a_number_that_cannot_be_meant_is_refused_before_anything_starts(tmp_path: Path, settings: str) -> None:
-    assert "environment" in refused(tmp_path, server_yaml(make_folder(tmp_path), settings))
+def test_a_number_out_of_range_is_rejected_at_load(tmp_path: Path, settings: str) -> None:
+    assert "environment" in error_message(tmp_path, server_yaml(make_folder(tmp_path), settings))

@@ -23,8 +23,8 @@ from tests.support.stacks import load_config
         ("grl_sokoban_resources_server.resources_servers.grl_sokoban.max_sessions=0", "'max_sessions' is 0"),
     ],
 )
-def test_an_invalid_override_is_rejected_with_a_message(override: str, words: str) -> None:
-    with pytest.raises(OperatorError, match=words.replace("?", r"\?")):
+def test_an_invalid_override_is_rejected_with_its_reason(override: str, message: str) -> None:
+    with pytest.raises(OperatorError, match=message.replace("?", r"\?")):
         load_config(override)
 
 

@@ -170,7 +170,7 @@ def test_the_shared_packages_are_visible_in_the_environment(built: Built) -> Non
     ) == version("pydantic")
 
 
-async def test_a_stack_of_processes_runs_a_server_from_such_a_folder(built: Built) -> None:
+async def test_a_stack_of_processes_runs_a_server_in_its_own_environment(built: Built) -> None:
     config = load_text(built.root, server_yaml(built.name, "{speed: 5}"))
     assert config.servers[0].isolated
     async with processes(config, built.root) as stack:
@@ -181,15 +181,15 @@ async def test_a_stack_of_processes_runs_a_server_from_such_a_folder(built: Buil
     assert versions == {"own_package": "private", "iniconfig": "99.0", "speed": 5}
 
 
-async def test_a_colocated_stack_refuses_such_a_folder_and_says_why(built: Built, tmp_path: Path) -> None:
+async def test_a_colocated_stack_rejects_such_a_folder_with_the_reason(built: Built, tmp_path: Path) -> None:
     config = load_text(built.root, server_yaml(built.name))
     with pytest.raises(OperatorError, match="its own Python environment"):
         async with colocated(config, tmp_path):
             pass
 
 
-async def test_a_dry_run_asks_a_server_in_its_own_environment_what_it_lacks(built: Built) -> None:
-    checked = Preflight(load_text(built.root, server_yaml(built.name, "{spead: 5}")).servers, KEYS, {})
+async def test_a_dry_run_checks_the_settings_of_an_isolated_server(built: Built) -> None:
+    preflight = Preflight(load_text(built.root, server_yaml(built.name, "{spead: 5}")).servers, KEYS, {})
     with pytest.raises(OperatorError, match="unknown option 'spead', did you mean 'speed'"):
         await preflight.check(built.cache, head=None, colocate=False)
     await preflight.close()

@@ -30,8 +30,8 @@ def watching(folder: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
     (checkpoint(folder / "checkpoints/step_9") / "slow").touch()
     checkpoint(folder / "checkpoints/step_10")
     with (folder / log).open("wb") as output:
-        line = [str(BIN / WATCH[0]), *WATCH[1:]]
-        process = subprocess.Popen(line, cwd=folder, env=command_environ(), stdout=output, stderr=output)
+        command_line = [str(BIN / WATCH[0]), *WATCH[1:]]
+        process = subprocess.Popen(command_line, cwd=folder, env=command_environ(), stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + DEADLINE_S
         while b"engine " not in (folder / log).read_bytes():

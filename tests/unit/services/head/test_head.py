@@ -30,10 +30,12 @@ class HeadHarness:
     """A head with one environment and one agent, without a socket."""
 
     def __init__(self, root: Path, keys: Keys = KEYS, title: str = "") -> None:
-        self.world, self.player = make_folder(root), make_folder(root, "agents")
+        self.environment_folder, self.agent_folder = make_folder(root), make_folder(root, "agents")
         peer = f"{{peer: {{type: resources_servers, name: environment}}, title: '{title}'}}"
-        text = "policy_api_key: sk-1234\n" + server_yaml(self.world, "{api_key: '${policy_api_key}', speed: 3}")
-        config = load_text(root, text + server_yaml(self.player, peer, "player", "responses_api_agents"))
+        text = "policy_api_key: sk-1234\n" + server_yaml(
+            self.environment_folder, "{api_key: '${policy_api_key}', speed: 3}"
+        )
+        config = load_text(root, text + server_yaml(self.agent_folder, peer, "agent", "responses_api_agents"))
         self.transport = LocalTransport(HttpTransport())
         self.registry = registry = ServerRegistry(keys.run_id, config.servers, config.identity())
         context = Context("head", keys, make_client({}, self.transport))
@@ -62,33 +64,33 @@ def head(tmp_path: Path) -> HeadHarness:
 
 @pytest.mark.parametrize("path", ["/register", "/heartbeat"])
 @pytest.mark.parametrize("headers", [{}, {SECRET_HEADER: ""}, {SECRET_HEADER: "guess"}])
-async def test_without_the_secret_no_server_is_admitted(desk: Desk, path: str, headers: dict[str, str]) -> None:
+async def test_a_server_without_the_secret_is_rejected(head: HeadHarness, path: str, headers: dict[str, str]) -> None:
     record = Registration(
         name="environment", instance="environment#1", url="http://stranger", pid=1, ready=True
     ).model_dump()
-    answer = await send(desk.transport, BASE + path, record, headers=headers)
+    answer = await send(head.transport, BASE + path, record, headers=headers)
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"], problem["server"]) == (401, "urn:rollyard:unauthorized", "head")
-    assert (await desk.read("/directory"))["servers"]["environment"] == []
+    assert (await head.read("/directory"))["servers"]["environment"] == []
 
 
-async def test_a_registration_that_cannot_be_read_is_a_400_problem(desk: Desk) -> None:
-    answer = await send(desk.transport, BASE + "/register", {"name": "environment"}, headers=desk.admission)
+async def test_an_invalid_registration_is_a_400_problem(head: HeadHarness) -> None:
+    answer = await send(head.transport, BASE + "/register", {"name": "environment"}, headers=head.admission)
     assert answer.status == 400 and orjson.loads(answer.body)["server"] == "head"
 
 
-async def test_the_directory_lists_who_is_ready(desk: Desk) -> None:
-    await desk.register()
-    directory = await desk.read("/directory")
-    assert directory["servers"] == {"environment": ["http://127.0.0.1:7001"], "player": []}
-    assert directory["run_id"] == KEYS.run_id and directory["families"]["player"] == "agents"
+async def test_the_directory_lists_ready_instances(head: HeadHarness) -> None:
+    await head.register()
+    directory = await head.read("/directory")
+    assert directory["servers"] == {"environment": ["http://127.0.0.1:7001"], "agent": []}
+    assert directory["run_id"] == KEYS.run_id and directory["families"]["agent"] == "agents"
 
 
-async def test_a_heartbeat_is_answered_with_the_directory(desk: Desk) -> None:
-    await desk.register()
-    pulse = {"instance": "environment#1", "requests": 1, "in_flight": 0, "sessions": 0}
-    answer = await send(desk.transport, BASE + "/heartbeat", pulse, headers=desk.admission)
-    assert orjson.loads(answer.body) == await desk.read("/directory")
+async def test_a_heartbeat_is_answered_with_the_directory(head: HeadHarness) -> None:
+    await head.register()
+    heartbeat = {"instance": "environment#1", "requests": 1, "in_flight": 0, "sessions": 0}
+    answer = await send(head.transport, BASE + "/heartbeat", heartbeat, headers=head.admission)
+    assert orjson.loads(answer.body) == await head.read("/directory")
 
 
 async def test_server_instances_have_nemo_gyms_keys(head: HeadHarness) -> None:
@@ -110,16 +112,16 @@ async def test_the_config_is_a_json_string_of_yaml_with_the_address_in_each_serv
     text = await head.read("/global_config_dict_yaml")
     assert isinstance(text, str)
     tree = yaml.safe_load(text)
-    world = tree["environment"]["resources_servers"][desk.world]
-    player = tree["player"]["responses_api_agents"][desk.player]
-    assert (world["host"], world["port"], world["speed"]) == ("127.0.0.1", 7001, 3)
-    assert (player["host"], player["port"]) == ("127.0.0.1", 7002)
+    environment_block = tree["environment"]["resources_servers"][head.environment_folder]
+    agent_block = tree["agent"]["responses_api_agents"][head.agent_folder]
+    assert (environment_block["host"], environment_block["port"], environment_block["speed"]) == ("127.0.0.1", 7001, 3)
+    assert (agent_block["host"], agent_block["port"]) == ("127.0.0.1", 7002)
     assert tree["head_server"] == {"host": "127.0.0.1", "port": 11000}
 
 
-async def test_a_server_that_has_not_registered_stands_in_the_config_without_a_port(desk: Desk) -> None:
-    tree = yaml.safe_load(await desk.read("/global_config_dict_yaml"))
-    assert "port" not in tree["environment"]["resources_servers"][desk.world]
+async def test_an_unregistered_server_has_no_port_in_the_config(head: HeadHarness) -> None:
+    tree = yaml.safe_load(await head.read("/global_config_dict_yaml"))
+    assert "port" not in tree["environment"]["resources_servers"][head.environment_folder]
 
 
 async def test_text_that_looks_like_a_reference_survives_omegaconf_in_the_client(tmp_path: Path) -> None:
@@ -177,20 +179,20 @@ async def test_an_invalid_collection_is_rejected(head: HeadHarness) -> None:
     assert answer.status == 400 and await head.read("/collections") == []
 
 
-async def test_prometheus_targets_list_every_server_and_the_head_as_requested(desk: Desk) -> None:
-    await desk.register()
-    asked = await desk.get("/prometheus_targets", {"host": "desk:1"})
-    head, world = orjson.loads(asked.body)
-    assert head == {"targets": ["desk:1"], "labels": {"name": "head", "family": "head", "run": "r1"}}
-    assert world["targets"] == ["127.0.0.1:7001"]
-    assert world["labels"] == {"name": "environment", "family": "resources_servers", "run": "r1"}
+async def test_prometheus_targets_list_every_server_and_the_head_under_the_requested_host(head: HeadHarness) -> None:
+    await head.register()
+    answer = await head.get("/prometheus_targets", {"host": "requested:1"})
+    head_target, environment_target = orjson.loads(answer.body)
+    assert head_target == {"targets": ["requested:1"], "labels": {"name": "head", "family": "head", "run": "r1"}}
+    assert environment_target["targets"] == ["127.0.0.1:7001"]
+    assert environment_target["labels"] == {"name": "environment", "family": "resources_servers", "run": "r1"}
 
 
-async def test_metrics_say_who_is_missing_and_who_was_started_again(desk: Desk) -> None:
-    await desk.register()
-    desk.registry.restarts["player"] = 3
-    text = (await desk.get("/metrics")).body.decode()
+async def test_metrics_count_ready_instances_and_restarts(head: HeadHarness) -> None:
+    await head.register()
+    head.registry.restarts["agent"] = 3
+    text = (await head.get("/metrics")).body.decode()
     assert 'rollyard_instances_ready{server="environment"} 1.0' in text
-    assert 'rollyard_instances{server="player"} 1.0' in text
-    assert 'rollyard_instances_ready{server="player"} 0.0' in text
-    assert 'rollyard_restarts_total{server="player"} 3.0' in text
+    assert 'rollyard_instances{server="agent"} 1.0' in text
+    assert 'rollyard_instances_ready{server="agent"} 0.0' in text
+    assert 'rollyard_restarts_total{server="agent"} 3.0' in text

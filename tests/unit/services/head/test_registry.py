@@ -9,15 +9,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Heartbeat, Registration
 from tests.support.fixtures import load_text, make_folder, server_yaml
-
-
-class Clock:
-    """Time that passes when told."""
-
-    now = 100.0
-
-    def __call__(self) -> float:
-        return self.now
+from tests.unit.services.clock import Clock
 
 
 @pytest.fixture
@@ -33,36 +25,36 @@ def clock() -> Clock:
 
 @pytest.fixture
 def registry(config: RunConfig, clock: Clock) -> ServerRegistry:
-    made = ServerRegistry("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
+    registry = ServerRegistry("r1", config.servers, {"one": {"speed": 1}}, expiry_s=10.0, clock=clock)
     for instance in ("environment#1", "twins[0]#1", "twins[1]#1"):
-        made.expect(instance)
-    return made
+        registry.expect(instance)
+    return registry
 
 
-def registered(
+def registration(
     instance: str = "environment#1", *, ready: bool, name: str = "environment", port: int = 7001
 ) -> Registration:
     return Registration(name=name, instance=instance, url=f"http://127.0.0.1:{port}", pid=42, ready=ready)
 
 
-def record_heartbeat(instance: str = "environment#1", requests: int = 0) -> Heartbeat:
+def heartbeat(instance: str = "environment#1", requests: int = 0) -> Heartbeat:
     return Heartbeat(instance=instance, requests=requests, in_flight=0, sessions=0)
 
 
-def test_registered_is_not_ready(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=False))
+def test_a_registered_instance_is_not_ready_yet(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=False))
     assert not registry.is_ready("environment#1") and registry.directory().servers["environment"] == []
 
 
 def test_a_ready_instance_is_in_the_directory(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=False))
-    registry.register(registered(ready=True))
+    registry.register(registration(ready=False))
+    registry.register(registration(ready=True))
     assert registry.is_ready("environment#1") and registry.directory().servers["environment"] == [
         "http://127.0.0.1:7001"
     ]
 
 
-def test_a_server_without_an_instance_is_known_and_empty(registry: ServerRegistry) -> None:
+def test_a_server_without_instances_is_listed_without_addresses(registry: ServerRegistry) -> None:
     assert registry.directory().servers == {"environment": [], "twins": []}
 
 
@@ -82,13 +74,13 @@ def test_an_instance_beyond_the_heartbeat_limit_leaves_the_directory(registry: S
 def test_a_heartbeat_restores_a_timed_out_instance(registry: ServerRegistry, clock: Clock) -> None:
     registry.register(registration(ready=True))
     clock.now += 60.0
-    registry.record_heartbeat(record_heartbeat())
+    registry.record_heartbeat(heartbeat())
     assert registry.directory().servers["environment"] == ["http://127.0.0.1:7001"]
 
 
 def test_a_heartbeat_does_not_make_an_instance_ready(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=False))
-    registry.record_heartbeat(record_heartbeat())
+    registry.register(registration(ready=False))
+    registry.record_heartbeat(heartbeat())
     assert not registry.is_ready("environment#1")
 
 
@@ -106,7 +98,7 @@ def test_a_heartbeat_of_an_unregistered_instance_is_rejected(registry: ServerReg
 
 def test_a_registration_under_an_unknown_name_is_rejected_with_the_nearest_name(registry: ServerRegistry) -> None:
     with pytest.raises(Failure) as raised:
-        registry.register(registered(ready=True, name="enviroment"))
+        registry.register(registration(ready=True, name="enviroment"))
     assert raised.value.kind is FailureKind.UNKNOWN_SERVER and "'environment'" in str(raised.value)
 
 
@@ -126,23 +118,23 @@ def test_a_silent_replica_leaves_the_directory_and_the_other_stays(registry: Ser
 
 
 def test_a_removed_instance_leaves_the_directory_immediately(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
+    registry.register(registration(ready=True))
     registry.remove("environment#1")
     registry.remove("environment#1")
     assert registry.directory().servers["environment"] == []
 
 
-def test_counters_of_the_last_beat_are_listed(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
+def test_counters_of_the_last_heartbeat_are_listed(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=True))
     registry.record_heartbeat(Heartbeat(instance="environment#1", requests=9, in_flight=2, sessions=1))
-    (shown,) = (one for one in registry.instances() if one.server_name == "environment")
-    assert (shown.requests, shown.in_flight, shown.sessions, shown.port) == (9, 2, 1, 7001)
+    (instance,) = (entry for entry in registry.instances() if entry.server_name == "environment")
+    assert (instance.requests, instance.in_flight, instance.sessions, instance.port) == (9, 2, 1, 7001)
 
 
-def test_a_server_whose_process_ended_is_still_listed_and_not_ready(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
+def test_a_server_whose_process_ended_stays_listed_as_not_ready(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=True))
     registry.remove("environment#1")
-    assert [shown.ready for shown in registry.instances() if shown.server_name == "environment"] == [False]
+    assert [entry.ready for entry in registry.instances() if entry.server_name == "environment"] == [False]
 
 
 def test_the_directory_carries_run_families_and_settings(registry: ServerRegistry) -> None:
@@ -156,8 +148,8 @@ def test_the_request_rate_covers_the_heartbeats_of_the_last_ten_seconds(registry
     for requests in (0, 1000, 1000, 1020, 1040, 1060, 1080, 1100):
         registry.record_heartbeat(heartbeat(requests=requests))
         clock.now += 2.0
-    shown = next(one for one in registry.instances() if one.server_name == "environment")
-    assert shown.requests_per_s == pytest.approx(10.0)
+    instance = next(entry for entry in registry.instances() if entry.server_name == "environment")
+    assert instance.requests_per_s == pytest.approx(10.0)
 
 
 def test_a_single_heartbeat_gives_no_rate(registry: ServerRegistry) -> None:
@@ -176,33 +168,35 @@ def test_an_instance_with_late_heartbeats_is_listed_as_quiet(registry: ServerReg
     assert not registry.directory().has("environment", "http://127.0.0.1:7001")
 
 
-def test_a_registration_after_the_instance_was_removed_makes_no_ghost(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
+def test_a_removed_instance_cannot_register_again(registry: ServerRegistry) -> None:
+    registry.register(registration(ready=True))
     registry.remove("environment#1")
     with pytest.raises(Failure, match="not expected"):
-        registry.register(registered(ready=True))
-    assert registry.directory().servers["environment"] == [] and all(one.url is None for one in registry.instances())
+        registry.register(registration(ready=True))
+    assert registry.directory().servers["environment"] == [] and all(
+        entry.url is None for entry in registry.instances()
+    )
 
 
 def test_a_replaced_instance_cannot_register(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
+    registry.register(registration(ready=True))
     registry.remove("environment#1")
     registry.expect("environment#2")
-    registry.register(registered("environment#2", ready=True, port=7002))
-    for late in (registered(ready=True), registered(ready=False)):
+    registry.register(registration("environment#2", ready=True, port=7002))
+    for late in (registration(ready=True), registration(ready=False)):
         with pytest.raises(Failure):
             registry.register(late)
     with pytest.raises(Failure):
-        registry.record_heartbeat(record_heartbeat("environment#1"))
+        registry.record_heartbeat(heartbeat("environment#1"))
     assert registry.directory().servers["environment"] == ["http://127.0.0.1:7002"]
 
 
-def test_an_instance_that_was_not_launched_is_not_admitted(registry: ServerRegistry) -> None:
+def test_an_instance_that_was_not_launched_is_rejected(registry: ServerRegistry) -> None:
     with pytest.raises(Failure, match="'environment#9' is not expected"):
-        registry.register(registered("environment#9", ready=True))
+        registry.register(registration("environment#9", ready=True))
 
 
 def test_an_instance_of_one_server_cannot_register_as_another(registry: ServerRegistry) -> None:
-    registry.register(registered(ready=True))
+    registry.register(registration(ready=True))
     with pytest.raises(Failure, match="belongs to 'environment'"):
-        registry.register(registered(ready=True, name="twins"))
+        registry.register(registration(ready=True, name="twins"))

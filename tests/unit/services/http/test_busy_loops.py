@@ -26,21 +26,21 @@ from tests.support.fixtures import (
     send,
     until,
 )
-from tests.unit.services.http.raw_peers import saying, serving
+from tests.unit.services.http.raw_peers import respond, tcp_server
 
 
-async def test_an_answer_that_came_while_the_loop_was_blocked_is_read_before_the_deadline_counts() -> None:
-    async with http_transport() as transport, peer(http(b"there")) as other:
-        await send(transport, other.url + "/x")  # the lag is measured from here on
-        asking = asyncio.create_task(send(transport, other.url + "/x", timeout_s=0.3))
+async def test_a_response_that_arrived_while_the_loop_was_blocked_is_not_a_timeout() -> None:
+    async with http_transport() as transport, peer(http(b"on time")) as other:
+        await send(transport, other.url + "/x")  # starts the measurement of the lag
+        sending = asyncio.create_task(send(transport, other.url + "/x", timeout_s=0.3))
         await until(lambda: other.requests == 2)
         time.sleep(0.6)
         assert (await sending).body == b"on time"
 
 
 @pytest.mark.parametrize("streamed", [False, True])
-async def test_a_deadline_still_ends_what_gives_no_answer(streamed: bool) -> None:
-    async with http_transport() as transport, serving(saying(b"", last=False)) as port:
+async def test_a_request_without_a_response_still_times_out(streamed: bool) -> None:
+    async with http_transport() as transport, tcp_server(respond(b"", close=False)) as port:
         url = f"http://127.0.0.1:{port}/x"
         work = transport.stream("POST", url, b"", {}, 0.1) if streamed else send(transport, url, timeout_s=0.1)
         async with asyncio.timeout(20.0):
@@ -78,10 +78,10 @@ async def test_the_lag_of_this_process_does_not_time_out_a_local_call() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
-    async with http_transport() as beyond:
-        transport = LocalTransport(beyond)
-        transport.mount("http://here:1", slow)
-        assert (await send(transport, "http://here:1/x", timeout_s=0.4)).body == b"done"
+    async with http_transport() as remote:
+        transport = LocalTransport(remote)
+        transport.mount("http://local:1", slow)
+        assert (await send(transport, "http://local:1/x", timeout_s=0.4)).body == b"done"
         await transport.close()
 
 
@@ -104,10 +104,10 @@ async def test_a_session_survives_an_instance_that_is_too_busy_to_accept(monkeyp
     sock.bind(("127.0.0.1", 0))
     sock.listen(0)
     url = f"http://127.0.0.1:{sock.getsockname()[1]}"
-    crowd = [socket.socket() for _ in range(3)]
-    for one in crowd:
-        one.setblocking(False)
-        one.connect_ex(sock.getsockname())
+    waiting = [socket.socket() for _ in range(3)]
+    for client in waiting:
+        client.setblocking(False)
+        client.connect_ex(sock.getsockname())
     async with http_transport() as transport:
         session = Session(make_client({"s": [url]}, transport, RetryPolicy(0.05, 0.01)), "s")
         session._url = url
@@ -139,8 +139,8 @@ async def test_a_session_survives_an_instance_that_is_too_busy_to_accept(monkeyp
 async def test_a_session_is_lost_once_its_instance_leaves_the_directory() -> None:
     async with http_transport() as transport:
         async with peer(http()) as other:
-            looks = {"s": [other.url]}
-            session = Session(make_client(lambda: looks, transport, RetryPolicy(20.0, 0.01)), "s")
+            servers = {"s": [other.url]}
+            session = Session(make_client(lambda: servers, transport, RetryPolicy(20.0, 0.01)), "s")
             await session.post("/x", b"{}", 5.0)
         calling = asyncio.create_task(failure_of(session.send("/x", b"{}", 20.0)))
         await asyncio.sleep(0.1)
@@ -168,18 +168,18 @@ class RecordingTransport:
         return
 
 
-async def test_waiting_for_an_instance_is_part_of_the_deadline() -> None:
-    looks: Iterator[list[str]] = iter([[], [], [], []])
-    transport = Noting()
-    client = make_client(lambda: {"s": next(looks, ["http://there:1"])}, transport, RetryPolicy(60.0, 0.01))
+async def test_waiting_for_an_instance_counts_toward_the_deadline() -> None:
+    directories: Iterator[list[str]] = iter([[], [], [], []])
+    transport = RecordingTransport()
+    client = make_client(lambda: {"s": next(directories, ["http://instance:1"])}, transport, RetryPolicy(60.0, 0.01))
     await client.post("s", "/x", b"{}", 60.0)
     assert transport.timeouts[0] < 59.98
 
 
 async def test_a_session_whose_first_response_is_lost_may_be_open_and_keeps_its_instance() -> None:
-    async with peer(None, http()) as one, peer(http()) as two, http_transport() as transport:
-        session = Session(make_client({"s": [one.url, two.url]}, transport), "s")
-        session._client._rotation = 1  # the next in turn is the first
+    async with peer(None, http()) as first, peer(http()) as second, http_transport() as transport:
+        session = Session(make_client({"s": [first.url, second.url]}, transport), "s")
+        session._client._rotation = 1  # the first instance is next in the rotation
         assert not session.may_be_open
         assert await failure_kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
         assert session.may_be_open and not session.opened

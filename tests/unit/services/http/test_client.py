@@ -27,15 +27,15 @@ from tests.support.fixtures import (
 PROBLEM = "content-type: application/problem+json"
 
 
-async def test_only_a_connection_that_could_not_be_made_is_tried_again_and_elsewhere() -> None:
-    async with peer(http(b"here")) as other, http_transport() as transport:
-        looks = iter([unused_url(), unused_url()])
-        client = make_client(lambda: {"s": [next(looks, other.url)]}, transport, RetryPolicy(60.0, 0.01))
-        assert (await client.post("s", "/x", b"{}", 60.0)).body == b"here"
+async def test_only_a_failed_connection_attempt_is_retried_at_another_address() -> None:
+    async with peer(http(b"ok")) as other, http_transport() as transport:
+        urls = iter([unused_url(), unused_url()])
+        client = make_client(lambda: {"s": [next(urls, other.url)]}, transport, RetryPolicy(60.0, 0.01))
+        assert (await client.post("s", "/x", b"{}", 60.0)).body == b"ok"
         assert other.requests == 1
 
 
-async def test_trying_again_ends_with_the_patience() -> None:
+async def test_retries_end_after_the_wait_time_of_the_policy() -> None:
     async with http_transport() as transport:
         client = make_client({"s": [unused_url()]}, transport, RetryPolicy(0.1, 0.01))
         async with asyncio.timeout(55.0):
@@ -50,9 +50,9 @@ async def test_retries_end_with_a_nearer_deadline_which_the_message_names() -> N
         assert failure.kind is FailureKind.UNREACHABLE and "within 0.0" in failure.problem.detail
 
 
-@pytest.mark.parametrize("answer", [None, http(b"no", "503 Busy"), http(b"no", "500 Oh")])
-async def test_a_post_that_may_have_been_acted_on_is_never_replayed(answer: bytes | None) -> None:
-    async with peer(answer, http(b"again")) as other, http_transport() as transport:
+@pytest.mark.parametrize("response", [None, http(b"no", "503 Busy"), http(b"no", "500 Oh")])
+async def test_a_post_that_the_server_may_have_handled_is_never_replayed(response: bytes | None) -> None:
+    async with peer(response, http(b"again")) as other, http_transport() as transport:
         client = make_client({"s": [other.url]}, transport, RetryPolicy(60.0, 0.01))
         assert (await failure_of(client.post("s", "/x", b"{}", 60.0))).problem.server == "s"
         assert other.requests == 1
@@ -66,21 +66,21 @@ async def test_a_post_whose_deadline_passed_is_never_replayed() -> None:
 
 
 @pytest.mark.parametrize("run", [None, "r2", ""])
-async def test_another_run_on_the_port_is_the_wrong_run(run: str | None) -> None:
+async def test_a_response_of_another_run_is_the_failure_wrong_run(run: str | None) -> None:
     async with peer(http(b"hello", "200 OK", run)) as other, http_transport() as transport:
         failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
         assert failure.kind is FailureKind.WRONG_RUN and other.url in str(failure)
 
 
 async def test_a_response_of_another_run_refreshes_the_directory() -> None:
-    async with peer(http(b"", "200 OK", None)) as stranger, peer(http(b"here")) as other, http_transport() as transport:
-        looks = iter([stranger.url])
-        client = make_client(lambda: {"s": [next(looks, other.url)]}, transport)
+    async with peer(http(b"", "200 OK", None)) as other_run, peer(http(b"ok")) as other, http_transport() as transport:
+        urls = iter([other_run.url])
+        client = make_client(lambda: {"s": [next(urls, other.url)]}, transport)
         await failure_of(client.post("s", "/x", b"{}", 60.0))
         assert (await client.post("s", "/x", b"{}", 60.0)).body == b"ok"
 
 
-async def test_a_server_of_another_run_refuses_our_call() -> None:
+async def test_a_server_of_another_run_rejects_the_call() -> None:
     async with listening(make_server(keys=Keys(run_id="r2", secret="x"))) as hosted, http_transport() as transport:
         client = make_client({"s": [hosted.url]}, transport)
         assert await failure_kind_of(client.post("s", "/x", b"{}", 60.0)) is FailureKind.WRONG_RUN
@@ -115,7 +115,7 @@ async def test_a_problem_is_forwarded_unchanged() -> None:
             async def forward(call: RawRequest) -> bytes:
                 return (await client.post("far", "/far", b"{}", 60.0)).body
 
-            async with listening(make_server("near", routes={"/near": passing})) as near:
+            async with listening(make_server("near", routes={"/near": forward})) as near:
                 failure = await failure_of(
                     make_client({"near": [near.url]}, transport).post("near", "/near", b"{}", 60.0)
                 )
@@ -130,7 +130,7 @@ async def test_unknown_members_of_a_problem_are_forwarded() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{}", b'{"detail": "no status"}', b"not JSON", b"[]", b'{"status": "x"}'])
-async def test_a_problem_that_cannot_be_read_is_a_failure_with_the_status_it_came_with(body: bytes) -> None:
+async def test_an_invalid_problem_becomes_a_failure_with_the_status_of_the_response(body: bytes) -> None:
     async with peer(http(body, "418 Teapot", "r1", PROBLEM)) as other, http_transport() as transport:
         failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
     assert failure.problem.server == "s" and "418" in str(failure.problem)
@@ -142,23 +142,23 @@ async def test_an_error_without_a_problem_names_server_status_and_body() -> None
     assert failure.problem.server == "s" and "500" in str(failure) and "out of order" in str(failure)
 
 
-async def test_a_redirect_is_no_good_answer() -> None:
+async def test_a_redirect_is_a_failure() -> None:
     async with peer(http(b"", "307 Temporary Redirect", "r1", "location: /y")) as other, http_transport() as transport:
         failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", 60.0))
     assert "307" in str(failure)
 
 
-async def test_an_unknown_server_is_refused_with_the_nearest_name() -> None:
-    client = make_client({"policy_model": [], "world": []}, LocalTransport(HttpTransport()))
+async def test_an_unknown_server_is_rejected_with_the_nearest_name() -> None:
+    client = make_client({"policy_model": [], "environment": []}, LocalTransport(HttpTransport()))
     failure = await failure_of(client.post("polcy_model", "/x", b"{}", 60.0))
     assert failure.kind is FailureKind.UNKNOWN_SERVER and "did you mean 'policy_model'?" in str(failure)
 
 
-async def test_a_server_that_becomes_ready_later_is_waited_for() -> None:
-    async with peer(http(b"here")) as other, http_transport() as transport:
-        looks: Iterator[list[str]] = iter([[], [], []])
-        client = make_client(lambda: {"s": next(looks, [other.url])}, transport, RetryPolicy(60.0, 0.01))
-        assert (await client.post("s", "/x", b"{}", 60.0)).body == b"here"
+async def test_a_call_waits_for_a_server_that_becomes_ready_later() -> None:
+    async with peer(http(b"ok")) as other, http_transport() as transport:
+        directories: Iterator[list[str]] = iter([[], [], []])
+        client = make_client(lambda: {"s": next(directories, [other.url])}, transport, RetryPolicy(60.0, 0.01))
+        assert (await client.post("s", "/x", b"{}", 60.0)).body == b"ok"
 
 
 async def test_the_least_busy_replica_is_chosen() -> None:
@@ -172,21 +172,21 @@ async def test_the_least_busy_replica_is_chosen() -> None:
 
 
 async def test_equally_busy_replicas_take_turns() -> None:
-    async with peer(http()) as one, peer(http()) as two, http_transport() as transport:
-        client = make_client({"s": [one.url, two.url]}, transport)
+    async with peer(http()) as first, peer(http()) as second, http_transport() as transport:
+        client = make_client({"s": [first.url, second.url]}, transport)
         for _ in range(10):
             await client.post("s", "/x", b"{}", 60.0)
         assert min(first.requests, second.requests) >= 2
 
 
-async def test_callers_that_look_for_an_address_at_once_share_one_question() -> None:
+async def test_concurrent_callers_share_one_directory_request() -> None:
     async with peer(http()) as other, http_transport() as transport:
-        asked: list[int] = []
+        requests: list[int] = []
 
         def directory() -> dict[str, list[str]]:
             requests.append(1)
             return {"s": [other.url]}
 
-        client = make_client(look, transport)
+        client = make_client(directory, transport)
         await asyncio.gather(*(client.post("s", "/x", b"{}", 60.0) for _ in range(20)))
         assert len(requests) == 1

@@ -11,7 +11,7 @@ from tests.support.asgi_requests import echo
 from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, listening, make_server, unused_url
 
 
-async def test_another_server_of_the_run_on_the_old_port_refuses_what_was_not_meant_for_it() -> None:
+async def test_another_server_of_the_run_on_the_old_port_rejects_the_call() -> None:
     async with http_transport() as transport, listening(make_server("model", routes={"/echo": echo})) as hosted:
 
         async def directory() -> Directory:
@@ -23,8 +23,8 @@ async def test_another_server_of_the_run_on_the_old_port_refuses_what_was_not_me
         assert hosted.server.requests == 2
 
 
-async def test_when_the_head_is_silent_too_the_server_that_is_missed_is_named_after_the_patience() -> None:
-    looks = iter([Directory(run_id=KEYS.run_id, servers={"agent": [unused_url()]}, families={}, settings={})])
+async def test_if_the_head_is_unreachable_too_the_failure_names_the_missing_server() -> None:
+    directories = iter([Directory(run_id=KEYS.run_id, servers={"agent": [unused_url()]}, families={}, settings={})])
 
     async def directory() -> Directory:
         for known in directories:
@@ -37,9 +37,9 @@ async def test_when_the_head_is_silent_too_the_server_that_is_missed_is_named_af
     assert (failure.kind, failure.problem.server) == (FailureKind.UNREACHABLE, "agent")
 
 
-async def test_a_known_address_is_used_on_while_the_head_does_not_answer() -> None:
+async def test_a_known_address_stays_in_use_while_the_head_is_unreachable() -> None:
     async with http_transport() as transport, listening(make_server("echo", routes={"/echo": echo})) as hosted:
-        looks = iter([Directory(run_id=KEYS.run_id, servers={"echo": [hosted.url]}, families={}, settings={})])
+        directories = iter([Directory(run_id=KEYS.run_id, servers={"echo": [hosted.url]}, families={}, settings={})])
 
         async def directory() -> Directory:
             for known in directories:
@@ -53,9 +53,9 @@ async def test_a_known_address_is_used_on_while_the_head_does_not_answer() -> No
         assert (await client.post("echo", "/echo", b'{"a":1}', 5.0)).status == 200
 
 
-async def test_a_server_that_takes_long_to_start_is_waited_for_as_long_as_it_may_take() -> None:
+async def test_a_call_waits_for_a_starting_server_up_to_its_start_timeout() -> None:
     async with http_transport() as transport, listening(make_server("model", routes={"/echo": echo})) as hosted:
-        looks: Iterator[list[str]] = iter([[]] * 4)
+        directories: Iterator[list[str]] = iter([[]] * 4)
 
         async def directory() -> Directory:
             urls: list[str] = next(directories, [hosted.url])

@@ -29,10 +29,10 @@ FRAMINGS = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
-async def test_a_response_of_any_framing_is_complete_and_its_connection_is_reused(shape: str) -> None:
-    answer, body = SHAPES[shape]
-    async with peer(answer) as other, http_transport() as transport:
+@pytest.mark.parametrize("framing", FRAMINGS)
+async def test_a_response_of_any_framing_is_complete_and_its_connection_is_reused(framing: str) -> None:
+    response, body = FRAMINGS[framing]
+    async with peer(response) as other, http_transport() as transport:
         for _ in range(2):
             assert (await send(transport, other.url + "/x")).body == body
         assert other.connections == 1
@@ -51,25 +51,25 @@ async def test_a_body_without_a_length_ends_with_its_connection() -> None:
 @pytest.mark.parametrize(
     "response", [http(b"{}", "200 OK", None, "connection: close"), b"HTTP/1.0 204 No Content\r\n\r\n"]
 )
-async def test_a_connection_that_the_peer_will_close_is_not_used_again(answer: bytes) -> None:
-    async with peer(answer) as other, http_transport() as transport:
+async def test_a_connection_that_the_peer_will_close_is_not_reused(response: bytes) -> None:
+    async with peer(response) as other, http_transport() as transport:
         for _ in range(2):
             await send(transport, other.url + "/x")
         assert other.connections == 2
 
 
-async def test_an_answer_without_a_request_is_never_matched_to_the_next_request() -> None:
+async def test_an_unsolicited_response_is_never_matched_to_the_next_request() -> None:
     async with peer(http(b"1") + http(b"stray"), http(b"2")) as other, http_transport() as transport:
         assert [(await send(transport, other.url + "/x")).body for _ in range(2)] == [b"1", b"2"]
         assert other.connections == 2
 
 
-async def test_an_encoding_that_is_not_known_is_no_answer() -> None:
+async def test_an_unknown_content_encoding_is_a_lost_connection() -> None:
     async with peer(http(b"??", "200 OK", None, "content-encoding: br")) as other, http_transport() as transport:
         assert await failure_kind_of(send(transport, other.url + "/x")) is FailureKind.CONNECTION_LOST
 
 
-async def test_requests_at_the_same_time_have_connections_of_their_own() -> None:
+async def test_concurrent_requests_use_separate_connections_that_are_reused() -> None:
     async with peer(http(b"1")) as other, http_transport() as transport:
         await asyncio.gather(*(send(transport, other.url + "/x") for _ in range(20)))
         assert other.connections <= 20
@@ -88,7 +88,7 @@ async def test_a_connection_that_was_idle_too_long_is_not_reused(monkeypatch: py
         assert other.connections == 2
 
 
-async def test_a_connection_that_the_peer_closed_meanwhile_is_not_used_again() -> None:
+async def test_a_connection_that_the_peer_closed_while_idle_is_not_reused() -> None:
     async with peer(http()) as other, http_transport() as transport:
         await send(transport, other.url + "/x")
         other.close()
@@ -116,7 +116,7 @@ async def test_a_cancelled_request_closes_its_connection_so_that_the_peer_notice
     listener.close()
 
 
-async def test_a_request_says_its_host_its_length_and_its_query() -> None:
+async def test_a_request_has_its_host_length_query_and_headers() -> None:
     async with peer(http()) as other, http_transport() as transport:
         await send(transport, other.url + "/a%20b?q=1&r=%20", b"four", headers={"X-It": "y"})
         await send(transport, other.url, b"", "GET")
@@ -132,7 +132,7 @@ async def test_a_request_says_its_host_its_length_and_its_query() -> None:
 
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\rb"])
-async def test_a_line_break_in_a_header_is_refused_before_anything_is_sent(value: str) -> None:
+async def test_a_line_break_in_a_header_is_rejected_before_connecting(value: str) -> None:
     async with peer(http()) as other, http_transport() as transport:
         await failure_of(send(transport, other.url + "/x", headers={"x-it": value}))
         assert not other.connections

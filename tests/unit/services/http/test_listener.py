@@ -26,7 +26,7 @@ from tests.support.fixtures import (
     send,
     until,
 )
-from tests.unit.services.http.raw_peers import ask
+from tests.unit.services.http.raw_peers import exchange
 
 SMALL = ListenerLimits(Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
 STRICT_TIMES = ListenerLimits(head_s=0.2, body_grace_s=0.2, body_bytes_per_s=1e6)
@@ -41,7 +41,7 @@ async def length_server(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
     async def body_length(call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
-    hosted = HostedServer(make_server(routes={"/echo": echo}), bind("127.0.0.1", 0), bounds=bounds)
+    hosted = HostedServer(make_server(routes={"/echo": body_length}), bind("127.0.0.1", 0), bounds=bounds)
     await hosted.listen()
     try:
         yield hosted
@@ -106,8 +106,8 @@ async def test_a_trailer_does_not_replace_the_host_header() -> None:
         assert b" 200 OK" in await exchange(port_of(hosted), REQUEST_START + chunked)
 
 
-async def test_bodies_in_flight_are_bounded_together() -> None:
-    async with echoing(SMALL) as hosted, http_transport() as transport:
+async def test_the_total_size_of_bodies_in_flight_is_limited() -> None:
+    async with length_server(SMALL) as hosted, http_transport() as transport:
         held = await asyncio.open_connection("127.0.0.1", port_of(hosted))
         held[1].write(REQUEST_START + b"content-length: 250000\r\n\r\n" + FILL * 2)
         await until(lambda: hosted._connections.held_bytes == 200_000)
@@ -148,7 +148,7 @@ async def test_the_time_limits_do_not_apply_to_a_running_handler() -> None:
         await release.wait()
         return b"{}"
 
-    hosted = HostedServer(make_server(routes={"/w": wait}), bind("127.0.0.1", 0), bounds=HURRIED)
+    hosted = HostedServer(make_server(routes={"/w": blocked}), bind("127.0.0.1", 0), bounds=STRICT_TIMES)
     await hosted.listen()
     async with http_transport() as transport:
         waiting = asyncio.create_task(send(transport, hosted.url + "/w"))
@@ -159,8 +159,8 @@ async def test_the_time_limits_do_not_apply_to_a_running_handler() -> None:
     await hosted.stop()
 
 
-async def test_an_answer_repeats_the_id_of_its_request_errors_too() -> None:
-    async with echoing(ListenerLimits()) as hosted, http_transport() as transport:
+async def test_a_response_repeats_the_id_of_its_request_even_for_errors() -> None:
+    async with length_server(ListenerLimits()) as hosted, http_transport() as transport:
         for path, method in (("/echo", "POST"), ("/health", "GET"), ("/none", "POST")):
             response = await send(transport, hosted.url + path, b"", method, {"x-rollyard-request": "17"})
             assert response.headers["x-rollyard-request"] == "17"
@@ -182,9 +182,9 @@ async def test_a_response_to_another_request_is_never_accepted() -> None:
         await transport.close()
 
 
-async def test_a_server_of_the_run_that_does_not_repeat_the_id_is_a_lost_connection() -> None:
-    silent = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
-    async with peer(silent, raw=True) as other, http_transport() as transport:
+async def test_a_response_of_the_run_without_the_request_id_is_a_lost_connection() -> None:
+    without_id = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
+    async with peer(without_id, raw=True) as other, http_transport() as transport:
         failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", 5.0))
         assert failure.kind is FailureKind.CONNECTION_LOST
 

@@ -14,7 +14,7 @@ from rollyard.services.errors import FailureKind
 from rollyard.services.http.proxies import Proxies
 from rollyard.services.http.transport import endpoint_transport
 from tests.support.fixtures import failure_of, http, http_transport, peer, send, unused_url
-from tests.unit.services.http.raw_peers import saying, serving
+from tests.unit.services.http.raw_peers import respond, tcp_server
 
 ENVIRONMENT = {
     "http_proxy": "http://user:word@proxy.example:3128",
@@ -75,7 +75,7 @@ async def test_a_request_through_a_proxy_has_the_full_url_and_the_credentials() 
 
 
 @pytest.mark.parametrize("url", ["http://api.example/v1", "https://api.example/v1"])
-async def test_a_proxy_that_is_not_there_is_named_without_its_password(url: str) -> None:
+async def test_an_unreachable_proxy_is_named_without_its_password(url: str) -> None:
     proxy = unused_url().replace("http://", "http://user:s3cret@")
     transport = endpoint_transport({"http_proxy": proxy, "https_proxy": proxy})
     failure = await failure_of(send(transport, url))
@@ -123,20 +123,22 @@ async def test_the_second_address_of_a_name_is_tried_if_the_first_does_not_answe
     if first == "silent":
         unresponsive.listen(0)
         waiting = [socket.socket() for _ in range(3)]
-        for one in waiting:
-            one.setblocking(False)
-            one.connect_ex(full.getsockname())
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(unresponsive.getsockname())
     async with peer(http(b"second")) as other, http_transport() as transport:
-        there = ("127.0.0.1", int(other.url.rpartition(":")[2]))
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", two_addresses(full.getsockname(), there))
-        assert (await send(transport, f"http://engine.example:{there[1]}/x")).body == b"second"
-    full.close()
+        reachable = ("127.0.0.1", int(other.url.rpartition(":")[2]))
+        monkeypatch.setattr(
+            asyncio.get_running_loop(), "getaddrinfo", two_addresses(unresponsive.getsockname(), reachable)
+        )
+        assert (await send(transport, f"http://engine.example:{reachable[1]}/x")).body == b"second"
+    unresponsive.close()
     if first == "silent":
         for client in waiting:
             client.close()
 
 
-async def test_a_name_of_which_no_address_answers_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_name_without_a_reachable_address_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
     closed = int(unused_url().rpartition(":")[2])
     async with http_transport() as transport:
         look_up = two_addresses(("127.0.0.1", closed), ("127.0.0.2", closed))

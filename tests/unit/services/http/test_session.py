@@ -5,9 +5,9 @@ from rollyard.services.http.client import Session
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, make_client, peer
 
 
-async def test_a_session_stays_on_the_instance_that_answered_first() -> None:
-    async with peer(http()) as one, peer(http()) as two, http_transport() as transport:
-        client = make_client({"s": [one.url, two.url]}, transport)
+async def test_a_session_stays_on_its_first_instance() -> None:
+    async with peer(http()) as first, peer(http()) as second, http_transport() as transport:
+        client = make_client({"s": [first.url, second.url]}, transport)
         session = Session(client, "s")
         for _ in range(4):
             await session.post("/x", b"{}", 5.0)
@@ -36,13 +36,13 @@ async def test_a_cookie_set_again_replaces_its_old_value_and_keeps_the_others() 
         assert b"cookie: a=3; b=2\r\n" in other.seen[2]
 
 
-async def test_a_session_may_begin_with_the_callers_cookie() -> None:
+async def test_a_session_may_start_with_the_callers_cookie() -> None:
     async with peer(http()) as other, http_transport() as transport:
         await Session(make_client({"s": [other.url]}, transport), "s", "id=1").post("/x", b"{}", 5.0)
         assert b"cookie: id=1\r\n" in other.seen[0]
 
 
-async def test_headers_of_one_call_do_not_stay() -> None:
+async def test_headers_of_one_call_are_not_sent_again() -> None:
     async with peer(http()) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s", "id=1")
         await session.post("/x", b"{}", 5.0, {"x-once": "1"})
@@ -61,8 +61,8 @@ async def test_a_session_is_open_once_an_instance_has_answered() -> None:
 async def test_a_session_whose_instance_is_removed_is_lost_and_does_not_move() -> None:
     async with peer(http()) as third, http_transport() as transport:
         async with peer(http()) as other:
-            looks = {"s": [other.url]}
-            session = Session(make_client(lambda: looks, transport), "s")
+            servers = {"s": [other.url]}
+            session = Session(make_client(lambda: servers, transport), "s")
             await session.post("/x", b"{}", 5.0)
             servers["s"] = [third.url]
         await transport.close()  # a kept connection would fail differently
@@ -71,7 +71,7 @@ async def test_a_session_whose_instance_is_removed_is_lost_and_does_not_move() -
         assert third.requests == 0
 
 
-async def test_a_session_whose_address_another_run_took_is_lost() -> None:
+async def test_a_session_whose_address_now_belongs_to_another_run_is_lost() -> None:
     async with peer(http(), http(b"{}", "200 OK", None)) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         await session.post("/x", b"{}", 5.0)
@@ -86,7 +86,7 @@ async def test_a_call_in_a_session_is_never_replayed() -> None:
         assert other.requests == 2
 
 
-async def test_an_error_answer_in_a_session_is_handed_back_by_send_and_raised_by_post() -> None:
+async def test_send_returns_an_error_response_and_post_raises_it() -> None:
     async with peer(http(b"no", "500 Oh")) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         assert (await session.send("/x", b"{}", 5.0)).status == 500

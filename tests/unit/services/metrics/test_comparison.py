@@ -51,20 +51,20 @@ def test_swapping_the_runs_reverses_the_difference(tmp_path: Path) -> None:
     assert forward.gained[0].before == backward.lost[0].after
 
 
-def test_tasks_of_one_run_only_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_tasks_that_are_in_only_one_run_are_excluded_and_counted(tmp_path: Path) -> None:
     before = load_run(tmp_path, [row(task, 0, 0.0) for task in (0, 1, 2)], "before")
     after = load_run(tmp_path, [row(task, 0, 1.0) for task in (1, 2, 3, 4)], "after")
     found = difference(before, after)
     assert (found.tasks, found.only_baseline, found.only_here) == (2, 1, 2)
 
 
-def test_runs_without_a_common_task_have_nothing_to_compare(tmp_path: Path) -> None:
+def test_runs_without_a_common_task_are_not_compared(tmp_path: Path) -> None:
     found = difference(load_run(tmp_path, [row(0, 0, 1.0)], "a"), load_run(tmp_path, [row(1, 0, 1.0)], "b"))
     assert found.reward is None
     assert found.notes == ["Nothing to compare: they have no task in common."]
 
 
-def test_an_empty_run_has_nothing_to_compare(tmp_path: Path) -> None:
+def test_an_empty_run_is_not_compared(tmp_path: Path) -> None:
     assert difference(load_run(tmp_path, [], "a"), load_run(tmp_path, [row(1, 0, 1.0)], "b")).tasks == 0
 
 
@@ -92,9 +92,9 @@ def with_keys(rows: list[Json], base: int = 0) -> list[Json]:
 
 def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path: Path) -> None:
     before, after = [0, 2, 4, 1], [2, 2, 3, 3]
-    straight = difference(*pair(tmp_path, before, after))
-    for made in (list, lambda rows: keyed(rows, base=7)):
-        first, second = made(grid(before, 4)), shuffled(made(grid(after, 4)), [3, 0, 1, 2])
+    expected = difference(*pair(tmp_path, before, after))
+    for prepare in (list, lambda rows: with_keys(rows, base=7)):
+        first, second = prepare(grid(before, 4)), reorder(prepare(grid(after, 4)), [3, 0, 1, 2])
         found = difference(load_run(tmp_path, first, "before"), load_run(tmp_path, second, "after"))
         assert (found.reward, found.solve_rate, found.sign_test_p) == (
             expected.reward,
@@ -104,8 +104,8 @@ def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path
         assert [(change.task, change.task_here) for change in found.lost] == [(2, 1)]
 
 
-def test_only_common_tasks_are_compared_and_it_says_how_many_of_how_many(tmp_path: Path) -> None:
-    before, after = keyed(grid([1, 2, 3, 4, 0], 4), base=1), keyed(grid([4, 4, 4], 4), base=4)
+def test_only_common_tasks_are_compared_and_counted_in_a_note(tmp_path: Path) -> None:
+    before, after = with_keys(grid([1, 2, 3, 4, 0], 4), base=1), with_keys(grid([4, 4, 4], 4), base=4)
     found = difference(load_run(tmp_path, before, "a"), load_run(tmp_path, after, "b"))
     assert (found.paired_by, found.tasks, found.only_baseline, found.only_here) == ("content", 2, 3, 1)
     assert "2 tasks are in both runs (5 in a, 3 in b)" in found.notes[0]
@@ -126,22 +126,22 @@ def test_runs_with_indistinguishable_tasks_are_not_compared(tmp_path: Path, seco
     assert ("their inputs differ" if second else "no manifest shows") in found.notes[0]
 
 
-def test_different_inputs_get_no_verdict(tmp_path: Path) -> None:
-    first, second = keyed(grid([1, 2], 2), base=1), keyed(grid([1, 2], 2), base=10)
+def test_runs_on_different_inputs_are_not_compared(tmp_path: Path) -> None:
+    first, second = with_keys(grid([1, 2], 2), base=1), with_keys(grid([1, 2], 2), base=10)
     found = difference(load_run(tmp_path, first, "a"), load_run(tmp_path, second, "b"))
     assert (found.tasks, found.reward, found.sign_test_p) == (0, None, None)
     assert found.notes == ["Nothing to compare: they have no task in common."]
 
 
-def test_a_task_whose_rollouts_carry_different_keys_is_not_paired_by_them(tmp_path: Path) -> None:
-    rows = keyed(grid([1, 2], 2), base=1)
-    mixed = [{**one, "_ng_task_key": f"{number:016x}"} for number, one in enumerate(rows)]
+def test_a_task_whose_rollouts_have_different_keys_is_not_paired(tmp_path: Path) -> None:
+    rows = with_keys(grid([1, 2], 2), base=1)
+    mixed = [{**row, "_ng_task_key": f"{number:016x}"} for number, row in enumerate(rows)]
     assert difference(load_run(tmp_path, rows, "a"), load_run(tmp_path, mixed, "b")).tasks == 0
 
 
-def test_tasks_that_ask_the_same_count_as_one_task(tmp_path: Path) -> None:
-    twice = [{**one, "_ng_task_key": f"{7:016x}"} for one in keyed(grid([1, 3], 4))]
-    found = difference(load_run(tmp_path, twice, "a"), load_run(tmp_path, keyed(grid([4], 4), base=7), "b"))
+def test_duplicate_tasks_count_as_one_task(tmp_path: Path) -> None:
+    duplicates = [{**row, "_ng_task_key": f"{7:016x}"} for row in with_keys(grid([1, 3], 4))]
+    found = difference(load_run(tmp_path, duplicates, "a"), load_run(tmp_path, with_keys(grid([4], 4), base=7), "b"))
     assert found.tasks == 1 and found.solve_rate is not None and found.solve_rate.mean == pytest.approx(0.5)
 
 

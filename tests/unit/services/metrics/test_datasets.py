@@ -17,14 +17,14 @@ def test_each_dataset_of_a_mixture_has_a_group(tmp_path: Path) -> None:
     assert load_run(tmp_path, rows[:2]).profile.by_dataset == []
 
 
-def test_each_part_of_a_mixture_has_intervals_and_pass_at_k_as_if_it_were_alone(tmp_path: Path) -> None:
+def test_each_dataset_of_a_mixture_has_the_intervals_and_pass_at_k_of_a_separate_run(tmp_path: Path) -> None:
     rows = random_rows(12, 4)
-    parts = [{**one, "dataset_name": "ab"[one["_ng_task_index"] % 2]} for one in rows]
+    parts = [{**row, "dataset_name": "ab"[row["_ng_task_index"] % 2]} for row in rows]
     for found in load_run(tmp_path, parts).profile.by_dataset:
-        alone = load_run(tmp_path, [one for one in parts if one["dataset_name"] == found.name], "alone").profile
-        assert alone.solved is not None and alone.rewards is not None and alone.tasks is not None
-        assert (found.rate, found.reward) == (alone.solved.rate, alone.rewards.mean)
-        assert found.pass_at == alone.tasks.pass_at and found.tasks == 6
+        separate = load_run(tmp_path, [row for row in parts if row["dataset_name"] == found.name], "alone").profile
+        assert separate.solved is not None and separate.rewards is not None and separate.tasks is not None
+        assert (found.rate, found.reward) == (separate.solved.rate, separate.rewards.mean)
+        assert found.pass_at == separate.tasks.pass_at and found.tasks == 6
 
 
 def test_datasets_with_different_reward_scales_have_no_common_mean_reward(tmp_path: Path) -> None:
@@ -34,14 +34,17 @@ def test_datasets_with_different_reward_scales_have_no_common_mean_reward(tmp_pa
     ]
     profile = load_run(tmp_path, rows).profile
     assert profile.rewards is not None and "in rooms they range from -4 to 10" in profile.rewards.why_no_mean
-    assert profile.solved is not None  # success means the same in both
-    one_agent = [{**one, "agent_ref": {"name": "player"}} for one in rows]
-    again = load_run(tmp_path, one_agent).profile.rewards
-    assert again is not None and again.why_no_mean == ""
+    assert profile.solved is not None  # success has the same meaning in both
+    one_agent = [{**row, "agent_ref": {"name": "agent"}} for row in rows]
+    rewards_of_one_agent = load_run(tmp_path, one_agent).profile.rewards
+    assert rewards_of_one_agent is not None and rewards_of_one_agent.why_no_mean == ""
 
 
 def test_the_rule_for_solved_is_chosen_per_dataset(tmp_path: Path) -> None:
     rows = [solved(0, 0, True, dataset_name="a"), row(1, 0, 1.0, dataset_name="b"), row(2, 0, 0.5, dataset_name="b")]
-    assert [(one.name, one.solved) for one in load_run(tmp_path, rows).profile.by_dataset] == [("a", 1), ("b", 1)]
-    silent = load_run(tmp_path, [*rows, row(3, 0, 7.0, dataset_name="b")]).profile
-    assert silent.solved is None and [one.solved for one in silent.by_dataset] == [1, None]
+    assert [(dataset.name, dataset.solved) for dataset in load_run(tmp_path, rows).profile.by_dataset] == [
+        ("a", 1),
+        ("b", 1),
+    ]
+    no_rule = load_run(tmp_path, [*rows, row(3, 0, 7.0, dataset_name="b")]).profile
+    assert no_rule.solved is None and [dataset.solved for dataset in no_rule.by_dataset] == [1, None]

@@ -31,7 +31,7 @@ def equal_columns(first: Columns, second: Columns) -> bool:
 
 
 @pytest.mark.parametrize("part", [57, 400, 3000])
-def test_it_does_not_matter_in_how_large_parts_a_file_is_read(tmp_path: Path, part: int) -> None:
+def test_the_part_size_does_not_change_the_result(tmp_path: Path, part: int) -> None:
     path = write(tmp_path / "x.jsonl", random_rows(2, 5))
     seen: list[int] = []
     found = read(path, part=part, progress=seen.append)
@@ -39,19 +39,19 @@ def test_it_does_not_matter_in_how_large_parts_a_file_is_read(tmp_path: Path, pa
     assert sum(seen) == path.stat().st_size
 
 
-def test_it_does_not_matter_how_many_processes_read(tmp_path: Path) -> None:
+def test_the_number_of_processes_does_not_change_the_result(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", random_rows(4, 5))
-    assert same(read(path, workers=2, part=5000).columns, read(path).columns)
+    assert equal_columns(read(path, workers=2, part=5000).columns, read(path).columns)
 
 
-def test_a_bad_line_is_named_by_whichever_process_meets_it(tmp_path: Path) -> None:
+def test_an_invalid_line_is_named_when_several_processes_read(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", random_rows(4, 5))
     path.write_bytes(path.read_bytes() + b"{nothing\n")
     with pytest.raises(RunError, match="line 21 is not JSON"):
         read(path, workers=2, part=5000)
 
 
-def test_it_does_not_matter_in_which_order_rollouts_finished(tmp_path: Path) -> None:
+def test_the_order_of_the_rollouts_does_not_change_the_profile(tmp_path: Path) -> None:
     rows = random_rows(6, 4)
     first, second = load_run(tmp_path, rows), load_run(tmp_path, rows[::-1])
     assert first.profile == second.profile
@@ -79,7 +79,7 @@ def test_only_a_newline_ends_a_line(tmp_path: Path, text: str) -> None:
     assert len(read(path).columns) == 2
 
 
-def test_an_empty_file_holds_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_has_an_empty_profile(tmp_path: Path) -> None:
     profile = load_run(tmp_path, []).profile
     assert profile.coverage.measured == 0
     assert (profile.rewards, profile.tasks, profile.solved, profile.ends, profile.stages) == (None, None, None, [], [])
@@ -139,21 +139,23 @@ def test_rewards_of_nan_and_infinity_are_failures(tmp_path: Path) -> None:
     assert (profile.coverage.measured, profile.failures.lost) == (1, 2)
 
 
-def test_a_failed_row_whose_rollout_was_measured_later_is_no_duplicate(tmp_path: Path) -> None:
+def test_a_failed_row_of_a_rollout_that_succeeded_later_is_not_a_duplicate(tmp_path: Path) -> None:
     profile = load_run(tmp_path, [row(0, 0, None), row(0, 0, 1.0)]).profile
     assert (profile.coverage.measured, profile.failures.mended, profile.failures.lost) == (1, 1, 0)
 
 
-def test_rows_of_nemo_gym_are_read_without_our_extra_keys(tmp_path: Path) -> None:
+def test_rows_of_nemo_gym_are_read_without_rollyards_extra_keys(tmp_path: Path) -> None:
     profile = load_run(tmp_path, [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)]).profile
-    assert profile.turns is not None and profile.turns.mean == 2.0  # two calls and a message, and a message alone
+    assert (
+        profile.turns is not None and profile.turns.mean == 2.0
+    )  # two calls and a message: 3 turns; a message only: 1 turn
     assert profile.solved is not None and profile.solved.rollouts == 1
     assert profile.coverage.expected is None
     assert (profile.ends, profile.stages, profile.drift) == ([], [], None)
 
 
-def test_rows_of_an_older_nemo_gym_that_do_not_name_their_task_have_no_numbers_by_task(tmp_path: Path) -> None:
-    rows = [{k: v for k, v in made.items() if not k.startswith("_ng")} for made in grid([1, 2], 2)]
+def test_rows_of_an_older_nemo_gym_without_a_task_index_have_no_numbers_per_task(tmp_path: Path) -> None:
+    rows = [{k: v for k, v in row.items() if not k.startswith("_ng")} for row in grid([1, 2], 2)]
     profile = load_run(tmp_path, rows).profile
     assert profile.tasks is None
     assert profile.solved is not None and profile.solved.rate.mean == 0.75
@@ -178,8 +180,8 @@ def test_stages_that_only_some_rows_have_stay_aligned_with_their_rows(tmp_path: 
 def test_invalid_failure_rows_are_noted_and_do_not_hide_valid_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
     write_failures(path, [(0, 2, "timeout")])
-    beside = tmp_path / "x_failures.jsonl"
-    beside.write_bytes(b'[]\n{"_ng_task_index": 1}\n' + beside.read_bytes() + b"{torn")
+    failures_file = tmp_path / "x_failures.jsonl"
+    failures_file.write_bytes(b'[]\n{"_ng_task_index": 1}\n' + failures_file.read_bytes() + b"{torn")
     profile = load(path).profile
     assert profile.failures.attempts == 1
     assert any("3 lines that are not valid failure rows" in note for note in profile.notes)

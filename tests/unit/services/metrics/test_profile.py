@@ -14,20 +14,20 @@ from tests.support.rollout_files import grid, load_run, random_rows, row, solved
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
-    """The rows of `varied(20, 8)` as pandas has them, by the seed's definitions."""
+    """The rows of `varied(20, 8)` as a pandas table."""
     rows = random_rows(20, 8)
-    found = pd.DataFrame([{k: made.get(k) for k in ("_ng_task_index", "reward", "success")} for made in rows])
-    outputs = [made["response"]["output"] for made in rows]
-    found["calls"] = [sum(item["type"] == "function_call" for item in output) for output in outputs]
-    return found
+    table = pd.DataFrame([{k: row.get(k) for k in ("_ng_task_index", "reward", "success")} for row in rows])
+    outputs = [row["response"]["output"] for row in rows]
+    table["calls"] = [sum(item["type"] == "function_call" for item in output) for output in outputs]
+    return table
 
 
-def test_the_seeds_numbers_are_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
+def test_rewards_calls_and_success_rate_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
     profile = load_run(tmp_path, random_rows(20, 8)).profile
-    rewards, calls, won = profile.rewards, profile.tool_calls, profile.solved
-    assert rewards is not None and calls is not None and won is not None
-    assert won.rollouts == int(table.success.sum())
-    assert won.rate.mean == table.success.mean()
+    rewards, calls, success = profile.rewards, profile.tool_calls, profile.solved
+    assert rewards is not None and calls is not None and success is not None
+    assert success.rollouts == int(table.success.sum())
+    assert success.rate.mean == table.success.mean()
     assert (rewards.min, rewards.max, rewards.median) == (
         table.reward.min(),
         table.reward.max(),
@@ -39,7 +39,7 @@ def test_the_seeds_numbers_are_pandas(tmp_path: Path, table: pd.DataFrame) -> No
     assert calls.correlation == pytest.approx(table.calls.corr(table.reward), rel=1e-12)
 
 
-def test_mean_reward_by_tool_calls_is_pandas_grouping(tmp_path: Path, table: pd.DataFrame) -> None:
+def test_mean_reward_by_tool_calls_matches_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
     calls = load_run(tmp_path, random_rows(20, 8)).profile.tool_calls
     assert calls is not None
     grouped = table.groupby("calls").agg(mean=("reward", "mean"), count=("reward", "count"), success=("success", "sum"))
@@ -49,7 +49,7 @@ def test_mean_reward_by_tool_calls_is_pandas_grouping(tmp_path: Path, table: pd.
     assert [by.mean_reward for by in calls.by_count] == pytest.approx(list(grouped["mean"]), rel=1e-14)
 
 
-def test_the_most_frequent_rewards_are_pandas_counts(tmp_path: Path, table: pd.DataFrame) -> None:
+def test_the_most_frequent_rewards_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
     rewards = load_run(tmp_path, random_rows(20, 8)).profile.rewards
     assert rewards is not None
     counts = table.reward.round(9).value_counts()  # sums that differ only by rounding are one value
@@ -58,7 +58,7 @@ def test_the_most_frequent_rewards_are_pandas_counts(tmp_path: Path, table: pd.D
     assert all(counts[value.reward] == value.rollouts for value in rewards.most_frequent)
 
 
-def test_tasks_are_pandas_groups(tmp_path: Path, table: pd.DataFrame) -> None:
+def test_statistics_by_task_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
     run = load_run(tmp_path, random_rows(20, 8))
     grouped = table.groupby("_ng_task_index").reward
     assert run.by_task is not None
@@ -222,15 +222,17 @@ def test_shares_of_overlapping_stages_are_normalized(tmp_path: Path) -> None:
     assert shares == {"total": None, "model": 0.25, "tool": 0.75, "(rest)": 0.0}
 
 
-def test_tokens_count_for_each_solved_rollout(tmp_path: Path) -> None:
+def test_tokens_are_totalled_and_divided_by_solved_rollouts(tmp_path: Path) -> None:
     tokens = load_run(tmp_path, grid([1, 0], 2)).profile.tokens
     assert tokens.input is not None and tokens.output is not None
     assert (tokens.input.total, tokens.output.total, tokens.per_solved) == (400.0, 40.0, 440.0)
 
 
-def test_drift_is_the_share_of_later_turns_that_break_the_token_history(tmp_path: Path) -> None:
-    trails = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
-    drift = load_run(tmp_path, [row(0, i, 0.0, token_trail=trail) for i, trail in enumerate(trails)]).profile.drift
+def test_drift_is_the_share_of_turns_that_break_the_token_history(tmp_path: Path) -> None:
+    histories = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
+    drift = load_run(
+        tmp_path, [row(0, i, 0.0, token_trail=history) for i, history in enumerate(histories)]
+    ).profile.drift
     assert drift is not None
     assert (drift.rollouts, drift.turns, drift.breaks, drift.rate) == (2, 8, 1, 1 / 8)
     assert (drift.broken_rollouts, drift.most_segments) == (1, 2)

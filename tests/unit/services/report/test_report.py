@@ -102,9 +102,9 @@ def test_numbers_of_an_incomplete_run_have_an_asterisk_and_bounds(incomplete: Ru
 def test_a_complete_run_has_neither_asterisk_nor_bounds(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1, 2], 2))
     write_manifest(path, 2, 2)
-    made = markdown(report(load(path)))
-    assert r"\*" not in made and "## Bounds" not in made
-    assert "All 4 expected rollouts are measured" in made
+    text = markdown(report(load(path)))
+    assert r"\*" not in text and "## Bounds" not in text
+    assert "All 4 expected rollouts are measured" in text
 
 
 def test_the_report_has_all_its_sections_in_order(incomplete: Run) -> None:
@@ -174,9 +174,9 @@ def test_a_run_without_measured_rollouts_still_has_a_report(tmp_path: Path) -> N
     path = write(tmp_path / "x.jsonl", [])
     write_manifest(path, 2, 2)
     write_failures(path, [(0, 0, "timeout")])
-    made = report(load(path))
-    assert "Only 0 of 4 measured" in markdown(made)
-    assert "timeout" in Page(html(made)).text
+    document = report(load(path))
+    assert "Only 0 of 4 measured" in markdown(document)
+    assert "timeout" in Page(html(document)).text
 
 
 def test_the_height_of_a_bar_is_proportional_to_its_value() -> None:
@@ -187,7 +187,7 @@ def test_the_height_of_a_bar_is_proportional_to_its_value() -> None:
     assert heights[2] == pytest.approx(0.5 * heights[0], abs=0.2)
 
 
-def test_a_row_for_each_task_has_nemo_gyms_keys_and_the_data_sets(tmp_path: Path) -> None:
+def test_task_rows_have_nemo_gyms_keys_and_the_keys_of_the_dataset(tmp_path: Path) -> None:
     run = load_run(tmp_path, [*grid([1], 2), row(2, 0, 0.5, success=False)])
     inputs = write(tmp_path / "tasks.jsonl", [{"level": level} for level in range(3)])
     rows = [orjson.loads(line) for line in task_rows(run, None, inputs)]
@@ -235,8 +235,12 @@ def test_numbers_per_dataset_precede_numbers_over_a_whole_mixture(
     assert lines[1].startswith("rooms: success rate 50.00%") and "none over all" in lines[-1]
 
 
-def test_every_place_says_over_how_many_tasks_pass_at_k_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [one for one in grid([1] * 10, 4) if one["_ng_task_index"] < 3 or one["_ng_rollout_index"] < 2]
+def test_every_output_states_how_many_tasks_pass_at_k_covers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    rows = [
+        rollout for rollout in grid([1] * 10, 4) if rollout["_ng_task_index"] < 3 or rollout["_ng_rollout_index"] < 2
+    ]
     report = Report(version="1", runs=[load_run(tmp_path, rows).profile], differences=[])
     summary(report, [])
     for page in (markdown(report), html(report), capsys.readouterr().out):

@@ -64,9 +64,9 @@ async def disconnect_after(started: asyncio.Event | BlockingHandler, url: str) -
     await writer.wait_closed()
 
 
-async def test_a_cancellable_handler_is_cancelled_when_the_caller_hangs_up() -> None:
-    work = Work()
-    server = make_server(cancellable={"/w": work})
+async def test_a_cancellable_handler_is_cancelled_when_the_caller_disconnects() -> None:
+    handler = BlockingHandler()
+    server = make_server(cancellable={"/w": handler})
     async with listening(server) as hosted:
         await disconnect_after(handler, hosted.url + "/w")
         await until(lambda: handler.cancelled)
@@ -74,9 +74,9 @@ async def test_a_cancellable_handler_is_cancelled_when_the_caller_hangs_up() -> 
     assert handler.done == 0
 
 
-async def test_any_other_handler_finishes_what_it_began_when_the_caller_hangs_up() -> None:
-    work = Work()
-    server = make_server(routes={"/w": work})
+async def test_any_other_handler_finishes_when_the_caller_disconnects() -> None:
+    handler = BlockingHandler()
+    server = make_server(routes={"/w": handler})
     async with listening(server) as hosted:
         await disconnect_after(handler, hosted.url + "/w")
         handler.release.set()
@@ -102,13 +102,13 @@ async def test_a_stream_ends_when_the_caller_disconnects() -> None:
         return RawResponse(stream=chunks(), content_type=b"text/event-stream")
 
     async with listening(make_server(cancellable={"/s": streaming})) as hosted:
-        await hang_up_after(begun, hosted.url + "/s")
+        await disconnect_after(started, hosted.url + "/s")
         await until(ended.is_set)
 
 
-async def test_a_thousand_requests_at_once_are_all_answered() -> None:
-    work = Work()
-    server = make_server(routes={"/w": work})
+async def test_a_thousand_concurrent_requests_are_all_answered() -> None:
+    handler = BlockingHandler()
+    server = make_server(routes={"/w": handler})
     async with listening(server) as hosted, http_transport() as transport:
         calls = [asyncio.create_task(send(transport, hosted.url + "/w")) for _ in range(1000)]
         await until(lambda: handler.started == 1000)
@@ -116,10 +116,10 @@ async def test_a_thousand_requests_at_once_are_all_answered() -> None:
         assert {response.status for response in await asyncio.gather(*calls)} == {200}
 
 
-async def test_stopping_lets_running_requests_end() -> None:
-    work = Work()
+async def test_stopping_waits_for_running_requests() -> None:
+    handler = BlockingHandler()
     async with http_transport() as transport:
-        hosted = HostedServer(make_server(routes={"/w": work}), bind("127.0.0.1", 0))
+        hosted = HostedServer(make_server(routes={"/w": handler}), bind("127.0.0.1", 0))
         await hosted.listen()
         running = asyncio.create_task(send(transport, hosted.url + "/w"))
         await until(lambda: handler.started)
@@ -159,8 +159,8 @@ def test_a_bound_port_accepts_connections_before_the_server_runs() -> None:
 
 
 @contextlib.asynccontextmanager
-async def front_desk(keys: Keys = KEYS) -> AsyncIterator[tuple[HostedServer, ServerRegistry]]:
-    """A listening head that knows no servers yet."""
+async def listening_head(keys: Keys = KEYS) -> AsyncIterator[tuple[HostedServer, ServerRegistry]]:
+    """A listening head without servers."""
     async with http_transport() as transport:
         registry = ServerRegistry(keys.run_id, (), {})
         context = Context("head", keys, make_client({}, transport))
@@ -168,26 +168,23 @@ async def front_desk(keys: Keys = KEYS) -> AsyncIterator[tuple[HostedServer, Ser
             yield hosted, registry
 
 
-async def test_a_server_that_the_run_does_not_know_cannot_join() -> None:
-    async with front_desk() as (head, registry), http_transport() as transport:
-        link = RegistryClient(transport, head.url, KEYS)
-        hosted = HostedServer(make_server("ghost"), bind("127.0.0.1", 0))
-        failure = await failure_of(hosted.join("ghost#1", link, AddressBook(link.directory)))
+async def test_a_server_that_is_not_in_the_config_cannot_join() -> None:
+    async with listening_head() as (head, registry), http_transport() as transport:
+        registry_client = RegistryClient(transport, head.url, KEYS)
+        hosted = HostedServer(make_server("unknown"), bind("127.0.0.1", 0))
+        failure = await failure_of(hosted.join("unknown#1", registry_client, AddressBook(registry_client.directory)))
         await hosted.stop()
         assert failure.kind is FailureKind.UNKNOWN_SERVER and failure.problem.server == "head"
         assert registry.instances() == []
 
 
-async def test_a_head_that_cannot_be_reached_is_named_in_the_failure() -> None:
+async def test_an_unreachable_head_is_named_in_the_failure() -> None:
     async with http_transport() as transport:
         failure = await failure_of(RegistryClient(transport, unused_url(), KEYS).directory())
     assert failure.kind is FailureKind.UNREACHABLE and failure.problem.server == "head"
 
 
-async def test_a_head_that_answers_no_directory_is_a_failure() -> None:
-    class Strange(Server):
-        """Answers something else where the directory should be."""
-
+async def test_an_invalid_directory_from_the_head_is_a_failure() -> None:
     server = make_server("head")
 
     @server.app.get("/directory")
@@ -201,5 +198,5 @@ async def test_a_head_that_answers_no_directory_is_a_failure() -> None:
 
 async def test_health_names_server_and_run() -> None:
     async with listening(make_server("echo")) as hosted, http_transport() as transport:
-        told = orjson.loads((await send(transport, hosted.url + "/health", b"", "GET")).body)
-    assert told == {"status": "ok", "server": "echo", "run_id": "r1"}
+        health = orjson.loads((await send(transport, hosted.url + "/health", b"", "GET")).body)
+    assert health == {"status": "ok", "server": "echo", "run_id": "r1"}

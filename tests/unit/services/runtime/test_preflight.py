@@ -56,10 +56,10 @@ def used_port() -> Iterator[int]:
     ("construct", "check", "settings", "message"),
     [
         ("require('no_such_package', 'math', context.name)", "pass", "{}", "rollyard[math]"),
-        ("raise ValueError('odd')", "pass", "{}", "environment cannot start: ValueError: odd"),
+        ("raise ValueError('invalid')", "pass", "{}", "environment cannot start: ValueError: invalid"),
         ("pass", "raise OperatorError('no sandbox here')", "{}", "environment: no sandbox here"),
         ("pass", "raise KeyError('gpu')", "{}", "environment cannot start: KeyError"),
-        ("import nothing_of_this_name", "pass", "{}", "nothing_of_this_name"),
+        ("import no_such_module", "pass", "{}", "no_such_module"),
         ("pass", "pass", "{host: nosuchhost.invalid}", "cannot listen on nosuchhost.invalid"),
         ("pass", "pass", "{port: PORT}", "cannot listen on 127.0.0.1:PORT"),
         ("pass", "pass", "{}\nother:\n  resources_servers:\n    NAME: {port: PORT}", "other cannot listen"),
@@ -74,8 +74,8 @@ def test_a_dry_run_fails_with_the_same_error_as_the_start(
     settings: str,
     message: str,
 ) -> None:
-    name = make_folder(tmp_path, app=APP.format(made=made, checked=checked))
-    text = server_yaml(name, settings).replace("TAKEN", str(taken)).replace("NAME", name)
+    name = make_folder(tmp_path, app=APP.format(construct=construct, check=check))
+    text = server_yaml(name, settings).replace("PORT", str(used_port)).replace("NAME", name)
     if "nosuchhost" in settings:
         monkeypatch.setenv("ROLLYARD_TOKEN", "open")
     (tmp_path / "run.yaml").write_text(text)
@@ -96,11 +96,11 @@ def test_two_servers_with_the_same_port_are_named(tmp_path: Path, monkeypatch: p
         server_yaml(name, f"{{port: {port}}}") + server_yaml(name, f"{{port: {port}}}", "two")
     )
     monkeypatch.chdir(tmp_path)
-    _, told = stopped_by(["+config_paths=run.yaml", "+dry_run=true"])
-    assert told == f"environment and two are both configured with port {port} on 127.0.0.1"
+    _, message = error_of(["+config_paths=run.yaml", "+dry_run=true"])
+    assert message == f"environment and two are both configured with port {port} on 127.0.0.1"
 
 
-def test_a_folder_in_which_a_run_cannot_write_stops_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unwritable_run_folder_stops_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "run.yaml").write_text(server_yaml(make_folder(tmp_path)))
     (tmp_path / ".rollyard").write_text("a file where the folder belongs")
     monkeypatch.chdir(tmp_path)

@@ -20,7 +20,8 @@ from rollyard.services.runtime.launcher import LocalProcess, Process
 from rollyard.services.runtime.ray_launcher import RayLauncher
 from rollyard.services.runtime.stack import new_keys
 from rollyard.services.runtime.supervisor import Supervisor
-from tests.support.fixtures import load_text, make_folder, server_yaml
+from tests.support.fixtures import load_text, make_folder, server_yaml, until
+from tests.unit.services.processes import wait_for_end
 
 KEYS = new_keys()
 
@@ -67,9 +68,9 @@ class ScriptedLauncher:
         )
 
 
-def supervised(
-    tmp_path: Path, *refuses: Exception, settings: str = "{}", restarts: Restarts | None = None
-) -> tuple[Supervisor, Machine, list[str]]:
+def make_supervisor(
+    tmp_path: Path, *errors: Exception, settings: str = "{}", restarts: Restarts | None = None
+) -> tuple[Supervisor, ScriptedLauncher, list[str]]:
     config = load_text(tmp_path, server_yaml(make_folder(tmp_path), settings))
     registry = ServerRegistry(KEYS.run_id, config.servers, {}, reloads=True)
     launcher, messages = ScriptedLauncher(registry, *errors), list[str]()
@@ -145,7 +146,7 @@ async def test_a_reload_ends_all_replicas_before_it_starts_one_and_does_not_coun
         first = launcher.started[1][1]
         first.terminate = lambda: None  # type: ignore[method-assign]
         reloading = asyncio.create_task(supervisor.reload("environment"))
-        await until(machine.started[0][1].ended.done)
+        await until(launcher.started[0][1].ended.done)
         await asyncio.sleep(0.05)
         assert len(launcher.started) == 2 and not reloading.done()
         first.end(0)
@@ -163,24 +164,19 @@ async def test_a_reload_starts_a_server_immediately_while_its_restart_is_delayed
         tmp_path, restarts=Restarts(first_pause_s=3600, longest_pause_s=3600)
     )
     try:
-        await until(lambda: machine.started)
-        machine.say_ready(0)
-        await asyncio.wait_for(starting, 120)
-        machine.started[0][1].end(1)
-        await until(lambda: any("restarting it in 3600 s" in line for line in said))
+        await start(supervisor, launcher)
+        launcher.started[0][1].end(1)
+        await until(lambda: any("restarting it in 3600 s" in line for line in messages))
         await asyncio.wait_for(supervisor.reload("environment"), 120)
-        await until(lambda: len(machine.started) == 2)
+        await until(lambda: len(launcher.started) == 2)
     finally:
         await supervisor.stop()
     assert len(launcher.started) == 2
 
 
 async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
-    supervisor, machine, _ = supervised(tmp_path)
-    starting = asyncio.create_task(supervisor.start())
-    await until(lambda: machine.started)
-    machine.say_ready(0)
-    await asyncio.wait_for(starting, 120)
+    supervisor, launcher, _ = make_supervisor(tmp_path)
+    await start(supervisor, launcher)
     reloading = asyncio.create_task(supervisor.reload("environment"))
     await asyncio.sleep(0)
     await supervisor.stop()

@@ -14,8 +14,8 @@ SECRET = "sk-1234-do-not-show"
 
 def test_a_secret_setting_is_redacted_and_the_others_are_not(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    shown = load_text(tmp_path, server_yaml(mine, f"{{api_key: {SECRET}, speed: 3}}")).redacted()
-    assert shown["environment"]["resources_servers"][mine] == {"api_key": "***", "speed": 3}
+    redacted = load_text(tmp_path, server_yaml(mine, f"{{api_key: {SECRET}, speed: 3}}")).redacted()
+    assert redacted["environment"]["resources_servers"][mine] == {"api_key": "***", "speed": 3}
 
 
 def test_a_secret_from_an_environment_variable_of_any_name_is_redacted(tmp_path: Path) -> None:
@@ -31,17 +31,17 @@ def test_a_secret_inside_another_value_is_redacted(tmp_path: Path) -> None:
     assert SECRET not in orjson.dumps(load_text(tmp_path, text).redacted()).decode()
 
 
-def test_a_secret_below_a_secret_name_is_redacted(tmp_path: Path) -> None:
+def test_a_value_nested_under_a_secret_name_is_redacted(tmp_path: Path) -> None:
     text = f"token: {{value: {SECRET}}}\n" + server_yaml(make_folder(tmp_path))
     assert SECRET not in orjson.dumps(load_text(tmp_path, text).redacted()).decode()
 
 
-def test_a_secret_stands_in_no_repr_of_a_checked_setting(tmp_path: Path) -> None:
+def test_the_repr_of_settings_does_not_show_a_secret(tmp_path: Path) -> None:
     (spec,) = load_text(tmp_path, server_yaml(make_folder(tmp_path), f"{{api_key: {SECRET}}}")).servers
     assert SECRET not in repr(spec.settings) and SECRET not in str(spec.settings)
 
 
-def test_a_secret_stands_in_no_repr_of_a_server_or_a_run(tmp_path: Path) -> None:
+def test_the_repr_of_a_run_config_does_not_show_a_secret(tmp_path: Path) -> None:
     config = load_text(tmp_path, server_yaml(make_folder(tmp_path), f"{{api_key: {SECRET}}}"))
     assert SECRET not in repr(config)
 

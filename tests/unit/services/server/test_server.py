@@ -19,16 +19,16 @@ from tests.support.asgi_requests import call_app, echo, problem
 from tests.support.fixtures import KEYS, http_transport, listening, make_server, send, until
 
 
-async def test_a_hot_route_answers_bytes_and_the_run() -> None:
-    answer = await call_app(make_server(routes={"/echo": echo}), "/echo", {"a": 1})
-    assert (answer.status, answer.body, answer.headers[RUN_HEADER]) == (200, b'{"a":1}', KEYS.run_id)
+async def test_a_raw_route_returns_its_bytes_and_the_run_header() -> None:
+    response = await call_app(make_server(routes={"/echo": echo}), "/echo", {"a": 1})
+    assert (response.status, response.body, response.headers[RUN_HEADER]) == (200, b'{"a":1}', KEYS.run_id)
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"\xff", b"[1]", b"5"])
-async def test_a_body_that_is_no_json_object_is_a_400_problem_that_names_the_server(body: bytes) -> None:
-    told = problem(await call_app(make_server(routes={"/echo": echo}), "/echo", body))
-    assert (told["status"], told["server"], told["instance"]) == (400, "echo", "/echo")
-    assert told["type"] == "urn:rollyard:bad_request"
+async def test_a_body_that_is_not_a_json_object_is_a_400_problem_that_names_the_server(body: bytes) -> None:
+    error = problem(await call_app(make_server(routes={"/echo": echo}), "/echo", body))
+    assert (error["status"], error["server"], error["instance"]) == (400, "echo", "/echo")
+    assert error["type"] == "urn:rollyard:bad_request"
 
 
 async def post_in_chunks(server: Server, chunks: list[bytes], *, end: bool = True) -> tuple[int, int]:
@@ -51,14 +51,14 @@ async def post_in_chunks(server: Server, chunks: list[bytes], *, end: bool = Tru
     return sent[0]["status"], chunks_read
 
 
-async def test_a_body_in_pieces_is_put_together() -> None:
-    assert await posted(make_server(routes={"/echo": echo}), [b'{"a"', b":", b"1}"]) == (200, 3)
+async def test_a_body_in_several_chunks_is_joined() -> None:
+    assert await post_in_chunks(make_server(routes={"/echo": echo}), [b'{"a"', b":", b"1}"]) == (200, 3)
 
 
-async def test_a_body_beyond_the_limit_is_refused_without_reading_on() -> None:
-    piece = b" " * (1 << 20)
-    too_many = MAX_BODY_BYTES // len(piece) + 1
-    assert await posted(make_server(routes={"/echo": echo}), [piece] * (too_many + 50)) == (413, too_many)
+async def test_a_body_beyond_the_limit_is_rejected_without_reading_the_rest() -> None:
+    chunk = b" " * (1 << 20)
+    limit = MAX_BODY_BYTES // len(chunk) + 1
+    assert await post_in_chunks(make_server(routes={"/echo": echo}), [chunk] * (limit + 50)) == (413, limit)
 
 
 @pytest.mark.parametrize("chunks", [[], [b'{"a"']])
@@ -69,8 +69,8 @@ async def test_an_incomplete_request_does_not_reach_its_handler(chunks: list[byt
         calls.append(call)
         return b"{}"
 
-    await posted(make_server(routes={"/echo": work}), pieces, end=False)
-    assert not worked
+    await post_in_chunks(make_server(routes={"/echo": record}), chunks, end=False)
+    assert not calls
 
 
 async def test_an_exception_in_a_handler_is_logged_and_answered_with_a_500_problem_without_traceback(
@@ -80,9 +80,13 @@ async def test_an_exception_in_a_handler_is_logged_and_answered_with_a_500_probl
         raise RuntimeError("an internal error")
 
     with caplog.at_level(logging.ERROR):
-        answer = await call_app(make_server(routes={"/x": broken}), "/x")
-    told = problem(answer)
-    assert told["status"] == 500 and "RuntimeError: a mistake" in told["detail"] and b"Traceback" not in answer.body
+        response = await call_app(make_server(routes={"/x": broken}), "/x")
+    error = problem(response)
+    assert (
+        error["status"] == 500
+        and "RuntimeError: an internal error" in error["detail"]
+        and b"Traceback" not in response.body
+    )
     assert caplog.records[0].exc_info is not None
 
 
@@ -90,8 +94,13 @@ async def test_a_failure_keeps_its_server_and_upstream_status() -> None:
     async def failing(call: RawRequest) -> bytes:
         raise Failure(FailureKind.UPSTREAM_ERROR, "down", server="engine", upstream_status=503, instance="/v1")
 
-    told = problem(await call_app(make_server(routes={"/x": failing}), "/x"))
-    assert (told["status"], told["server"], told["upstream_status"], told["instance"]) == (502, "engine", 503, "/v1")
+    error = problem(await call_app(make_server(routes={"/x": failing}), "/x"))
+    assert (error["status"], error["server"], error["upstream_status"], error["instance"]) == (
+        502,
+        "engine",
+        503,
+        "/v1",
+    )
 
 
 class Pair(BaseModel):
@@ -99,7 +108,7 @@ class Pair(BaseModel):
     right: int
 
 
-def with_app_routes() -> Server:
+def server_with_fastapi_routes() -> Server:
     server = make_server(routes={"/echo": echo})
 
     @server.app.get("/broken")
@@ -117,26 +126,29 @@ def with_app_routes() -> Server:
     return server
 
 
-async def test_a_failure_in_an_ordinary_route_is_its_problem() -> None:
-    assert problem(await call_app(with_app_routes(), "/failing", method="GET"))["type"] == "urn:rollyard:session_lost"
+async def test_a_failure_in_a_fastapi_route_becomes_a_problem() -> None:
+    assert (
+        problem(await call_app(server_with_fastapi_routes(), "/failing", method="GET"))["type"]
+        == "urn:rollyard:session_lost"
+    )
 
 
-async def test_an_exception_in_an_ordinary_route_is_a_500_problem() -> None:
-    async with listening(with_app_routes()) as hosted, http_transport() as transport:
-        told = problem(await send(transport, hosted.url + "/broken", b"", "GET"))
-    assert (told["status"], told["server"]) == (500, "echo")
+async def test_an_exception_in_a_fastapi_route_is_a_500_problem() -> None:
+    async with listening(server_with_fastapi_routes()) as hosted, http_transport() as transport:
+        error = problem(await send(transport, hosted.url + "/broken", b"", "GET"))
+    assert (error["status"], error["server"]) == (500, "echo")
 
 
 async def test_an_invalid_body_for_a_fastapi_route_is_a_problem() -> None:
     sent = {"left": "x"}
-    told = problem(await call_app(with_app_routes(), "/pair", sent, "PUT", content_type="application/json"))
-    assert told["status"] in (400, 422) and "left" in told["detail"]
+    error = problem(await call_app(server_with_fastapi_routes(), "/pair", sent, "PUT", content_type="application/json"))
+    assert error["status"] in (400, 422) and "left" in error["detail"]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
-async def test_an_unknown_path_is_a_404_problem_that_lists_the_routes(method: str) -> None:
-    told = problem(await call_app(make_server(routes={"/echo": echo}), "/nowhere", method=method))
-    assert told["status"] == 404 and "/nowhere" in told["detail"] and "/echo" in told["detail"]
+async def test_an_unknown_path_is_a_404_problem_that_names_the_routes(method: str) -> None:
+    error = problem(await call_app(make_server(routes={"/echo": echo}), "/nowhere", method=method))
+    assert error["status"] == 404 and "/nowhere" in error["detail"] and "/echo" in error["detail"]
 
 
 async def test_ready_is_503_before_start_and_200_after() -> None:
@@ -146,14 +158,14 @@ async def test_ready_is_503_before_start_and_200_after() -> None:
     assert (await call_app(server, "/ready", method="GET")).status == 200
 
 
-async def test_openapi_holds_hot_and_ordinary_routes() -> None:
-    schema = orjson.loads((await call_app(with_app_routes(), "/openapi.json", b"", "GET")).body)
+async def test_openapi_lists_raw_and_fastapi_routes() -> None:
+    schema = orjson.loads((await call_app(server_with_fastapi_routes(), "/openapi.json", b"", "GET")).body)
     assert schema["openapi"].startswith("3.") and {"/echo", "/health", "/ready", "/metrics"} <= schema["paths"].keys()
     assert schema["paths"]["/echo"]["post"]["summary"] == "Say it again."
     assert "200" in schema["paths"]["/echo"]["post"]["responses"]
 
 
-async def test_metrics_count_answers_by_route_and_status() -> None:
+async def test_metrics_count_responses_by_route_and_status() -> None:
     server = make_server(routes={"/echo": echo})
     for body in (b"{}", b"{}", b"["):
         await call_app(server, "/echo", body)
@@ -163,7 +175,7 @@ async def test_metrics_count_answers_by_route_and_status() -> None:
     assert 'rollyard_request_seconds_count{route="/echo"} 3.0' in text
 
 
-async def test_a_refused_caller_is_counted_apart_from_the_routes() -> None:
+async def test_rejected_callers_are_counted_separately_from_the_routes() -> None:
     server = make_server(routes={"/echo": echo})
     await call_app(server, "/echo", b"{}", x_rollyard_run="another")
     text = (await call_app(server, "/metrics", b"", "GET")).body.decode()
@@ -175,7 +187,7 @@ async def test_a_forwarded_failure_is_counted_as_originating_elsewhere() -> None
     async def forwarded(call: RawRequest) -> bytes:
         raise Failure(FailureKind.TIMEOUT, "late", server="environment")
 
-    server = make_server(routes={"/echo": passed_on})
+    server = make_server(routes={"/echo": forwarded})
     await call_app(server, "/echo")
     assert (
         b'rollyard_failures_total{began="elsewhere",kind="timeout"} 1.0'
@@ -183,10 +195,10 @@ async def test_a_forwarded_failure_is_counted_as_originating_elsewhere() -> None
     )
 
 
-async def test_two_servers_of_one_process_count_apart() -> None:
-    one, two = make_server(routes={"/echo": echo}), make_server("other", routes={"/echo": echo})
-    await call_app(one, "/echo")
-    assert b'status="200"' not in (await call_app(two, "/metrics", b"", "GET")).body
+async def test_two_servers_in_one_process_have_separate_metrics() -> None:
+    first, second = make_server(routes={"/echo": echo}), make_server("other", routes={"/echo": echo})
+    await call_app(first, "/echo")
+    assert b'status="200"' not in (await call_app(second, "/metrics", b"", "GET")).body
 
 
 async def test_a_streamed_response_arrives_complete() -> None:
@@ -198,9 +210,9 @@ async def test_a_streamed_response_arrives_complete() -> None:
         return RawResponse(stream=chunks(), content_type=b"text/event-stream")
 
     async with listening(make_server(routes={"/s": streaming})) as hosted, http_transport() as transport:
-        answer = await send(transport, hosted.url + "/s")
-    assert answer.body == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
-    assert answer.headers["content-type"] == "text/event-stream" and answer.headers[RUN_HEADER] == "r1"
+        response = await send(transport, hosted.url + "/s")
+    assert response.body == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
+    assert response.headers["content-type"] == "text/event-stream" and response.headers[RUN_HEADER] == "r1"
 
 
 async def test_total_and_in_flight_requests_are_counted() -> None:
@@ -228,6 +240,6 @@ async def test_a_subclass_may_use_any_attribute_name() -> None:
                 setattr(self, f"_{name}", b"own")
             self.route("/echo", echo)
 
-    mine = Mine(ServerSettings(), make_server().context)
-    assert (await call_app(mine, "/echo", {"a": 1})).body == b'{"a":1}'
-    assert (await call_app(mine, "/nowhere")).status == 404
+    server = CustomServer(ServerSettings(), make_server().context)
+    assert (await call_app(server, "/echo", {"a": 1})).body == b'{"a":1}'
+    assert (await call_app(server, "/nowhere")).status == 404

@@ -12,13 +12,7 @@ from rollyard.services.viewer.api.run_history import MAX_MOMENTS, RunHistory
 from rollyard.services.viewer.export.export import export
 from tests.external.browser.recordings import with_tokens
 from tests.support.rollout_files import random_rows, row, write, write_failures
-from tests.unit.services.viewer.opened_runs import browser, no_boards, opened
-
-
-async def got(client: httpx.AsyncClient, path: str) -> Any:
-    answer = await client.get(path)
-    assert answer.status_code == 200, answer.text
-    return orjson.loads(answer.content)
+from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index, viewer_client
 
 
 @pytest.fixture
@@ -70,10 +64,10 @@ async def test_a_rollout_with_tokens_has_a_log_probability_chart_and_the_task_pa
     assert cards["stories"][0]["charts"] == []
 
 
-async def test_two_runs_are_drawn_beside_each_other_and_against_each_other(tmp_path: Path) -> None:
+async def test_the_comparison_has_charts_of_both_runs_and_of_their_difference(tmp_path: Path) -> None:
     files = [write(tmp_path / f"{seed}.jsonl", random_rows(6, 4, seed=seed)) for seed in (0, 1)]
-    async with browser(opened(*files)) as client:
-        names = [chart["name"] for chart in (await got(client, "/api/compare"))["charts"]]
+    async with viewer_client(open_index(*files)) as client:
+        names = [chart["name"] for chart in (await get_json(client, "/api/compare"))["charts"]]
     assert names == ["success_rates", "mean_rewards", "solve_rate_difference", "reward_difference"]
 
 

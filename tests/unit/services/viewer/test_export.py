@@ -13,7 +13,7 @@ import pytest
 from rollyard.services.viewer.export.export import chosen, export
 from rollyard.services.viewer.export.single_file_page import STATIC, single_page
 from tests.support.rollout_files import random_rows, row, solved, write
-from tests.unit.services.viewer.opened_runs import no_boards, opened
+from tests.unit.services.viewer.opened_runs import no_replay, open_index
 
 
 def embedded(page: str) -> Any:
@@ -22,11 +22,11 @@ def embedded(page: str) -> Any:
     return orjson.loads(found[1])
 
 
-def test_a_small_file_is_exported_whole_with_the_servers_own_answers(tmp_path: Path) -> None:
-    file_index = opened(
+def test_a_small_file_is_exported_completely_with_the_responses_of_the_server(tmp_path: Path) -> None:
+    file_index = open_index(
         write(tmp_path / "a.jsonl", random_rows(3, 2)), write(tmp_path / "b.jsonl", random_rows(3, 2, seed=1))
     )
-    page = export(file_index, no_boards).decode()
+    page = export(file_index, no_replay).decode()
     data = embedded(page)
     assert set(data) == {"overview", "profiles", "pages", "stories", "comparison"}
     assert data["profiles"]["1"]["profile"] == file_index.runs[1].numbers()[1].profile.model_dump(mode="json")
@@ -36,8 +36,8 @@ def test_a_small_file_is_exported_whole_with_the_servers_own_answers(tmp_path: P
     assert "This page contains" not in page
 
 
-def test_what_is_left_out_of_a_large_file_is_said_and_its_numbers_are_whole(tmp_path: Path) -> None:
-    page = export(opened(write(tmp_path / "big<i>.jsonl", random_rows(30, 4))), no_boards, limit=20).decode()
+def test_a_large_file_is_exported_partially_with_a_note_and_complete_numbers(tmp_path: Path) -> None:
+    page = export(open_index(write(tmp_path / "big<i>.jsonl", random_rows(30, 4))), no_replay, limit=20).decode()
     data = embedded(page)
     assert len(data["stories"]) == len(data["pages"]["0"]["lines"]) == 20
     assert data["profiles"]["0"]["profile"]["coverage"]["measured"] == 120
@@ -58,8 +58,8 @@ def test_the_best_the_worst_and_failed_rollouts_are_selected(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 7])
-def test_however_few_are_asked_for_so_many_are_chosen(tmp_path: Path, limit: int) -> None:
-    table = opened(write(tmp_path / "x.jsonl", [row(0, 0, None), *random_rows(6, 3)[1:]])).runs[0].table
+def test_exactly_the_limit_is_selected(tmp_path: Path, limit: int) -> None:
+    table = open_index(write(tmp_path / "x.jsonl", [row(0, 0, None), *random_rows(6, 3)[1:]])).runs[0].table
     assert len(chosen(table, limit)) == limit
 
 

@@ -43,9 +43,9 @@ def change_unnoticeably(path: Path, old: bytes, new: bytes) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-def test_it_does_not_matter_in_how_many_steps_a_file_is_read(tmp_path: Path) -> None:
+def test_the_part_size_does_not_change_the_index(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", random_rows(5, 4))
-    small, whole = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
+    in_parts, at_once = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
     for name in (*INTS, *FLOATS):
         assert getattr(in_parts.columns, name).tolist() == pytest.approx(
             getattr(at_once.columns, name).tolist(), nan_ok=True
@@ -131,7 +131,7 @@ def test_a_saved_index_is_extended_by_appended_rows(tmp_path: Path) -> None:
     assert rewards(read_through(path)) == rewards(read_through(path, worth_saving=1 << 40))
 
 
-def test_a_saved_index_keeps_all_that_is_known_of_the_file(tmp_path: Path) -> None:
+def test_a_saved_index_keeps_all_its_data(tmp_path: Path) -> None:
     rows = [
         *random_rows(3, 3),
         row(7, 0, None, failure_kind="timeout"),

@@ -10,14 +10,14 @@ from pathlib import Path
 from rollyard.services.viewer.api.rollout_list import Query
 from rollyard.services.viewer.index.library import FileIndex
 from tests.support.rollout_files import grid, random_rows, write
-from tests.unit.services.viewer.opened_runs import opened
+from tests.unit.services.viewer.opened_runs import open_index
 
 
-def test_it_does_not_matter_how_many_processes_read(tmp_path: Path) -> None:
+def test_the_number_of_processes_does_not_change_the_index(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", random_rows(20, 5))
-    alone = opened(path).runs[0]
-    several = opened(path, workers=2, worth_processes=1, part=5000).runs[0]
-    assert several.page(Query(limit=500)) == alone.page(Query(limit=500))
+    single = open_index(path).runs[0]
+    several = open_index(path, workers=2, worth_processes=1, part=5000).runs[0]
+    assert several.page(Query(limit=500)) == single.page(Query(limit=500))
     assert not active_children()
 
 
@@ -28,7 +28,7 @@ def test_an_unreadable_file_does_not_hide_the_others(tmp_path: Path) -> None:
     assert (runs[1].measured, runs[1].error) == (2, "")
 
 
-def test_what_is_opened_can_be_asked_at_once_and_shows_more_and_more(tmp_path: Path) -> None:
+def test_an_index_can_be_queried_immediately_and_grows_in_the_background(tmp_path: Path) -> None:
     file_index = FileIndex([("x", write(tmp_path / "x.jsonl", random_rows(40, 5)))], part=1000)
     assert file_index.runs[0].page(Query()).total == 0
     file_index.start()
@@ -40,7 +40,7 @@ def test_what_is_opened_can_be_asked_at_once_and_shows_more_and_more(tmp_path: P
     assert not [thread for thread in threading.enumerate() if thread.name == "library"]
 
 
-def test_closing_while_processes_read_leaves_none_behind(tmp_path: Path) -> None:
+def test_closing_during_a_parallel_read_leaves_no_process(tmp_path: Path) -> None:
     file_index = FileIndex(
         [("x", write(tmp_path / "x.jsonl", random_rows(400, 5)))], workers=2, worth_processes=1, part=500
     )

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from rollyard.services.viewer.api.api_records import RolloutLine
 from rollyard.services.viewer.api.rollout_list import SORTS, Listing, Query
 from tests.support.rollout_files import random_rows, row, write, write_failures
-from tests.unit.services.viewer.opened_runs import opened
+from tests.unit.services.viewer.opened_runs import open_index
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def listing(tmp_path_factory: pytest.TempPathFactory) -> Listing:
     rows += [row(21, 0, 2.5, calls=3, agent_ref={"name": "other"})]
     write(path, rows)
     write_failures(path, [(0, 0, "timeout"), (22, 3, "unreachable"), (22, 3, "timeout")])
-    return opened(path).runs[0].listing
+    return open_index(path).runs[0].listing
 
 
 def all_lines(listing: Listing) -> list[RolloutLine]:

@@ -262,7 +262,7 @@ def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path, path: str, why: 
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "new")
     (tmp_path / "new" / WEIGHTS_FILE).rename(tmp_path / "new" / "pytorch_model.bin")
-    assert "holds no *.safetensors" in refused(folder)
+    assert "contains no *.safetensors" in refused(folder)
 
 
 def test_paths_with_spaces_dots_and_links_resolve_to_the_real_folder(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_
         await policy.post("/start_weight_update", {})
         await policy.post("/update_weights", {})
         status, detail = await policy.call_model()
-        assert (status, "fell silent during an update" in detail, engine.dead) == (503, True, False)
+        assert (status, "stopped responding during an update" in detail, engine.dead) == (503, True, False)
         assert invalid_urls == [engine_url(0)]
         for path in ("/update_weights", "/finish_weight_update"):
             assert (await policy.post(path, {"weight_version": "b"}))[0] == 409

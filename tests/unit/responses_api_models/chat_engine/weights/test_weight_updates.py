@@ -121,7 +121,7 @@ async def test_a_failed_update_that_was_rolled_back_refuses_no_request() -> None
         status, content = await policy.update(NEW)
         assert (status, await policy.version()) == (502, "0")
         assert [await policy.call_model() for _ in range(2)] == [(200, STARTED)] * 2
-    assert "was rolled back, the policy stays version '0'" in content["detail"]
+    assert "was rolled back; the policy stays at version '0'" in content["detail"]
     assert (good.label, bad.label) == ("0", "0")
 
 
@@ -146,7 +146,7 @@ async def test_an_engine_that_lost_its_weights_loads_none_until_it_restarts() ->
         await policy.update(BROKEN)
         status, content = await policy.update(NEW)
         assert (await policy.call_model())[0] == 503
-    assert (status, "restart the engine, then update" in content["detail"]) == (502, True)
+    assert (status, "restart the engine, then repeat the update" in content["detail"]) == (502, True)
     assert engine.weights is None
 
 
@@ -210,7 +210,7 @@ async def test_engines_that_fail_to_pause_are_left_unchanged() -> None:
         status, content = await policy.update(NEW)
         assert await policy.call_model() == (200, STARTED)
     assert (status, update_calls(good)) == (502, ["/pause?mode=keep", "/resume"])
-    assert content["detail"].startswith("nothing was changed, the policy stays version '0'")
+    assert content["detail"].startswith("nothing was changed; the policy stays at version '0'")
 
 
 async def test_an_engine_without_control_endpoints_causes_an_error_that_says_how_to_enable_them() -> None:
@@ -297,7 +297,7 @@ async def test_a_turn_within_one_version_shows_only_that_version() -> None:
 
 
 def test_the_engines_weight_versions_are_recorded_and_take_precedence() -> None:
-    versions = PolicyVersions("0", ours=True)
+    versions = PolicyVersions("0", is_exclusive=True)
     mark = versions.mark
     versions.advance("a", NEW)
     spans = [{"version": "default", "start": 0, "end": 9}, {"version": "a", "start": 9, "end": 12}]
@@ -310,7 +310,7 @@ def test_the_engines_weight_versions_are_recorded_and_take_precedence() -> None:
 
 
 def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_calls() -> None:
-    versions = PolicyVersions("0", ours=True)
+    versions = PolicyVersions("0", is_exclusive=True)
     versions.advance("1", NEW)
     versions.hold(engine_url(0), "1")
     with pytest.raises(Failure, match=r"sampled with weights '0' while the policy was version '1'.*restarted"):
@@ -319,7 +319,7 @@ def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_
 
 
 def test_version_labels_of_other_software_are_recorded_as_reported() -> None:
-    versions = PolicyVersions("0", ours=False)
+    versions = PolicyVersions("0", is_exclusive=False)
     assert versions.sampled(0, [{"version": "x", "start": 0, "end": 3}], engine_url(0))["policy_version"] == "x"
 
 

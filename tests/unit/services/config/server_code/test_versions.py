@@ -35,8 +35,8 @@ def code_of(tag: str, **files: str) -> ServerCode:
     return ServerCode(digest=tag, files=files, packages={})
 
 
-OLD = {"environment": made("old", **{"app.py": "1", "gone.py": "2"})}
-NEW = {"environment": made("new", **{"app.py": "9", "fresh.py": "3"})}
+OLD = {"environment": code_of("old", **{"app.py": "1", "gone.py": "2"})}
+NEW = {"environment": code_of("new", **{"app.py": "9", "fresh.py": "3"})}
 
 
 def collect_one(
@@ -55,12 +55,12 @@ def collect_one(
     return store.code_mark
 
 
-def test_changed_code_is_refused_with_the_server_and_its_files(tmp_path: Path) -> None:
-    assert opened(tmp_path / "run.jsonl", OLD) == ""
+def test_changed_code_is_rejected_with_the_server_and_its_files(tmp_path: Path) -> None:
+    assert collect_one(tmp_path / "run.jsonl", OLD) == ""
     with pytest.raises(
         OperatorError, match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept"
     ):
-        opened(tmp_path / "run.jsonl", NEW)
+        collect_one(tmp_path / "run.jsonl", NEW)
 
 
 def test_accepted_code_marks_later_rows_and_stays_accepted(tmp_path: Path) -> None:
@@ -99,51 +99,42 @@ def test_an_output_whose_manifest_records_no_code_is_rejected_until_accepted(tmp
 
 def test_settings_of_unreachable_servers_do_not_block_an_older_output(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
-    opened(output, OLD, identity={"settings": {"environment": {"speed": 1}, "unrelated": {"speed": 1}}})
-    opened(output, OLD, identity={"settings": {"environment": {"speed": 1}}})
+    collect_one(output, OLD, identity={"settings": {"environment": {"speed": 1}, "unrelated": {"speed": 1}}})
+    collect_one(output, OLD, identity={"settings": {"environment": {"speed": 1}}})
     with pytest.raises(OperatorError, match=r"settings\.environment\.speed: 1 in the file, 2 now"):
-        opened(output, OLD, identity={"settings": {"environment": {"speed": 2}}})
+        collect_one(output, OLD, identity={"settings": {"environment": {"speed": 2}}})
 
 
-def test_a_run_takes_no_instance_with_other_code_than_it_began_with(tmp_path: Path) -> None:
+def register(registry: ServerRegistry, instance: str, code: ServerCode) -> None:
+    registry.expect(instance)
+    registry.register(Registration(name="environment", instance=instance, url="http://a", pid=1, ready=True, code=code))
+
+
+def test_a_run_rejects_an_instance_whose_code_changed(tmp_path: Path) -> None:
     config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
     registry = ServerRegistry("run", config.servers, config.identity(), clock=time.monotonic)
-
-    def register(instance: str, code: ServerCode) -> None:
-        registry.expect(instance)
-        registry.register(
-            Registration(name="environment", instance=instance, url="http://a", pid=1, ready=True, code=code)
-        )
-
-    register("environment#1", OLD["environment"])
+    register(registry, "environment#1", OLD["environment"])
     registry.remove("environment#1")
     with pytest.raises(Failure, match=r"changed app\.py.*restart ng_run"):
-        register("environment#2", NEW["environment"])
+        register(registry, "environment#2", NEW["environment"])
     assert registry.directory().servers["environment"] == []
     assert registry.directory().changed_code.keys() == {"environment"}
-    register("environment#3", OLD["environment"])
+    register(registry, "environment#3", OLD["environment"])
     assert registry.directory().servers["environment"] == ["http://a"] and registry.directory().changed_code == {}
 
 
-async def test_reloaded_code_is_in_the_directory_once_running_collections_know_it(tmp_path: Path) -> None:
+async def test_reloaded_code_enters_the_directory_once_running_collections_know_it(tmp_path: Path) -> None:
     config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
     registry = ServerRegistry("run", config.servers, config.identity(), reloads=True)
     known = {"old"}
     registry.withhold_while(lambda name, digest: digest not in known)
-
-    def register(instance: str, code: ServerCode) -> None:
-        registry.expect(instance)
-        registry.register(
-            Registration(name="environment", instance=instance, url="http://a", pid=1, ready=True, code=code)
-        )
-
-    register("environment#1", OLD["environment"])
+    register(registry, "environment#1", OLD["environment"])
     with pytest.raises(Failure, match=r"changed app\.py.*reloads every replica"):
-        register("environment#2", NEW["environment"])
-    assert registry.directory().changed_code == {}  # collections go on: the reload is yet to come
+        register(registry, "environment#2", NEW["environment"])
+    assert registry.directory().changed_code == {}  # collections continue: the reload is still to come
     registry.remove("environment#1")
     registry.renew_code("environment")
-    register("environment#3", NEW["environment"])
+    register(registry, "environment#3", NEW["environment"])
     directory = registry.directory()
     assert directory.servers["environment"] == [] and directory.code == {"environment": "new"}
     known.add("new")

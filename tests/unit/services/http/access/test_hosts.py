@@ -9,7 +9,7 @@ from rollyard.services.http.access.hosts import Authority, KnownHosts, parse_aut
 from rollyard.services.run_types import AccessRules, Keys
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import listening, make_server
-from tests.unit.services.http.access.raw_requests import asked
+from tests.unit.services.http.access.raw_requests import request
 
 LOOPBACK = ["localhost", "LOCALHOST:1", "localhost.", "127.0.0.1", "127.0.0.1:80", "127.9.9.9", "[::1]", "[::1]:8080"]
 LOOPBACK += ["[0:0:0:0:0:0:0:1]", "[::ffff:127.0.0.1]:1", "localhost:"]
@@ -61,29 +61,29 @@ def test_an_authority_is_parsed_with_its_port() -> None:
     assert parsed == [Authority("a", 8), Authority("a", None), Authority("::1", 9)]
 
 
-async def test_a_listening_server_refuses_each_unknown_name_and_none_of_loopback() -> None:
+async def test_a_server_rejects_every_foreign_name_and_accepts_every_loopback_name() -> None:
     async with listening(make_server()) as hosted:
-        assert {(await asked(hosted.url, hosts=[host]))[0] for host in LOOPBACK} == {200}
-        told = [await asked(hosted.url, hosts=[host]) for host in FOREIGN if host.isascii()]
-        assert {status for status, _ in told} <= {400, 421}
-        assert {problem.get("type") for status, problem in told if status == 421} == {"urn:rollyard:forbidden"}
+        assert {(await request(hosted.url, hosts=[host]))[0] for host in LOOPBACK} == {200}
+        responses = [await request(hosted.url, hosts=[host]) for host in FOREIGN if host.isascii()]
+        assert {status for status, _ in responses} <= {400, 421}
+        assert {problem.get("type") for status, problem in responses if status == 421} == {"urn:rollyard:forbidden"}
 
 
-async def test_a_refusal_says_which_setting_allows_the_name() -> None:
+async def test_a_rejection_names_the_setting_that_allows_the_name() -> None:
     async with listening(make_server()) as hosted:
-        _, problem = await asked(hosted.url, hosts=["evil.example"])
+        _, problem = await request(hosted.url, hosts=["evil.example"])
     assert "evil.example" in problem["detail"] and "ng_run +allowed_hosts=[NAME]" in problem["detail"]
 
 
-async def test_two_host_headers_or_none_are_refused() -> None:
+async def test_two_host_headers_or_none_are_rejected() -> None:
     async with listening(make_server()) as hosted:
-        assert (await asked(hosted.url, hosts=["localhost", "localhost"]))[0] == 421
-        assert (await asked(hosted.url, hosts=["localhost", "evil.example"]))[0] == 421
-        assert (await asked(hosted.url, hosts=[]))[0] == 400
-        assert (await asked(hosted.url, line="GET /health HTTP/1.0", hosts=[]))[0] == 400
+        assert (await request(hosted.url, hosts=["localhost", "localhost"]))[0] == 421
+        assert (await request(hosted.url, hosts=["localhost", "evil.example"]))[0] == 421
+        assert (await request(hosted.url, hosts=[]))[0] == 400
+        assert (await request(hosted.url, line="GET /health HTTP/1.0", hosts=[]))[0] == 400
 
 
-async def test_the_host_of_an_absolute_target_counts_and_not_the_header() -> None:
+async def test_the_host_of_an_absolute_target_takes_precedence_over_the_header() -> None:
     async with listening(make_server()) as hosted:
         statuses = [
             (await request(hosted.url, line=f"GET {target}/health HTTP/1.1", hosts=[host]))[0]
@@ -99,12 +99,12 @@ async def test_the_host_of_an_absolute_target_counts_and_not_the_header() -> Non
 async def test_a_name_that_the_run_allows_reaches_its_servers() -> None:
     keys = Keys(run_id="r1", secret="s", access=AccessRules(hosts=("proxy.example.org",)))
     async with listening(make_server(keys=keys)) as hosted:
-        assert (await asked(hosted.url, hosts=["proxy.example.org"]))[0] == 200
+        assert (await request(hosted.url, hosts=["proxy.example.org"]))[0] == 200
 
 
 async def test_a_request_with_the_run_token_may_use_any_name() -> None:
     keys = Keys(run_id="r1", secret="s", token="t0ken")
     async with listening(make_server(keys=keys, routes={"/echo": echo})) as hosted:
-        shown = "Authorization: Bearer t0ken"
-        assert (await asked(hosted.url, shown, hosts=["head:11000"]))[0] == 200
-        assert (await asked(hosted.url, hosts=["head:11000"]))[0] == 401
+        authorization = "Authorization: Bearer t0ken"
+        assert (await request(hosted.url, authorization, hosts=["head:11000"]))[0] == 200
+        assert (await request(hosted.url, hosts=["head:11000"]))[0] == 401

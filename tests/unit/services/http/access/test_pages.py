@@ -9,7 +9,7 @@ import aiohttp
 
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import listening, make_server
-from tests.unit.services.http.access.raw_requests import JSON, asked, posted
+from tests.unit.services.http.access.raw_requests import JSON, post, request
 
 OTHER_TYPES = [
     "text/plain",
@@ -29,17 +29,17 @@ JSON_TYPES = ["application/json", "application/json; charset=utf-8", "APPLICATIO
 JSON_TYPES += ["application/x-ndjson", "application/merge-patch+json"]
 
 
-async def test_a_body_that_a_page_may_send_without_asking_is_refused() -> None:
+async def test_a_body_of_a_type_that_needs_no_preflight_is_rejected() -> None:
     async with listening(make_server(routes={"/echo": echo})) as hosted:
-        for kind in SIMPLE:
-            status, problem = await posted(hosted.url, f"Content-Type: {kind}")
-            assert status == 415 and "-H 'content-type: application/json'" in problem["detail"], kind
+        for content_type in OTHER_TYPES:
+            status, problem = await post(hosted.url, f"Content-Type: {content_type}")
+            assert status == 415 and "-H 'content-type: application/json'" in problem["detail"], content_type
 
 
-async def test_a_body_without_a_type_is_refused_and_so_are_two_types() -> None:
+async def test_a_body_without_a_type_or_with_two_types_is_rejected() -> None:
     async with listening(make_server(routes={"/echo": echo})) as hosted:
-        assert (await posted(hosted.url))[0] == 415
-        assert (await posted(hosted.url, JSON, "Content-Type: text/plain"))[0] == 415
+        assert (await post(hosted.url))[0] == 415
+        assert (await post(hosted.url, JSON, "Content-Type: text/plain"))[0] == 415
         chunked = b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
         reader, writer = await asyncio.open_connection("127.0.0.1", urlsplit(hosted.url).port)
         writer.write(b"POST /echo HTTP/1.1\r\n" + chunked)
@@ -47,9 +47,9 @@ async def test_a_body_without_a_type_is_refused_and_so_are_two_types() -> None:
         writer.close()
 
 
-async def test_json_of_every_spelling_is_taken() -> None:
+async def test_json_types_of_any_spelling_are_accepted() -> None:
     async with listening(make_server(routes={"/echo": echo})) as hosted:
-        assert {(await posted(hosted.url, f"Content-Type: {kind}"))[0] for kind in FORMS} == {200}
+        assert {(await post(hosted.url, f"Content-Type: {content_type}"))[0] for content_type in JSON_TYPES} == {200}
 
 
 ORIGINS = [
@@ -64,7 +64,7 @@ ORIGINS = [
 ]
 
 
-async def test_a_page_of_another_origin_is_refused() -> None:
+async def test_a_request_with_another_origin_is_rejected() -> None:
     async with listening(make_server(routes={"/echo": echo})) as hosted:
         for origin in ORIGINS:
             assert (await post(hosted.url, JSON, f"Origin: {origin}"))[0] == 403
@@ -72,17 +72,17 @@ async def test_a_page_of_another_origin_is_refused() -> None:
             assert (await request(hosted.url, f"Origin: {origin}", line="POST /echo HTTP/1.1"))[0] == 403
 
 
-async def test_two_origins_are_refused_even_where_one_is_right() -> None:
+async def test_two_origins_are_rejected_even_if_one_is_right() -> None:
     async with listening(make_server(routes={"/echo": echo})) as hosted:
-        assert (await posted(hosted.url, JSON, f"Origin: {hosted.url}", "Origin: http://evil.example"))[0] == 403
+        assert (await post(hosted.url, JSON, f"Origin: {hosted.url}", "Origin: http://evil.example"))[0] == 403
 
 
 async def test_the_servers_own_page_may_call_it() -> None:
     async with listening(make_server(routes={"/echo": echo})) as hosted:
-        assert (await posted(hosted.url, JSON, f"Origin: {hosted.url}", "Sec-Fetch-Site: same-origin"))[0] == 200
+        assert (await post(hosted.url, JSON, f"Origin: {hosted.url}", "Sec-Fetch-Site: same-origin"))[0] == 200
 
 
-async def test_a_request_that_the_browser_marks_as_cross_site_is_refused() -> None:
+async def test_a_request_that_the_browser_marks_as_cross_site_is_rejected() -> None:
     async with listening(make_server()) as hosted:
         for mode in ("no-cors", "navigate"):
             status, _ = await request(hosted.url, "Sec-Fetch-Site: cross-site", f"Sec-Fetch-Mode: {mode}")
@@ -98,8 +98,8 @@ async def test_a_page_that_the_user_opens_is_served() -> None:
             assert response[0] == 200
 
 
-async def test_a_preflight_gets_no_permission() -> None:
-    asks = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
+async def test_a_preflight_request_is_denied() -> None:
+    preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
     async with listening(make_server(routes={"/echo": echo})) as hosted, aiohttp.ClientSession() as session:
         for origin in ("http://evil.example", hosted.url):
             async with session.options(hosted.url + "/echo", headers={"Origin": origin, **preflight}) as response:

@@ -38,7 +38,7 @@ from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 from tests.support.fixtures import KEYS, http_transport, make_client, make_server
-from tests.unit.services.http.access.raw_requests import asked
+from tests.unit.services.http.access.raw_requests import request
 
 TIME_WAIT = 6
 OTHER = os.geteuid() + 4321
@@ -59,9 +59,9 @@ class FakeSocketTable:
         """Nothing to release."""
 
 
-async def told(found: Socket | None, keys: Keys = KEYS, *headers: str, **peers: Any) -> tuple[int, Json]:
-    """How a server answers a connection of which the kernel says `found`."""
-    hosted = HostedServer(make_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(Table(found), **peers))
+async def response_to(found: Socket | None, keys: Keys = KEYS, *headers: str, **peers: Any) -> tuple[int, Json]:
+    """The response of a server to a connection for which the socket table returns `found`."""
+    hosted = HostedServer(make_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(FakeSocketTable(found), **peers))
     await hosted.listen()
     try:
         return await request(hosted.url, *headers)
@@ -127,8 +127,8 @@ async def test_any_user_with_the_run_token_is_accepted() -> None:
     assert (await response_to(Socket(ESTABLISHED, OTHER, 7), keys))[0] == 401
 
 
-async def test_the_owner_is_asked_once_for_each_connection() -> None:
-    table = Table(Socket(ESTABLISHED, 0, 7))
+async def test_the_owner_is_looked_up_once_per_connection() -> None:
+    table = FakeSocketTable(Socket(ESTABLISHED, 0, 7))
     hosted = HostedServer(make_server(), bind("127.0.0.1", 0), peers=Peers(table))
     await hosted.listen()
     reader, writer = await asyncio.open_connection(*hosted.url.removeprefix("http://").split(":"))
@@ -190,7 +190,7 @@ def test_both_socket_tables_agree() -> None:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can open a socket as another user")
-async def test_a_real_other_user_is_refused_and_root_is_not() -> None:
+async def test_a_real_connection_of_another_user_is_rejected_and_one_of_root_accepted() -> None:
     hosted = HostedServer(make_server(), bind("127.0.0.1", 0))
     await hosted.listen()
     try:
