@@ -11,11 +11,11 @@ from rollyard.services.types import Json
 from tests.support.commands import Finished, command, config, ng_run
 from tests.support.scripted_engine import listening
 from tests.support.token_engine import TokenEngine
-from tests.support.toy_tokenizer import END, ChatTemplate, encode, spelled
+from tests.support.toy_tokenizer import END, ChatTemplate, encode, encode_letters
 
 MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
 AS_TOKENIZED = [*encode("the box"), END]
-LETTER_BY_LETTER = [*spelled("the box"), END]
+LETTER_BY_LETTER = [*encode_letters("the box"), END]
 """Ids that no tokenizer produces for this text."""
 
 

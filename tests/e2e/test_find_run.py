@@ -20,7 +20,7 @@ from rollyard.services.runtime.hosting import HostedServer
 from rollyard.services.runtime.run_dir import HOME, RunFolder
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from tests.support.fixtures import client_of, closed_port, listening, network
+from tests.support.fixtures import http_transport, listening, make_client, unused_url
 
 OTHER_USER = os.geteuid() + 4321
 
@@ -28,9 +28,9 @@ OTHER_USER = os.geteuid() + 4321
 @contextlib.asynccontextmanager
 async def running_head(folder: Path, run_id: str = "r1", token: str | None = None) -> AsyncIterator[HostedServer]:
     """The head of a run that was started in `folder`, registered there."""
-    async with network() as transport:
+    async with http_transport() as transport:
         keys = Keys(run_id=run_id, secret="s", token=token)
-        context = Context("head", keys, client_of({}, transport))
+        context = Context("head", keys, make_client({}, transport))
         head = Head(ServerSettings(), context, ServerRegistry(run_id, (), {}), RunConfig((), {}), folder)
         async with listening(head) as hosted:
             head_file = HeadFile(run_id=run_id, url=hosted.url, pid=os.getpid(), folder=str(folder), token=token)
@@ -47,8 +47,8 @@ async def find(
 ) -> tuple[HeadFile, list[str]]:
     """The run that a command in `here` finds and its notes; every port of this machine is held by the user `owner`."""
     notes: list[str] = []
-    async with network() as transport:
-        default = default or closed_port()
+    async with http_transport() as transport:
+        default = default or unused_url()
         return await find_run(
             transport, here, head, token, notes.append, default=default, listener=lambda address, port: owner
         ), notes
@@ -88,7 +88,7 @@ async def test_this_users_run_on_the_default_port_is_used_and_a_note_names_its_i
 
 
 async def test_without_a_default_only_runs_of_this_folder_are_found(here: Path, elsewhere: Path) -> None:
-    async with running_head(elsewhere), network() as transport:
+    async with running_head(elsewhere), http_transport() as transport:
         with pytest.raises(RunError, match="no run was started from this folder"):
             await find_run(transport, here, None, None, default=None)
 
@@ -121,7 +121,7 @@ async def test_the_owner_of_a_listener_is_read_from_the_kernel_without_a_request
         os.seteuid(0)
     with stranger:
         for host in ("127.0.0.1", "localhost"):
-            async with network() as transport:
+            async with http_transport() as transport:
                 default = f"http://{host}:{stranger.getsockname()[1]}"
                 with pytest.raises(RunError, match="belongs to user"):
                     await find_run(transport, here, None, "t0ken", default=default)

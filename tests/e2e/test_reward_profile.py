@@ -19,8 +19,8 @@ from rollyard.services.types import Json
 from tests.e2e.test_docs import every
 from tests.e2e.test_three_terminals import STATISTICS, TOOL_CALLS
 from tests.support.commands import Finished, command, in_this_process
-from tests.support.rollout_files import grid, manifest, row, write
-from tests.support.stacks import PUZZLES, collect, colocated, configured, read_rows
+from tests.support.rollout_files import grid, row, write, write_manifest
+from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
 from tests.unit.services.datasets.test_packed_files import ROWS, write_packed
 
 TASKS, REPEATS = 20, 8
@@ -32,7 +32,7 @@ async def rollouts(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rollouts of Sokoban by the built-in policy."""
     folder = tmp_path_factory.mktemp("sokoban")
     output = folder / "rollouts.jsonl"
-    async with colocated(configured(), folder) as stack:
+    async with colocated(load_config(), folder) as stack:
         identity = {"rows": TASKS, "num_repeats": REPEATS, "input_sha256": "x"}
         state, _ = await collect(stack, output, rows=PUZZLES, repeats=REPEATS, limit=TASKS, identity=identity)
     assert state == "complete"
@@ -104,7 +104,7 @@ def test_the_same_rollouts_give_a_byte_identical_report(rollouts: Path, run_prof
 def test_two_runs_are_reported_with_their_paired_differences(tmp_path: Path, run_profile: Command) -> None:
     for folder, counts in (("base", [0, 1, 2, 3]), ("trained", [1, 2, 3, 4])):
         path = write(tmp_path / folder / "rollouts.jsonl", grid(counts, 4))
-        manifest(path, 4, 4)
+        write_manifest(path, 4, 4)
     files = "+jsonl_fpath=[base/rollouts.jsonl,trained/rollouts.jsonl]"
     done = run_profile(files)
     assert done.status == 0, done.err
@@ -175,7 +175,7 @@ def test_an_error_is_reported_and_sets_the_exit_status(
 ) -> None:
     for name, rows in {"a": grid([1], 2), "b": grid([1], 2), "twice": grid([1], 1) * 2, "empty": []}.items():
         write(tmp_path / f"{name}.jsonl", rows)
-    manifest(write(tmp_path / "partial.jsonl", grid([1], 2)), 2, 2)
+    write_manifest(write(tmp_path / "partial.jsonl", grid([1], 2)), 2, 2)
     done = run_profile(*arguments)
     assert (done.status, message in done.err) == (status, True), done.err
 

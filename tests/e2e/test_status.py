@@ -18,7 +18,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tests.support.commands import BIN, DEADLINE_S, Finished, command, config, environment, ng_run
+from tests.support.commands import BIN, DEADLINE_S, Finished, command, command_environ, config, ng_run
 from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN
 
 SLOW = "policy_model.responses_api_models.builtin_model.latency_s=3600"
@@ -53,7 +53,7 @@ class Terminal:
             str(BIN / self._words[0]),
             *self._words[1:],
             cwd=self._cwd,
-            env={**environment(), "TERM": "xterm"},
+            env={**command_environ(), "TERM": "xterm"},
             stdin=self._slave,
             stdout=self._slave,
             stderr=self._slave,
@@ -87,7 +87,7 @@ async def playing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pat
     async with ng_run(config(SOKOBAN), SLOW, "+colocate=true", "+head_port=0", cwd=folder):
         with (folder / "collect.log").open("wb") as log:
             collecting = await asyncio.create_subprocess_exec(
-                str(BIN / COLLECT[0]), *COLLECT[1:], cwd=folder, env=environment(), stdout=log, stderr=log
+                str(BIN / COLLECT[0]), *COLLECT[1:], cwd=folder, env=command_environ(), stdout=log, stderr=log
             )
         try:
             async with asyncio.timeout(DEADLINE_S):
@@ -152,7 +152,7 @@ async def test_watch_with_json_prints_one_line_per_second(playing: Path) -> None
     process = await asyncio.create_subprocess_exec(
         *(str(BIN / "ng_status"), "+watch=true", "+json=true", "+episodes=true"),
         cwd=playing,
-        env={**environment(), "PYTHONUNBUFFERED": ""},
+        env={**command_environ(), "PYTHONUNBUFFERED": ""},
         stdout=asyncio.subprocess.PIPE,
         limit=1 << 20,
     )

@@ -17,7 +17,7 @@ from rollyard.services.cli.viewer import FIRST_PORT, ViewerOptions
 from rollyard.services.runtime.hosting import bind
 from tests.e2e.test_docs import every
 from tests.support.commands import DEADLINE_S, command, in_this_process, ng_viewer
-from tests.support.rollout_files import grid, varied, write
+from tests.support.rollout_files import grid, random_rows, write
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def first_port_taken() -> Iterator[None]:
 
 @pytest.mark.usefixtures("first_port_taken")
 async def test_the_printed_address_shows_the_file_and_ctrl_c_ends_with_0(tmp_path: Path) -> None:
-    write(tmp_path / "x.jsonl", varied(3, 2))
+    write(tmp_path / "x.jsonl", random_rows(3, 2))
     async with ng_viewer("+jsonl_fpath=x.jsonl", "+names=[mine]", cwd=tmp_path) as (process, url):
         async with httpx.AsyncClient(base_url=url) as client:
             page = await client.get("/")
@@ -71,7 +71,7 @@ async def test_a_requested_port_that_is_in_use_is_named_with_its_owner(tmp_path:
 
 
 async def test_export_writes_one_file_and_exits(tmp_path: Path) -> None:
-    write(tmp_path / "x.jsonl", varied(3, 2))
+    write(tmp_path / "x.jsonl", random_rows(3, 2))
     done = await command("ng_viewer", "+jsonl_fpath=x.jsonl", "+export=out.html", "+export_limit=4", cwd=tmp_path)
     assert (done.status, done.err) == (0, "")
     page = (tmp_path / "out.html").read_text()

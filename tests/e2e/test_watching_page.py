@@ -14,7 +14,7 @@ from rollyard.services.cli.track import TrackOptions
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.search_path import INSTALLED
 from tests.e2e.test_docs import documented_lines
-from tests.support.commands import command, config, environment, ng_run
+from tests.support.commands import command, command_environ, config, ng_run
 from tests.support.stacks import SOKOBAN
 
 PAGE = INSTALLED / "docs/watching.md"
@@ -23,7 +23,7 @@ DEFAULT = "127.0.0.1:11000"
 
 async def shell(words: list[str], cwd: Path) -> str:
     process = await asyncio.create_subprocess_exec(
-        *words, cwd=cwd, env=environment(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
+        *words, cwd=cwd, env=command_environ(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
     )
     out, err = await asyncio.wait_for(process.communicate(), 300)
     assert process.returncode == 0, err.decode()

@@ -71,7 +71,7 @@ def judged_stack(kind: type[ResourcesServer], text: str, **judge: Any) -> Any:
     return wired(
         {
             "grader": lambda context: Grader(ServerSettings(), context),
-            "world": environment(kind, **settings),
+            "environment": environment(kind, **settings),
             "model": policy,
             "agent": agent(SimpleAgent),
         }
@@ -80,7 +80,7 @@ def judged_stack(kind: type[ResourcesServer], text: str, **judge: Any) -> Any:
 
 async def test_the_rubric_of_the_page_reports_its_components(example: Callable[[int], type[ResourcesServer]]) -> None:
     servers = {
-        "world": environment(example(0)),
+        "environment": environment(example(0)),
         "model": Script([[says("It is: 42")]]).model,
         "agent": agent(SimpleAgent),
     }

@@ -1,4 +1,4 @@
-"""Requests into a server without a socket, and how its problems are read."""
+"""Requests to a server without a socket, and reading the problem documents it returns."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ async def echo(call: RawRequest) -> bytes:
     return orjson.dumps(call.json())
 
 
-async def ask(
+async def call_app(
     server: Server, path: str, body: Json | bytes = b"{}", method: str = "POST", **headers: str
 ) -> HttpResponse:
     transport = LocalTransport(HttpTransport())
     transport.mount(BASE, server)
-    named = {name.replace("_", "-"): value for name, value in headers.items()}
-    return await send(transport, BASE + path, body, method, named)
+    dashed = {name.replace("_", "-"): value for name, value in headers.items()}
+    return await send(transport, BASE + path, body, method, dashed)
 
 
-def problem(answer: HttpResponse) -> Json:
-    assert answer.headers["content-type"].startswith("application/problem+json")
-    told: Json = orjson.loads(answer.body)
-    assert told["status"] == answer.status and told["server"] and told["type"] and told["title"]
-    return told
+def problem(response: HttpResponse) -> Json:
+    """The response's problem document (RFC 9457), with its required fields checked."""
+    assert response.headers["content-type"].startswith("application/problem+json")
+    document: Json = orjson.loads(response.body)
+    assert document["status"] == response.status and document["server"] and document["type"] and document["title"]
+    return document

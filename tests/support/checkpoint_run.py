@@ -1,37 +1,37 @@
-"""Engines that were started with a real checkpoint, behind a server that looks at checkpoints."""
+"""Engines started from a real checkpoint, behind a model server that checks the values of new checkpoints."""
 
 from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
 
-from tests.support.checkpoints import written
-from tests.support.weight_engine import Door, WeightEngine, door
+from tests.support.checkpoints import write_checkpoint
+from tests.support.weight_engine import TrainerClient, WeightEngine, trainer_server
 
-UNTOUCHED = {"/v1/models", "/server_info?config_format=json", "/weight_info", "/v1/chat/completions"}
-"""Questions, and model calls: none of them changes an engine."""
+READ_ONLY_PATHS = {"/v1/models", "/server_info?config_format=json", "/weight_info", "/v1/chat/completions"}
+"""Status queries and model calls: none of them changes an engine."""
 
 
-class Run:
-    """Engines that were started with a real checkpoint, and a server that looks at checkpoints."""
+class CheckpointRun:
+    """A training run: its base checkpoint, its engines and the checkpoints that it writes."""
 
     def __init__(self, folder: Path, engines: int = 1) -> None:
         self.folder = folder
-        self.base = written(folder / "base")
+        self.base = write_checkpoint(folder / "base")
         self.engines = [WeightEngine(root=self.base) for _ in range(engines)]
 
-    def door(self, **settings: Any) -> Any:
-        return door(*self.engines, weights_check="values", **settings)
+    def serve(self, **settings: Any) -> Any:
+        return trainer_server(*self.engines, weights_check="values", **settings)
 
-    def step(self, number: int) -> str:
-        """A checkpoint of its own."""
-        return written(self.folder / f"step-{number}", seed=number)
+    def new_checkpoint(self, number: int) -> str:
+        """Write a checkpoint to a new folder."""
+        return write_checkpoint(self.folder / f"step-{number}", seed=number)
 
-    def reused(self, number: int) -> str:
-        """A checkpoint in the place of the one before."""
-        return written(self.folder / "latest", seed=number)
+    def overwrite_checkpoint(self, number: int) -> str:
+        """Write a checkpoint over the previous one."""
+        return write_checkpoint(self.folder / "latest", seed=number)
 
 
-def pool(policy: Door) -> list[str]:
-    """The engines that calls go to."""
+def active_urls(policy: TrainerClient) -> list[str]:
+    """URLs of the engines that receive calls."""
     return policy.server.upstream.replicas.urls

@@ -1,4 +1,4 @@
-"""Checkpoints of a tiny model for tests: real safetensors, written by hand, so that each byte can be wrong."""
+"""Checkpoints of a tiny model: real safetensors files, written byte by byte so that a test can corrupt any byte."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ INDEX = "model.safetensors.index.json"
 WIDTHS = {"F64": 8, "F32": 4, "BF16": 2, "F16": 2, "I32": 4, "F8_E5M2": 1, "F8_E4M3": 1}
 
 
-def written(
+def write_checkpoint(
     folder: Path,
     shapes: Mapping[str, list[int]] = SHAPES,
     *,
@@ -35,60 +35,60 @@ def written(
     tokens: Iterable[str] = (),
     **config: Any,
 ) -> str:
-    """A whole checkpoint in `folder`; another seed is other weights."""
+    """Write a complete checkpoint to `folder`. Different seeds give different weights."""
     folder.mkdir(exist_ok=True, parents=True)
     (folder / "config.json").write_bytes(orjson.dumps({**CONFIG, **config}))
     if tokens:
         vocabulary = {token: number for number, token in enumerate(tokens)}
         (folder / "tokenizer.json").write_bytes(orjson.dumps({"model": {"vocab": vocabulary}, "added_tokens": []}))
-    shard(folder / "model.safetensors", shapes, seed=seed, dtype=dtype)
+    write_shard(folder / "model.safetensors", shapes, seed=seed, dtype=dtype)
     return str(folder)
 
 
-def tied(folder: Path, **more: Any) -> str:
-    """One whose output head is the embeddings."""
+def write_tied_checkpoint(folder: Path, **more: Any) -> str:
+    """Write a checkpoint whose output head shares the embeddings (tied weights)."""
     shapes = {name: shape for name, shape in SHAPES.items() if name != HEAD}
-    return written(folder, shapes, tie_word_embeddings=True, **more)
+    return write_checkpoint(folder, shapes, tie_word_embeddings=True, **more)
 
 
-def shard(file: Path, shapes: Mapping[str, list[int]], *, seed: int = 0, dtype: str = "F32") -> None:
-    """One file of finite random weights."""
-    chance = np.random.default_rng(seed)
+def write_shard(file: Path, shapes: Mapping[str, list[int]], *, seed: int = 0, dtype: str = "F32") -> None:
+    """Write one safetensors file with finite random weights."""
+    rng = np.random.default_rng(seed)
     header: Json = {"__metadata__": {"format": "pt"}}
     data = b""
     for name, shape in shapes.items():
         size = WIDTHS[dtype] * math.prod(shape)
         header[name] = {"dtype": dtype, "shape": shape, "data_offsets": [len(data), len(data) + size]}
-        data += chance.integers(0, 32, size, np.uint8).tobytes()
+        data += rng.integers(0, 32, size, np.uint8).tobytes()
     head = orjson.dumps(header)
     file.write_bytes(len(head).to_bytes(8, "little") + head + data)
 
 
-def sharded(folder: Path, **more: Any) -> str:
-    """A checkpoint of two files and an index."""
-    written(folder, **more)
+def write_sharded_checkpoint(folder: Path, **more: Any) -> str:
+    """Write a checkpoint of two files and an index."""
+    write_checkpoint(folder, **more)
     (folder / "model.safetensors").unlink()
     names = list(SHAPES)
     parts = {"model-00001-of-00002.safetensors": names[:2], "model-00002-of-00002.safetensors": names[2:]}
-    for file, inside in parts.items():
-        shard(folder / file, {name: SHAPES[name] for name in inside})
-    named = {name: file for file, inside in parts.items() for name in inside}
-    (folder / INDEX).write_bytes(orjson.dumps({"weight_map": named}))
+    for file, tensors in parts.items():
+        write_shard(folder / file, {name: SHAPES[name] for name in tensors})
+    weight_map = {name: file for file, tensors in parts.items() for name in tensors}
+    (folder / INDEX).write_bytes(orjson.dumps({"weight_map": weight_map}))
     return str(folder)
 
 
-def poke(file: Path, tensor: str, value: bytes, place: int = -1) -> None:
-    """Put `value` in the place of that element of a tensor; -1 is the last one."""
+def overwrite_element(file: Path, tensor: str, value: bytes, index: int = -1) -> None:
+    """Replace the tensor's element at `index` by `value`; -1 is the last element."""
     content = bytearray(file.read_bytes())
     length = int.from_bytes(content[:8], "little")
     begin, end = orjson.loads(bytes(content[8 : 8 + length]))[tensor]["data_offsets"]
-    at = 8 + length + (end - len(value) if place < 0 else begin + place * len(value))
-    content[at : at + len(value)] = value
+    offset = 8 + length + (end - len(value) if index < 0 else begin + index * len(value))
+    content[offset : offset + len(value)] = value
     file.write_bytes(bytes(content))
 
 
-def rewritten_header(file: Path, **entries: Any) -> None:
-    """Other entries in a file's header, its data untouched."""
+def rewrite_header(file: Path, **entries: Any) -> None:
+    """Change entries of a file's header and leave its data as it is; None removes an entry."""
     content = file.read_bytes()
     length = int.from_bytes(content[:8], "little")
     header = orjson.loads(content[8 : 8 + length]) | entries

@@ -1,4 +1,4 @@
-"""The commands as a user starts them: real processes, real files."""
+"""The commands as a user runs them: real processes, real files."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Finished:
     err: str
 
 
-def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
+def command_environ(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Environment variables of a user, without those that a test run may have set."""
     kept = {key: value for key, value in os.environ.items() if not key.lower().startswith(("policy_", "rollyard"))}
     return {**kept, "PATH": f"{BIN}{os.pathsep}{kept.get('PATH', '')}", **(extra or {})}
@@ -39,12 +39,12 @@ def environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
 async def command(
     *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, deadline_s: float = DEADLINE_S
 ) -> Finished:
-    """Run a command to its end."""
+    """Run a command and wait until it exits."""
     process = await asyncio.create_subprocess_exec(
         str(BIN / arguments[0]),
         *arguments[1:],
         cwd=cwd,
-        env=environment(env),
+        env=command_environ(env),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )
@@ -79,7 +79,7 @@ async def ng_run(
     log = cwd / f"{name}.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            str(BIN / "ng_run"), *arguments, cwd=cwd, env=environment(env), stdout=output, stderr=output
+            str(BIN / "ng_run"), *arguments, cwd=cwd, env=command_environ(env), stdout=output, stderr=output
         )
     running = Running(process, cwd, log)
     try:
@@ -98,7 +98,7 @@ async def ng_run(
 async def ng_viewer(*arguments: str, cwd: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
     """`ng_viewer` and the address that it printed; ended with SIGINT."""
     process = await asyncio.create_subprocess_exec(
-        str(BIN / "ng_viewer"), *arguments, cwd=cwd, env=environment(), stdout=asyncio.subprocess.PIPE
+        str(BIN / "ng_viewer"), *arguments, cwd=cwd, env=command_environ(), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -121,6 +121,6 @@ def in_this_process(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Fini
 
 
 def config(*paths: str) -> str:
-    """`+config_paths=[...]` with paths of the repository."""
+    """`+config_paths=[...]` with paths from the repository."""
     assert all((INSTALLED / path).is_file() for path in paths)
     return f"+config_paths=[{','.join(paths)}]"

@@ -1,4 +1,4 @@
-"""Documentation pages whose blocks are files, commands and programs: written, typed and run as a reader would."""
+"""Documentation pages as a reader follows them: files to write, commands to type, programs to run."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ def page(name: str) -> str:
 
 
 def sections(text: str) -> dict[str, str]:
-    """Heading -> text of each second-level section."""
+    """Each second-level section's text by its heading."""
     return {part.partition("\n")[0]: part for part in text.split("\n## ")[1:]}
 
 
 def files(text: str) -> dict[str, str]:
-    """Path -> content of each block under a line that ends with a path in backquotes."""
+    """File contents by path: each block below a line that ends with a path in backquotes."""
     found: dict[str, str] = dict(_FILE.findall(text))
     return found
 
@@ -33,7 +33,7 @@ def write_files(text: str, folder: Path) -> None:
 
 
 def commands(text: str) -> list[list[str]]:
-    """The lines of the bash blocks, split as a shell does."""
+    """The lines of the bash blocks, split into words as a shell does."""
     blocks = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
     lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
     split = [shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )+", "", line), comments=True) for line in lines]

@@ -1,7 +1,7 @@
-"""A pool of real endpoints on loopback, some of them bad, under a whole agent: what becomes of the rollouts.
+"""How rollouts of a complete agent fare with a pool of real loopback endpoints of which some are bad.
 
-`python -m tests.support.endpoint_matrix` plays every kind with one and with two bad endpoints of ten, bad
-from the start and turned bad on the way, and prints a line for each.
+`python -m tests.support.endpoint_matrix` runs every kind of fault with one and with two bad endpoints of ten, bad
+from the start or from the middle of the run, and prints a line for each.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ TURNS = 3
 LATENCY_S = 0.002
 ATTEMPTS = 3
 PATIENCE_S = 1.0
-"""Of the model server with one answer. Long enough for a busy machine, and what the silent kinds cost."""
+"""The model server's request timeout for the slow kinds. Long enough for a busy machine; each such call costs it."""
 KINDS = (
     *("malformed", "truncated", "html", "empty_body", "empty_answer", "null_finish", "engine_error", "error_in_200"),
     *("500", "503", "429", "401", "404", "redirect", "reset", "hangs_up", "image"),
     *("other_model", "slow", "silent", "refuses"),
 )
 PATIENT = ("slow", "silent")
-"""Kinds that cost the whole patience."""
+"""Kinds that use up the whole timeout."""
 
 _RESET = struct.pack("ii", 1, 0)
 
 
-class Talk(Environment[EnvironmentSettings]):
-    """Counts what the model calls."""
+class LookEnvironment(Environment[EnvironmentSettings]):
+    """Counts the model's tool calls."""
 
     def __init__(self, task: Any, settings: EnvironmentSettings) -> None:
         super().__init__(task, settings)
@@ -58,21 +58,21 @@ class Talk(Environment[EnvironmentSettings]):
         return "nothing"
 
     async def verify(self, response: Verification) -> Verdict:
-        """One for a whole episode."""
+        """1.0 for a complete episode."""
         return Verdict(reward=float(self.calls == TURNS - 1))
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one kind did to a collection."""
+    """How a collection went with one kind of fault."""
 
     kind: str
     bad: int
-    turned: bool
+    midway: bool
     rollouts: int
     measured: int
     wrong: int
-    """Measured with another reward than a sound pool gives."""
+    """Rollouts with another reward than a healthy pool gives."""
     failed_attempts: int
     calls: int
     calls_to_bad: int
@@ -80,12 +80,12 @@ class Outcome:
 
     @property
     def share(self) -> float:
-        """Of all calls, those that went to bad endpoints while they were bad."""
+        """The share of all calls that went to bad endpoints while they were bad."""
         return self.calls_to_bad / max(self.calls, 1)
 
     def line(self) -> str:
-        """For a table."""
-        when = "on the way" if self.turned else "from the start"
+        """A line of the table."""
+        when = "midway" if self.midway else "from the start"
         return (
             f"{self.kind:14}{self.bad} of 10 {when:16}{self.measured}/{self.rollouts} measured, {self.wrong} wrong, "
             f"{self.failed_attempts} failed attempts, {self.share:6.2%} of {self.calls} calls, {self.seconds:.1f} s"
@@ -93,7 +93,7 @@ class Outcome:
 
 
 class FakeEndpoint:
-    """An engine that plays an episode of `TURNS` turns, until it is of its kind."""
+    """An engine that answers an episode of `TURNS` turns until it turns bad."""
 
     def __init__(self, kind: str = "") -> None:
         self.kind = kind
@@ -101,7 +101,7 @@ class FakeEndpoint:
         self.calls = 0
         self.calls_while_bad = 0
         self.url = ""
-        self.called: Callable[[], None] = lambda: None
+        self.on_call: Callable[[], None] = lambda: None
         self._server: asyncio.Server | None = None
         self._open: set[asyncio.StreamWriter] = set()
 
@@ -111,7 +111,7 @@ class FakeEndpoint:
         self.url = f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}/v1"
 
     def turn_bad(self) -> None:
-        """From now on it is of its kind."""
+        """Misbehave from now on."""
         self.bad = bool(self.kind)
         if self.kind == "refuses":
             self.stop()
@@ -130,18 +130,18 @@ class FakeEndpoint:
                 while await self._answer(reader, writer):
                     await writer.drain()
         except asyncio.CancelledError:
-            pass  # the loop ends
+            pass  # the event loop shuts down
         finally:
             self._open.discard(writer)
             writer.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> bool:
-        """Answer one request; False to hang up."""
+        """Answer one request. Returns False if the connection is to be closed."""
         head = (await reader.readuntil(b"\r\n\r\n")).lower()
         length = int(head.partition(b"content-length:")[2].partition(b"\r\n")[0])
         request = orjson.loads(await reader.readexactly(length))
         self.calls += 1
-        self.called()
+        self.on_call()
         self.calls_while_bad += self.bad
         if not self.bad:
             await asyncio.sleep(LATENCY_S)
@@ -196,13 +196,13 @@ def _http(body: bytes, status: str = "200 OK", content_type: str = "application/
 
 
 def _completion(request: Json, model: str = "") -> bytes:
-    """The next turn: a call of the tool, or words after the last."""
-    looked = sum(message["role"] == "tool" for message in request["messages"])
-    message: Json = {"role": "assistant", "content": "done" if looked >= TURNS - 1 else None}
-    if looked < TURNS - 1:
-        call = {"id": f"call_{looked}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    """The next turn: a tool call, or a text after the last tool call."""
+    calls_made = sum(message["role"] == "tool" for message in request["messages"])
+    message: Json = {"role": "assistant", "content": "done" if calls_made >= TURNS - 1 else None}
+    if calls_made < TURNS - 1:
+        call = {"id": f"call_{calls_made}", "type": "function", "function": {"name": "look", "arguments": "{}"}}
         message["tool_calls"] = [call]
-    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if looked < TURNS - 1 else "stop"}
+    choice = {"index": 0, "message": message, "finish_reason": "tool_calls" if calls_made < TURNS - 1 else "stop"}
     usage = {"prompt_tokens": 5, "completion_tokens": 2, "total_tokens": 7}
     head = {"id": "chatcmpl-1", "object": "chat.completion", "created": 1, "model": model or request["model"]}
     return orjson.dumps({**head, "choices": [choice], "usage": usage})
@@ -210,7 +210,7 @@ def _completion(request: Json, model: str = "") -> bytes:
 
 @contextlib.asynccontextmanager
 async def pool(kinds: Sequence[str]) -> AsyncIterator[list[FakeEndpoint]]:
-    """Endpoints of these kinds, all sound as yet."""
+    """Start endpoints of these kinds, all still healthy."""
     endpoints = [FakeEndpoint(kind) for kind in kinds]
     for endpoint in endpoints:
         await endpoint.start()
@@ -222,9 +222,9 @@ async def pool(kinds: Sequence[str]) -> AsyncIterator[list[FakeEndpoint]]:
 
 
 async def play(
-    kind: str, *, bad: int = 1, turned: bool = False, rollouts: int = 200, parallel: int = 32, endpoints: int = 10
+    kind: str, *, bad: int = 1, midway: bool = False, rollouts: int = 200, parallel: int = 32, endpoints: int = 10
 ) -> Outcome:
-    """Rollouts over a pool of which `bad` endpoints are of this kind; `turned`: only after a third of them."""
+    """Run rollouts over a pool with `bad` bad endpoints; with `midway` they turn bad after a third of the rollouts."""
     async with pool([kind] * bad + [""] * (endpoints - bad)) as fakes:
         settings = VllmModelSettings(
             base_url=[fake.url for fake in fakes],
@@ -240,16 +240,18 @@ async def play(
             for fake in fakes:
                 fake.turn_bad()
 
-        def called() -> None:
-            # In the middle of episodes, and not of all at the same turn.
-            if turned and sum(fake.calls for fake in fakes) == rollouts * TURNS // 3 + parallel // 2:
+        def on_call() -> None:
+            # In the middle of episodes, which are not all at the same turn.
+            if midway and sum(fake.calls for fake in fakes) == rollouts * TURNS // 3 + parallel // 2:
                 turn_bad()
 
-        if not turned:
+        if not midway:
             turn_bad()
         for fake in fakes:
-            fake.called = called
-        async with wired({"world": environment(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
+            fake.on_call = on_call
+        async with wired(
+            {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": policy}
+        ) as stack:
             rewards: list[float] = []
             failed = 0
             tasks = iter(range(rollouts))
@@ -267,13 +269,13 @@ async def play(
                             if failure.terminal:
                                 break
 
-            begun = time.monotonic()
+            started = time.monotonic()
             await asyncio.gather(*(work() for _ in range(parallel)))
-            seconds = time.monotonic() - begun
+            seconds = time.monotonic() - started
         return Outcome(
             kind=kind,
             bad=bad,
-            turned=turned,
+            midway=midway,
             rollouts=rollouts,
             measured=len(rewards),
             wrong=sum(reward != 1.0 for reward in rewards),
@@ -285,15 +287,14 @@ async def play(
 
 
 async def matrix(kinds: Sequence[str] = KINDS) -> AsyncIterator[Outcome]:
-    """Every kind, one and two bad endpoints of ten, from the start and on the way."""
+    """Every kind with one and with two bad endpoints of ten, bad from the start and midway."""
     for kind in kinds:
         for bad in (1, 2):
-            for turned in (False, True):
-                yield await play(kind, bad=bad, turned=turned)
+            for midway in (False, True):
+                yield await play(kind, bad=bad, midway=midway)
 
 
 async def main() -> None:
-    """Print the table."""
     logging.disable(logging.CRITICAL)
     async for outcome in matrix():
         print(outcome.line(), flush=True)

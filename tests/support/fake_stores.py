@@ -1,4 +1,4 @@
-"""A store of files that speaks as much of S3 and of the Hugging Face hub as their clients need."""
+"""A file store with as much of the S3 and Hugging Face Hub protocols as their clients need."""
 
 from __future__ import annotations
 
@@ -16,14 +16,12 @@ SHA = "0123456789abcdef0123456789abcdef01234567"
 
 @contextlib.contextmanager
 def store(files: dict[str, bytes], *, broken: frozenset[str] = frozenset()) -> Iterator[str]:
-    """Serve `files` by path (`bucket/key`, or a file of the hub's data set); its address.
+    """Serve `files` by path (`bucket/key`, or a file of the hub's dataset) and yield the base URL.
 
-    Of those in `broken` only the first half is sent, although the whole length is announced.
+    Of the files in `broken` only the first half is sent, although Content-Length announces the whole file.
     """
 
     class Handler(BaseHTTPRequestHandler):
-        """Answers one request."""
-
         def do_HEAD(self) -> None:
             self._answer(head=True)
 
@@ -60,7 +58,7 @@ def store(files: dict[str, bytes], *, broken: frozenset[str] = frozenset()) -> I
                 self.close_connection = True
 
         def log_message(self, format: str, *args: object) -> None:
-            """Say nothing."""
+            """Do not log requests."""
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, daemon=True)
@@ -74,7 +72,7 @@ def store(files: dict[str, bytes], *, broken: frozenset[str] = frozenset()) -> I
 
 
 def _listing(bucket: str, prefix: str, files: dict[str, bytes], *, folders: bool) -> bytes:
-    """Every key, or with `folders` the keys and folders just below `prefix`."""
+    """All keys, or with `folders` only the keys and folders directly below `prefix`."""
     keys = [name.removeprefix(f"{bucket}/") for name in files if name.startswith(f"{bucket}/{prefix}")]
     below = {prefix + key.removeprefix(prefix).partition("/")[0] + "/" for key in keys if "/" in key[len(prefix) :]}
     if folders:

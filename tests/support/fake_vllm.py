@@ -1,13 +1,13 @@
-"""What a model server sees of vLLM, without the model: `fake_vllm.py serve MODEL --port P ...`.
+"""The parts of vLLM that a model server sees, without a model: `fake_vllm.py serve MODEL --port P ...`.
 
-It prints vLLM's lines, has its processes (API server, EngineCore, Worker, a resource tracker with shared memory), and
-they outlive their parents, as vLLM's do. EngineCore and Worker ignore SIGTERM. What it is to do otherwise is told by
-variables FAKE_...:
+It prints vLLM's log lines and starts the same processes (API server, EngineCore, Worker, a resource tracker with shared
+memory), which outlive their parents as vLLM's do. EngineCore and Worker ignore SIGTERM. Environment variables change
+its behaviour:
 
     FAKE_NOTES      folder for one JSON file per start: the processes, the shared memory, port and key
-    FAKE_FAILS      file of lines to print, then exit status 1; with FAKE_FAILS_AT=2,3 only at these starts
-    FAKE_HANGS      never gets ready
-    FAKE_CLOSES     once a process below is dead it listens no more and lives on, instead of answering 503
+    FAKE_FAILS      file whose lines are printed before it exits with status 1; with FAKE_FAILS_AT=2,3 only then
+    FAKE_HANGS      it never becomes ready
+    FAKE_CLOSES     when a child process dies it closes its port and keeps running, instead of answering 503
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ Loading safetensors checkpoint shards: 100% Completed | 3/3 [00:03<00:00, 1.52it
 
 
 def main() -> None:
-    """One of the three processes."""
     {"serve": serve, "core": core, "worker": wait}[sys.argv[1]]()
 
 
 def serve() -> None:
-    """The API server."""
+    """Run the API server."""
     notes = Path(os.environ["FAKE_NOTES"])
     start = len(list(notes.iterdir())) + 1
     note = notes / f"start-{start}.json"
@@ -51,18 +50,18 @@ def serve() -> None:
     if "FAKE_FAILS" in os.environ and str(start) in failing:
         print(Path(os.environ["FAKE_FAILS"]).read_text(), flush=True)
         sys.exit(1)
-    below = subprocess.Popen([sys.executable, __file__, "core"], stdout=subprocess.PIPE, text=True)
-    assert below.stdout is not None
-    worker = int(below.stdout.readline())
+    core_process = subprocess.Popen([sys.executable, __file__, "core"], stdout=subprocess.PIPE, text=True)
+    assert core_process.stdout is not None
+    worker = int(core_process.stdout.readline())
     memory = SharedMemory(create=True, size=4096)
     print(LINES, end="", flush=True)
     port = int(sys.argv[sys.argv.index("--port") + 1])
-    told = {"api": os.getpid(), "core": below.pid, "worker": worker, "memory": memory.name, "port": port}
-    _replace(note, json.dumps({**told, "key": os.environ["VLLM_API_KEY"], "words": sys.argv[1:]}))
+    note_content = {"api": os.getpid(), "core": core_process.pid, "worker": worker, "memory": memory.name, "port": port}
+    _replace(note, json.dumps({**note_content, "key": os.environ["VLLM_API_KEY"], "arguments": sys.argv[1:]}))
     if "FAKE_HANGS" in os.environ:
         wait()
-    server = ThreadingHTTPServer(("127.0.0.1", port), Door)
-    server.alive = lambda: below.poll() is None and Path(f"/proc/{worker}").exists()  # type: ignore[attr-defined]
+    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
+    server.alive = lambda: core_process.poll() is None and Path(f"/proc/{worker}").exists()  # type: ignore[attr-defined]
     if "FAKE_CLOSES" in os.environ:
         threading.Thread(target=_close_without_core, args=(server,), daemon=True).start()
     server.serve_forever()
@@ -70,7 +69,7 @@ def serve() -> None:
 
 
 def core() -> None:
-    """EngineCore, with its Worker."""
+    """Run EngineCore, which starts a Worker."""
     worker = subprocess.Popen([sys.executable, __file__, "worker"], stdout=subprocess.DEVNULL)
     print(worker.pid, flush=True)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -80,23 +79,23 @@ def core() -> None:
 
 
 def wait() -> None:
-    """Do nothing, and do not stop."""
+    """Sleep for ever and ignore SIGTERM."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(3600)
 
 
-class Door(BaseHTTPRequestHandler):
+class Handler(BaseHTTPRequestHandler):
     """vLLM's endpoints."""
 
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
-        """GET /health: 503 once a process below is dead, for ever (vLLM: for five seconds)."""
+        """GET /health: 503 for ever once a child process is dead (vLLM: for five seconds)."""
         self._send(200 if self.server.alive() else 503, {})  # type: ignore[attr-defined]
 
     def do_POST(self) -> None:
-        """Any chat is answered with the engine's process id."""
+        """Answer any chat request with the engine's process id."""
         self.rfile.read(int(self.headers["content-length"]))
         if self.headers["authorization"] != f"Bearer {os.environ['VLLM_API_KEY']}":
             self._send(401, {"error": "Unauthorized"})
@@ -108,7 +107,7 @@ class Door(BaseHTTPRequestHandler):
         self._send(200, {**head, "choices": [choice], "usage": usage})
 
     def log_message(self, *_: object) -> None:
-        """Silent."""
+        """Do not log requests."""
 
     def _send(self, status: int, body: object) -> None:
         content = json.dumps(body).encode()

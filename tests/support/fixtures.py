@@ -1,4 +1,4 @@
-"""Small servers, folders and peers for the tests of services/: real ones, on free ports, nothing patched."""
+"""Small servers, server folders and TCP peers for the tests of services/: real ones on free ports, nothing patched."""
 
 from __future__ import annotations
 
@@ -54,8 +54,11 @@ server = Plain
 
 
 def make_folder(root: Path, family: str = "resources_servers", app: str = PLAIN_APP, **files: str) -> str:
-    """A user's own server folder below `root`; its name, unique because modules of one name are imported once."""
-    name = f"mine_{next(_numbers)}"
+    """Create a user's server folder below `root` and return its name.
+
+    The name is unique because Python imports a module name only once.
+    """
+    name = f"user_server_{next(_numbers)}"
     folder = root / family / name
     folder.mkdir(parents=True)
     (folder / "app.py").write_text(app)
@@ -65,19 +68,19 @@ def make_folder(root: Path, family: str = "resources_servers", app: str = PLAIN_
 
 
 def load_text(root: Path, text: str, *overrides: str, environ: Mapping[str, str] | None = None) -> RunConfig:
-    """The config file `text` below `root`, loaded as ng_run does."""
+    """Write `text` to a config file below `root` and load it as ng_run does."""
     (root / "config.yaml").write_text(text)
     return load(["config.yaml"], parse_overrides(overrides), [root, INSTALLED], environ or {})
 
 
-def yaml_of(
+def server_yaml(
     implementation: str, settings: str = "{}", name: str = "environment", family: str = "resources_servers"
 ) -> str:
-    """One server as a config file."""
+    """A config file with one server."""
     return f"{name}:\n  {family}:\n    {implementation}: {settings}\n"
 
 
-def a_server(
+def make_server(
     name: str = "echo",
     *,
     keys: Keys = KEYS,
@@ -85,19 +88,19 @@ def a_server(
     routes: Mapping[str, Handler] | None = None,
     cancellable: Mapping[str, Handler] | None = None,
 ) -> Server:
-    """A server with these hot routes."""
-    context = Context(name, keys, client or client_of({}, LocalTransport(HttpTransport())))
-    made = Server(ServerSettings(), context)
+    """A server with these routes; `cancellable` ones end when the caller disconnects."""
+    context = Context(name, keys, client or make_client({}, LocalTransport(HttpTransport())))
+    server = Server(ServerSettings(), context)
     for path, handler in (routes or {}).items():
-        made.route(path, handler)
+        server.route(path, handler)
     for path, handler in (cancellable or {}).items():
-        made.route(path, handler, cancellable=True)
-    return made
+        server.route(path, handler, cancellable=True)
+    return server
 
 
 @contextlib.asynccontextmanager
 async def listening(server: Server, host: str = "127.0.0.1") -> AsyncIterator[HostedServer]:
-    """The server on a free port, ready."""
+    """Serve on a free port."""
     hosted = HostedServer(server, bind(host, 0))
     await hosted.listen()
     await hosted.start()
@@ -108,8 +111,8 @@ async def listening(server: Server, host: str = "127.0.0.1") -> AsyncIterator[Ho
 
 
 @contextlib.asynccontextmanager
-async def network() -> AsyncIterator[HttpTransport]:
-    """The real transport, closed at the end."""
+async def http_transport() -> AsyncIterator[HttpTransport]:
+    """A real HTTP transport, closed on exit."""
     transport = HttpTransport()
     try:
         yield transport
@@ -125,29 +128,29 @@ async def send(
     headers: Mapping[str, str] | None = None,
     timeout_s: float = 120.0,
 ) -> HttpResponse:
-    """One request without the client above it."""
+    """Send one request through the bare transport, without ServerClient."""
     data = body if isinstance(body, bytes) else orjson.dumps(body)
-    kind = {"content-type": "application/json"} if data else {}
-    return await transport.send(method, url, data, {**kind, **(headers or {})}, timeout_s)
+    content_type = {"content-type": "application/json"} if data else {}
+    return await transport.send(method, url, data, {**content_type, **(headers or {})}, timeout_s)
 
 
-def client_of(
+def make_client(
     servers: Mapping[str, list[str]] | Callable[[], Mapping[str, list[str]]],
     transport: Transport,
     retry_policy: RetryPolicy | None = None,
     keys: Keys = KEYS,
 ) -> ServerClient:
-    """A client whose directory is `servers`, asked anew at every refresh."""
+    """A client whose directory is `servers`; a callable is called again at every refresh."""
 
     async def directory() -> Directory:
-        now = servers() if callable(servers) else servers
-        return Directory(run_id=keys.run_id, servers=dict(now), families={}, settings={})
+        current = servers() if callable(servers) else servers
+        return Directory(run_id=keys.run_id, servers=dict(current), families={}, settings={})
 
     return ServerClient(transport, keys, AddressBook(directory), retry_policy or RetryPolicy(wait_s=0.1, pause_s=0.01))
 
 
 async def failure_of(work: Awaitable[object]) -> Failure:
-    """The failure that `work` must end in."""
+    """The Failure that `work` must raise."""
     try:
         await work
     except Failure as failure:
@@ -155,24 +158,27 @@ async def failure_of(work: Awaitable[object]) -> Failure:
     raise AssertionError("no failure was raised")
 
 
-async def kind_of(work: Awaitable[object]) -> FailureKind:
-    """Its kind."""
+async def failure_kind_of(work: Awaitable[object]) -> FailureKind:
+    """The kind of the Failure that `work` must raise."""
     return (await failure_of(work)).kind
 
 
 def http(body: bytes = b"{}", status: str = "200 OK", run: str | None = KEYS.run_id, *more: str) -> bytes:
-    """A whole HTTP answer as bytes."""
+    """A complete HTTP response as bytes."""
     lines = [f"HTTP/1.1 {status}", f"content-length: {len(body)}", *more, *([f"{RUN_HEADER}: {run}"] if run else [])]
     return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
 
 
 @dataclass
 class Peer:
-    """A scripted TCP peer: the n-th request gets the n-th answer; None closes without a word, "" stays silent."""
+    """A scripted TCP peer: the n-th request gets the n-th response.
+
+    None closes the connection without a response; b"" sends nothing and keeps the connection open.
+    """
 
     script: list[bytes | None]
     raw: bool = False
-    """Answers as they are scripted, without the id that a server of the run repeats."""
+    """Sends each response exactly as scripted, without the request id that servers of the run echo."""
     url: str = ""
     requests: int = 0
     connections: int = 0
@@ -180,7 +186,7 @@ class Peer:
     _writers: list[asyncio.StreamWriter] = field(default_factory=list)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection."""
+        """Handle one connection."""
         self.connections += 1
         self._writers.append(writer)
         with contextlib.suppress(ConnectionError, asyncio.IncompleteReadError):
@@ -190,51 +196,53 @@ class Peer:
                     (line[16:] for line in head.lower().split(b"\r\n") if line[:15] == b"content-length:"), b"0"
                 )
                 self.seen.append(head + await reader.readexactly(int(length)))
-                answer = self.script[min(self.requests, len(self.script) - 1)]
+                response = self.script[min(self.requests, len(self.script) - 1)]
                 self.requests += 1
-                if answer is None:
+                if response is None:
                     break
-                writer.write(answer if self.raw else _echoing(answer, head))
+                writer.write(response if self.raw else _with_request_id(response, head))
                 await writer.drain()
         writer.close()
 
     def close(self) -> None:
-        """Hang up on everybody."""
+        """Close all connections."""
         for writer in self._writers:
             writer.close()
 
 
-def _echoing(answer: bytes, head: bytes) -> bytes:
-    """The answer with the request's id, as every server of the run repeats it."""
-    named = next((line for line in head.split(b"\r\n") if line.startswith(REQUEST_HEADER.encode() + b":")), None)
-    first, line_end, rest = answer.partition(b"\r\n")
-    return b"".join((first, line_end, named, line_end, rest)) if named and RUN_HEADER.encode() in rest else answer
+def _with_request_id(response: bytes, head: bytes) -> bytes:
+    """The response with the request's id, which every server of the run echoes."""
+    request_id = next((line for line in head.split(b"\r\n") if line.startswith(REQUEST_HEADER.encode() + b":")), None)
+    status, line_end, rest = response.partition(b"\r\n")
+    if request_id is None or RUN_HEADER.encode() not in rest:
+        return response
+    return b"".join((status, line_end, request_id, line_end, rest))
 
 
 @contextlib.asynccontextmanager
 async def peer(*script: bytes | None, raw: bool = False) -> AsyncIterator[Peer]:
-    """A scripted peer on a free port."""
-    made = Peer(list(script), raw)
-    listener = await asyncio.start_server(made.serve, "127.0.0.1", 0)
-    made.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
+    """Start a scripted peer on a free port."""
+    scripted = Peer(list(script), raw)
+    listener = await asyncio.start_server(scripted.serve, "127.0.0.1", 0)
+    scripted.url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}"
     try:
-        yield made
+        yield scripted
     finally:
         listener.close()
-        made.close()
+        scripted.close()
         await asyncio.sleep(0)
 
 
-def closed_port() -> str:
-    """An address where nobody listens."""
+def unused_url() -> str:
+    """A URL on which nothing listens."""
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     sock.close()
     return f"http://127.0.0.1:{port}"
 
 
-async def until(true: Callable[[], object], seconds: float = 120.0) -> None:
-    """Wait for a condition; the time is for a test that hangs, not for a machine that is busy."""
+async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
+    """Wait for a condition. The timeout is long so that only a hanging test hits it, not a busy machine."""
     async with asyncio.timeout(seconds):
-        while not true():
+        while not condition():
             await asyncio.sleep(0.002)

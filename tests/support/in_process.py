@@ -1,4 +1,4 @@
-"""Servers wired together in this process, for tests: `rollyard.testing` with the names that tests use."""
+"""Servers wired together in this process: `rollyard.testing` with defaults for this project's own tests."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ def environment(environment: type[Environment[Any]], **settings: Any) -> Callabl
 
 
 def agent(kind: type[Agent[Any]], **settings: Any) -> Callable[[Context], Server]:
-    """An agent between the servers named `world` and `model`."""
-    return agent_server(kind, settings, environment="world", model="model")
+    """An agent between the servers named `environment` and `model`."""
+    return agent_server(kind, settings, environment="environment", model="model")
 
 
 @dataclass
 class Script(StrictScript):
-    """A script whose last turn is said again and again."""
+    """A script that repeats its last turn by default."""
 
     repeat: bool = True
 
 
 def calls(name: str, arguments: Any, call_id: str = "c1") -> Json:
-    """A tool call of the model, always with the same id."""
+    """A tool call by the model, with a fixed call id."""
     return call_item(name, arguments, call_id)

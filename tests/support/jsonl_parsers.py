@@ -1,7 +1,7 @@
-"""Which modules parse JSON Lines: they loop and hand a line to a JSON parser. Only services/io/jsonl.py should.
+"""Finds modules that parse JSON Lines, i.e. pass a line to a JSON parser in a loop. Only services/io/jsonl.py should.
 
-It goes by names: a variable called `line` or `raw` that is set or passed on inside a loop, and the usual
-parsers. A module that hides the parser behind a function of its own with another name is not found.
+The search relies on names: a variable called `line` or `raw` that is passed to one of the usual parsers inside a loop.
+It misses a module that wraps the parser in a function of another name.
 """
 
 from __future__ import annotations

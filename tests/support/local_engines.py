@@ -1,4 +1,4 @@
-"""Engines on the fake vLLM for tests, and the search for what they leave behind."""
+"""Engines that run the fake vLLM, and helpers that find the processes they leave behind."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from tests.support.processes import parent_of, processes_with
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 MARK = "ROLLYARD_TEST_ENGINE"
-"""A variable that every process of an engine inherits, so that none can hide."""
-LONG_S = 120.0
-"""For what happens at once, on a machine that is busy otherwise."""
+"""An environment variable that all processes of an engine inherit, so that a test finds every one of them."""
+DEADLINE_S = 120.0
+"""For events that normally happen immediately, on a busy machine."""
 
 
-class Bench:
-    """One engine on the fake vLLM, its addresses as they come and go, its processes."""
+class EngineHarness:
+    """One engine that runs the fake vLLM; records the URLs that come up and go down, and finds its processes."""
 
     def __init__(self, folder: Path, transport: HttpTransport, **settings: Any) -> None:
         self.notes = folder / "notes"
@@ -56,42 +56,42 @@ class Bench:
         self.engine = Engine(self.plan, up=self.open, down=self.down.append, restarts=quick)
 
     async def open(self, url: str) -> None:
-        """Calls may go there, unless it was said to refuse the next."""
+        """Accept the engine, or refuse it while `refusals` is positive."""
         if self.refusals:
             self.refusals -= 1
             raise Failure(FailureKind.UPSTREAM_ERROR, "it does not take the weights")
         self.up.append(url)
 
     def started(self, number: int) -> Json:
-        """What the fake noted at that start."""
-        read: Json = json.loads((self.notes / f"start-{number}.json").read_text())
-        return read
+        """The fake's note about its start with that number."""
+        note: Json = json.loads((self.notes / f"start-{number}.json").read_text())
+        return note
 
     def folder(self) -> Path:
-        """The folder of the engine that runs, from its API server's environment."""
+        """The running engine's folder, from its API server's environment variables."""
         environ = Path(f"/proc/{self.started(1)['api']}/environ").read_bytes().split(b"\0")
         (entry,) = (entry for entry in environ if entry.startswith(orphaned_processes.MARK.encode() + b"="))
         return Path(os.fsdecode(entry.partition(b"=")[2]))
 
-    def keeper(self) -> int:
-        """Process id of the keeper: the parent of the API server."""
+    def reaper_pid(self) -> int:
+        """Process id of the reaper, the API server's parent."""
         return parent_of(self.started(len(list(self.notes.glob("*.json"))))["api"])
 
-    async def comes_up(self, times: int) -> None:
-        """Wait until it was up so many times."""
-        await until(lambda: len(self.up) == times, LONG_S)
+    async def wait_until_up(self, times: int) -> None:
+        """Wait until the engine has come up so many times."""
+        await until(lambda: len(self.up) == times, DEADLINE_S)
 
 
 @contextlib.asynccontextmanager
-async def bench(folder: Path, **settings: Any) -> AsyncIterator[Bench]:
-    """An engine that is stopped at the end, whatever the test did to it; nothing of it is left."""
+async def engine_harness(folder: Path, **settings: Any) -> AsyncIterator[EngineHarness]:
+    """An engine that is stopped on exit, whatever the test did to it; fails if any of its processes is left."""
     transport = HttpTransport()
-    made = Bench(folder, transport, **settings)
+    harness = EngineHarness(folder, transport, **settings)
     try:
-        yield made
+        yield harness
     finally:
-        await made.engine.stop()
-        left = list(bearers(made.mark))
+        await harness.engine.stop()
+        left = list(marked_processes(harness.mark))
         for pid in left:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -99,13 +99,13 @@ async def bench(folder: Path, **settings: Any) -> AsyncIterator[Bench]:
     assert left == []
 
 
-def bearers(mark: str) -> Iterator[int]:
+def marked_processes(mark: str) -> Iterator[int]:
     """Running processes that inherited the mark."""
     return processes_with(MARK, mark)
 
 
-async def all_gone(mark: str) -> None:
-    """Wait until nobody bears the mark."""
-    async with asyncio.timeout(LONG_S):
-        while list(bearers(mark)):
+async def wait_until_gone(mark: str) -> None:
+    """Wait until no live process has the mark."""
+    async with asyncio.timeout(DEADLINE_S):
+        while list(marked_processes(mark)):
             await asyncio.sleep(0.05)

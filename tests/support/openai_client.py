@@ -1,4 +1,4 @@
-"""OpenAI's own client in front of a model server in front of a scripted engine, all over real sockets."""
+"""The official OpenAI client, a model server and a scripted engine, connected by real sockets."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.scripted_engine import Engine, Step, engine, listening, model
 
 T = TypeVar("T")
 
-KINDS: list[type[Server]] = [VllmModel, OpenaiModel]
+MODEL_SERVERS: list[type[Server]] = [VllmModel, OpenaiModel]
 STEP: Any = {
     "type": "object",
     "properties": {"actions": {"type": "array", "items": {"type": "string"}}},
@@ -29,54 +29,54 @@ STEP: Any = {
 TOOLS: Any = [{"type": "function", "name": "step", "parameters": STEP, "strict": False}]
 CHAT_TOOLS: Any = [{"type": "function", "function": {"name": "step", "parameters": STEP}}]
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""Without it each client would read all the certificates of the machine, for 50 ms."""
-HI: Any = [{"role": "user", "content": "hi"}]
+"""Saves each client 50 ms: it would otherwise load all the machine's certificates."""
+HELLO: Any = [{"role": "user", "content": "hi"}]
 
 
 class Move(BaseModel):
-    """What structured output is parsed into."""
+    """The type that structured output is parsed into."""
 
     direction: str
     steps: int
 
 
-def official(url: str, retries: int = 0) -> AsyncOpenAI:
-    """The client of the server at `url`."""
+def make_openai_client(url: str, retries: int = 0) -> AsyncOpenAI:
+    """An official client for the server at `url`."""
     http = DefaultAsyncHttpxClient(verify=NO_TLS, trust_env=False)
     return AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=retries, http_client=http)
 
 
 @contextlib.asynccontextmanager
-async def door(
+async def client_and_engine(
     *steps: Step | Json, kind: type[Server] = VllmModel, retries: int = 0, **settings: Any
 ) -> AsyncIterator[tuple[AsyncOpenAI, Engine]]:
-    """The client, and the engine that remembers what it was asked."""
+    """A client, and the engine behind the model server, which records its requests."""
     async with (
         engine(*steps) as fake,
         model_server(kind, base_url=fake.url, **settings) as server,
         listening(server) as url,
-        official(url, retries) as client,
+        make_openai_client(url, retries) as client,
     ):
         yield client, fake
 
 
 @contextlib.asynccontextmanager
-async def serving(kind: type[Server], **settings: Any) -> AsyncIterator[AsyncOpenAI]:
-    """The client in front of a server that needs no engine."""
+async def client_of_server(kind: type[Server], **settings: Any) -> AsyncIterator[AsyncOpenAI]:
+    """A client of a model server that needs no engine."""
     async with (
         model_server(kind, **settings) as server,
         listening(server) as url,
-        official(url) as client,
+        make_openai_client(url) as client,
     ):
         yield client
 
 
-async def in_a_thread(client: AsyncOpenAI, use: Callable[[OpenAI], T]) -> T:
-    """What `use` makes of the synchronous client for the same door."""
+async def run_sync_client(client: AsyncOpenAI, use: Callable[[OpenAI], T]) -> T:
+    """Run `use` in a thread with a synchronous client of the same server."""
 
-    def used() -> T:
+    def run() -> T:
         http = DefaultHttpxClient(verify=NO_TLS, trust_env=False)
         with OpenAI(base_url=str(client.base_url), api_key="none", max_retries=0, http_client=http) as plain:
             return use(plain)
 
-    return await asyncio.to_thread(used)
+    return await asyncio.to_thread(run)

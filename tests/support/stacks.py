@@ -1,4 +1,4 @@
-"""Real stacks for tests: every server in this process (`colocated`), or each in its own (`processes`)."""
+"""Complete stacks: all servers in this process (`colocated`), or each in its own (`processes`)."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ PUZZLES = INSTALLED / "resources_servers/grl_sokoban/data/qwen3_4b_eval/test_exa
 SHARED = INSTALLED.parent / "shared"
 
 
-def configured(
+def load_config(
     *overrides: str, config: str | Mapping[str, Any] = SOKOBAN, roots: Sequence[Path] = (), tmp_path: Path | None = None
 ) -> RunConfig:
-    """A checked config: a file of the repository or a tree given as a dictionary, with overrides."""
+    """Load a config, which is a file of the repository or a dictionary, with overrides."""
     if not isinstance(config, str):
         assert tmp_path is not None
         path = tmp_path / "config.yaml"
@@ -45,30 +45,30 @@ def configured(
 
 @contextlib.asynccontextmanager
 async def colocated(config: RunConfig, folder: Path, *, token: str | None = None) -> AsyncIterator[Stack]:
-    """All servers in this process, on free ports."""
-    async with _up(config, folder, None, token) as stack:
+    """Start all servers in this process, on free ports."""
+    async with _started(config, folder, None, token) as stack:
         yield stack
 
 
 @contextlib.asynccontextmanager
 async def processes(
-    config: RunConfig, folder: Path, *, token: str | None = None, said: list[str] | None = None
+    config: RunConfig, folder: Path, *, token: str | None = None, messages: list[str] | None = None
 ) -> AsyncIterator[Stack]:
-    """Every server in a process of its own; dead ones are started again quickly."""
-    async with _up(config, folder, LocalLauncher(folder / "cache"), token, said) as stack:
+    """Start each server in its own process. Dead ones restart quickly; `messages` receives what the stack reports."""
+    async with _started(config, folder, LocalLauncher(folder / "cache"), token, messages) as stack:
         yield stack
 
 
 @contextlib.asynccontextmanager
-async def _up(
-    config: RunConfig, folder: Path, launcher: Launcher | None, token: str | None, said: list[str] | None = None
+async def _started(
+    config: RunConfig, folder: Path, launcher: Launcher | None, token: str | None, messages: list[str] | None = None
 ) -> AsyncIterator[Stack]:
     keys = new_keys(token)
     stack = Stack(
         config,
         keys,
         RunFolder.create(folder, keys.run_id),
-        say=(said if said is not None else []).append,
+        say=(messages if messages is not None else []).append,
         launcher=launcher,
         head_port=0,
         ready_timeout_s=300.0,
@@ -95,23 +95,23 @@ async def collect(
     overwrite: bool = False,
     seeded: bool = True,
 ) -> tuple[State, CollectionProgress]:
-    """Collect as ng_collect_rollouts does, in this process, with seeds unless told otherwise."""
+    """Collect rollouts in this process as ng_collect_rollouts does."""
     tasks = TaskFile(rows, agent=agent, limit=limit)
     store = RolloutStore(StorePaths(output), identity or {}, {}, resume=True, overwrite=overwrite)
     progress = CollectionProgress(tasks.count * repeats)
     try:
         store.load(progress.count)
         progress.resumed()
-        chosen = {"temperature": 0.8} if params is None else params
-        quick = limits or Limits(parallel=8, first_pause_s=0.01, longest_pause_s=0.05)
-        collector = Collector(tasks.rollouts(repeats), chosen, stack.client, store, progress, quick, seeded=seeded)
+        sampling = {"temperature": 0.8} if params is None else params
+        limits = limits or Limits(parallel=8, first_pause_s=0.01, longest_pause_s=0.05)
+        collector = Collector(tasks.rollouts(repeats), sampling, stack.client, store, progress, limits, seeded=seeded)
         return await collector.run(), progress
     finally:
         store.close()
 
 
 def read_rows(path: Path) -> list[Json]:
-    """Every line of a JSON Lines file."""
+    """The rows of a JSON Lines file."""
     return [orjson.loads(line) for line in path.read_bytes().split(b"\n") if line]
 
 
@@ -120,11 +120,11 @@ def keys_of(rows: Sequence[Json]) -> list[tuple[int, int]]:
     return sorted((row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows)
 
 
-def essence(row: Json) -> Json:
-    """What must be equal between two runs with the same seeds: all but identifiers and times."""
+def reproducible_part(row: Json) -> Json:
+    """The part of a row that must be equal in two runs with the same seeds: no ids, no times."""
     output = [
         {key: item.get(key) for key in ("type", "name", "arguments", "output", "content", "role")}
         for item in row["response"]["output"]
     ]
-    kept = ("reward", "success", "finish_reason", "moves", "boxes_on_target", "_ng_task_index", "_ng_rollout_index")
-    return {**{key: row[key] for key in kept}, "output": output}
+    compared = ("reward", "success", "finish_reason", "moves", "boxes_on_target", "_ng_task_index", "_ng_rollout_index")
+    return {**{key: row[key] for key in compared}, "output": output}

@@ -1,7 +1,7 @@
-"""An engine with a tokenizer and a template, in this process: the six endpoints in vLLM 0.32's shapes, scripted turns.
+"""An engine with a tokenizer and a chat template, in this process: vLLM 0.32's six endpoints and scripted turns.
 
-A turn of the script is the ids that the model generates, whatever the prompt. How vLLM answers was read off a real one;
-tests/external/vllm holds it to that.
+A scripted turn is the token ids that the model generates, whatever the prompt. The responses are modelled on those of a
+real vLLM; tests/external/vllm verifies them.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import orjson
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import Receive, Scope, Send
 from rollyard.services.types import Json
-from tests.support.toy_tokenizer import END, ChatTemplate, decode, encode, spelled
+from tests.support.toy_tokenizer import END, ChatTemplate, decode, encode, encode_letters
 
 _serials = itertools.count()
 _SAMPLING = (
@@ -29,7 +29,7 @@ _CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
 
 
 class Refused(Exception):
-    """An error answer in vLLM's shape."""
+    """An error response in vLLM's format."""
 
     def __init__(self, message: str, status: int = 400, param: str | None = None) -> None:
         error = {"message": message, "type": "BadRequestError", "param": param, "code": status}
@@ -39,41 +39,41 @@ class Refused(Exception):
 
 @dataclass
 class TokenEngine:
-    """The engine; what it is made of is for the test to change."""
+    """The engine. Tests may change all its fields."""
 
     script: list[list[int]]
-    """What it says, turn by turn; the last turn again and again. One without the end of a turn was cut off."""
+    """The generated tokens, turn by turn; the last turn repeats. A turn without the end token was cut off."""
     template: ChatTemplate = field(default_factory=ChatTemplate)
-    scale_out: bool = True
-    """It has the token-in endpoints."""
-    gives_ids: bool = True
-    """It knows return_token_ids."""
-    processed: bool = True
-    """Its logprobs have the temperature in them."""
+    has_token_endpoints: bool = True
+    """Whether it offers the token-in endpoints."""
+    returns_token_ids: bool = True
+    """Whether it supports return_token_ids."""
+    processed_logprobs: bool = True
+    """Whether temperature is applied to its logprobs (vLLM's --logprobs-mode processed_logprobs)."""
     dead: bool = False
-    """Nobody listens any more."""
-    longest: int = 100_000
+    """Whether it refuses connections."""
+    max_model_len: int = 100_000
     stop_reason: str | int | None = None
-    """The stop string or the id that ends each turn; null: the end of a turn does."""
+    """The stop string or token id that ends each turn; None: the end token ends it."""
     finish_reason: str = ""
-    """Instead of stop and length."""
-    asked: list[tuple[str, Json]] = field(default_factory=list)
+    """Replaces stop and length."""
+    requests: list[tuple[str, Json]] = field(default_factory=list)
     headers: list[dict[str, str]] = field(default_factory=list)
-    said: Iterator[int] = field(default_factory=itertools.count)
+    next_turns: Iterator[int] = field(default_factory=itertools.count)
     turns: int = 0
-    """Turns that were asked of it, answered or not."""
+    """Requested turns, answered or not."""
 
     @property
     def paths(self) -> list[str]:
-        """Where it was asked, the last part of each path."""
-        return [path.rpartition("/")[2] for path, _ in self.asked]
+        """The last part of each requested path."""
+        return [path.rpartition("/")[2] for path, _ in self.requests]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI door."""
+        """Answer an ASGI request."""
         if self.dead:
             raise Failure(FailureKind.UNREACHABLE, "no connection to the engine")
         path, body = scope["path"], orjson.loads((await receive())["body"] or b"{}")
-        self.asked.append((path, body))
+        self.requests.append((path, body))
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         try:
             answer, status = self._answers(path)(body), 200
@@ -86,12 +86,12 @@ class TokenEngine:
     def _answers(self, path: str) -> Callable[[Json], Json]:
         scale_out = {
             "/v1/chat/completions/render": self._render,
-            "/inference/v1/generate": lambda body: _LOOKED if _is_look(body) else self._generate(body),
+            "/inference/v1/generate": lambda body: _PROBED if _is_probe(body) else self._generate(body),
             "/v1/chat/completions/derender": self._derender,
         }
         common = {"/v1/chat/completions": self._chat, "/tokenize": self._tokenize, "/v1/completions": self._complete}
         common["/detokenize"] = lambda body: {"prompt": decode(body["tokens"])}
-        answers: dict[str, Callable[[Json], Json]] = {**common, **(scale_out if self.scale_out else {})}
+        answers: dict[str, Callable[[Json], Json]] = {**common, **(scale_out if self.has_token_endpoints else {})}
         if path not in answers:
             raise Refused("Not Found", 404)
         return answers[path]
@@ -103,22 +103,22 @@ class TokenEngine:
     def _turn(self, prompt: list[int]) -> tuple[list[int], str]:
         """The next turn and why it ends."""
         self.turns += 1
-        if len(prompt) >= self.longest:
+        if len(prompt) >= self.max_model_len:
             raise self._too_long(prompt)
-        ids = self.script[min(next(self.said), len(self.script) - 1)]
+        ids = self.script[min(next(self.next_turns), len(self.script) - 1)]
         stopped = self.stop_reason is not None or ids[-1:] == [END]
         return ids, self.finish_reason or ("stop" if stopped else "length")
 
     def _too_long(self, prompt: list[int]) -> Refused:
         return Refused(
-            f"This model's maximum context length is {self.longest} tokens. However, your prompt contains "
+            f"This model's maximum context length is {self.max_model_len} tokens. However, your prompt contains "
             f"{len(prompt)} input tokens, which exceeds this limit even without any output tokens. Please reduce "
             f"the length of the input prompt. (parameter=input_tokens, value={len(prompt)})",
             param="input_tokens",
         )
 
     def _text(self, ids: list[int]) -> str:
-        """What was said, without what ended it."""
+        """The generated text without what ended it."""
         if isinstance(self.stop_reason, str):
             return decode(ids).partition(self.stop_reason)[0]
         return decode(ids if self.stop_reason is None and ids[-1:] != [END] else ids[:-1])
@@ -127,7 +127,7 @@ class TokenEngine:
         prompt = self._prompt(body)
         ids, reason = self._turn(prompt)
         message = _parsed(self._text(ids), body)
-        known = self.gives_ids and body.get("return_token_ids")
+        known = self.returns_token_ids and body.get("return_token_ids")
         choice = {
             "index": 0,
             "message": message,
@@ -136,21 +136,21 @@ class TokenEngine:
             "stop_reason": self.stop_reason,
             "token_ids": ids if known else None,
         }
-        serial = f"chatcmpl-{len(self.asked)}"
+        serial = f"chatcmpl-{len(self.requests)}"
         answer = {"id": serial, "object": "chat.completion", "created": 1, "model": "tiny", "choices": [choice]}
         return {**answer, "usage": _usage(prompt, ids), "prompt_token_ids": prompt if known else None}
 
     def _render(self, body: Json) -> Json:
-        if self.longest <= len(self._prompt(body)):
+        if self.max_model_len <= len(self._prompt(body)):
             raise self._too_long(self._prompt(body))
         params = {key: body[key] for key in _SAMPLING if body.get(key) is not None}
-        params["max_tokens"] = body.get("max_tokens") or self.longest
+        params["max_tokens"] = body.get("max_tokens") or self.max_model_len
         if params["max_tokens"] == 16:
             del params["max_tokens"]  # as vLLM 0.32 does: it writes no defaults
         params["logprobs"] = body.get("top_logprobs") if body.get("logprobs") else None
         if grammar := _grammar(body):
             params["structured_outputs"] = {**grammar, "json_object": None, "disable_any_whitespace": False}
-        serial = f"chatcmpl-{len(self.asked)}"
+        serial = f"chatcmpl-{len(self.requests)}"
         return {"request_id": serial, "token_ids": self._prompt(body), "token_offsets": None, "model": "tiny"} | {
             "sampling_params": params,
             "stream": False,
@@ -162,9 +162,9 @@ class TokenEngine:
         entries = [{"token_id": number, "logprob": _log_prob(number), "rank": 1} for number in ids]
         content = [{**entry, "top_logprobs": [entry]} for entry in entries]
         choice: Json = {"index": 0, "finish_reason": reason, "stop_reason": self.stop_reason}
-        choice["token_ids"] = ids if self.gives_ids else None
+        choice["token_ids"] = ids if self.returns_token_ids else None
         choice["logprobs"] = {"content": content} if body["sampling_params"].get("logprobs") is not None else None
-        answer = {"request_id": f"generate-tokens-{len(self.asked)}", "model": "tiny", "created": 1}
+        answer = {"request_id": f"generate-tokens-{len(self.requests)}", "model": "tiny", "created": 1}
         return {**answer, "choices": [choice], "usage": _usage(prompt, ids), "output_mode": "tokens"}
 
     def _derender(self, body: Json) -> Json:
@@ -175,41 +175,41 @@ class TokenEngine:
             raise Refused("choice 0 has empty or null token_ids")
         numbered = (choice.get("logprobs") or {}).get("content")
         logprobs = {"content": [_entry(entry["token_id"]) for entry in numbered]} if numbered else None
-        # With a parser it writes special tokens out.
+        # With a tool parser vLLM keeps special tokens in the text.
         message = _parsed(decode(ids), body["chat_request"])
-        # It knows no calls: its finish_reason is the generation's.
-        read = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": choice["finish_reason"]}
+        # vLLM's derender does not set tool_calls: the finish_reason is that of the generation.
+        parsed = {"index": 0, "message": message, "logprobs": logprobs, "finish_reason": choice["finish_reason"]}
         answer = {"id": generated["request_id"], "object": "chat.completion", "created": 2, "model": "tiny"}
-        return {**answer, "choices": [read], "usage": _usage([0] * body["prompt_tokens"], ids)}
+        return {**answer, "choices": [parsed], "usage": _usage([0] * body["prompt_tokens"], ids)}
 
     def _tokenize(self, body: Json) -> Json:
         ids = encode(body["prompt"]) if "prompt" in body else self._prompt(body)
         texts = [decode([number]) for number in ids] if body.get("return_token_strs") else None
-        return {"count": len(ids), "max_model_len": self.longest, "tokens": ids, "token_strs": texts}
+        return {"count": len(ids), "max_model_len": self.max_model_len, "tokens": ids, "token_strs": texts}
 
     def _complete(self, body: Json) -> Json:
         if isinstance(body["prompt"], str):
             allowed = body.get("allowed_token_ids")
-            return _one_token(allowed[0]) if allowed else self._look(body)
+            return _one_token(allowed[0]) if allowed else self._probe(body)
         ids, reason = self._turn(body["prompt"])
         texts = [decode([number]) for number in ids]
         log_probs = [_log_prob(number) for number in ids]
         logprobs = {"tokens": texts, "token_logprobs": log_probs, "text_offset": [0 for _ in ids]}
         logprobs["top_logprobs"] = [{text: value} for text, value in zip(texts, log_probs, strict=True)]
         choice = {"index": 0, "text": self._text(ids), "logprobs": logprobs, "finish_reason": reason}
-        choice |= {"stop_reason": self.stop_reason, "token_ids": ids if self.gives_ids else None}
-        answer = {"id": f"cmpl-{len(self.asked)}", "object": "text_completion", "created": 1, "model": "tiny"}
+        choice |= {"stop_reason": self.stop_reason, "token_ids": ids if self.returns_token_ids else None}
+        answer = {"id": f"cmpl-{len(self.requests)}", "object": "text_completion", "created": 1, "model": "tiny"}
         return {**answer, "choices": [choice], "usage": _usage(body["prompt"], ids)}
 
-    def _look(self, body: Json) -> Json:
-        value = -1.0 / (body["temperature"] if self.processed else 1.0)
+    def _probe(self, body: Json) -> Json:
+        value = -1.0 / (body["temperature"] if self.processed_logprobs else 1.0)
         logprobs = {"tokens": ["a"], "token_logprobs": [value], "top_logprobs": [{"a": value, "b": -5.0}]}
         choice = {"index": 0, "text": "a", "logprobs": logprobs, "finish_reason": "length", "token_ids": None}
-        return {"id": f"cmpl-{len(self.asked)}", "object": "text_completion", "choices": [choice]}
+        return {"id": f"cmpl-{len(self.requests)}", "object": "text_completion", "choices": [choice]}
 
 
 def _parsed(text: str, request: Json) -> Json:
-    """The message as vLLM's hermes parser and a reasoning parser for <think> make it."""
+    """The message that vLLM's hermes tool parser and a <think> reasoning parser produce."""
     head, closing, rest = text.partition("</think>")
     thinks = closing or text.startswith("<think>")
     thought, text = (head.removeprefix("<think>"), rest) if thinks else (None, text)
@@ -217,8 +217,8 @@ def _parsed(text: str, request: Json) -> Json:
     message["tool_calls"] = []
     if request.get("tools") and "<tool_call>" in text:
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            read = [json.loads(found) for found in _CALL.findall(text)]
-            functions = [{"name": call["name"], "arguments": json.dumps(call["arguments"])} for call in read]
+            calls = [json.loads(found) for found in _CALL.findall(text)]
+            functions = [{"name": call["name"], "arguments": json.dumps(call["arguments"])} for call in calls]
             message["tool_calls"] = [
                 {"id": f"call_{next(_serials)}", "type": "function", "function": one} for one in functions
             ]
@@ -227,25 +227,28 @@ def _parsed(text: str, request: Json) -> Json:
 
 
 def _grammar(body: Json) -> Json | None:
-    """The constraint that vLLM makes of a chat request: strict and forced calls, else what the request spells out."""
+    """The constraint that vLLM derives from a chat request: strict or forced calls, else its structured_outputs."""
     choice, tools = body.get("tool_choice"), body.get("tools") or []
     strict = any(tool["function"].get("strict") for tool in tools)
     if tools and choice != "none" and (strict or choice not in (None, "auto")):
         return {"structural_tag": "{}"}
-    made: Json | None = body.get("structured_outputs")
-    return made
+    explicit: Json | None = body.get("structured_outputs")
+    return explicit
 
 
-_LOOKED: Json = {"request_id": "look", "choices": [{"index": 0, "token_ids": spelled("a"), "finish_reason": "length"}]}
+_PROBED: Json = {
+    "request_id": "look",
+    "choices": [{"index": 0, "token_ids": encode_letters("a"), "finish_reason": "length"}],
+}
 
 
-def _is_look(body: Json) -> bool:
-    """It asks for one token, to see whether there is an answer: no turn of the script."""
+def _is_probe(body: Json) -> bool:
+    """True for a health probe of one token, which does not consume a scripted turn."""
     return bool(body["sampling_params"] == {"max_tokens": 1, "ignore_eos": True})
 
 
 def _one_token(number: int) -> Json:
-    """A completion that may consist of one token alone, its special tokens left out."""
+    """A completion of this one token; a special token has no text."""
     choice = {"index": 0, "text": decode([number], special=False), "finish_reason": "length", "token_ids": [number]}
     return {"id": "cmpl-one", "object": "text_completion", "choices": [choice]}
 
@@ -260,5 +263,4 @@ def _entry(number: int) -> Json:
 
 
 def _usage(prompt: list[int], ids: list[int]) -> Json:
-    read, written = len(prompt), len(ids)
-    return {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
+    return {"prompt_tokens": len(prompt), "completion_tokens": len(ids), "total_tokens": len(prompt) + len(ids)}

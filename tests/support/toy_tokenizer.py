@@ -1,8 +1,8 @@
-"""A tokenizer and a chat template small enough to think through, with what makes real ones hard.
+"""A tokenizer and a chat template that are small enough to reason about and have the difficulties of real ones.
 
-The tokenizer takes the longest piece that fits, so that text which was generated in other pieces is tokenized otherwise
-when it comes back: what a model says as `b`, `o`, `x` is read again as `box`. The template is ChatML in Qwen3's manner:
-tools in the system turn, answers of tools inside a user turn, earlier reasoning dropped.
+The tokenizer takes the longest piece that fits, so text generated in other pieces is tokenized differently when it
+comes back: a model's `b`, `o`, `x` becomes `box`. The template is ChatML as Qwen3 writes it: tools in the system turn,
+tool outputs inside a user turn, earlier reasoning dropped.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ PIECES = (
     *("<tool_call>", "</tool_call>", "<tool_response>", "</tool_response>", "<think>", "</think>", "</", "user"),
     *("assistant", "system", "tool", "function", "## "),
 )
-"""Of more than one letter. The marks of calls and thoughts are one token each and yet text, as Qwen has them."""
+"""Pieces of several letters. As in Qwen, the tags of calls and reasoning are single tokens but not special tokens."""
 _NUMBERED = {piece: 10 + index for index, piece in enumerate(PIECES)}
 _TEXTS = {number: piece for piece, number in (_NUMBERED | SPECIAL).items()}
 _LETTERS = 1000
-"""A single letter's id is this and its code point."""
+"""A single letter's id is this plus its code point."""
 _SPLIT = re.compile("(" + "|".join(map(re.escape, SPECIAL)) + ")")
 _LONGEST = sorted(PIECES, key=len, reverse=True)
 _PIECE = re.compile("|".join(map(re.escape, _LONGEST)) + "|.", re.DOTALL)
 
 
 def encode(text: str) -> list[int]:
-    """Text as ids, special tokens among it."""
+    """Token ids of the text, which may contain special tokens."""
     ids: list[int] = []
     for part in _SPLIT.split(text):
         if part in SPECIAL:
@@ -43,12 +43,12 @@ def encode(text: str) -> list[int]:
 
 
 def decode(ids: list[int], *, special: bool = True) -> str:
-    """Ids as text."""
+    """The text of the ids; without special tokens if `special` is False."""
     return "".join(_text(number) for number in ids if special or number not in SPECIAL.values())
 
 
-def spelled(text: str) -> list[int]:
-    """Text as ids of single letters: what a model may well say and no tokenizer makes of the text."""
+def encode_letters(text: str) -> list[int]:
+    """The ids of single letters: a model may generate these, but `encode` never returns them."""
     return [_LETTERS + ord(letter) for letter in text]
 
 
@@ -57,31 +57,33 @@ def _text(number: int) -> str:
 
 
 class ChatTemplate:
-    """Conversations as text."""
+    """Renders conversations as text."""
 
     def __init__(self, end: str = "<|im_end|>\n") -> None:
         self.end = end
-        """What ends a turn."""
+        """Text that ends a turn."""
 
     def render(self, messages: list[Json], tools: list[Json] | None = None, *, ask: bool = True, **kwargs: Any) -> str:
-        """The text of a conversation; `ask`: with the words that make the model speak."""
+        """The text of a conversation; with `ask` it ends with the generation prompt."""
         system = messages[0]["content"] if messages[0]["role"] == "system" else ""
         rest = messages[1:] if system else messages
         if tools:
             listed = "\n".join(json.dumps(tool["function"]) for tool in tools)
             system = f"{system}\n\n<tools>\n{listed}\n</tools>".lstrip("\n")
-        asked = max((at for at, message in enumerate(rest) if message["role"] == "user"), default=-1)
+        last_user = max((index for index, message in enumerate(rest) if message["role"] == "user"), default=-1)
         text = f"<|im_start|>system\n{system}{self.end}" if system else ""
-        for at, message in enumerate(rest):
-            before = rest[at - 1]["role"] if at else ""
-            after = rest[at + 1]["role"] if at + 1 < len(rest) else ""
+        for index, message in enumerate(rest):
+            before = rest[index - 1]["role"] if index else ""
+            after = rest[index + 1]["role"] if index + 1 < len(rest) else ""
             if message["role"] == "tool":
                 text += "" if before == "tool" else "<|im_start|>user"
-                text += f"\n<tool_response>\n{_said(message)}\n</tool_response>" + ("" if after == "tool" else self.end)
+                text += f"\n<tool_response>\n{_text_of(message)}\n</tool_response>" + (
+                    "" if after == "tool" else self.end
+                )
             elif message["role"] == "assistant":
-                text += f"<|im_start|>assistant\n{_turn(message, at > asked, not after)}{self.end}"
+                text += f"<|im_start|>assistant\n{_turn(message, index > last_user, not after)}{self.end}"
             else:
-                text += f"<|im_start|>{message['role']}\n{_said(message)}{self.end}"
+                text += f"<|im_start|>{message['role']}\n{_text_of(message)}{self.end}"
         if ask:
             text += "<|im_start|>assistant\n" + (
                 "" if kwargs.get("enable_thinking", True) else "<think>\n\n</think>\n\n"
@@ -89,14 +91,14 @@ class ChatTemplate:
         return text
 
 
-def _said(message: Json) -> str:
+def _text_of(message: Json) -> str:
     content = message.get("content") or ""
     return content if isinstance(content, str) else "".join(part.get("text", "▣") for part in content)
 
 
 def _turn(message: Json, recent: bool, last: bool) -> str:
-    """A turn of the model. Reasoning stays only behind the user's last question, and the last turn always has some."""
-    content, thought = _said(message), message.get("reasoning_content") or message.get("reasoning") or ""
+    """A model turn. Only turns after the last user message keep their reasoning; the last turn always has a block."""
+    content, thought = _text_of(message), message.get("reasoning_content") or message.get("reasoning") or ""
     if not thought and "</think>" in content:
         thought, _, content = content.removeprefix("<think>").partition("</think>")
     if recent and (thought or last):

@@ -1,4 +1,4 @@
-"""Keys of an object that the TypedDict which describes it does not know, at any depth that types describe."""
+"""Finds the keys of an object that its TypedDict lacks, at any depth that the types describe."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing_extensions import is_typeddict
 
 
 def untyped_keys(value: Any, hint: Any, path: str = "") -> Iterator[str]:
-    """Their paths, e.g. `response.output[0].token_trace.way`."""
+    """Paths of such keys, e.g. `response.output[0].token_trace.way`."""
     if is_typeddict(hint) and isinstance(value, dict):
         hints = get_type_hints(hint)
         for key, inner in value.items():

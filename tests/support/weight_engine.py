@@ -1,7 +1,7 @@
-"""An engine whose weights can be changed, in this process: what vLLM 0.32 does with them, as seen on a real one.
+"""An in-process engine with replaceable weights, modelled on the behaviour of a real vLLM 0.32.
 
-A load that fails leaves no weights behind: a request that runs then ends the engine, and no later load is to be relied
-on. A paused engine keeps its requests until it is resumed. Its answers say which weights made them.
+A failed load leaves no weights: a request that runs then kills the engine, and later loads give garbage. A paused
+engine holds its requests until it is resumed. Its completions name the weights that produced them.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from rollyard.services.http.transport import ASGIApp, HttpResponse, HttpTranspor
 from rollyard.services.run_types import Keys
 from rollyard.services.server.app import Context
 from rollyard.services.types import Json
-from tests.support.scripted_engine import nobody
+from tests.support.scripted_engine import empty_directory
 
 STARTED = "/weights/started"
 TOKEN = "the run's token"
@@ -33,90 +33,92 @@ ODD_STREAM = (
 
 
 class WeightEngine:
-    """The engine."""
+    """The engine. Tests may change all its public attributes."""
 
-    def __init__(self, *, torn: str = "", labels: bool = True, root: str = STARTED, device: str = "cuda") -> None:
+    def __init__(
+        self, *, failing_folder: str = "", supports_labels: bool = True, root: str = STARTED, device: str = "cuda"
+    ) -> None:
         self.weights: str | None = root
         self.root = root
-        """The folder that it is started with."""
+        """The folder that it starts with."""
         self.device = device
         self.on_load: Callable[[], object] = bool
         """Called in the middle of a load."""
         self.label = "default"
         self.calls: list[tuple[str, Json]] = []
-        """Path with query, body; in the order in which they came."""
+        """(path with query, body) of each request, in order of arrival."""
         self.headers: list[dict[str, str]] = []
         self.dead = False
-        self.torn = torn
-        """Folder whose load fails."""
+        self.failing_folder = failing_folder
+        """A folder whose load fails."""
         self.fails: set[str] = set()
         """Paths that answer 500."""
         self.fails_once: set[str] = set()
-        self.dies_at: set[str] = set()
+        self.crashes_at: set[str] = set()
         """Paths at which the process ends."""
         self.answers: dict[str, tuple[int, bytes]] = {}
         """Paths that answer something else."""
-        self.slow: dict[str, asyncio.Event] = {}
+        self.delayed: dict[str, asyncio.Event] = {}
         """Paths that answer only after the event."""
         self.running = 0
         self.paused = False
         self._lost = False
-        self._labels = labels
+        self._supports_labels = supports_labels
         self._going = asyncio.Event()
         self._going.set()
         self._aborted = asyncio.Event()
 
     @property
     def paths(self) -> list[str]:
-        """Where it was asked."""
+        """The requested paths."""
         return [path for path, _ in self.calls]
 
-    def hold(self) -> None:
-        """Requests run until it is resumed."""
+    def hold_requests(self) -> None:
+        """Keep requests running until the engine is resumed."""
         self._going.clear()
 
-    def start_again(self) -> None:
-        """Another process in its place."""
+    def restart(self) -> None:
+        """Replace the process by a new one."""
         self.weights, self.label = self.root, "default"
         self._lost = self.paused = self.dead = False
-        self.dies_at.clear()
+        self.crashes_at.clear()
         self._going.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The ASGI door."""
+        """Answer an ASGI request."""
         if self.dead:
-            raise ConnectionResetError("nobody listens here")
+            raise ConnectionResetError("the engine is not running")
         body = (await receive())["body"]
         query = scope["query_string"].decode()
         self.headers.append({name.decode(): value.decode() for name, value in scope["headers"]})
         path = scope["path"]
         self.calls.append((f"{path}?{query}" if query else path, orjson.loads(body) if body else {}))
-        if path in self.dies_at:
+        if path in self.crashes_at:
             self.dead = True
-            raise ConnectionResetError("it died of that")
-        status, said, kind = await self._said(path, query, orjson.loads(body) if body else {})
-        headers = [(b"content-type", kind)]
+            raise ConnectionResetError("the request killed the engine")
+        status, content, content_type = await self._response(path, query, orjson.loads(body) if body else {})
+        headers = [(b"content-type", content_type)]
         await send({"type": "http.response.start", "status": status, "headers": headers})
-        await send({"type": "http.response.body", "body": said})
+        await send({"type": "http.response.body", "body": content})
 
-    async def _said(self, path: str, query: str, body: Json) -> tuple[int, bytes, bytes]:
-        kind = b"application/json"
-        if path in self.slow:
-            await self.slow[path].wait()
+    async def _response(self, path: str, query: str, body: Json) -> tuple[int, bytes, bytes]:
+        json_type = b"application/json"
+        if path in self.delayed:
+            await self.delayed[path].wait()
         if path in self.answers:
-            return *self.answers[path], kind
+            return *self.answers[path], json_type
         if path in self.fails or path in self.fails_once:
             self.fails_once.discard(path)
-            return 500, b'{"error": {"message": "it does not want to"}}', kind
+            return 500, b'{"error": {"message": "it does not want to"}}', json_type
         if path in ("/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/tokenize"):
             if body.get("stream"):
                 return 200, ODD_STREAM, b"text/event-stream"
-            return 200, await self.generated(), kind
-        status, said = self._steered(path, query, body)
-        return status, orjson.dumps(said), kind
+            return 200, await self.generate(), json_type
+        status, content = self._control(path, query, body)
+        return status, orjson.dumps(content), json_type
 
-    async def generated(self) -> bytes:
-        """What a request of somebody else's is answered."""
+    async def generate(self) -> bytes:
+        """Run a generation request and return the completion."""
         self.running += 1
         self._aborted.clear()
         going = asyncio.ensure_future(self._going.wait())
@@ -129,10 +131,10 @@ class WeightEngine:
             return _completion("", "abort")
         if self.weights is None:
             self.dead = True
-            raise ConnectionResetError("it ran on weights that are not there")
+            raise ConnectionResetError("a request ran without weights and killed the engine")
         return _completion(self.weights, "stop")
 
-    def _steered(self, path: str, query: str, body: Json) -> tuple[int, Any]:
+    def _control(self, path: str, query: str, body: Json) -> tuple[int, Any]:
         if path == "/pause":
             self.paused = True
             self._going.clear()
@@ -145,10 +147,10 @@ class WeightEngine:
             return 200, {"status": "awake" if path == "/wake_up" else "resumed"}
         if path == "/collective_rpc":
             return self._load(body["kwargs"]["weights_path"]) if "kwargs" in body else (200, {"results": [None]})
-        if path == "/update_weight_version" and self._labels:
+        if path == "/update_weight_version" and self._supports_labels:
             self.label = body["new_version"]
             return 200, {"success": True, "new_version": self.label}
-        if path == "/weight_info" and self._labels:
+        if path == "/weight_info" and self._supports_labels:
             return 200, {"weight_version": self.label}
         if path == "/start_weight_update":
             self.weights = None
@@ -162,7 +164,7 @@ class WeightEngine:
         return (200, {"done": path, "is_paused": self.paused}) if known else (404, {"detail": "Not Found"})
 
     def _load(self, folder: str) -> tuple[int, Any]:
-        if folder == self.torn:
+        if folder == self.failing_folder:
             self.weights, self._lost = None, True
             return 500, {"error": {"message": f"Worker failed with {folder}"}}
         self.weights = GARBAGE if self._lost else folder
@@ -183,8 +185,8 @@ def _completion(text: str, finish_reason: str) -> bytes:
     return orjson.dumps({**head, "choices": [choice], "usage": usage})
 
 
-class Door:
-    """A model server in front of engines, and how to speak with it."""
+class TrainerClient:
+    """A trainer's client of a model server in front of engines."""
 
     def __init__(self, server: VllmModel, transport: LocalTransport) -> None:
         self.server = server
@@ -194,62 +196,65 @@ class Door:
     async def send(
         self, method: str, path: str, body: Any = None, headers: Mapping[str, str] | None = None
     ) -> tuple[HttpResponse, Any]:
-        """The answer, and its body as JSON."""
+        """Send a request; the response and its body as JSON."""
         sent = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}", **(headers or {})}
         content = b"" if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
         answer = await self.transport.send(method, f"http://policy:1{path}", content, sent, 120.0)
         return answer, orjson.loads(answer.body) if "json" in answer.headers["content-type"] else None
 
     async def post(self, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Status and body."""
-        answer, said = await self.send("POST", path, body, headers)
-        return answer.status, said
+        answer, content = await self.send("POST", path, body, headers)
+        return answer.status, content
 
     async def get(self, path: str) -> tuple[int, Any]:
-        """Status and body."""
-        answer, said = await self.send("GET", path)
-        return answer.status, said
+        answer, content = await self.send("GET", path)
+        return answer.status, content
 
     async def update(self, folder: str, **more: Any) -> tuple[int, Any]:
         """POST /weights/update."""
         return await self.post("/weights/update", {"path": folder, **more})
 
-    async def asked(self) -> tuple[int, str]:
-        """A model call's status, and which weights answered or why not."""
-        status, said = await self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
-        return status, said["choices"][0]["message"]["content"] if status == 200 else said["detail"]
+    async def call_model(self) -> tuple[int, str]:
+        """Call the model; the status, and the weights that answered or the error."""
+        status, content = await self.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+        return status, content["choices"][0]["message"]["content"] if status == 200 else content["detail"]
 
     async def version(self) -> str:
-        """What GET /policy_version says."""
+        """The version from GET /policy_version."""
         return str((await self.get("/policy_version"))[1].get("policy_version"))
 
 
-def address(number: int) -> str:
-    """Of the engine with that number."""
+def engine_url(number: int) -> str:
     return f"http://engine-{number}:1/v1"
 
 
 @contextlib.asynccontextmanager
-async def door(
+async def trainer_server(
     *engines: ASGIApp, token: str | None = TOKEN, kind: type[VllmModel] = VllmModel, **settings: Any
-) -> AsyncIterator[Door]:
-    """A started server with the trainer's endpoints, in front of these engines."""
+) -> AsyncIterator[TrainerClient]:
+    """Start a model server with trainer endpoints in front of these engines."""
     transport = LocalTransport(HttpTransport())
     for number, engine in enumerate(engines):
-        transport.mount(address(number).removesuffix("/v1"), engine)
+        transport.mount(engine_url(number).removesuffix("/v1"), engine)
     keys = Keys(run_id="run-1", secret="secret", token=token)
-    urls = [address(number) for number in range(len(engines))]
-    # The folders of most tests are names: what a checkpoint must be is test_checkpoint's and test_fingerprints'.
-    own = {"model": "tiny", "base_url": urls, "retry_pause_s": 0.01, "trainer_endpoints": True, "weights_check": "off"}
-    chosen = {**own, **settings}
-    client = ServerClient(transport, keys, AddressBook(nobody))
+    urls = [engine_url(number) for number in range(len(engines))]
+    # Most tests use folders that do not exist; test_checkpoint and test_fingerprints check real checkpoints.
+    defaults = {
+        "model": "tiny",
+        "base_url": urls,
+        "retry_pause_s": 0.01,
+        "trainer_endpoints": True,
+        "weights_check": "off",
+    }
+    chosen = {**defaults, **settings}
+    client = ServerClient(transport, keys, AddressBook(empty_directory))
     server = kind(VllmModelSettings(**chosen), Context("policy_model", keys, client))
     await server.start()
     for engine in engines:
         if isinstance(engine, WeightEngine):
             engine.calls.clear()
     try:
-        yield Door(server, transport)
+        yield TrainerClient(server, transport)
     finally:
         await server.stop()
         await transport.close()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from tests.support.commands import BIN, config, environment, ng_run
+from tests.support.commands import BIN, command_environ, config, ng_run
 from tests.support.stacks import SOKOBAN
 
 DEADLINE_S = 60.0
@@ -22,7 +22,7 @@ def viewing(paths: Sequence[Path], cwd: Path) -> Iterator[str]:
     """The URL of a viewer with these files; ended with SIGINT."""
     files = f"+jsonl_fpath=[{','.join(map(str, paths))}]"
     process = subprocess.Popen(
-        [BIN / "ng_viewer", files, "+port=0"], cwd=cwd, env=environment(), stdout=subprocess.PIPE, text=True
+        [BIN / "ng_viewer", files, "+port=0"], cwd=cwd, env=command_environ(), stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     lines: queue.Queue[str] = queue.Queue()
@@ -43,7 +43,7 @@ def exported(paths: Sequence[Path], out: Path, *more: str) -> Path:
     subprocess.run(
         [BIN / "ng_viewer", files, f"+export={out}", *more],
         cwd=out.parent,
-        env=environment(),
+        env=command_environ(),
         check=True,
         timeout=DEADLINE_S,
         stdout=subprocess.DEVNULL,

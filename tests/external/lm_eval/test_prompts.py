@@ -20,7 +20,7 @@ from rollyard.resources_servers.math.prompt_formats import gold_answer
 from rollyard.resources_servers.mbpp import prepare as mbpp
 from rollyard.services.types import Json
 from tests.external.lm_eval.real_tasks import filtered, real_prompts, task
-from tests.unit.resources_servers.answers.grading import DATA, judged, rows_of
+from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of
 
 TRAIN, TEST = DATA / "gsm8k/train_first1000.jsonl", DATA / "gsm8k/test.jsonl"
 ROWS = 150
@@ -122,7 +122,8 @@ def test_humaneval_prompts_equal_those_of_lm_eval(tmp_path: Path, monkeypatch: p
 async def strict(golds: list[str], answers: list[str], reading: AnswerForm) -> list[float]:
     """Our strict scores."""
     return [
-        float(verdict.strict) for verdict in await judged(AnswerGrader(None), reading, zip(golds, answers, strict=True))
+        float(verdict.strict)
+        for verdict in await grade_all(AnswerGrader(None), reading, zip(golds, answers, strict=True))
     ]
 
 

@@ -13,7 +13,7 @@ from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import Json
-from tests.support.commands import Finished, environment
+from tests.support.commands import Finished, command_environ
 
 COUNT = 120
 
@@ -60,7 +60,7 @@ async def track(*options: str, cwd: Path, env: Mapping[str, str] | None = None) 
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "rollyard.services.cli.track", *options),
         cwd=cwd,
-        env=environment(env or {}),
+        env=command_environ(env or {}),
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
     )

@@ -17,8 +17,8 @@ import pytest_asyncio
 from rollyard.services.runtime.stack import Stack
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.local_run import TOKEN, local_config
-from tests.support.local_engines import bearers
-from tests.support.stacks import configured, processes
+from tests.support.local_engines import marked_processes
+from tests.support.stacks import load_config, processes
 
 if TYPE_CHECKING:  # imports torch, which only the environment with vLLM has
     from tests.external.vllm.reference import Reference
@@ -61,9 +61,9 @@ async def local_stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory
     """A run that starts its engine itself; the name of its folder marks the engine's processes."""
     folder = tmp_path_factory.mktemp("local")
     config = local_config(tiny_model, folder.name, trainer_endpoints=True)
-    async with processes(configured(config=config, tmp_path=folder), folder, token=TOKEN) as stack:
+    async with processes(load_config(config=config, tmp_path=folder), folder, token=TOKEN) as stack:
         yield stack
-    assert list(bearers(folder.name)) == []
+    assert list(marked_processes(folder.name)) == []
 
 
 @pytest.fixture(scope="session")

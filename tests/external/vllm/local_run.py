@@ -17,7 +17,7 @@ from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import ENVIRONMENT, LONGEST
-from tests.support.local_engines import MARK, bearers
+from tests.support.local_engines import MARK, marked_processes
 from tests.support.processes import alive, parent_of
 
 MODEL = "responses_api_models/local_vllm_model/configs/local_vllm_model.yaml"
@@ -55,7 +55,7 @@ def local_config(model: Path, mark: str, **more: Any) -> Json:
 
 def processes_of(mark: str) -> dict[str, int]:
     """Name -> pid of the engine's running processes; `reaper` is the parent of its API server."""
-    pids = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in bearers(mark)}
+    pids = {Path(f"/proc/{pid}/comm").read_text().strip(): pid for pid in marked_processes(mark)}
     if API in pids:
         pids["reaper"] = parent_of(pids[API])
     return pids

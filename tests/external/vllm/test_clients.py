@@ -16,7 +16,7 @@ from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from tests.external.vllm.calls import CALL, MOVES, TOOL, asking
 from tests.external.vllm.engine import LONGEST, RUNNING, Engine
-from tests.support.openai_client import in_a_thread, serving
+from tests.support.openai_client import client_of_server, run_sync_client
 from tests.support.waiting import eventually
 
 TOOLS: Any = [{"type": "function", "strict": False, **cast(Any, TOOL)["function"]}]
@@ -32,7 +32,7 @@ class Move(BaseModel):
 
 def front(engine: Engine, kind: Any = VllmModel, **settings: Any) -> Any:
     """OpenAI's client, connected to a model server of this kind in front of the engine."""
-    return serving(kind, base_url=f"{engine.url}/v1", **{"model": "tiny", **settings})
+    return client_of_server(kind, base_url=f"{engine.url}/v1", **{"model": "tiny", **settings})
 
 
 async def chat(client: AsyncOpenAI, **fields: Any) -> Any:
@@ -79,7 +79,7 @@ async def test_the_synchronous_client_reads_a_stream_too(engine: Engine) -> None
             return "".join(event.delta for event in stream if event.type == "response.output_text.delta")
 
     async with front(engine) as client:
-        assert await in_a_thread(client, use)
+        assert await run_sync_client(client, use)
 
 
 async def test_a_turn_can_be_sent_back_with_a_tool_output(engine: Engine) -> None:

@@ -16,7 +16,7 @@ from tests.external.vllm.engine import Engine
 from tests.external.vllm.reference import Reference
 from tests.external.vllm.test_rollouts import run_config, turns_of
 from tests.support.stacks import EXAMPLES, collect, colocated, read_rows
-from tests.support.weight_engine import door
+from tests.support.weight_engine import trainer_server
 
 CLOSE = 1e-4
 """Tolerance for float32 sums in another order; the largest observed difference is 1e-5."""
@@ -76,7 +76,7 @@ NONE: dict[str, tuple[Json, list[str]]] = {
 async def turn(engine: Engine, params: Json, **settings: Any) -> Json:
     """The last item of a model response."""
     options = {"trainer_endpoints": False, "return_token_id_information": True, **settings}
-    async with door(base_url=[f"{engine.url}/v1"], **options) as policy_server:
+    async with trainer_server(base_url=[f"{engine.url}/v1"], **options) as policy_server:
         status, answer = await policy_server.post(
             "/v1/responses", {"temperature": 0.8, "seed": 4, "max_output_tokens": 80, **params}
         )
@@ -113,7 +113,7 @@ async def test_a_turn_through_the_chat_endpoint_names_the_same_constraints(engin
 
 
 async def test_strict_tools_are_not_enforced_by_the_completions_endpoint(engine: Engine, reference: Reference) -> None:
-    async with door(
+    async with trainer_server(
         base_url=[f"{engine.url}/v1"],
         trainer_endpoints=False,
         return_token_id_information=True,

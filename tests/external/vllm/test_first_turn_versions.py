@@ -12,7 +12,7 @@ from tests.external.vllm.engine import Engine, in_flight
 from tests.external.vllm.reference import Reference
 from tests.external.vllm.test_constraint_logprobs import CLOSE
 from tests.external.vllm.test_weights import unchanged
-from tests.support.weight_engine import Door, door
+from tests.support.weight_engine import TrainerClient, trainer_server
 
 __all__ = ["unchanged"]  # a fixture that restores the weights after each test
 
@@ -20,7 +20,7 @@ __all__ = ["unchanged"]  # a fixture that restores the weights after each test
 async def test_the_version_of_each_token_of_a_first_turn_is_recorded(
     engine: Engine, tiny_model: Path, other_model: Path, reference: Reference
 ) -> None:
-    async with door(base_url=[f"{engine.url}/v1"], return_token_id_information=True) as policy_server:
+    async with trainer_server(base_url=[f"{engine.url}/v1"], return_token_id_information=True) as policy_server:
         request: Json = {**asking(temperature=1.0), "structured_outputs": None, "seed": None}
         message = await _updated_while(
             engine, policy_server, {**request, "max_tokens": 3500, "ignore_eos": True}, other_model
@@ -37,7 +37,7 @@ async def test_the_version_of_each_token_of_a_first_turn_is_recorded(
     assert logprobs[switch:] == pytest.approx(of_new[switch:], abs=CLOSE)
 
 
-async def _updated_while(engine: Engine, policy_server: Door, request: Json, folder: Path) -> Json:
+async def _updated_while(engine: Engine, policy_server: TrainerClient, request: Json, folder: Path) -> Json:
     """The message of a call during which the weights are updated."""
     calling = await in_flight(engine, policy_server.post("/v1/chat/completions", request))
     assert (await policy_server.update(str(folder), version="step-1"))[0] == 200

@@ -9,7 +9,7 @@ import pytest
 from rollyard.services.types import Json
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.test_constraint_logprobs import BY_GRAMMAR, CLOSE, FREE, LOOSE, NONE, OTHERS
-from tests.support.weight_engine import door
+from tests.support.weight_engine import trainer_server
 
 KINDS: dict[str, Json] = {name: params for name, (params, _) in {**BY_GRAMMAR, **OTHERS, **NONE}.items()} | {
     "a stop string": {**FREE, "stop": ["e"]},
@@ -25,7 +25,7 @@ KINDS: dict[str, Json] = {name: params for name, (params, _) in {**BY_GRAMMAR, *
 async def first_turn(engine: Engine, params: Json, token_in: Any) -> tuple[Json, Json]:
     """The Response of a first turn without fields that differ between any two calls, and its last item."""
     options = {"trainer_endpoints": False, "return_token_id_information": True, "token_in": token_in}
-    async with door(base_url=[f"{engine.url}/v1"], **options) as policy_server:
+    async with trainer_server(base_url=[f"{engine.url}/v1"], **options) as policy_server:
         body = {"temperature": 0.8, "seed": 4, "max_output_tokens": 60, **params}
         status, response = await policy_server.post("/v1/responses", body)
     assert status == 200, response

@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 
 from rollyard.services.runtime.stack import Stack
 from tests.external.vllm.local_run import API, ENGINE_CORE, LONG_S, WORKER, local_config, mark_of, processes_of, sent
-from tests.support.local_engines import bearers
+from tests.support.local_engines import marked_processes
 from tests.support.processes import alive
 from tests.support.stacks import EXAMPLES, collect, keys_of, read_rows
 
@@ -86,10 +86,10 @@ async def test_kill_9_of_ng_run_and_the_reaper_leaves_no_process_of_vllm(tiny_mo
         os.kill(run.pid, signal.SIGKILL)  # its servers die with it
         os.kill(reaper, signal.SIGKILL)
         async with asyncio.timeout(LONG_S):
-            while list(bearers(mark)):
+            while list(marked_processes(mark)):
                 await asyncio.sleep(0.05)
     finally:
         run.kill()
         run.wait()
-        for pid in bearers(mark):
+        for pid in marked_processes(mark):
             os.kill(pid, signal.SIGKILL)

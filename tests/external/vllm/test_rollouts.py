@@ -17,7 +17,7 @@ from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import RUNNING, Engine
 from tests.external.vllm.reference import Reference
 from tests.support.commands import command, config, ng_run
-from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, colocated, configured, keys_of, read_rows
+from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, colocated, keys_of, load_config, read_rows
 from tests.support.waiting import eventually
 
 MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
@@ -49,7 +49,7 @@ def run_config(engine: Engine, folder: Path, **settings: Any) -> RunConfig:
     )
     plain: Any = OmegaConf.to_container(tree)
     exported = [f"{key}={value}" for key, value in policy(engine).items()]
-    return configured(*exported, config=plain, tmp_path=folder)
+    return load_config(*exported, config=plain, tmp_path=folder)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.reference import Reference
 from tests.external.vllm.test_engine_control import PROMPT, reload, sampled
-from tests.support.weight_engine import door
+from tests.support.weight_engine import trainer_server
 
 
 def tied(model: Path, folder: Path) -> Path:
@@ -44,7 +44,7 @@ async def test_new_weights_for_a_tied_model_are_rejected_and_the_engine_is_uncha
     tied_engine: Engine, models: tuple[Path, Path]
 ) -> None:
     old, new = models
-    async with door(base_url=[f"{tied_engine.url}/v1"], weights_check="values") as policy_server:
+    async with trainer_server(base_url=[f"{tied_engine.url}/v1"], weights_check="values") as policy_server:
         status, answer = await policy_server.update(str(new))
         assert (status, "keeps the old output head" in answer["detail"]) == (400, True)
     output, logprobs, _ = sampled(tied_engine)

@@ -20,7 +20,7 @@ from tests.external.vllm.reference import Reference
 from tests.external.vllm.test_rollouts import run_config, turns_of
 from tests.support.stacks import collect, colocated, read_rows
 from tests.support.waiting import eventually
-from tests.support.weight_engine import Door, door
+from tests.support.weight_engine import TrainerClient, trainer_server
 
 CLOSE = 1e-4
 """Tolerance for float32 sums in another order; the largest observed difference is 1e-5."""
@@ -47,13 +47,15 @@ def unchanged(engine: Engine, tiny_model: Path) -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def policy(engine: Engine, **settings: Any) -> AsyncIterator[Door]:
+async def policy(engine: Engine, **settings: Any) -> AsyncIterator[TrainerClient]:
     """A model server with the trainer's endpoints in front of the engine."""
-    async with door(base_url=[f"{engine.url}/v1"], **{"weights_check": "values", **settings}) as policy_server:
+    async with trainer_server(
+        base_url=[f"{engine.url}/v1"], **{"weights_check": "values", **settings}
+    ) as policy_server:
         yield policy_server
 
 
-async def sampled(policy_server: Door, **params: Any) -> tuple[list[int], list[float], Any]:
+async def sampled(policy_server: TrainerClient, **params: Any) -> tuple[list[int], list[float], Any]:
     """Token ids, logprobs and the engine's weight versions of a response at temperature 1."""
     sampling = {"temperature": 1.0, "max_tokens": 16, "logprobs": 0, "ignore_eos": True, **params}
     status, answer = await policy_server.post(GENERATE, {"token_ids": PROMPT, "sampling_params": sampling})
@@ -144,7 +146,7 @@ async def test_an_update_clears_the_prefix_cache(engine: Engine, other_model: Pa
         assert await cache_hits(engine, policy_server) == 0
 
 
-async def cache_hits(engine: Engine, policy_server: Door) -> float:
+async def cache_hits(engine: Engine, policy_server: TrainerClient) -> float:
     """Prefix cache hits of one call. The engine counts them with the queries, after it has sent the response."""
     hits, queries = engine.gauge(HITS), engine.gauge(QUERIES)
     await sampled(policy_server)
@@ -166,7 +168,7 @@ async def test_a_failed_load_aborts_requests_in_flight_but_not_the_engine(engine
         status, answer = await policy_server.update("/no/such/folder")
         assert (status, f"{engine.url}/v1 must be restarted" in answer["detail"]) == (502, True)
         assert await calling == 503
-        assert (await policy_server.asked())[0] == 503
+        assert (await policy_server.call_model())[0] == 503
         assert engine.client.get("/health").status_code == 200
 
 

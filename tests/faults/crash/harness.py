@@ -31,7 +31,7 @@ from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.serve import serve_until_signalled
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json
-from tests.support.stacks import essence, keys_of, read_rows
+from tests.support.stacks import keys_of, read_rows, reproducible_part
 
 ENVIRONMENT = "grl_sokoban_resources_server"
 POLICY = "policy_model"
@@ -222,7 +222,7 @@ def essences(output: Path) -> dict[tuple[int, int], Json]:
     rows = read_rows(output)
     keys = keys_of(rows)
     assert len(set(keys)) == len(keys), f"{output} holds a rollout twice"
-    return {(row["_ng_task_index"], row["_ng_rollout_index"]): essence(row) for row in rows}
+    return {(row["_ng_task_index"], row["_ng_rollout_index"]): reproducible_part(row) for row in rows}
 
 
 def failures(output: Path) -> list[Json]:

@@ -15,7 +15,7 @@ import pytest
 from rollyard.responses_api_models.local_vllm_model import orphaned_processes
 from rollyard.services.errors import RunError
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.local_engines import LONG_S, MARK, all_gone, bearers, bench
+from tests.support.local_engines import DEADLINE_S, MARK, engine_harness, marked_processes, wait_until_gone
 from tests.support.processes import alive, parent_of
 
 
@@ -24,20 +24,20 @@ def kill(pid: int) -> None:
 
 
 async def test_a_running_engine_answers_every_caller_with_its_key(tmp_path: Path) -> None:
-    async with bench(tmp_path) as engine_bench:
+    async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
         (url,) = engine_bench.up
         assert url == f"http://127.0.0.1:{engine_bench.started(1)['port']}/v1"
         transport = engine_bench.plan.transport
         for key, status in (("a key", 200), ("a guess", 401)):
             headers = {"authorization": f"Bearer {key}"}
-            answer = await transport.send("POST", f"{url}/chat/completions", b"{}", headers, LONG_S)
+            answer = await transport.send("POST", f"{url}/chat/completions", b"{}", headers, DEADLINE_S)
             assert answer.status == status
 
 
 async def test_the_log_of_the_server_contains_the_phases(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO")
-    async with bench(tmp_path) as engine_bench:
+    async with engine_harness(tmp_path) as engine_bench:
         assert engine_bench.engine.phase == "importing vLLM"
         await engine_bench.engine.start()
         assert engine_bench.engine.phase == ""
@@ -46,21 +46,23 @@ async def test_the_log_of_the_server_contains_the_phases(tmp_path: Path, caplog:
 
 
 async def test_stopping_ends_processes_that_ignore_sigterm(tmp_path: Path) -> None:
-    async with bench(tmp_path) as engine_bench:
+    async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
-        assert len(list(bearers(engine_bench.mark))) == 5  # keeper, API server, EngineCore, Worker, resource tracker
+        assert (
+            len(list(marked_processes(engine_bench.mark))) == 5
+        )  # keeper, API server, EngineCore, Worker, resource tracker
         await engine_bench.engine.stop()
-        assert list(bearers(engine_bench.mark)) == []
+        assert list(marked_processes(engine_bench.mark)) == []
         assert engine_bench.down == engine_bench.up
 
 
 @pytest.mark.parametrize("victim", ["api", "core", "worker", "keeper"])
 async def test_kill_9_of_any_process_leaves_nothing_and_the_engine_restarts(victim: str, tmp_path: Path) -> None:
-    async with bench(tmp_path) as engine_bench:
+    async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
-        first, keeper = engine_bench.started(1), engine_bench.keeper()
+        first, keeper = engine_bench.started(1), engine_bench.reaper_pid()
         kill(keeper if victim == "keeper" else first[victim])
-        await engine_bench.comes_up(2)
+        await engine_bench.wait_until_up(2)
         assert not any(alive(pid) for pid in (keeper, first["api"], first["core"], first["worker"]))
         assert not (Path("/dev/shm") / first["memory"]).exists()
         assert engine_bench.down == engine_bench.up[:1]
@@ -68,10 +70,10 @@ async def test_kill_9_of_any_process_leaves_nothing_and_the_engine_restarts(vict
 
 
 async def test_an_api_server_that_closes_its_port_before_it_ends_is_dead(tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_CLOSES": "1"}) as engine_bench:
+    async with engine_harness(tmp_path, environment={"FAKE_CLOSES": "1"}) as engine_bench:
         await engine_bench.engine.start()
         kill(engine_bench.started(1)["core"])
-        await engine_bench.comes_up(2)
+        await engine_bench.wait_until_up(2)
         assert not alive(engine_bench.started(1)["api"])
 
 
@@ -104,7 +106,7 @@ async def test_kill_9_of_the_engines_owner_leaves_nothing(with_keeper: bool, tmp
             kill(keeper)
         else:
             kill(server.pid)
-    await all_gone(tmp_path.name)
+    await wait_until_gone(tmp_path.name)
     assert not (Path("/dev/shm") / started["memory"]).exists()
 
 
@@ -114,7 +116,7 @@ async def test_an_environments_own_sitecustomize_still_runs(tmp_path: Path) -> N
     (own / "sitecustomize.py").write_text(
         "import os, sys; print('my own was run', os.environ['ROLLYARD_ENGINE'], file=sys.stderr)"
     )
-    async with bench(tmp_path, environment={"PYTHONPATH": str(own)}) as engine_bench:
+    async with engine_harness(tmp_path, environment={"PYTHONPATH": str(own)}) as engine_bench:
         await engine_bench.engine.start()
         assert f"my own was run {engine_bench.folder()}" in engine_bench.plan.log_file.read_text()
 
@@ -127,7 +129,7 @@ async def test_a_process_whose_reaper_has_exited_is_ended_when_a_server_starts_a
     gone = tmp_path / "rollyard-engine-gone"
     gone.mkdir()
     (gone / "alive").touch()
-    async with bench(tmp_path) as engine_bench:
+    async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
         with _sleeper(gone) as orphan, _sleeper(engine_bench.folder()) as running:
             assert orphan.pid in orphaned_processes.end_orphans()
@@ -138,7 +140,7 @@ async def test_a_process_whose_reaper_has_exited_is_ended_when_a_server_starts_a
 
 async def test_only_the_folders_of_dead_engines_are_removed_and_not_of_starting_ones(tmp_path: Path) -> None:
     old, young = tmp_path / "rollyard-engine-old", tmp_path / "rollyard-engine-young"
-    async with bench(tmp_path) as engine_bench:
+    async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
         for folder in (old, young):
             folder.mkdir()
@@ -166,10 +168,10 @@ def crash(tmp_path: Path) -> str:
 
 
 async def test_a_first_start_that_fails_names_phase_cause_and_log(crash: str, tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_FAILS": crash}) as engine_bench:
+    async with engine_harness(tmp_path, environment={"FAKE_FAILS": crash}) as engine_bench:
         with pytest.raises(RunError) as raised:
             await engine_bench.engine.start()
-        assert list(bearers(engine_bench.mark)) == []
+        assert list(marked_processes(engine_bench.mark)) == []
         assert engine_bench.up == []
     message = str(raised.value)
     assert "engine 0 exited with status 1 while importing vLLM" in message
@@ -179,19 +181,19 @@ async def test_a_first_start_that_fails_names_phase_cause_and_log(crash: str, tm
 
 
 async def test_a_failed_restart_is_retried(crash: str, tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_FAILS": crash, "FAKE_FAILS_AT": "2,3"}) as engine_bench:
+    async with engine_harness(tmp_path, environment={"FAKE_FAILS": crash, "FAKE_FAILS_AT": "2,3"}) as engine_bench:
         await engine_bench.engine.start()
         kill(engine_bench.started(1)["api"])
-        await engine_bench.comes_up(2)
+        await engine_bench.wait_until_up(2)
         assert engine_bench.started(4)["api"]
 
 
 async def test_an_engine_that_rejects_the_weights_is_ended_and_restarted(tmp_path: Path) -> None:
-    async with bench(tmp_path) as engine_bench:
+    async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
         engine_bench.refusals = 1
         kill(engine_bench.started(1)["api"])
-        await engine_bench.comes_up(2)
+        await engine_bench.wait_until_up(2)
         assert not alive(engine_bench.started(2)["api"])
         assert engine_bench.up[1] == f"http://127.0.0.1:{engine_bench.started(3)['port']}/v1"
 
@@ -199,20 +201,20 @@ async def test_an_engine_that_rejects_the_weights_is_ended_and_restarted(tmp_pat
 async def test_a_port_that_was_taken_meanwhile_is_not_a_failure(tmp_path: Path) -> None:
     taken = tmp_path / "taken.txt"
     taken.write_text("OSError: [Errno 98] Address already in use")
-    async with bench(tmp_path, environment={"FAKE_FAILS": str(taken), "FAKE_FAILS_AT": "1"}) as engine_bench:
+    async with engine_harness(tmp_path, environment={"FAKE_FAILS": str(taken), "FAKE_FAILS_AT": "1"}) as engine_bench:
         await engine_bench.engine.start()
         assert engine_bench.started(2)["api"]
 
 
 async def test_an_engine_that_never_becomes_ready_is_abandoned_and_ended(tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_HANGS": "1"}, start_timeout_s=3.0) as engine_bench:
+    async with engine_harness(tmp_path, environment={"FAKE_HANGS": "1"}, start_timeout_s=3.0) as engine_bench:
         with pytest.raises(RunError, match="was not ready within start_timeout_s=3 while starting the API server"):
             await engine_bench.engine.start()
-        assert list(bearers(engine_bench.mark)) == []
+        assert list(marked_processes(engine_bench.mark)) == []
 
 
 async def test_a_missing_command_is_named(tmp_path: Path) -> None:
-    async with bench(tmp_path, vllm_command=["/nowhere/vllm"]) as engine_bench:
+    async with engine_harness(tmp_path, vllm_command=["/nowhere/vllm"]) as engine_bench:
         with pytest.raises(
             RunError, match=r"the command /nowhere/vllm cannot be started \(No such file or directory\): install"
         ):
@@ -220,10 +222,10 @@ async def test_a_missing_command_is_named(tmp_path: Path) -> None:
 
 
 async def test_an_interrupted_start_leaves_nothing(tmp_path: Path) -> None:
-    async with bench(tmp_path, environment={"FAKE_HANGS": "1"}) as engine_bench:
+    async with engine_harness(tmp_path, environment={"FAKE_HANGS": "1"}) as engine_bench:
         starting = asyncio.create_task(engine_bench.engine.start())
-        while not list(bearers(engine_bench.mark)):
+        while not list(marked_processes(engine_bench.mark)):
             await asyncio.sleep(0.01)
         starting.cancel()
         await engine_bench.engine.stop()
-        assert list(bearers(engine_bench.mark)) == []
+        assert list(marked_processes(engine_bench.mark)) == []

@@ -16,7 +16,7 @@ import pytest_asyncio
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
-from tests.support.stacks import AGENT, PUZZLES, collect, colocated, configured
+from tests.support.stacks import AGENT, PUZZLES, collect, colocated, load_config
 
 from .harness import (
     COLLECT,
@@ -47,7 +47,7 @@ Essences = dict[tuple[int, int], Json]
 async def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Essences:
     """The output of an uninterrupted run."""
     folder = tmp_path_factory.mktemp("unbroken")
-    async with colocated(configured(), folder) as stack:
+    async with colocated(load_config(), folder) as stack:
         state, _ = await collect(stack, folder / "rollouts.jsonl", rows=PUZZLES, limit=TASKS, repeats=REPEATS)
     assert state == "complete"
     return essences(folder / "rollouts.jsonl")
@@ -55,7 +55,7 @@ async def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> Essences:
 
 @pytest_asyncio.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
-    async with forked(configured(SLOW_POLICY), tmp_path) as running:
+    async with forked(load_config(SLOW_POLICY), tmp_path) as running:
         yield running
 
 

@@ -14,10 +14,10 @@ import pytest
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.runtime.stack import Stack
-from tests.support.fixtures import closed_port, until
-from tests.support.local_engines import FAKE, LONG_S, MARK, all_gone
+from tests.support.fixtures import until, unused_url
+from tests.support.local_engines import DEADLINE_S, FAKE, MARK, wait_until_gone
 from tests.support.processes import alive
-from tests.support.stacks import configured, processes
+from tests.support.stacks import load_config, processes
 
 
 def run_config(folder: Path, environment: dict[str, str] | None = None, **more: Any) -> RunConfig:
@@ -27,7 +27,7 @@ def run_config(folder: Path, environment: dict[str, str] | None = None, **more: 
     variables = {MARK: folder.name, "FAKE_NOTES": str(folder / "notes"), **(environment or {})}
     own = {"model": str(folder / "model"), "vllm_command": [sys.executable, str(FAKE)], "environment": variables}
     tree = {"policy_model": {"responses_api_models": {"local_vllm_model": {**own, **more}}}}
-    return configured(config=tree, tmp_path=folder)
+    return load_config(config=tree, tmp_path=folder)
 
 
 async def engine_pid(stack: Stack) -> int:
@@ -35,7 +35,7 @@ async def engine_pid(stack: Stack) -> int:
     (url,) = stack.registry.directory().servers["policy_model"]
     body = orjson.dumps({"messages": [{"role": "user", "content": "who are you?"}]})
     answer = await stack.client.transport.send(
-        "POST", f"{url}/v1/chat/completions", body, {"content-type": "application/json"}, LONG_S
+        "POST", f"{url}/v1/chat/completions", body, {"content-type": "application/json"}, DEADLINE_S
     )
     assert answer.status == 200, answer.body
     return int(orjson.loads(answer.body)["choices"][0]["message"]["content"])
@@ -46,16 +46,16 @@ async def test_a_run_responds_through_its_engines_and_leaves_none(tmp_path: Path
         assert alive(await engine_pid(stack))
         logs = sorted(path.name for path in stack.folder.logs.iterdir())
         assert logs == ["policy_model-engine-0.log", "policy_model-engine-1.log", "policy_model.log"]
-    await all_gone(tmp_path.name)
+    await wait_until_gone(tmp_path.name)
 
 
 async def test_calls_wait_for_a_restarting_engine(tmp_path: Path) -> None:
     async with processes(run_config(tmp_path), tmp_path) as stack:
         first = await engine_pid(stack)
         os.kill(first, signal.SIGKILL)
-        await until(lambda: not alive(first), LONG_S)
+        await until(lambda: not alive(first), DEADLINE_S)
         assert await engine_pid(stack) not in (0, first)
-    await all_gone(tmp_path.name)
+    await wait_until_gone(tmp_path.name)
 
 
 async def test_kill_9_of_the_model_server_ends_its_engine_and_both_restart(tmp_path: Path) -> None:
@@ -64,10 +64,10 @@ async def test_kill_9_of_the_model_server_ends_its_engine_and_both_restart(tmp_p
         (server,) = stack.registry.instances()
         assert server.pid is not None
         os.kill(server.pid, signal.SIGKILL)
-        await until(lambda: not alive(first), LONG_S)
-        await until(lambda: stack.registry.directory().servers["policy_model"] not in ([], [server.url]), LONG_S)
+        await until(lambda: not alive(first), DEADLINE_S)
+        await until(lambda: stack.registry.directory().servers["policy_model"] not in ([], [server.url]), DEADLINE_S)
         assert await engine_pid(stack) != first
-    await all_gone(tmp_path.name)
+    await wait_until_gone(tmp_path.name)
 
 
 async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_the_run(tmp_path: Path) -> None:
@@ -79,21 +79,21 @@ async def test_a_start_that_fails_shows_cause_and_log_to_the_user_who_started_th
     assert "engine 0 exited with status 1 while importing vLLM" in str(raised.value)
     assert "the GPU ran out of memory" in str(raised.value)
     assert "policy_model-engine-0.log" in str(raised.value)
-    await all_gone(tmp_path.name)
+    await wait_until_gone(tmp_path.name)
 
 
 async def test_a_slow_start_reports_its_phase_and_is_abandoned_at_its_own_deadline(tmp_path: Path) -> None:
     lines: list[str] = []
     with pytest.raises(RunError) as raised:
-        async with processes(run_config(tmp_path, {"FAKE_HANGS": "1"}, start_timeout_s=4.0), tmp_path, said=lines):
+        async with processes(run_config(tmp_path, {"FAKE_HANGS": "1"}, start_timeout_s=4.0), tmp_path, messages=lines):
             pass
     assert any("policy_model" in line and "starting the API server, " in line for line in lines), lines
     assert "was not ready within start_timeout_s=4 while starting the API server" in str(raised.value)
-    await all_gone(tmp_path.name)
+    await wait_until_gone(tmp_path.name)
 
 
 async def test_a_missing_ray_cluster_is_named_before_vllm_is_started(tmp_path: Path) -> None:
-    address = closed_port().removeprefix("http://")
+    address = unused_url().removeprefix("http://")
     with pytest.raises(RunError, match=f"no Ray cluster at ray_address={address}"):
         async with processes(run_config(tmp_path, ray_address=address), tmp_path):
             pass

@@ -14,7 +14,7 @@ import pytest_asyncio
 
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
-from tests.support.stacks import AGENT, PUZZLES, SOKOBAN, configured, keys_of, read_rows
+from tests.support.stacks import AGENT, PUZZLES, SOKOBAN, keys_of, load_config, read_rows
 
 from .harness import Forked, ForkLauncher, forked, forked_collect, ready_pid, until
 
@@ -23,7 +23,7 @@ REPEATS = 4
 
 @pytest_asyncio.fixture(scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with forked(configured(config=SOKOBAN), tmp_path_factory.mktemp("stack")) as running:
+    async with forked(load_config(config=SOKOBAN), tmp_path_factory.mktemp("stack")) as running:
         yield running
 
 
@@ -129,7 +129,7 @@ def coin(folder: Path) -> Json:
 async def test_a_server_that_restarts_with_other_code_stops_the_collection_and_mixes_nothing(tmp_path: Path) -> None:
     project, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
     tree, app = coin(project), project / "resources_servers" / "coin" / "app.py"
-    config = configured(config=tree, roots=[project], tmp_path=tmp_path)
+    config = load_config(config=tree, roots=[project], tmp_path=tmp_path)
     async with forked(config, tmp_path, ForkLauncher()) as stack:
 
         def edit_and_kill() -> None:
@@ -156,7 +156,7 @@ async def test_a_server_that_restarts_with_other_code_stops_the_collection_and_m
 async def test_code_that_is_reloaded_during_a_collection_marks_each_row_or_stops_it(tmp_path: Path) -> None:
     project, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
     tree, app = coin(project), project / "resources_servers" / "coin" / "app.py"
-    config = configured(config=tree, roots=[project], tmp_path=tmp_path)
+    config = load_config(config=tree, roots=[project], tmp_path=tmp_path)
     async with forked(config, tmp_path, ForkLauncher(), reloads=True) as stack:
         command = start(stack, output, PUZZLES, "log", "+accept_changed_code=true")
         rows = 0

@@ -19,7 +19,7 @@ from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
-from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, configured, read_rows
+from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, load_config, read_rows
 
 from .harness import (
     ENVIRONMENT,
@@ -94,7 +94,7 @@ async def test_with_retries_behind_vllm_model_faults_change_no_rollout(tmp_path:
     for name, faults in (("calm", {}), ("faulty", FAULTS)):
         folder = tmp_path / name
         folder.mkdir()
-        async with forked(configured(config=behind_vllm(faults), tmp_path=folder), folder) as stack:
+        async with forked(load_config(config=behind_vllm(faults), tmp_path=folder), folder) as stack:
             output = folder / "rollouts.jsonl"
             state, _ = await collect(stack, output, rows=PUZZLES, limit=TASKS, repeats=REPEATS, limits=QUICK)
             assert state == "complete", failures(output)
@@ -108,7 +108,7 @@ async def test_with_retries_behind_vllm_model_faults_change_no_rollout(tmp_path:
 async def faulty(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[tuple[Stack, Path, int, str]]:
     """A stack, a finished collection with its failing policy, the command's exit status and output."""
     folder = tmp_path_factory.mktemp("faulty")
-    async with forked(configured(config=direct(FAULTS), tmp_path=folder), folder) as stack:
+    async with forked(load_config(config=direct(FAULTS), tmp_path=folder), folder) as stack:
         output, log = folder / "rollouts.jsonl", folder / "collect.log"
         options = {"limit": TASKS, "num_repeats": REPEATS, "max_failure_rate": 1.0}
         exit_status = await forked_collect(arguments(stack, PUZZLES, output, **options), log).wait()
@@ -171,7 +171,7 @@ def collector_of(stack: Stack, output: Path, limits: Limits) -> tuple[Collector,
 async def test_a_cancelled_collection_leaves_no_request_and_no_session(
     config: Any, engine: str, tmp_path: Path
 ) -> None:
-    async with forked(configured(config=config(HANGING, 600.0), tmp_path=tmp_path), tmp_path) as stack:
+    async with forked(load_config(config=config(HANGING, 600.0), tmp_path=tmp_path), tmp_path) as stack:
         collector, store = collector_of(stack, tmp_path / "rollouts.jsonl", Limits(parallel=16))
         running = asyncio.create_task(collector.run())
         while await gauge(stack, engine, "rollyard_in_flight") < 16:
@@ -185,7 +185,7 @@ async def test_a_cancelled_collection_leaves_no_request_and_no_session(
 
 async def test_a_collection_cancelled_at_any_moment_leaves_no_session(tmp_path: Path) -> None:
     rng = random.Random("cancel")
-    async with forked(configured(), tmp_path) as stack:
+    async with forked(load_config(), tmp_path) as stack:
         for number in range(60):
             collector, store = collector_of(stack, tmp_path / f"rollouts{number}.jsonl", Limits(parallel=16))
             running = asyncio.create_task(collector.run())
@@ -199,7 +199,7 @@ async def test_a_collection_cancelled_at_any_moment_leaves_no_session(tmp_path: 
 async def test_a_policy_that_always_fails_stops_the_run_with_the_reason(tmp_path: Path) -> None:
     config = direct({"error_rate": 1.0})
     output, log = tmp_path / "rollouts.jsonl", tmp_path / "collect.log"
-    async with forked(configured(config=config, tmp_path=tmp_path), tmp_path) as stack:
+    async with forked(load_config(config=config, tmp_path=tmp_path), tmp_path) as stack:
         exit_status = await forked_collect(arguments(stack, PUZZLES, output, max_attempts=2), log).wait()
     output_text = log.read_text()
     assert exit_status == 1
@@ -214,7 +214,7 @@ async def test_an_impossible_row_is_tried_only_once_and_counted_as_missing(tmp_p
     rows, output, log = tmp_path / "input.jsonl", tmp_path / "rollouts.jsonl", tmp_path / "collect.log"
     impossible = {**read_rows(EXAMPLES)[0], "dim_room": [4, 4]}
     rows.write_bytes(EXAMPLES.read_bytes() + orjson.dumps(impossible) + b"\n")
-    async with forked(configured(), tmp_path) as stack:
+    async with forked(load_config(), tmp_path) as stack:
         for _ in range(3):
             log.unlink(missing_ok=True)
             command = arguments(stack, rows, output, num_repeats=1)

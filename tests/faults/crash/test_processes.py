@@ -14,7 +14,7 @@ import pytest
 
 from rollyard.services.runtime.hosting import bind
 from tests.support.processes import alive, parent_of
-from tests.support.stacks import AGENT, EXAMPLES, configured
+from tests.support.stacks import AGENT, EXAMPLES, load_config
 
 from .harness import (
     COLLECT,
@@ -159,7 +159,7 @@ def _collection() -> list[str]:
 
 async def test_a_server_that_dies_while_its_run_stops_is_not_restarted(tmp_path: Path) -> None:
     launcher = ForkLauncher()
-    async with forked(configured(), tmp_path, launcher, restart_pause_s=1.0) as stack:
+    async with forked(load_config(), tmp_path, launcher, restart_pause_s=1.0) as stack:
         pid = ready_pid(stack, ENVIRONMENT)
         assert pid is not None
         os.kill(pid, signal.SIGKILL)

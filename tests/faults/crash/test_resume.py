@@ -11,7 +11,7 @@ import pytest
 import pytest_asyncio
 
 from rollyard.services.runtime.stack import Stack
-from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, configured, keys_of, read_rows
+from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN, keys_of, load_config, read_rows
 
 from .harness import COLLECT, command, essences, failures, forked, forked_collect, status
 
@@ -28,7 +28,7 @@ LIMITED = ("sh", "-c", 'ulimit -f "$1"; shift; exec "$@"', "sh")
 @pytest_asyncio.fixture(scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     folder = tmp_path_factory.mktemp("stack")
-    async with forked(configured(*CONFIG_WITH_TWO_AGENTS, config=SOKOBAN), folder) as running:
+    async with forked(load_config(*CONFIG_WITH_TWO_AGENTS, config=SOKOBAN), folder) as running:
         yield running
 
 
@@ -128,7 +128,7 @@ async def test_a_changed_row_of_the_input_is_refused(stack: Stack, output: Path)
 
 async def test_a_changed_config_is_refused(stack: Stack, collection: Path, tmp_path: Path) -> None:
     max_steps = f"{AGENT}.agents.game_agent.max_steps=11"
-    async with forked(configured(*CONFIG_WITH_TWO_AGENTS, max_steps), tmp_path) as other:
+    async with forked(load_config(*CONFIG_WITH_TWO_AGENTS, max_steps), tmp_path) as other:
         exit_status, output_text = await run_collect(other, collection)
     assert exit_status == 2
     assert "settings.grl_sokoban_game_agent.max_steps: " in output_text

@@ -18,7 +18,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import Session
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
-from tests.support.stacks import AGENT, PUZZLES, colocated, configured, read_rows
+from tests.support.stacks import AGENT, PUZZLES, colocated, load_config, read_rows
 
 from .harness import ENVIRONMENT, POLICY, falls_to_zero, forked, gauge, ready_pid
 
@@ -29,7 +29,7 @@ MOVES = ("Up", "Down", "Left", "Right")
 
 @pytest_asyncio.fixture(scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with colocated(configured(), tmp_path_factory.mktemp("stack")) as running:
+    async with colocated(load_config(), tmp_path_factory.mktemp("stack")) as running:
         yield running
 
 
@@ -116,14 +116,14 @@ async def test_a_forged_cookie_opens_nothing(stack: Stack, path: str) -> None:
 
 
 async def test_a_cookie_of_another_run_opens_nothing(stack: Stack, tmp_path: Path) -> None:
-    async with colocated(configured(), tmp_path) as other:
+    async with colocated(load_config(), tmp_path) as other:
         cookie = await _cookie(other)
         assert await _failure_kind(stack, cookie, "/step") is FailureKind.SESSION_LOST
 
 
 async def test_a_session_without_activity_is_closed(tmp_path: Path) -> None:
     idle = f"+{ENVIRONMENT}.resources_servers.grl_sokoban.session_idle_s=0.2"
-    async with colocated(configured(idle), tmp_path) as stack:
+    async with colocated(load_config(idle), tmp_path) as stack:
         cookie = await _cookie(stack)
         assert await gauge(stack, ENVIRONMENT, "rollyard_sessions") == 1
         await falls_to_zero(stack, ENVIRONMENT, "rollyard_sessions")
@@ -160,7 +160,7 @@ async def _playing(stack: Stack, episodes: int) -> list[asyncio.Task[object]]:
 
 
 def _slow(*more: str) -> RunConfig:
-    return configured("policy_model.responses_api_models.builtin_model.latency_s=30", *more)
+    return load_config("policy_model.responses_api_models.builtin_model.latency_s=30", *more)
 
 
 async def test_a_caller_that_disconnects_leaves_no_session(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.runtime.stack import Stack
-from tests.support.stacks import AGENT, PUZZLES, configured
+from tests.support.stacks import AGENT, PUZZLES, load_config
 
 from .harness import ENVIRONMENT, POLICY, Forked, essences, falls_to_zero, forked, forked_collect, gauge, status, until
 
@@ -37,7 +37,7 @@ async def test_an_interrupted_collection_explains_how_to_resume_and_resumes(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     output, log = tmp_path / "rollouts.jsonl", tmp_path / "collect.log"
-    async with forked(configured(SLOW), tmp_path) as stack:
+    async with forked(load_config(SLOW), tmp_path) as stack:
         collector = start(stack, tmp_path)
         await until(lambda: output.exists() and output.stat().st_size > 0, "the first rollout is written")
         in_flight_before = len(essences(output))
@@ -60,7 +60,7 @@ async def test_an_interrupted_collection_explains_how_to_resume_and_resumes(
 
 async def test_ctrl_c_twice_abandons_episodes_that_hang(tmp_path: Path) -> None:
     log = tmp_path / "collect.log"
-    async with forked(configured(HANGING), tmp_path) as stack:
+    async with forked(load_config(HANGING), tmp_path) as stack:
         collector = start(stack, tmp_path)
         while await gauge(stack, POLICY, "rollyard_in_flight") < 8:
             assert not await collector.ended_within(0.02), log.read_text()

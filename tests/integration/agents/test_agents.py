@@ -61,7 +61,7 @@ class Counter(Environment[EnvironmentSettings]):
 
 def counting(script: Script, kind: Any = GameAgent, **settings: Any) -> Any:
     Counter.closed.clear()
-    return wired({"world": environment(Counter), "model": script.model, "agent": agent(kind, **settings)})
+    return wired({"environment": environment(Counter), "model": script.model, "agent": agent(kind, **settings)})
 
 
 async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the_keys_of_the_row() -> None:
@@ -174,7 +174,7 @@ async def test_a_string_that_a_tool_returns_reaches_the_model_unquoted() -> None
 async def test_a_bug_in_the_environment_is_a_failure_that_names_the_environment() -> None:
     async with counting(Script([[calls("explode", {})]])) as stack:
         failure = await failure_of(stack, ROW)
-    assert (failure.kind, failure.problem.server) == (FailureKind.SERVER_ERROR, "world")
+    assert (failure.kind, failure.problem.server) == (FailureKind.SERVER_ERROR, "environment")
     assert "the environment is broken" in failure.problem.detail
     assert not failure.terminal
 
@@ -188,7 +188,11 @@ async def test_a_row_that_the_environment_rejects_is_a_terminal_failure() -> Non
 async def test_a_reward_that_is_not_finite_is_a_failure() -> None:
     async with counting(Script([[says("hm")]])) as stack:
         failure = await failure_of(stack, {**ROW, "nan": True})
-    assert (failure.kind, failure.terminal, failure.problem.server) == (FailureKind.MALFORMED_ANSWER, False, "world")
+    assert (failure.kind, failure.terminal, failure.problem.server) == (
+        FailureKind.MALFORMED_ANSWER,
+        False,
+        "environment",
+    )
     assert failure.problem.detail == "/verify returned reward nan; expected a finite number of at most 1e+60"
 
 
@@ -204,21 +208,21 @@ async def test_the_session_is_closed_exactly_once_however_the_episode_ends(turn:
     async with counting(Script([turn])) as stack:
         with contextlib.suppress(Failure):
             await stack.run(ROW)
-        assert stack.servers["world"].sessions == 0
+        assert stack.servers["environment"].sessions == 0
         assert Counter.closed == ["closed"]
 
 
 async def test_responses_plays_in_the_session_of_the_caller() -> None:
     async with counting(Script([[calls("add", {"amount": 2})], [says("done")]])) as stack:
-        seeded = await stack.post("world", "/seed_session", ROW)
+        seeded = await stack.post("environment", "/seed_session", ROW)
         cookie = {"cookie": seeded.cookies[0].partition(";")[0]}
         played = orjson.loads((await stack.post("agent", "/v1/responses", {"input": "Play."}, cookie)).body)
-        verdict = orjson.loads((await stack.post("world", "/verify", {**ROW, "response": played}, cookie)).body)
+        verdict = orjson.loads((await stack.post("environment", "/verify", {**ROW, "response": played}, cookie)).body)
         assert (verdict["reward"], verdict["level"]) == (2.0, 3)
         assert verdict["response"]["output"] == played["output"]
-        assert stack.servers["world"].sessions == 1
-        await stack.post("world", "/close", {}, cookie)
-        assert stack.servers["world"].sessions == 0
+        assert stack.servers["environment"].sessions == 1
+        await stack.post("environment", "/close", {}, cookie)
+        assert stack.servers["environment"].sessions == 0
 
 
 async def test_a_foreign_environment_that_echoes_the_row_and_has_no_close_is_played() -> None:
@@ -246,10 +250,10 @@ async def test_a_foreign_environment_that_echoes_the_row_and_has_no_close_is_pla
                 return {**(await request.json()), "reward": 1.0, "extra": "kept"}
 
     script = Script([[calls("roll", {})], [says("4")]])
-    async with wired({"world": Foreign, "model": script.model, "agent": agent(GameAgent)}) as stack:
+    async with wired({"environment": Foreign, "model": script.model, "agent": agent(GameAgent)}) as stack:
         answer = await stack.post("agent", "/run", ROW)
         rollout = orjson.loads(answer.body)
-        foreign = stack.servers["world"]
+        foreign = stack.servers["environment"]
         assert isinstance(foreign, Foreign)
         assert RESPONSE_BYTES_HEADER not in answer.headers  # its response is anywhere in the body
         assert foreign.seen == ["opaque", "opaque"]

@@ -58,7 +58,7 @@ def lose_response(stack: Wired, path: str, kind: FailureKind) -> list[str]:
 
     async def send_and_lose(method: str, url: str, *rest: Any) -> Any:
         answer = await send(method, url, *rest)
-        if url == f"http://world:1{path}" and not lost:
+        if url == f"http://environment:1{path}" and not lost:
             lost.append(url)
             raise Failure(kind, "the response was lost")
         return answer
@@ -71,43 +71,43 @@ def lose_response(stack: Wired, path: str, kind: FailureKind) -> list[str]:
 @pytest.mark.parametrize("kind", [FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT])
 async def test_a_lost_response_leaks_no_session(path: str, kind: FailureKind) -> None:
     script = Script([[calls("echo", {"value": 1})], [calls("echo", "{")], [says("done")]])
-    async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired({"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         if path == "/close":
             lose_response(stack, "/verify", kind)
         lost = lose_response(stack, path, kind)
         with pytest.raises(Failure):
             await stack.run(ROW)
         assert lost
-        await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
+        await until(lambda: stack.servers["environment"].sessions == 0 and Slow.closed == 1)
 
 
 async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name() -> None:
     script = Script([[says("done")]])
-    async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired({"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         running = asyncio.create_task(stack.run({**ROW, "slow": True}))
         await until(lambda: Slow.seeding == 1)
         running.cancel()
-        await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
+        await until(lambda: stack.servers["environment"].sessions == 0 and Slow.closed == 1)
 
 
 async def test_a_seed_that_exceeds_the_agents_timeout_leaks_no_session() -> None:
     script = Script([[says("done")]])
     settings = {"tool_timeout_s": 0.05}
     async with wired(
-        {"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}
+        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}
     ) as stack:
         with pytest.raises(Failure, match="timeout"):
             await stack.run({**ROW, "slow": True})
-        await until(lambda: stack.servers["world"].sessions == 0 and Slow.closed == 1)
+        await until(lambda: stack.servers["environment"].sessions == 0 and Slow.closed == 1)
 
 
 async def test_a_session_that_no_request_reached_has_nothing_to_close() -> None:
-    async with wired({"world": environment(Slow)}) as stack:
+    async with wired({"environment": environment(Slow)}) as stack:
         session = Session(stack.client, "nowhere")
         with pytest.raises(Failure):
             await session.post("/seed_session", b"{}", 0.1)
         assert not session.may_be_open
-        refused = Session(stack.client, "world")
+        refused = Session(stack.client, "environment")
         assert (await refused.send("/verify", b"{}", 5.0)).status == 410
         assert not refused.may_be_open
 
@@ -137,7 +137,7 @@ MALFORMED_CALLS = [
 @pytest.mark.parametrize("call", MALFORMED_CALLS)
 async def test_a_malformed_tool_call_never_fails_the_rollout(call: Json) -> None:
     script = Script([[call], [says("I see")]])
-    async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired({"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         rollout = await stack.run(ROW)
     output = rollout["response"]["output"][1]["output"]
     assert (rollout["reward"], list(orjson.loads(output))) == (1.0, ["error"])
@@ -147,7 +147,7 @@ async def test_a_malformed_tool_call_never_fails_the_rollout(call: Json) -> None
 @pytest.mark.parametrize("call_id", [None, "", 7, {"a": 1}])
 async def test_a_call_without_a_usable_id_gets_one(call_id: Any) -> None:
     script = Script([[{**calls("echo", {"value": 1}), "call_id": call_id}], [says("I see")]])
-    async with wired({"world": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired({"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
         rollout = await stack.run(ROW)
     call, answer = rollout["response"]["output"][:2]
     assert isinstance(call["call_id"], str) and call["call_id"] == answer["call_id"]

@@ -19,7 +19,7 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 from tests.integration.agents.test_agents import Counter
 from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
-from tests.support.openai_client import official
+from tests.support.openai_client import make_openai_client
 from tests.support.scripted_engine import listening
 
 TURNS = [[calls("add", {"amount": 2}, "a")], [says("thinking"), calls("add", {"amount": 1}, "b")]]
@@ -29,11 +29,11 @@ KINDS = ["function_call", "function_call_output", "message", "function_call", "f
 @contextlib.asynccontextmanager
 async def playing(model: Any) -> AsyncIterator[tuple[AsyncOpenAI, Wired, str]]:
     """The client in front of an agent, the stack, and the cookie of an open session."""
-    async with wired({"world": environment(Counter), "model": model, "agent": agent(GameAgent)}) as stack:
-        cookie = (await stack.post("world", "/seed_session", {"level": 3})).cookies[0].partition(";")[0]
+    async with wired({"environment": environment(Counter), "model": model, "agent": agent(GameAgent)}) as stack:
+        cookie = (await stack.post("environment", "/seed_session", {"level": 3})).cookies[0].partition(";")[0]
         async with (
             listening(stack.servers["agent"]) as url,
-            official(url, retries=2) as client,
+            make_openai_client(url, retries=2) as client,
         ):
             yield client.with_options(default_headers={"cookie": cookie}), stack, cookie
 
@@ -41,7 +41,7 @@ async def playing(model: Any) -> AsyncIterator[tuple[AsyncOpenAI, Wired, str]]:
 async def verdict(stack: Wired, cookie: str, response: Json) -> float:
     headers = {"cookie": cookie, SESSION_END_HEADER: "1"}
     body = {"responses_create_params": {"input": []}, "response": response}
-    answer = await stack.post("world", "/verify", body, headers)
+    answer = await stack.post("environment", "/verify", body, headers)
     return float(orjson.loads(answer.body)["reward"])
 
 

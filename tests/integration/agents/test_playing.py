@@ -57,7 +57,7 @@ def gates() -> Iterator[None]:
 async def stack(**settings: Any) -> AsyncIterator[Wired]:
     script = Script([[calls("look", {})], [says("bye")]])
     async with wired(
-        {"world": environment(Gates), "model": script.model, "agent": agent(GameAgent, **settings)}
+        {"environment": environment(Gates), "model": script.model, "agent": agent(GameAgent, **settings)}
     ) as wired_stack:
         yield wired_stack
 
@@ -80,7 +80,7 @@ async def test_an_episode_reports_its_row_stage_turn_and_the_server_it_waits_for
             Gates.open.set()
         await playing
         assert await running_episodes(wired_stack) == RunningEpisodes(agent="agent", total=0, stages=[], episodes=[])
-    assert stages == [("seed", "world", 0), ("tool", "world", 1), ("verify", "world", 1)]
+    assert stages == [("seed", "environment", 0), ("tool", "environment", 1), ("verify", "environment", 1)]
 
 
 async def test_the_oldest_come_first_and_a_limit_does_not_change_the_total_or_the_stages() -> None:
@@ -115,7 +115,7 @@ async def test_a_failed_episode_is_no_longer_listed() -> None:
 async def test_an_episode_in_the_callers_session_has_the_callers_id() -> None:
     async with stack() as wired_stack:
         Gates.open.set()
-        seeded = await wired_stack.post("world", "/seed_session", ROW)
+        seeded = await wired_stack.post("environment", "/seed_session", ROW)
         Gates.reached.get_nowait()
         headers = {"cookie": seeded.cookies[0].partition(";")[0], "x-session-id": "mine"}
         playing = asyncio.create_task(wired_stack.post("agent", "/v1/responses", {"input": "Play."}, headers))
@@ -128,7 +128,7 @@ async def test_an_episode_in_the_callers_session_has_the_callers_id() -> None:
 
 @pytest.mark.parametrize("index", ["7", True, 1.5, None, [7], {}])
 async def test_an_index_that_is_not_an_integer_becomes_none(index: Any) -> None:
-    playing = ActiveEpisodes("agent", environment="world", model="model")
+    playing = ActiveEpisodes("agent", environment="environment", model="model")
     with playing.one("e", {"_ng_task_index": index}):
         assert playing.now(None).episodes[0].task is None
 
@@ -148,18 +148,18 @@ def test_stuck_means_over_30_s_and_over_ten_times_the_median_or_over_five_minute
 
 
 def test_the_median_covers_the_last_256_durations_of_that_stage() -> None:
-    playing = ActiveEpisodes("agent", environment="world", model="model")
+    playing = ActiveEpisodes("agent", environment="environment", model="model")
     with playing.one("e", {}) as place:
         record_durations(place, "tool", [1.0] * 300 + [4.0] * 256)
         record_durations(place, "model", [9.0])
-        place.enter("tool", "world")
+        place.enter("tool", "environment")
         (stage,) = playing.now(None).stages
     assert stage.median_s == pytest.approx(4.0, abs=0.1)
 
 
 def record_durations(place: EpisodeState, stage: Stage, seconds: list[float]) -> None:
     for duration in seconds:
-        place.finish(stage, place.enter(stage, "world") - duration)
+        place.finish(stage, place.enter(stage, "environment") - duration)
 
 
 async def test_metrics_count_the_running_episodes_by_stage() -> None:
@@ -167,9 +167,9 @@ async def test_metrics_count_the_running_episodes_by_stage() -> None:
         playing = asyncio.create_task(wired_stack.run(ROW))
         await Gates.reached.get()
         text = (await wired_stack.transport.send("GET", "http://agent:1/metrics", b"", {}, 5.0)).body
-        assert b'rollyard_episodes{stage="seed",waits_for="world"} 1.0' in text
+        assert b'rollyard_episodes{stage="seed",waits_for="environment"} 1.0' in text
         assert b'rollyard_episodes{stage="model",waits_for="model"} 0.0' in text
-        assert b'rollyard_episodes_stuck{stage="seed",waits_for="world"} 0.0' in text
+        assert b'rollyard_episodes_stuck{stage="seed",waits_for="environment"} 0.0' in text
         playing.cancel()
         Gates.open.set()
         await asyncio.gather(playing, return_exceptions=True)
@@ -197,6 +197,8 @@ async def test_concurrent_calls_are_timed_separately() -> None:
             return Verdict(reward=1.0)
 
     script = Script([[calls("look", {}, "a"), says("and")]])
-    async with wired({"world": environment(Sleepy), "model": script.model, "agent": agent(Together)}) as wired_stack:
+    async with wired(
+        {"environment": environment(Sleepy), "model": script.model, "agent": agent(Together)}
+    ) as wired_stack:
         timings = (await wired_stack.run(ROW))["timings"]
     assert timings["tool_s"] >= 0.05 and orjson.dumps(timings)

@@ -43,7 +43,7 @@ OWN_TOOL = {"type": "function", "name": "own", "parameters": {"type": "object", 
 async def played(kind: type[Environment[Any]], row: Json, **settings: Any) -> tuple[Json, Json]:
     """The rollout, and the first request that the model received."""
     script = Script([[says("done")]])
-    servers = {"world": environment(kind, **settings), "model": script.model, "agent": agent(GameAgent)}
+    servers = {"environment": environment(kind, **settings), "model": script.model, "agent": agent(GameAgent)}
     async with wired(servers) as stack:
         return await stack.run(row), script.asked[0]
 
@@ -66,8 +66,10 @@ async def test_the_tools_of_a_row_are_used_unchanged_even_if_the_list_is_empty(t
 
 
 async def test_seed_session_adds_nothing_for_a_row_with_input_and_tools() -> None:
-    async with wired({"world": environment(Plain)}) as stack:
-        answer = await stack.post("world", "/seed_session", {"responses_create_params": {"input": "", "tools": []}})
+    async with wired({"environment": environment(Plain)}) as stack:
+        answer = await stack.post(
+            "environment", "/seed_session", {"responses_create_params": {"input": "", "tools": []}}
+        )
     assert answer.body == b"{}"
 
 
@@ -104,11 +106,11 @@ async def test_settings_override_the_environments_prompts_and_an_empty_text_disa
 
 
 async def refusal(kind: type[Environment[Any]], row: Json) -> Failure:
-    servers = {"world": environment(kind), "model": Script([[says("no")]]).model, "agent": agent(GameAgent)}
+    servers = {"environment": environment(kind), "model": Script([[says("no")]]).model, "agent": agent(GameAgent)}
     async with wired(servers) as stack:
         with pytest.raises(Failure) as raised:
             await stack.run(row)
-        assert stack.servers["world"].sessions == 0
+        assert stack.servers["environment"].sessions == 0
     assert raised.value.kind is FailureKind.BAD_TASK
     return raised.value
 
@@ -122,7 +124,7 @@ async def test_a_row_without_a_field_of_the_template_is_a_bad_task_that_names_it
 async def test_a_row_without_any_prompt_is_a_bad_task_of_the_environment(params: Json) -> None:
     failure = await refusal(Plain, {"question": "2?", **params})
     assert "user_template" in failure.problem.detail
-    assert failure.problem.server == "world"
+    assert failure.problem.server == "environment"
 
 
 async def test_a_system_prompt_alone_is_not_enough_to_ask_the_model() -> None:
@@ -139,7 +141,7 @@ async def test_a_row_with_a_malformed_request_is_a_bad_task(params: Any) -> None
 
 async def test_a_tool_result_with_done_ends_the_episode() -> None:
     script = Script([[calls("guess", {"number": 1})], [says("never")]])
-    servers = {"world": environment(Plain), "model": script.model, "agent": agent(GameAgent)}
+    servers = {"environment": environment(Plain), "model": script.model, "agent": agent(GameAgent)}
     async with wired(servers) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "Play."}})
     assert rollout["finish_reason"] == "done"
@@ -183,7 +185,7 @@ def foreign_environment(context: Context) -> Server:
 async def test_a_foreign_environment_offers_no_tools_and_plays_rows_unchanged() -> None:
     script = Script([[says("done")]])
     row = {"responses_create_params": {"input": "Play."}}
-    servers = {"world": foreign_environment, "model": script.model, "agent": agent(GameAgent)}
+    servers = {"environment": foreign_environment, "model": script.model, "agent": agent(GameAgent)}
     async with wired(servers) as stack:
         rollout = await stack.run(row)
     assert rollout["responses_create_params"] == row["responses_create_params"]

@@ -32,7 +32,7 @@ class Echoing(Server):
 
 async def test_a_row_that_is_a_finished_rollout_is_recorded_as_what_happened_now() -> None:
     row = {"responses_create_params": {"input": "Hi"}, "_ng_task_index": 3, "agent_ref": {"name": "agent"}, **STALE}
-    make = {"world": Echoing, "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
+    make = {"environment": Echoing, "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
     async with wired(make) as stack:
         rollout = await stack.run(row)
     assert (rollout["finish_reason"], rollout["truncated"]) == ("answered", False)

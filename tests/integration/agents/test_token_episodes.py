@@ -22,9 +22,9 @@ from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import TOKEN_FIELDS, Json
 from tests.support.in_process import Wired, agent, environment, wired
-from tests.support.token_clients import CALL, TOOL, WORDS, turn_of
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, TOOL, turn_tokens
 from tests.support.token_engine import TokenEngine
-from tests.support.toy_tokenizer import END, encode, spelled
+from tests.support.toy_tokenizer import END, encode, encode_letters
 from tests.support.typed_keys import untyped_keys
 
 ROW: Json = {"responses_create_params": {"input": "go up", "tools": [TOOL]}}
@@ -61,7 +61,7 @@ async def stack(
     def model(context: Context) -> Server:
         return VllmModel(VllmModelSettings(**options), context)
 
-    async with wired({"world": environment(env_class), "model": model, "agent": agent(kind)}) as wired_stack:
+    async with wired({"environment": environment(env_class), "model": model, "agent": agent(kind)}) as wired_stack:
         wired_stack.transport.mount("http://engine:1", engine)
         yield wired_stack
 
@@ -76,12 +76,12 @@ def turns(row: Json) -> list[Json]:
 async def test_a_rollout_holds_the_tokens_of_every_turn_and_each_prompt_starts_with_the_previous_turn(
     kind: type[Agent[Any]], token_in: str
 ) -> None:
-    async with stack(TokenEngine([CALL, CALL, CALL, WORDS]), kind, token_in=token_in) as wired_stack:
+    async with stack(TokenEngine([CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]), kind, token_in=token_in) as wired_stack:
         row = await wired_stack.run(ROW)
     items = turns(row)
-    assert [item["generation_token_ids"] for item in items] == [CALL, CALL, CALL, WORDS]
+    assert [item["generation_token_ids"] for item in items] == [CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]
     for before, after in pairwise(items):
-        assert after["prompt_token_ids"][: len(turn_of(before))] == turn_of(before)
+        assert after["prompt_token_ids"][: len(turn_tokens(before))] == turn_tokens(before)
     assert row["token_trail"] == {"turns": 3, "breaks": 0, "segments": 1}
     assert row["finish_reason"] == "answered"
 
@@ -89,7 +89,7 @@ async def test_a_rollout_holds_the_tokens_of_every_turn_and_each_prompt_starts_w
 async def test_retokenized_messages_count_as_breaks_of_the_rollout_and_drift_of_the_collection() -> None:
     progress = CollectionProgress(expected=2)
     for token_in in ("off", "generate"):
-        async with stack(TokenEngine([CALL, CALL, WORDS]), token_in=token_in) as wired_stack:
+        async with stack(TokenEngine([CALL_TURN, CALL_TURN, TEXT_TURN]), token_in=token_in) as wired_stack:
             row: Any = await wired_stack.run(ROW)
         if token_in == "off":
             assert row["token_trail"] == {"turns": 2, "breaks": 2, "segments": 3}
@@ -100,7 +100,7 @@ async def test_retokenized_messages_count_as_breaks_of_the_rollout_and_drift_of_
 
 @pytest.mark.parametrize("token_in", ["off", "generate"])
 async def test_the_recorded_token_fields_match_their_types_exactly(token_in: str) -> None:
-    async with stack(TokenEngine([CALL, WORDS]), token_in=token_in) as wired_stack:
+    async with stack(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=token_in) as wired_stack:
         row = await wired_stack.run(ROW)
     TypeAdapter(RolloutRow).validate_python(row, strict=True)
     assert list(untyped_keys(row, RolloutRow)) == []
@@ -109,7 +109,7 @@ async def test_the_recorded_token_fields_match_their_types_exactly(token_in: str
 
 async def test_a_rollout_without_tokens_has_no_token_history_and_no_drift() -> None:
     progress = CollectionProgress(expected=1)
-    async with stack(TokenEngine([CALL, WORDS]), return_token_id_information=False) as wired_stack:
+    async with stack(TokenEngine([CALL_TURN, TEXT_TURN]), return_token_id_information=False) as wired_stack:
         row: Any = await wired_stack.run(ROW)
     progress.count(row)
     assert "token_trail" not in row
@@ -117,13 +117,13 @@ async def test_a_rollout_without_tokens_has_no_token_history_and_no_drift() -> N
 
 
 async def test_a_rollout_names_the_sampling_constraints_of_its_turns() -> None:
-    async with stack(TokenEngine([CALL, WORDS]), extra_body={"top_p": 0.9, "min_tokens": 2}) as wired_stack:
+    async with stack(TokenEngine([CALL_TURN, TEXT_TURN]), extra_body={"top_p": 0.9, "min_tokens": 2}) as wired_stack:
         row = await wired_stack.run(ROW)
     assert row["token_trail"]["constrained"] == ["min_tokens", "top_p"]
 
 
 async def test_a_single_turn_has_a_token_history_without_later_turns() -> None:
-    async with stack(TokenEngine([WORDS])) as wired_stack:
+    async with stack(TokenEngine([TEXT_TURN])) as wired_stack:
         row = await wired_stack.run(ROW)
     assert row["token_trail"] == {"turns": 0, "breaks": 0, "segments": 1}
 
@@ -138,10 +138,10 @@ async def test_agents_send_back_only_the_tokens_of_the_last_turn() -> None:
             return await super().responses(request, call)
 
     options = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
-    builds = {"world": environment(Wall), "agent": agent(GameAgent)}
+    builds = {"environment": environment(Wall), "agent": agent(GameAgent)}
     model = {"model": lambda context: Recording(VllmModelSettings(**options), context)}
     async with wired({**builds, **model}) as wired_stack:
-        wired_stack.transport.mount("http://engine:1", TokenEngine([CALL, CALL, CALL, WORDS]))
+        wired_stack.transport.mount("http://engine:1", TokenEngine([CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]))
         row = await wired_stack.run(ROW)
     held = [[item for item in request["input"] if "generation_token_ids" in item] for request in requests]
     assert [[item["call_id"] for item in items] for items in held] == [
@@ -152,7 +152,7 @@ async def test_agents_send_back_only_the_tokens_of_the_last_turn() -> None:
 
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_all_calls_of_an_episode_share_a_session_id_that_no_other_episode_has(kind: type[Agent[Any]]) -> None:
-    engine = TokenEngine([CALL, WORDS])
+    engine = TokenEngine([CALL_TURN, TEXT_TURN])
     async with stack(engine, kind) as wired_stack:
         await wired_stack.run(ROW)
         first = {headers["x-session-id"] for headers in engine.headers}
@@ -163,7 +163,7 @@ async def test_all_calls_of_an_episode_share_a_session_id_that_no_other_episode_
 
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_an_unreadable_call_ends_the_episode_with_its_own_finish_reason(kind: type[Agent[Any]]) -> None:
-    async with stack(TokenEngine([CALL, [*encode('<tool_call>{"name": '), END]]), kind) as wired_stack:
+    async with stack(TokenEngine([CALL_TURN, [*encode('<tool_call>{"name": '), END]]), kind) as wired_stack:
         row = await wired_stack.run(ROW)
     assert (row["finish_reason"], row["truncated"], row["reward"]) == ("unreadable_call", False, 1.0)
     assert row["timings"]["tool_calls"] == 1
@@ -171,7 +171,7 @@ async def test_an_unreadable_call_ends_the_episode_with_its_own_finish_reason(ki
 
 @pytest.mark.parametrize("kind", AGENTS)
 async def test_a_call_cut_off_at_the_token_limit_ends_the_episode_with_length(kind: type[Agent[Any]]) -> None:
-    async with stack(TokenEngine([CALL, encode('<tool_call>{"name": ')]), kind) as wired_stack:
+    async with stack(TokenEngine([CALL_TURN, encode('<tool_call>{"name": ')]), kind) as wired_stack:
         row = await wired_stack.run(ROW)
     assert (row["finish_reason"], row["truncated"]) == ("length", True)
 
@@ -181,7 +181,7 @@ async def test_a_call_cut_off_at_the_token_limit_ends_the_episode_with_length(ki
 async def test_a_conversation_that_exceeds_the_context_ends_the_episode_and_is_still_measured(
     kind: type[Agent[Any]], token_in: str
 ) -> None:
-    engine = TokenEngine([CALL], longest=250)
+    engine = TokenEngine([CALL_TURN], max_model_len=250)
     async with stack(engine, kind, token_in=token_in) as wired_stack:
         row = await wired_stack.run(ROW)
     assert (row["finish_reason"], row["truncated"], row["reward"]) == ("context_overflow", True, 1.0)
@@ -190,7 +190,7 @@ async def test_a_conversation_that_exceeds_the_context_ends_the_episode_and_is_s
 
 
 async def test_a_task_that_exceeds_the_context_at_the_first_turn_is_a_failure() -> None:
-    async with stack(TokenEngine([CALL], longest=20)) as wired_stack:
+    async with stack(TokenEngine([CALL_TURN], max_model_len=20)) as wired_stack:
         with pytest.raises(Failure) as raised:
             await wired_stack.run(ROW)
     assert (raised.value.kind, raised.value.terminal) == (FailureKind.CONTEXT_OVERFLOW, True)
@@ -198,7 +198,7 @@ async def test_a_task_that_exceeds_the_context_at_the_first_turn_is_a_failure() 
 
 
 async def test_a_turn_without_tokens_fails_the_episode_instead_of_earning_a_reward() -> None:
-    engine = TokenEngine([[*spelled("hm"), END]], gives_ids=False)
+    engine = TokenEngine([[*encode_letters("hm"), END]], returns_token_ids=False)
     async with stack(engine, max_attempts=1) as wired_stack:
         with pytest.raises(Failure) as raised:
             await wired_stack.run(ROW)
@@ -219,11 +219,11 @@ class Talk(Environment[EnvironmentSettings]):
 
 
 async def test_turns_separated_by_observations_are_recorded_as_one_sequence() -> None:
-    async with stack(TokenEngine([WORDS]), TurnAgent, Talk, token_in="generate") as wired_stack:
+    async with stack(TokenEngine([TEXT_TURN]), TurnAgent, Talk, token_in="generate") as wired_stack:
         row = await wired_stack.run({"responses_create_params": {"input": "go"}})
     items = [item for item in row["response"]["output"] if item["role"] == "assistant"]
-    assert [item["generation_token_ids"] for item in items] == [WORDS] * 3
+    assert [item["generation_token_ids"] for item in items] == [TEXT_TURN] * 3
     for before, after in pairwise(items):
-        assert after["prompt_token_ids"][: len(turn_of(before))] == turn_of(before)
+        assert after["prompt_token_ids"][: len(turn_tokens(before))] == turn_tokens(before)
     assert row["token_trail"] == {"turns": 2, "breaks": 0, "segments": 1}
     assert (row["step_rewards"], row["reward"]) == ([0.5] * 3, 1.5)

@@ -61,7 +61,7 @@ class Scored(Guess):
 def guessing(script: Script, kind: type[Guess] = Guess, **settings: Any) -> Any:
     Guess.closed.clear()
     Guess.seen.clear()
-    return wired({"world": environment(kind), "model": script.model, "agent": agent(TurnAgent, **settings)})
+    return wired({"environment": environment(kind), "model": script.model, "agent": agent(TurnAgent, **settings)})
 
 
 def messages(*texts: str) -> Script:
@@ -69,7 +69,7 @@ def messages(*texts: str) -> Script:
 
 
 def closed(stack: Wired) -> bool:
-    return stack.servers["world"].sessions == 0
+    return stack.servers["environment"].sessions == 0
 
 
 async def test_the_model_sees_the_first_observation_and_then_one_after_each_of_its_messages() -> None:
@@ -162,7 +162,7 @@ async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> No
         server.responses = responses
         return server
 
-    async with wired({"world": environment(Guess), "model": model, "agent": agent(TurnAgent)}) as stack:
+    async with wired({"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)}) as stack:
         rollout = await stack.run(ROW)
         assert closed(stack)
     assert (rollout["finish_reason"], rollout["step_rewards"]) == ("context_overflow", [-0.1])
@@ -199,7 +199,7 @@ async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason(
         return server
 
     Guess.seen.clear()
-    async with wired({"world": environment(Guess), "model": model, "agent": agent(TurnAgent)}) as stack:
+    async with wired({"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)}) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["reward"], Guess.seen) == ("unreadable_call", 0.0, [])
 
@@ -236,14 +236,16 @@ async def test_a_broken_environment_is_a_failure_of_its_server_and_its_session_i
         with pytest.raises(Failure) as raised:
             await stack.run(ROW)
         assert closed(stack)
-    assert (raised.value.kind, raised.value.problem.server) == (kind, "world")
+    assert (raised.value.kind, raised.value.problem.server) == (kind, "environment")
 
 
 async def test_an_environment_that_is_not_turn_based_rejects_the_row() -> None:
     class Other(Environment[EnvironmentSettings]):
         """Has tools only."""
 
-    async with wired({"world": environment(Other), "model": messages("x").model, "agent": agent(TurnAgent)}) as stack:
+    async with wired(
+        {"environment": environment(Other), "model": messages("x").model, "agent": agent(TurnAgent)}
+    ) as stack:
         with pytest.raises(Failure, match="not turn-based"):
             await stack.run(ROW)
         assert closed(stack)
@@ -286,7 +288,7 @@ def step_result(observation: Any, reward: Any, *, end: bool = False, **info: Any
 
 
 def gym(script: Script, steps: list[Any], **settings: Any) -> Any:
-    make = {"world": lambda context: Gym(context, steps), "model": script.model}
+    make = {"environment": lambda context: Gym(context, steps), "model": script.model}
     return wired({**make, "agent": agent(TurnAgent, **settings)})
 
 
@@ -294,7 +296,7 @@ async def test_a_gymnasium_style_server_is_played_with_its_cookies_and_scored_by
     steps = [step_result("What next?", 0.5), step_result(None, 0.25, end=True, score=3)]
     async with gym(messages("one", "two"), steps) as stack:
         rollout = await stack.run({**ROW, "follow_ups": ["x"]})
-        received = stack.servers["world"].received
+        received = stack.servers["environment"].received
     assert [(path, cookie) for path, cookie, _ in received] == [
         ("/reset", None),
         ("/step", "opaque"),
@@ -333,13 +335,13 @@ async def test_a_malformed_step_is_a_failure_and_never_a_reward(answer: Any) -> 
     async with gym(messages("x"), [answer]) as stack:
         with pytest.raises(Failure) as raised:
             await stack.run(ROW)
-    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "world")
+    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "environment")
 
 
 async def test_token_ids_are_recorded_but_not_sent_to_the_environment() -> None:
     item = {**says("one"), "prompt_token_ids": [1], "generation_token_ids": [2], "generation_log_probs": [-0.5]}
     async with gym(Script([[item]]), [step_result(None, 1.0, end=True)]) as stack:
         rollout = await stack.run(ROW)
-        sent = orjson.dumps(stack.servers["world"].received[1][2])
+        sent = orjson.dumps(stack.servers["environment"].received[1][2])
     assert b"token_ids" not in sent
     assert rollout["response"]["output"][0]["generation_token_ids"] == [2]

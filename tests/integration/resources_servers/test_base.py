@@ -49,36 +49,36 @@ async def foreign_post(
 ) -> tuple[Any, tuple[str, ...]]:
     """A request of a foreign client: without Rollyard's headers, and only with the cookies that it received."""
     headers = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)} if cookies else {}
-    answer = await stack.transport.send("POST", f"http://world:1{path}", orjson.dumps(body), headers, 5.0)
+    answer = await stack.transport.send("POST", f"http://environment:1{path}", orjson.dumps(body), headers, 5.0)
     assert answer.status == 200, answer.body
     return orjson.loads(answer.body), answer.cookies
 
 
 async def test_a_client_that_keeps_only_the_last_answers_cookies_stays_in_its_session() -> None:
-    async with wired({"world": environment(Notes)}) as stack:
+    async with wired({"environment": environment(Notes)}) as stack:
         _, cookies = await foreign_post(stack, "/seed_session", {})
         for path, body in (("/note", {"text": "a"}), ("/nothing", {}), ("/note", {"text": ""})):
             _, cookies = await foreign_post(stack, path, body, cookies)
         verdict, cookies = await foreign_post(stack, "/verify", {"response": {}}, cookies)
         assert verdict["reward"] == 1.0
         await foreign_post(stack, "/close", {}, cookies)
-        assert stack.servers["world"].sessions == 0
+        assert stack.servers["environment"].sessions == 0
 
 
 async def session(stack: Wired) -> dict[str, str]:
-    answer = await stack.post("world", "/seed_session", {})
+    answer = await stack.post("environment", "/seed_session", {})
     return {"cookie": answer.cookies[0].partition(";")[0]}
 
 
 async def test_an_invalid_tool_call_returns_a_message_for_the_model() -> None:
-    async with wired({"world": environment(Notes)}) as stack:
-        answer = await stack.post("world", "/note", {"text": ""}, await session(stack))
+    async with wired({"environment": environment(Notes)}) as stack:
+        answer = await stack.post("environment", "/note", {"text": ""}, await session(stack))
     assert orjson.loads(answer.body) == {"error": "an empty note says nothing: give it a text"}
 
 
 async def test_any_other_exception_of_a_tool_is_a_failure_of_the_environment() -> None:
-    async with wired({"world": environment(Notes)}) as stack:
-        answer = await stack.post("world", "/look_up", {"text": "b"}, await session(stack))
+    async with wired({"environment": environment(Notes)}) as stack:
+        answer = await stack.post("environment", "/look_up", {"text": "b"}, await session(stack))
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"]) == (500, f"urn:rollyard:{FailureKind.SERVER_ERROR}")
     assert "ValueError: 'b' is not in list" in problem["detail"]
@@ -95,10 +95,10 @@ def test_a_tool_may_not_use_a_reserved_name(name: str) -> None:
 
 
 async def test_metrics_are_means_over_verify_responses_and_other_bodies_are_rejected() -> None:
-    async with wired({"world": environment(Notes)}) as stack:
+    async with wired({"environment": environment(Notes)}) as stack:
         rows = [{"reward": 1.0, "success": True, "_x": 3}, {"reward": 0.0, "success": False}]
-        good = await stack.post("world", "/aggregate_metrics", {"verify_responses": rows})
-        bad = await stack.post("world", "/aggregate_metrics", {"verify_responses": [1]})
+        good = await stack.post("environment", "/aggregate_metrics", {"verify_responses": rows})
+        bad = await stack.post("environment", "/aggregate_metrics", {"verify_responses": [1]})
     assert orjson.loads(good.body)["agent_metrics"] == {"mean/reward": 0.5, "mean/success": 0.5}
     assert bad.status == 400
 
@@ -113,19 +113,19 @@ class Rounds(Notes):
 
 
 async def test_a_turn_based_session_gets_the_system_prompt_and_no_tools() -> None:
-    async with wired({"world": environment(Rounds)}) as stack:
-        answer = await stack.post("world", "/reset", {"responses_create_params": {"input": []}})
+    async with wired({"environment": environment(Rounds)}) as stack:
+        answer = await stack.post("environment", "/reset", {"responses_create_params": {"input": []}})
     assert orjson.loads(answer.body)["additions"] == {"input": [{"role": "system", "content": "Be brief."}]}
 
 
 async def test_an_environment_without_example_rows_reports_the_expected_path() -> None:
-    async with wired({"world": environment(Notes)}) as stack:
-        answer = await stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    async with wired({"environment": environment(Notes)}) as stack:
+        answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert answer.status == 404
     assert str(Path(__file__).parent / "data" / "example.jsonl") in orjson.loads(answer.body)["detail"]
 
 
 async def test_example_rows_are_those_of_the_folder_that_defines_the_environment() -> None:
-    async with wired({"world": environment(GrlSokoban)}) as stack:
-        answer = await stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    async with wired({"environment": environment(GrlSokoban)}) as stack:
+        answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert len(orjson.loads(answer.body)) == len(EXAMPLES.read_bytes().splitlines())

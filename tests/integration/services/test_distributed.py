@@ -19,8 +19,8 @@ from rollyard.services.runtime.distributed.join import ListenAddress, join_run
 from rollyard.services.runtime.distributed.server_selection import select_servers
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
-from tests.support.fixtures import closed_port, until
-from tests.support.stacks import AGENT, collect, configured
+from tests.support.fixtures import until, unused_url
+from tests.support.stacks import AGENT, collect, load_config
 
 TOKEN = "0123456789abcdef-shared"
 KEYS = shared_keys(TOKEN)
@@ -53,14 +53,14 @@ def test_a_missing_or_short_token_is_rejected_with_the_command_that_generates_on
     ],
 )
 def test_servers_are_selected_by_name_and_by_family(only: list[str], selected: list[str]) -> None:
-    assert [spec.name for spec in select_servers(configured().servers, only)] == selected
+    assert [spec.name for spec in select_servers(load_config().servers, only)] == selected
 
 
 def test_an_unknown_server_name_is_rejected_with_the_closest_match() -> None:
     with pytest.raises(
         OperatorError, match="+only='policy' is neither a server nor a family.*policy_model".replace("+", r"\+")
     ):
-        select_servers(configured().servers, ["policy"])
+        select_servers(load_config().servers, ["policy"])
 
 
 @pytest.mark.parametrize(
@@ -107,7 +107,7 @@ async def join(config: RunConfig, url: str, only: list[str], stop: asyncio.Event
 
 
 async def test_servers_that_join_remotely_play_as_one_run(tmp_path: Path) -> None:
-    config, stop, messages = configured(), asyncio.Event(), list[str]()
+    config, stop, messages = load_config(), asyncio.Event(), list[str]()
     async with head_alone(config, tmp_path) as (stack, starting):
         parts = [
             asyncio.create_task(join(config, stack.head_url, [name], stop, messages))
@@ -124,14 +124,14 @@ async def test_servers_that_join_remotely_play_as_one_run(tmp_path: Path) -> Non
 
 
 async def test_a_server_whose_settings_differ_from_the_heads_is_rejected(tmp_path: Path) -> None:
-    async with head_alone(configured(), tmp_path) as (stack, _):
+    async with head_alone(load_config(), tmp_path) as (stack, _):
         await until(lambda: (stack.folder.path / "head.json").exists())
         with pytest.raises(OperatorError, match=r"policy_model has different settings at the head \(model\)"):
-            await join(configured(OTHER_MODEL), stack.head_url, ["policy_model"], asyncio.Event(), [])
+            await join(load_config(OTHER_MODEL), stack.head_url, ["policy_model"], asyncio.Event(), [])
 
 
 async def test_a_server_with_another_token_is_rejected(tmp_path: Path) -> None:
-    config, other = configured(), shared_keys("some-other-shared-token")
+    config, other = load_config(), shared_keys("some-other-shared-token")
     async with head_alone(config, tmp_path) as (stack, _):
         await until(lambda: (stack.folder.path / "head.json").exists())
         with pytest.raises(OperatorError, match="every part of a run needs the same token"):
@@ -148,7 +148,7 @@ async def test_a_server_with_another_token_is_rejected(tmp_path: Path) -> None:
 
 
 async def test_a_head_that_does_not_start_in_time_is_named() -> None:
-    config, messages, nowhere = configured(), list[str](), closed_port()
+    config, messages, nowhere = load_config(), list[str](), unused_url()
     with pytest.raises(RunError, match=rf"no head at {nowhere} within 0.5 s"):
         await join(config, nowhere, ["agents"], asyncio.Event(), messages)
     assert messages == [f"waiting for the head at {nowhere}"]
@@ -156,7 +156,7 @@ async def test_a_head_that_does_not_start_in_time_is_named() -> None:
 
 def test_an_expired_external_instance_is_replaced_and_a_live_one_stays() -> None:
     now = [0.0]
-    registry = ServerRegistry("r", configured().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
+    registry = ServerRegistry("r", load_config().servers, {}, elsewhere=[AGENT], clock=lambda: now[0])
     for instance, time in (("silent", 0.0), ("alive", 8.0), ("new", 11.0)):
         now[0] = time
         registry.register(Registration(name=AGENT, instance=instance, url="http://h:1", pid=1, ready=True))
@@ -167,6 +167,6 @@ def test_an_expired_external_instance_is_replaced_and_a_live_one_stays() -> None
 
 
 def test_a_server_that_starts_with_the_head_cannot_register_remotely() -> None:
-    registry = ServerRegistry("r", configured().servers, {}, elsewhere=[AGENT])
+    registry = ServerRegistry("r", load_config().servers, {}, elsewhere=[AGENT])
     with pytest.raises(Failure, match="not expected"):
         registry.register(Registration(name="policy_model", instance="guest", url="http://h:1", pid=1))

@@ -17,7 +17,7 @@ from rollyard.services.head.activity import Collection
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import DatasetStatus
-from tests.support.stacks import SOKOBAN, collect, colocated, configured
+from tests.support.stacks import SOKOBAN, collect, colocated, load_config
 
 GRAFANA = INSTALLED / "docs/grafana"
 HOSTED = {"hosted": {"responses_api_models": {"openai_model": {"base_url": "http://127.0.0.1:9/v1", "model": "m"}}}}
@@ -32,7 +32,7 @@ async def pages(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Pages
     """Server name -> its metrics, as Prometheus scrapes them from the targets that the head lists."""
     folder: Path = tmp_path_factory.mktemp("stack")
     tree: dict[str, Any] = {**yaml.safe_load((INSTALLED / SOKOBAN).read_text()), **HOSTED}
-    async with colocated(configured(config=tree, tmp_path=folder), folder) as stack:
+    async with colocated(load_config(config=tree, tmp_path=folder), folder) as stack:
         transport = stack.client.transport
         state, progress = await collect(stack, folder / "rollouts.jsonl", limit=2)
         assert state == "complete"

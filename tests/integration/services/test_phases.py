@@ -20,8 +20,17 @@ from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from tests.support.fixtures import KEYS, client_of, listening, load_text, make_folder, network, until, yaml_of
-from tests.support.stacks import configured
+from tests.support.fixtures import (
+    KEYS,
+    http_transport,
+    listening,
+    load_text,
+    make_client,
+    make_folder,
+    server_yaml,
+    until,
+)
+from tests.support.stacks import load_config
 
 
 class Slow(Server):
@@ -40,7 +49,7 @@ class Slow(Server):
 
 @pytest.fixture
 def registry(tmp_path: Path) -> ServerRegistry:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
     made = ServerRegistry(KEYS.run_id, config.servers, config.identity())
     made.expect("environment#1")
     return made
@@ -75,12 +84,12 @@ def test_a_ready_server_reports_its_phase_in_its_heartbeat(registry: ServerRegis
 
 
 async def test_a_starting_server_reports_each_phase_to_the_head(registry: ServerRegistry, tmp_path: Path) -> None:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
-    async with network() as transport:
-        context = Context("head", KEYS, client_of({}, transport))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
+    async with http_transport() as transport:
+        context = Context("head", KEYS, make_client({}, transport))
         async with listening(Head(ServerSettings(), context, registry, config)) as head:
             link = RegistryClient(transport, head.url, KEYS)
-            slow = Slow(ServerSettings(), Context("environment", KEYS, client_of({}, transport)))
+            slow = Slow(ServerSettings(), Context("environment", KEYS, make_client({}, transport)))
             slow.go = asyncio.Event()
             hosted = HostedServer(slow, bind("127.0.0.1", 0))
             joining = asyncio.create_task(hosted.join("environment#1", link, AddressBook(link.directory)))
@@ -143,6 +152,6 @@ def one_server_stack(
 ) -> Stack:
     """A stack of one server."""
     tree = {"environment": {"resources_servers": {make_folder(folder, app=app): {"entrypoint": "app.py", **settings}}}}
-    config = configured(config=tree, roots=[folder], tmp_path=folder)
+    config = load_config(config=tree, roots=[folder], tmp_path=folder)
     logs = RunFolder.create(folder, KEYS.run_id)
     return Stack(config, KEYS, logs, say=say, launcher=launcher, head_port=0, ready_timeout_s=ready_s)

@@ -23,14 +23,14 @@ from rollyard.services.run_types import HeadFile, ServerInstance
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import FailureRow
 from rollyard.services.viewer.api.live_route import live_router
-from tests.support.stacks import AGENT, EXAMPLES, colocated, configured
+from tests.support.stacks import AGENT, EXAMPLES, colocated, load_config
 
 SLOW = "policy_model.responses_api_models.builtin_model.latency_s=30"
 
 
 @pytest.fixture(scope="module")
 async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    async with colocated(configured(SLOW), tmp_path_factory.mktemp("stack")) as stack:
+    async with colocated(load_config(SLOW), tmp_path_factory.mktemp("stack")) as stack:
         yield stack
 
 
@@ -179,7 +179,7 @@ async def test_without_a_run_the_page_gets_a_note() -> None:
 
 
 async def test_a_head_that_exited_is_reported_in_a_note(tmp_path: Path) -> None:
-    async with colocated(configured(), tmp_path) as stopped:
+    async with colocated(load_config(), tmp_path) as stopped:
         head = head_of(stopped)
 
     async def find() -> HeadFile:
@@ -193,7 +193,7 @@ async def test_a_head_that_exited_is_reported_in_a_note(tmp_path: Path) -> None:
 
 
 async def test_in_a_run_with_a_token_the_agents_answer_callers_that_have_it(tmp_path: Path) -> None:
-    async with colocated(configured(), tmp_path, token="open-sesame") as stack:
+    async with colocated(load_config(), tmp_path, token="open-sesame") as stack:
         allowed = head_of(stack).model_copy(update={"token": "open-sesame"})
         live = await fetch_snapshot(stack.client.transport, allowed)
         with pytest.raises(Failure) as caught:

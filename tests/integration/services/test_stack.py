@@ -15,7 +15,7 @@ from rollyard.services.errors import RollyardError
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.run_dir import HOME, running_heads
 from rollyard.services.runtime.stack import Stack
-from tests.support.fixtures import load_text, make_folder, yaml_of
+from tests.support.fixtures import load_text, make_folder, server_yaml
 from tests.support.stacks import colocated, processes
 
 Start = Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]]
@@ -35,7 +35,7 @@ server = Failing
 async def test_a_fixed_port_in_use_is_rejected_with_server_and_port(tmp_path: Path, start: Start) -> None:
     with contextlib.closing(bind("127.0.0.1", 0)) as occupied:
         port = occupied.getsockname()[1]
-        config = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{port: {port}}}"))
+        config = load_text(tmp_path, server_yaml(make_folder(tmp_path), f"{{port: {port}}}"))
         with pytest.raises(RollyardError) as raised:
             async with start(config, tmp_path):
                 pass
@@ -46,7 +46,7 @@ async def test_a_fixed_port_in_use_is_rejected_with_server_and_port(tmp_path: Pa
 async def test_a_server_that_cannot_start_fails_the_stack_with_its_name_and_reason(
     tmp_path: Path, start: Start
 ) -> None:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path, app=COLD)))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path, app=COLD)))
     with pytest.raises(RollyardError) as raised:
         async with start(config, tmp_path):
             pass
@@ -54,7 +54,7 @@ async def test_a_server_that_cannot_start_fails_the_stack_with_its_name_and_reas
 
 
 async def test_a_stopped_run_is_no_longer_found(tmp_path: Path) -> None:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
     async with colocated(config, tmp_path):
         (head,) = running_heads(tmp_path)
         assert head.pid == os.getpid()
@@ -62,7 +62,7 @@ async def test_a_stopped_run_is_no_longer_found(tmp_path: Path) -> None:
 
 
 async def test_the_config_saved_in_the_run_folder_holds_no_secret(tmp_path: Path) -> None:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path), "{api_key: sk-1234, speed: 3}"))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path), "{api_key: sk-1234, speed: 3}"))
     async with colocated(config, tmp_path):
         (saved,) = (tmp_path / HOME).glob("*/config.yaml")
         assert "speed: 3" in saved.read_text() and "sk-1234" not in saved.read_text()

@@ -1,4 +1,4 @@
-"""`Environment.lifespan`: what the episodes of one server share, and the models that an environment may call."""
+"""`Environment.lifespan`: values that the episodes of one server share, and models that an environment may call."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Pooled(Environment[PoolSettings]):
     """Its episodes use their server's pool."""
 
     shared: ClassVar[Pool]
-    made: ClassVar[list[Pool]] = []
+    pools: ClassVar[list[Pool]] = []
 
     @classmethod
     @asynccontextmanager
@@ -52,8 +52,8 @@ class Pooled(Environment[PoolSettings]):
         if settings.judge:
             await cls.models.respond(settings.judge, {"input": "Warm up."})
         pool = Pool(settings.size)
-        cls.made.append(pool)
-        # A task group must be left in the task that entered it.
+        cls.pools.append(pool)
+        # A task group must be exited in the task that entered it.
         async with asyncio.TaskGroup():
             yield pool
         pool.open = False
@@ -74,49 +74,49 @@ async def verdict(stack: Wired, server: str) -> Json:
 
 
 async def test_every_episode_gets_the_value_that_its_servers_lifespan_yielded() -> None:
-    async with wired({"world": environment(Pooled, size=3)}) as stack:
-        found = await verdict(stack, "world")
+    async with wired({"environment": environment(Pooled, size=3)}) as stack:
+        found = await verdict(stack, "environment")
     assert (found["reward"], found["pool_is_open"]) == (3.0, True)
 
 
-async def test_two_servers_of_one_class_in_one_process_do_not_share() -> None:
+async def test_two_servers_of_one_class_in_one_process_do_not_share_their_values() -> None:
     async with wired({"one": environment(Pooled, size=1), "two": environment(Pooled, size=2)}) as stack:
         assert [(await verdict(stack, name))["reward"] for name in ("one", "two", "one")] == [1.0, 2.0, 1.0]
     assert Pooled.shared is None
 
 
-async def test_a_lifespan_is_left_when_the_server_stops_even_by_another_task() -> None:
-    Pooled.made.clear()
-    async with wired({"world": environment(Pooled)}) as stack:
-        assert Pooled.made[0].open
-        await asyncio.create_task(stack.servers["world"].stop())
-        assert not Pooled.made[0].open
+async def test_the_lifespan_ends_when_the_server_stops_even_in_another_task() -> None:
+    Pooled.pools.clear()
+    async with wired({"environment": environment(Pooled)}) as stack:
+        assert Pooled.pools[0].open
+        await asyncio.create_task(stack.servers["environment"].stop())
+        assert not Pooled.pools[0].open
 
 
 def _context(stack: Wired) -> Context:
-    return Context("world", KEYS, stack.client)
+    return Context("environment", KEYS, stack.client)
 
 
-async def test_a_check_enters_the_lifespan_and_leaves_it() -> None:
-    Pooled.made.clear()
+async def test_a_check_enters_and_exits_the_lifespan() -> None:
+    Pooled.pools.clear()
     async with wired({}) as stack:
         await environment(Pooled)(_context(stack)).check()
-    assert [pool.open for pool in Pooled.made] == [False]
+    assert [pool.open for pool in Pooled.pools] == [False]
 
 
 @pytest.mark.parametrize(
-    ("fails", "kind", "words"),
+    ("fails", "kind", "message"),
     [
         ("operator", OperatorError, "pool: found no machines; name some in the setting machines"),
         ("bug", RunError, "Pooled.lifespan failed: ValueError: the pool is broken"),
         ("exit", RunError, r"Pooled.lifespan called sys.exit\('no pool'\)"),
     ],
 )
-async def test_a_lifespan_that_fails_stops_the_start_with_its_reason(
-    fails: str, kind: type[Exception], words: str
+async def test_a_failing_lifespan_stops_the_start_with_its_reason(
+    fails: str, kind: type[Exception], message: str
 ) -> None:
-    with pytest.raises(kind, match=words):
-        async with wired({"world": environment(Pooled, fails=fails)}):
+    with pytest.raises(kind, match=message):
+        async with wired({"environment": environment(Pooled, fails=fails)}):
             pass
 
 
@@ -127,14 +127,14 @@ async def test_a_lifespan_without_its_decorator_is_rejected_with_the_fix() -> No
             yield None
 
     with pytest.raises(OperatorError, match="@asynccontextmanager"):
-        async with wired({"world": environment(Plain)}):
+        async with wired({"environment": environment(Plain)}):
             pass
 
 
 class Slow(Environment[EnvironmentSettings]):
-    """Its lifespan never gets ready."""
+    """Its lifespan never becomes ready."""
 
-    left: ClassVar[list[str]] = []
+    exits: ClassVar[list[str]] = []
 
     @classmethod
     @asynccontextmanager
@@ -143,11 +143,11 @@ class Slow(Environment[EnvironmentSettings]):
             await asyncio.sleep(3600)
             yield None
         finally:
-            cls.left.append("left")
+            cls.exits.append("exited")
 
 
-async def test_a_start_that_is_cancelled_in_its_lifespan_leaves_it() -> None:
-    Slow.left.clear()
+async def test_a_start_that_is_cancelled_inside_the_lifespan_exits_it() -> None:
+    Slow.exits.clear()
     async with wired({}) as stack:
         server = environment(Slow)(_context(stack))
         starting = asyncio.create_task(server.start())
@@ -156,7 +156,7 @@ async def test_a_start_that_is_cancelled_in_its_lifespan_leaves_it() -> None:
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         await server.stop()
-    assert Slow.left == ["left"]
+    assert Slow.exits == ["exited"]
 
 
 class Judged(Environment[EnvironmentSettings]):
@@ -170,7 +170,12 @@ class Judged(Environment[EnvironmentSettings]):
 async def test_an_environment_calls_a_model_server_of_its_run_by_name() -> None:
     judge = Script([[says("0.5")]])
     script = Script([[says("It is 4.")]])
-    servers = {"world": environment(Judged), "model": script.model, "judge": judge.model, "agent": agent(GameAgent)}
+    servers = {
+        "environment": environment(Judged),
+        "model": script.model,
+        "judge": judge.model,
+        "agent": agent(GameAgent),
+    }
     async with wired(servers) as stack:
         rollout = await stack.run(ROW)
     assert rollout["reward"] == 0.5
@@ -178,10 +183,8 @@ async def test_an_environment_calls_a_model_server_of_its_run_by_name() -> None:
 
 
 @pytest.mark.parametrize(("status", "kind"), [(None, FailureKind.UNKNOWN_SERVER), ("[]", FailureKind.MALFORMED_ANSWER)])
-async def test_a_judge_that_does_not_answer_is_a_named_failure_and_never_a_reward(
-    status: str, kind: FailureKind
-) -> None:
-    servers = {"world": environment(Judged), "model": Script([[says("4")]]).model, "agent": agent(GameAgent)}
+async def test_a_judge_that_does_not_answer_is_a_failure_and_never_a_reward(status: str, kind: FailureKind) -> None:
+    servers = {"environment": environment(Judged), "model": Script([[says("4")]]).model, "agent": agent(GameAgent)}
     if status:
         servers["judge"] = Script([[]], status=status).model
     async with wired(servers) as stack:
@@ -194,10 +197,10 @@ async def test_a_judge_that_does_not_answer_is_a_named_failure_and_never_a_rewar
 
 async def test_a_check_does_not_wait_for_a_slow_lifespan_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifespan, "CHECK_S", 0.01)
-    Slow.left.clear()
+    Slow.exits.clear()
     async with wired({}) as stack:
         await environment(Slow)(_context(stack)).check()
-    assert Slow.left == ["left"]
+    assert Slow.exits == ["exited"]
 
 
 async def test_a_check_does_not_need_the_models_that_a_lifespan_calls() -> None:

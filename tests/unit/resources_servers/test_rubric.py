@@ -157,7 +157,7 @@ PARTS = Rubric(right=(1.0, Asked.is_right), success="right")
 
 
 async def test_methods_of_an_environment_are_parts_and_the_components_reach_the_rollout() -> None:
-    make = {"world": environment(Asked), "model": Script([[says("42")]]).model, "agent": agent(SimpleAgent)}
+    make = {"environment": environment(Asked), "model": Script([[says("42")]]).model, "agent": agent(SimpleAgent)}
     async with wired(make) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "?"}, **TASK})
     assert (rollout["reward"], rollout["success"], rollout["reward_components"]) == (1.0, True, {"right": 1.0})

@@ -44,12 +44,14 @@ def _own_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         monkeypatch.setenv(name, value)
 
 
-def numbers(places: DataLocations, said: list[str] | None = None) -> list[int]:
-    with rows_from(places, SplitSelection(default_subset=ALL), (said if said is not None else []).append) as rows:
+def read_numbers(locations: DataLocations, messages: list[str] | None = None) -> list[int]:
+    with rows_from(
+        locations, SplitSelection(default_subset=ALL), (messages if messages is not None else []).append
+    ) as rows:
         return [row["n"] for row in rows]
 
 
-def test_a_file_may_be_lines_a_list_zipped_parquet_arrow_or_a_folder_of_them(tmp_path: Path) -> None:
+def test_rows_are_read_from_json_lines_lists_gzip_parquet_arrow_and_folders(tmp_path: Path) -> None:
     pa: Any = importlib.import_module("pyarrow")
     ipc: Any = importlib.import_module("pyarrow.ipc")
     parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -75,10 +77,10 @@ def test_a_file_that_is_not_data_is_rejected_by_name(tmp_path: Path, content: by
         list(read_rows(tmp_path / "rows.jsonl"))
 
 
-def test_a_line_that_cannot_be_read_is_named_with_what_is_wrong(tmp_path: Path) -> None:
-    for content, words in ((b'{"n": 1}\n\n{"n"', "line 3 is not JSON: .*it is truncated"),):
+def test_an_unreadable_line_is_reported_with_its_number_and_error(tmp_path: Path) -> None:
+    for content, message in ((b'{"n": 1}\n\n{"n"', "line 3 is not JSON: .*it is truncated"),):
         (tmp_path / "rows.jsonl").write_bytes(content)
-        with pytest.raises(OperatorError, match=rf"rows\.jsonl: {words}"):
+        with pytest.raises(OperatorError, match=rf"rows\.jsonl: {message}"):
             list(read_rows(tmp_path / "rows.jsonl"))
 
 
@@ -105,19 +107,19 @@ def test_the_local_file_comes_first_then_s3(tmp_path: Path, monkeypatch: pytest.
     with store({"bucket/data/rows.jsonl": LINES}) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         s3 = "s3://bucket/data/rows.jsonl"
-        said: list[str] = []
-        assert numbers(DataLocations(tmp_path / "rows.jsonl", s3)) == [7]
-        assert numbers(DataLocations(tmp_path / "missing.jsonl", s3), said) == [1, 2]
-        assert said == [f"local file {tmp_path / 'missing.jsonl'}: no such file or folder; trying {s3} next"]
+        messages: list[str] = []
+        assert read_numbers(DataLocations(tmp_path / "rows.jsonl", s3)) == [7]
+        assert read_numbers(DataLocations(tmp_path / "missing.jsonl", s3), messages) == [1, 2]
+        assert messages == [f"local file {tmp_path / 'missing.jsonl'}: no such file or folder; trying {s3} next"]
 
 
 def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
     files = {"bucket/set/b.jsonl": b'{"n": 3}\n', "bucket/set/a.jsonl": LINES, "bucket/set/state.json": b"{}"}
     with store(files) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
-        assert numbers(DataLocations(s3="s3://bucket/set/")) == [1, 2, 3]
+        assert read_numbers(DataLocations(s3="s3://bucket/set/")) == [1, 2, 3]
         with pytest.raises(OperatorError, match="prefix"):
-            numbers(DataLocations(s3="s3://bucket/other/"))
+            read_numbers(DataLocations(s3="s3://bucket/other/"))
 
 
 def test_an_interrupted_download_yields_no_rows_and_leaves_no_files(
@@ -128,7 +130,7 @@ def test_an_interrupted_download_yields_no_rows_and_leaves_no_files(
     with store({key: LINES * 1000}, broken=frozenset({key})) as address:
         monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
         with pytest.raises(RunError, match="no rows found"):
-            numbers(DataLocations(s3=f"s3://{key}"))
+            read_numbers(DataLocations(s3=f"s3://{key}"))
     assert list(tmp_path.iterdir()) == []
 
 
@@ -151,9 +153,9 @@ def test_the_hub_comes_last(tmp_path: Path) -> None:
 
 def test_if_no_location_has_rows_every_reason_is_reported(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"missing\.jsonl.*s3://bucket"):
-        numbers(DataLocations(tmp_path / "missing.jsonl", "s3://bucket"))
+        read_numbers(DataLocations(tmp_path / "missing.jsonl", "s3://bucket"))
     with pytest.raises(OperatorError, match="--local"):
-        numbers(DataLocations())
+        read_numbers(DataLocations())
 
 
 def test_a_missing_extra_is_reported_with_the_command_that_installs_it(
@@ -161,10 +163,10 @@ def test_a_missing_extra_is_reported_with_the_command_that_installs_it(
 ) -> None:
     monkeypatch.setitem(sys.modules, "boto3", None)
     with pytest.raises(OperatorError, match=r"pip install 'rollyard\[aws\]'"):
-        numbers(DataLocations(s3="s3://bucket/key.jsonl"))
+        read_numbers(DataLocations(s3="s3://bucket/key.jsonl"))
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     with pytest.raises(OperatorError, match=r"pip install 'rollyard\[hub\]'"):
-        numbers(DataLocations(hub=Hub("a/b")))
+        read_numbers(DataLocations(hub=Hub("a/b")))
 
 
 def test_rows_are_written_atomically(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A tool's arguments are validated against its signature and further limits."""
+"""A tool's arguments are validated against its signature and additional constraints."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Odd:
         flag: bool = False,
         anything: Any = None,
     ) -> None:
-        """Takes all."""
+        """Accept everything."""
 
 
 ODD: Tool = tools_of(Odd)["odd"]
@@ -117,7 +117,7 @@ async def _positional(self: Any, value: int, /) -> None: ...
 @pytest.mark.parametrize("method", [_args, _kwargs, _positional])
 def test_a_parameter_that_json_cannot_name_is_rejected_at_load(method: Any) -> None:
     with pytest.raises(TypeError, match="which a JSON object cannot contain"):
-        tools_of(type("World", (), {"taker": tool(method)}))
+        tools_of(type("Environment", (), {"taker": tool(method)}))
 
 
 def test_bounds_of_numbers_are_in_the_schema_that_the_model_reads() -> None:
@@ -136,15 +136,15 @@ def test_bounds_of_numbers_are_in_the_schema_that_the_model_reads() -> None:
 
 @pytest.mark.parametrize("name", ["seed", "turn", "offers", "lifespan", "shared", "models", "task", "settings"])
 def test_a_tool_cannot_replace_a_member_of_its_environment(name: str) -> None:
-    async def own(self: object) -> None:
-        """Takes the name."""
+    async def replacement(self: object) -> None:
+        """Has the given name."""
 
-    own.__name__ = name
+    replacement.__name__ = name
     with pytest.raises(TypeError, match=f"{name} needs another name"):
-        tools_of(type("Replacing", (), {name: tool(own)}))
+        tools_of(type("Replacing", (), {name: tool(replacement)}))
 
 
-def test_a_tool_without_self_is_refused_when_the_class_is_read() -> None:
+def test_a_tool_without_self_is_refused_when_the_class_is_loaded() -> None:
     class Selfless:
         @tool
         async def look() -> str:  # type: ignore[misc]
@@ -155,7 +155,7 @@ def test_a_tool_without_self_is_refused_when_the_class_is_read() -> None:
 
 
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
-def test_a_tool_that_is_not_a_plain_method_is_refused_rather_than_not_offered(kind: Any) -> None:
+def test_a_tool_that_is_not_a_plain_method_is_refused(kind: Any) -> None:
     async def look(self: object) -> str:
         return "here"
 

@@ -35,7 +35,7 @@ def model(context: Context) -> Server:
 async def test_sokoban_rollouts_match_their_type_and_contain_no_undeclared_key(tmp_path: Path) -> None:
     tasks = TaskFile(PUZZLES, agent="agent", limit=3)
     store = RolloutStore(StorePaths(tmp_path / "rollouts.jsonl"), {}, {}, resume=True, overwrite=False)
-    servers = {"world": environment(GrlSokoban), "model": model, "agent": agent(GameAgent)}
+    servers = {"environment": environment(GrlSokoban), "model": model, "agent": agent(GameAgent)}
     async with wired(servers) as stack:
         collector = Collector(
             tasks.rollouts(2), {}, stack.client, store, CollectionProgress(6), Limits(parallel=2), seeded=True

@@ -11,15 +11,15 @@ from rollyard.resources_servers.answers.worker_pool import WorkerPool
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def workers() -> AsyncIterator[WorkerPool]:
-    """With little CPU time for a comparison: tests wait until it is over."""
+    """Workers with little CPU time per comparison, because tests wait until it is used up."""
     pool = WorkerPool(2, 0.5)
     yield pool
     await pool.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def patient() -> AsyncIterator[WorkerPool]:
-    """With enough CPU time for every pair, on a busy machine too."""
+async def patient_workers() -> AsyncIterator[WorkerPool]:
+    """Workers with enough CPU time for every pair, even on a busy machine."""
     pool = WorkerPool(2, 5.0)
     yield pool
     await pool.close()

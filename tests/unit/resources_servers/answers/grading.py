@@ -37,8 +37,8 @@ def rows_of(path: Path) -> list[Json]:
 
 
 @dataclass
-class World:
-    """A running environment server."""
+class EnvironmentClient:
+    """A client of a running environment server."""
 
     stack: Wired
 
@@ -46,29 +46,29 @@ class World:
         """Return the verdict on `text`."""
         answer = await self.ask(row, text, status)
         assert answer.status == 200, answer.body
-        found: Json = orjson.loads(answer.body)
-        return found
+        content: Json = orjson.loads(answer.body)
+        return content
 
     async def ask(self, row: Json, text: str, status: str = "completed") -> HttpResponse:
         """Return the response, regardless of its status."""
-        seeded = await self.stack.post("world", "/seed_session", row)
+        seeded = await self.stack.post("environment", "/seed_session", row)
         if seeded.status != 200:
             return seeded
         cookie = {"cookie": seeded.cookies[0].partition(";")[0]}
-        answer = await self.stack.post("world", "/verify", {**row, "response": response(text, status)}, cookie)
-        await self.stack.post("world", "/close", {}, cookie)
+        answer = await self.stack.post("environment", "/verify", {**row, "response": response(text, status)}, cookie)
+        await self.stack.post("environment", "/close", {}, cookie)
         return answer
 
 
 @contextlib.asynccontextmanager
-async def serving(server: type[Server], **settings: Any) -> AsyncIterator[World]:
+async def serving(server: type[Server], **settings: Any) -> AsyncIterator[EnvironmentClient]:
     """Run an environment's server in this process."""
-    async with wired({"world": lambda context: server(server.Settings(**settings), context)}) as stack:
-        yield World(stack)
+    async with wired({"environment": lambda context: server(server.Settings(**settings), context)}) as stack:
+        yield EnvironmentClient(stack)
 
 
 @contextlib.asynccontextmanager
-async def judging(cpu_s: float = 5.0) -> AsyncIterator[AnswerGrader]:
+async def running_grader(cpu_s: float = 5.0) -> AsyncIterator[AnswerGrader]:
     """Run a grader with workers."""
     workers = WorkerPool(0, cpu_s)
     try:
@@ -77,16 +77,16 @@ async def judging(cpu_s: float = 5.0) -> AsyncIterator[AnswerGrader]:
         await workers.close()
 
 
-async def compared(workers: WorkerPool, gold: str, answer: str, problem: str = "") -> Comparison:
+async def compare_answers(workers: WorkerPool, gold: str, answer: str, problem: str = "") -> Comparison:
     """Return whether `answer` is equivalent to `gold`, using a worker process if it requires algebra."""
     return compare_without_algebra(gold, answer, problem=problem) or await workers.compare(gold, answer, problem)
 
 
-async def judged(judge: AnswerGrader, reading: AnswerForm, pairs: Iterable[tuple[str, str]]) -> list[Grade]:
+async def grade_all(grader: AnswerGrader, form: AnswerForm, pairs: Iterable[tuple[str, str]]) -> list[Grade]:
     """Grade each (gold, text) sequentially."""
-    return [await judge.judge(gold, said(text), reading) for gold, text in pairs]
+    return [await grader.judge(gold, verification_of(text), form) for gold, text in pairs]
 
 
-def said(text: str, status: str = "completed") -> Verification:
+def verification_of(text: str, status: str = "completed") -> Verification:
     """A verification request for `text`."""
     return Verification(orjson.dumps({"response": response(text, status)}))

@@ -1,4 +1,4 @@
-"""Expensive answers: each is rejected cheaply, and the next answer is compared at once."""
+"""Expensive answers are rejected cheaply, and the next answer is compared without delay."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from rollyard.resources_servers.answers.equality import MOST_CHARACTERS, compare_without_algebra
 from rollyard.resources_servers.answers.formula_complexity import why_too_costly
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from tests.unit.resources_servers.answers.grading import compared
+from tests.unit.resources_servers.answers.grading import compare_answers
 
 POWERS = [
     "9^{9^{9}}", "9^{9^{9^9}}", "9^9^9", "10^{10^{10}}", "2^{2^{2^{2^{2^2}}}}", "99999999^{99999999}",
@@ -40,35 +40,35 @@ BOMBS = [*POWERS, *FUNCTIONS, *REPEATED]
 
 @pytest.mark.parametrize("gold", ["42", "x+1", "5!", r"\{1,2\}", "x^2+y^2=4", r"\cos 58^\circ"])
 def test_an_expensive_answer_is_detected_cheaply_for_any_gold_answer(gold: str) -> None:
-    begun = time.process_time()
-    found = [compare_without_algebra(gold, bomb) for bomb in BOMBS]
-    spent = time.process_time() - begun
+    started = time.process_time()
+    results = [compare_without_algebra(gold, bomb) for bomb in BOMBS]
+    spent = time.process_time() - started
     assert spent < 0.05 * len(BOMBS)
-    assert [one for one in found if one is not None and one.equal] == []
-    assert sum(one is not None for one in found) >= len(BOMBS) - 8
+    assert [result for result in results if result is not None and result.equal] == []
+    assert sum(result is not None for result in results) >= len(BOMBS) - 8
 
 
 async def test_an_expensive_answer_is_wrong_and_not_a_failure(workers: WorkerPool) -> None:
-    found = await asyncio.gather(*(compared(workers, "x+1", bomb) for bomb in BOMBS))
-    assert [one for one in found if one.equal] == []
+    results = await asyncio.gather(*(compare_answers(workers, "x+1", bomb) for bomb in BOMBS))
+    assert [result for result in results if result.equal] == []
     assert (await workers.compare("x+1", "1+x")).equal
 
 
 async def test_a_correct_answer_after_many_expensive_ones_is_accepted() -> None:
     pool = WorkerPool(1, 0.5)
     try:
-        waiting = [asyncio.create_task(compared(pool, "42", bomb)) for bomb in BOMBS * 5]
-        assert (await compared(pool, "x+2", "2+x")).equal
-        assert [one for one in await asyncio.gather(*waiting) if one.equal] == []
+        waiting = [asyncio.create_task(compare_answers(pool, "42", bomb)) for bomb in BOMBS * 5]
+        assert (await compare_answers(pool, "x+2", "2+x")).equal
+        assert [result for result in await asyncio.gather(*waiting) if result.equal] == []
     finally:
         await pool.close()
 
 
-def test_no_nesting_ends_in_a_recursion_error() -> None:
+def test_nesting_never_causes_a_recursion_error() -> None:
     for piece in ("^", "a^", "[1,2[", "2^{", "(", r"\frac", r"\sqrt", "&", "'", r"\{", "_", "|^", r"x_{\text{"):
         for bomb in (piece * (1990 // len(piece)), piece * 200 + "1" + "^" * 900, "1" + piece * 300 + "}" * 300):
-            found = compare_without_algebra("7", bomb[:MOST_CHARACTERS])
-            assert found is None or not found.equal
+            result = compare_without_algebra("7", bomb[:MOST_CHARACTERS])
+            assert result is None or not result.equal
 
 
 @pytest.mark.parametrize(
@@ -87,8 +87,8 @@ def test_a_gold_answer_of_the_same_size_raises_the_bounds() -> None:
 
 
 def test_a_long_answer_is_rejected_before_it_is_parsed() -> None:
-    begun = time.process_time()
+    started = time.process_time()
     for answer in ("\\(" * 500_000, "x=" * 500_000, " " * 1_000_000, "9" * 1_000_000):
-        found = compare_without_algebra("42", answer)
-        assert found is not None and str(MOST_CHARACTERS) in found.reason.replace(",", "")
-    assert time.process_time() - begun < 0.5
+        result = compare_without_algebra("42", answer)
+        assert result is not None and str(MOST_CHARACTERS) in result.reason.replace(",", "")
+    assert time.process_time() - started < 0.5

@@ -1,4 +1,4 @@
-"""CPU time of the extraction of an answer from an adversarial text."""
+"""CPU time for extracting an answer from an adversarial text."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from rollyard.resources_servers.answers.reading.boxes import boxed
 from rollyard.resources_servers.answers.reading.extraction import Found
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
-from tests.unit.resources_servers.answers.grading import said
+from tests.unit.resources_servers.answers.grading import verification_of
 
 LENGTH = 4_000
-MOST = 8
-"""Times as much CPU time for four times the text; a quadratic scan takes 16 times as much."""
-MOST_PROSE = 30
-NOTHING_S = 0.05
-"""Less CPU time is not compared with anything."""
-EVERY = AnswerForm(stops=(), strict=boxed, lenient=(*GSM8K["chat"].lenient, *MATH["chat"].lenient))
+MAX_RATIO = 8
+"""CPU time for four times the text, relative to that of the text; a quadratic scan has 16."""
+MAX_PROSE_RATIO = 30
+NEGLIGIBLE_S = 0.05
+"""Times below this are not compared."""
+EVERY_FORM = AnswerForm(stops=(), strict=boxed, lenient=(*GSM8K["chat"].lenient, *MATH["chat"].lenient))
 HOSTILE = [
     r"\(", "$", "$$", r"\[", "$x", "$1", "\\$", r"\boxed{", r"\boxed", r"\boxed{1} ", r"\boxed{{{{", r"\boxed{1} or ",
     "<answer>", "</answer>", "<answer>1</answer>", "<think>", "</think>", "The answer is ", "answer is.", "Answer:\n",
@@ -35,10 +35,10 @@ _FILLERS = [" ", "\t", "*", "-", "|", "= "]
 
 
 def seconds(text: str) -> float:
-    response = said(text)
+    response = verification_of(text)
     assert response.text == text
     start = process_time()
-    read(response, EVERY)
+    read(response, EVERY_FORM)
     return process_time() - start
 
 
@@ -47,25 +47,27 @@ def test_the_cost_of_extraction_is_linear_in_the_text() -> None:
         (lead, piece)
         for lead in ("", "The answer is")
         for piece in (HOSTILE if not lead else _FILLERS)
-        if (long := seconds(lead + piece * (4 * LENGTH // len(piece)))) > NOTHING_S
-        and long > MOST * seconds(lead + piece * (LENGTH // len(piece)))
+        if (long := seconds(lead + piece * (4 * LENGTH // len(piece)))) > NEGLIGIBLE_S
+        and long > MAX_RATIO * seconds(lead + piece * (LENGTH // len(piece)))
     ]
     assert slow == []
 
 
 def test_an_adversarial_text_costs_little_more_than_prose_of_its_length() -> None:
     prose = seconds("She has 3 apples, and he has $4. " * (4 * LENGTH // 33))
-    slow = [piece for piece in HOSTILE if seconds(piece * (4 * LENGTH // len(piece))) > MOST_PROSE * prose]
+    slow = [piece for piece in HOSTILE if seconds(piece * (4 * LENGTH // len(piece))) > MAX_PROSE_RATIO * prose]
     assert slow == []
 
 
-@pytest.mark.parametrize(("length", "elsewhere"), [(LONG - 1, False), (LONG, True)])
-async def test_a_long_text_is_processed_outside_the_event_loop(length: int, elsewhere: bool) -> None:
-    readers = list[int]()
+@pytest.mark.parametrize(("length", "in_thread"), [(LONG - 1, False), (LONG, True)])
+async def test_a_long_text_is_processed_outside_the_event_loop(length: int, in_thread: bool) -> None:
+    threads = list[int]()
 
-    def noted(text: str) -> Found | None:
-        readers.append(threading.get_ident())
+    def record_thread(text: str) -> Found | None:
+        threads.append(threading.get_ident())
         return None
 
-    await AnswerGrader(None).judge("12", said("a" * length), AnswerForm(stops=(), strict=noted, lenient=(noted,)))
-    assert [reader != threading.get_ident() for reader in readers] == [elsewhere, elsewhere]
+    await AnswerGrader(None).judge(
+        "12", verification_of("a" * length), AnswerForm(stops=(), strict=record_thread, lenient=(record_thread,))
+    )
+    assert [thread != threading.get_ident() for thread in threads] == [in_thread, in_thread]

@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.resources_servers.answers.equality import compare_without_algebra
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
-from tests.unit.resources_servers.answers.grading import compared
+from tests.unit.resources_servers.answers.grading import compare_answers
 
 
 @pytest.mark.parametrize(
@@ -84,9 +84,11 @@ from tests.unit.resources_servers.answers.grading import compared
         ("5x - 7y + 11z + 4 = 0", ["-5x+7y-11z-4=0", "5x-7y+11z=-4"]),
     ],
 )
-async def test_an_answer_in_another_spelling_is_equal(patient: WorkerPool, gold: str, answers: list[str]) -> None:
-    refused = [answer for answer in answers if not (await compared(patient, gold, answer)).equal]
-    assert refused == []
+async def test_an_answer_in_another_notation_is_equal(
+    patient_workers: WorkerPool, gold: str, answers: list[str]
+) -> None:
+    rejected = [answer for answer in answers if not (await compare_answers(patient_workers, gold, answer)).equal]
+    assert rejected == []
 
 
 @pytest.mark.parametrize(
@@ -170,8 +172,8 @@ async def test_an_answer_in_another_spelling_is_equal(patient: WorkerPool, gold:
         ("x=5", ["y=5", "x=-5"]),
     ],
 )
-async def test_a_wrong_answer_is_rejected(patient: WorkerPool, gold: str, answers: list[str]) -> None:
-    accepted = [answer for answer in answers if (await compared(patient, gold, answer)).equal]
+async def test_a_wrong_answer_is_rejected(patient_workers: WorkerPool, gold: str, answers: list[str]) -> None:
+    accepted = [answer for answer in answers if (await compare_answers(patient_workers, gold, answer)).equal]
     assert accepted == []
 
 
@@ -179,26 +181,28 @@ async def test_a_wrong_answer_is_rejected(patient: WorkerPool, gold: str, answer
     ("one", "other"),
     [(r"\frac{1}{3}", "0.333333"), ("0.333", r"\frac{1}{3}"), (r"\{1,2\}", "(1,2)"), ("1<x<2", "(1,2)"), ("x=5", "5")],
 )
-async def test_the_order_of_gold_and_answer_does_not_matter(patient: WorkerPool, one: str, other: str) -> None:
-    assert (await compared(patient, one, other)).equal == (await compared(patient, other, one)).equal
+async def test_the_order_of_gold_and_answer_does_not_matter(patient_workers: WorkerPool, one: str, other: str) -> None:
+    assert (await compare_answers(patient_workers, one, other)).equal == (
+        await compare_answers(patient_workers, other, one)
+    ).equal
 
 
-async def test_a_decimal_of_six_digits_equals_the_number_that_rounds_to_it_but_not_exactly(patient: WorkerPool) -> None:
+async def test_a_decimal_of_six_digits_equals_the_number_it_rounds_but_not_exactly(patient_workers: WorkerPool) -> None:
     for gold, answer in (
         (r"\frac{1}{3}", "0.333333"),
         (r"\frac{2}{3}", "0.66666666"),
         (r"\sqrt{51}", "7.141428"),
         ("2.645751", r"\sqrt{7}"),
     ):
-        found = await compared(patient, gold, answer)
-        assert (found.equal, found.exact) == (True, False), (gold, answer)
+        result = await compare_answers(patient_workers, gold, answer)
+        assert (result.equal, result.exact) == (True, False), (gold, answer)
 
 
-def test_a_very_long_or_very_deep_answer_is_wrong_without_parsing() -> None:
+def test_a_very_long_or_deeply_nested_answer_is_wrong_without_parsing() -> None:
     for answer in ("1 " * 20_000, "9" * 5_000, "(" * 50 + "1+x" + ")" * 50, r"\sqrt{" * 50 + "2" + "}" * 50):
-        found = compare_without_algebra("42", answer)
-        assert found is not None
-        assert not found.equal
+        result = compare_without_algebra("42", answer)
+        assert result is not None
+        assert not result.equal
 
 
 def test_simple_answers_need_no_algebra() -> None:

@@ -1,4 +1,4 @@
-"""Finding answers in text."""
+"""Extracting the answer from a text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.resources_servers.answers.reading.tags import hashes, tagged
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         (r"\boxed{18}", "18"),
         (r"so \boxed{17}, no: \boxed{18}.", "18"),
@@ -34,9 +34,9 @@ from rollyard.resources_servers.answers.reading.tags import hashes, tagged
         ("no box", None),
     ],
 )
-def test_the_last_box_or_row_of_boxes_is_the_answer(text: str, found: str | None) -> None:
+def test_the_last_box_or_row_of_boxes_is_the_answer(text: str, expected: str | None) -> None:
     box = boxed(text)
-    assert (box.text if box else None) == found
+    assert (box.text if box else None) == expected
 
 
 @pytest.mark.parametrize("text", [r"\boxed{18", r"\boxed{17} then \boxed{\frac{1}{2}", "\\boxed{" * 2000])
@@ -67,7 +67,7 @@ def test_a_text_ends_at_the_first_stop_string() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("The answer is 18.", "18"),
         ("The answer is: $18.50. Good.", "$18.50"),
@@ -78,13 +78,13 @@ def test_a_text_ends_at_the_first_stop_string() -> None:
         ("answering 18", None),
     ],
 )
-def test_a_phrase_gives_the_rest_of_its_sentence(text: str, found: str | None) -> None:
+def test_a_phrase_is_followed_by_its_answer_up_to_the_end_of_the_sentence(text: str, expected: str | None) -> None:
     phrase = phrased(text)
-    assert (phrase.text if phrase else None) == found
+    assert (phrase.text if phrase else None) == expected
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "expected"),
     [
         ("from 3 to 18.", "18"),
         ("1,018 eggs", "1,018"),
@@ -97,9 +97,9 @@ def test_a_phrase_gives_the_rest_of_its_sentence(text: str, found: str | None) -
         ("", None),
     ],
 )
-def test_the_last_number_is_a_whole_number_word(text: str, found: str | None) -> None:
+def test_the_last_number_must_be_a_separate_word(text: str, expected: str | None) -> None:
     last = number(text.replace("16 - 3", "16-3"))
-    assert (last.text if last else None) == found
+    assert (last.text if last else None) == expected
 
 
 def test_hashes_and_tags_are_read_to_their_ends() -> None:

@@ -1,4 +1,4 @@
-"""Plain numbers in their many spellings."""
+"""Plain numbers in many notations."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from rollyard.resources_servers.answers.quantity import quantity, unit_of
         (".5", Fraction(1, 2)),
     ],
 )
-def test_every_spelling_of_a_number_has_its_exact_value(text: str, value: int | Fraction) -> None:
-    found = quantity(text)
-    assert found is not None
-    assert found.value == value
+def test_every_notation_of_a_number_has_its_exact_value(text: str, value: int | Fraction) -> None:
+    parsed = quantity(text)
+    assert parsed is not None
+    assert parsed.value == value
 
 
 @pytest.mark.parametrize(
@@ -94,10 +94,10 @@ def test_a_text_that_is_not_one_number_yields_none(text: str) -> None:
         ("12", None),
     ],
 )
-def test_a_unit_of_measure_has_one_name(text: str, unit: str | None) -> None:
-    found = quantity(text)
-    assert found is not None
-    assert found.unit == unit
+def test_the_notations_of_a_unit_have_one_canonical_name(text: str, unit: str | None) -> None:
+    parsed = quantity(text)
+    assert parsed is not None
+    assert parsed.unit == unit
 
 
 def test_words_after_a_number_may_be_ignored() -> None:
@@ -106,6 +106,6 @@ def test_words_after_a_number_may_be_ignored() -> None:
     assert quantity("18 or more", any_words=True) is None
 
 
-def test_a_formula_has_a_unit_too() -> None:
+def test_the_unit_of_a_formula_is_parsed_too() -> None:
     assert unit_of(r"\frac{3}{4}\pi\text{ inches}") == "in"
     assert unit_of(r"\frac{3}{4}\pi") is None

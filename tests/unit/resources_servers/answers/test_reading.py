@@ -1,4 +1,4 @@
-"""Extracting the answer of a text: many kinds of announcements, and texts with several answers."""
+"""Extracting the answer from texts that announce it in many ways or name several candidates."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from rollyard.resources_servers.answers.grader import AnswerForm, AnswerGrader
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS as GSM8K
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS as MATH
-from tests.unit.resources_servers.answers.grading import judged
+from tests.unit.resources_servers.answers.grading import grade_all
 
-ANSWER_FORMS = pytest.mark.parametrize("reading", [MATH["chat"], GSM8K["chat"]], ids=["math", "gsm8k"])
+FORMS = pytest.mark.parametrize("form", [MATH["chat"], GSM8K["chat"]], ids=["math", "gsm8k"])
 ENGLISH = r"""
 The answer is 12.
 Answer: $12$.
@@ -110,7 +110,7 @@ La risposta è 12.
 Het antwoord is 12.
 Odpowiedź: 12
 """
-TAKEN_BACK = r"""
+RETRACTED = r"""
 The answer is 11. Wait, no, it's 12.
 \boxed{11}. Actually no, it's 12.
 \boxed{11}@@Wait, I made a mistake. The answer is 12.
@@ -185,39 +185,39 @@ The answer is 12. No, wait, it should be 13.
 
 
 def texts(block: str) -> list[str]:
-    """The texts of a block, where `@` is the end of a line and `┃` the bar of a table."""
-    return [one.replace("@", "\n").replace("┃", "|") for one in block.strip().splitlines()]
+    """The texts of a block, where `@` is a line break and `┃` a vertical bar."""
+    return [line.replace("@", "\n").replace("┃", "|") for line in block.strip().splitlines()]
 
 
-async def wrongly_judged(reading: AnswerForm, block: str, *, right: bool) -> list[str]:
-    found = await judged(AnswerGrader(None), reading, [("12", text) for text in texts(block)])
-    return [text for text, one in zip(texts(block), found, strict=True) if one.lenient is not right]
+async def wrongly_graded(form: AnswerForm, block: str, *, right: bool) -> list[str]:
+    grades = await grade_all(AnswerGrader(None), form, [("12", text) for text in texts(block)])
+    return [text for text, grade in zip(texts(block), grades, strict=True) if grade.lenient is not right]
 
 
-@ANSWER_FORMS
+@FORMS
 @pytest.mark.parametrize("block", [ENGLISH, EXPLAINED, MARKED], ids=["announced", "explained", "marked"])
-async def test_a_right_answer_is_found_however_it_is_announced(reading: AnswerForm, block: str) -> None:
-    assert await wrongly_judged(reading, block, right=True) == []
+async def test_a_right_answer_is_found_however_it_is_announced(form: AnswerForm, block: str) -> None:
+    assert await wrongly_graded(form, block, right=True) == []
 
 
-@ANSWER_FORMS
-async def test_announcements_in_other_languages_are_read(reading: AnswerForm) -> None:
-    assert await wrongly_judged(reading, OTHER_LANGUAGES, right=True) == []
+@FORMS
+async def test_announcements_in_other_languages_are_understood(form: AnswerForm) -> None:
+    assert await wrongly_graded(form, OTHER_LANGUAGES, right=True) == []
 
 
-@ANSWER_FORMS
-async def test_a_retracted_answer_is_replaced_by_the_next_one(reading: AnswerForm) -> None:
-    assert await wrongly_judged(reading, TAKEN_BACK, right=True) == []
+@FORMS
+async def test_a_retracted_answer_is_replaced_by_the_next_one(form: AnswerForm) -> None:
+    assert await wrongly_graded(form, RETRACTED, right=True) == []
 
 
-@ANSWER_FORMS
-async def test_a_text_that_names_several_candidates_is_wrong(reading: AnswerForm) -> None:
-    assert await wrongly_judged(reading, SEVERAL, right=False) == []
+@FORMS
+async def test_a_text_with_several_candidates_is_wrong(form: AnswerForm) -> None:
+    assert await wrongly_graded(form, SEVERAL, right=False) == []
 
 
-@ANSWER_FORMS
-async def test_a_number_that_is_denied_or_changed_by_words_is_wrong(reading: AnswerForm) -> None:
-    assert await wrongly_judged(reading, DENIED, right=False) == []
+@FORMS
+async def test_a_number_that_is_negated_or_qualified_is_wrong(form: AnswerForm) -> None:
+    assert await wrongly_graded(form, DENIED, right=False) == []
 
 
 CHOICE = r"""
@@ -249,7 +249,7 @@ The answer is either 2 or 3.
 \boxed{2} or 3
 The first root is $\boxed{2}$, because $4-4=0$. The second root is, after some work, $\boxed{3}$.
 """
-TWO_SPELLINGS = r"""
+TWO_NOTATIONS = r"""
 \boxed{0.5} \boxed{\frac12}
 \boxed{\frac12} (or 0.5)
 The answer is \frac{1}{2}.
@@ -273,25 +273,23 @@ The answer is 7/2 = 3.5.
     [
         (r"\text{(A)}", CHOICE),
         ("2,3", LIST),
-        (r"\frac{1}{2}", TWO_SPELLINGS),
+        (r"\frac{1}{2}", TWO_NOTATIONS),
         ("3.5", MONEY),
         (r"\text{Tom and Jerry}", "The answer is Tom and Jerry."),
     ],
-    ids=["a choice", "a list", "two spellings", "money", "words with and"],
+    ids=["a choice", "a list", "two notations", "money", "words with and"],
 )
-async def test_a_list_is_read_as_one_and_the_same_value_twice_as_a_value(
-    patient: WorkerPool, gold: str, block: str
-) -> None:
-    found = await judged(AnswerGrader(patient), MATH["chat"], [(gold, text) for text in texts(block)])
-    assert [text for text, one in zip(texts(block), found, strict=True) if not one.lenient] == []
+async def test_lists_and_repeated_values_are_understood(patient_workers: WorkerPool, gold: str, block: str) -> None:
+    grades = await grade_all(AnswerGrader(patient_workers), MATH["chat"], [(gold, text) for text in texts(block)])
+    assert [text for text, grade in zip(texts(block), grades, strict=True) if not grade.lenient] == []
 
 
-async def test_one_of_several_right_values_is_not_their_list(patient: WorkerPool) -> None:
+async def test_one_of_several_values_is_not_the_whole_list(patient_workers: WorkerPool) -> None:
     for text in (
         r"\boxed{2}",
         r"\boxed{2}, \boxed{4}",
         r"\boxed{2}, \boxed{3}, \boxed{4}",
         r"\boxed{2} so \boxed{2,4}",
     ):
-        (one,) = await judged(AnswerGrader(patient), MATH["chat"], [("2,3", text)])
-        assert not one.lenient, text
+        (grade,) = await grade_all(AnswerGrader(patient_workers), MATH["chat"], [("2,3", text)])
+        assert not grade.lenient, text

@@ -1,4 +1,4 @@
-"""Paths and readers of the recordings of the reference environment."""
+"""Paths and readers for the recordings of the reference environment."""
 
 import json
 from functools import cache
@@ -37,7 +37,7 @@ def levels(name: str) -> list[str]:
     """Return the boards of a level file in the symbols of `Room.board`, surrounded by wall."""
     blocks: list[list[str]] = [[]]
     for line in text(f"levels/{name}").splitlines():
-        if line.strip() and set(line) <= set("# .$*@+"):  # titles and headings stand between the levels
+        if line.strip() and set(line) <= set("# .$*@+"):  # titles and headings are between the levels
             blocks[-1].append(line)
         elif blocks[-1]:
             blocks.append([])

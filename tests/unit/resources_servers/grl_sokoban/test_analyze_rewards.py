@@ -12,7 +12,7 @@ import pytest
 
 from rollyard.resources_servers.grl_sokoban.analyze_rewards import main
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.rollout_files import manifest, varied, write
+from tests.support.rollout_files import random_rows, write, write_manifest
 
 SOKOBAN = INSTALLED / "resources_servers/grl_sokoban"
 
@@ -24,33 +24,33 @@ def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_the_documented_analysis_command_of_the_grl_sokoban_evaluation_works(tmp_path: Path) -> None:
-    rows = varied(20, 8)
+    rows = random_rows(20, 8)
     path = write(tmp_path / "data" / "rollouts.jsonl", rows)
-    manifest(path, 20, 9)
+    write_manifest(path, 20, 9)
     output = tmp_path / "out" / "reward_analysis.md"
     flags = ["--rollouts-path", str(path), "--model-name", "Qwen3-4B", "--output", str(output)]
     done = analyze(*flags)
     assert done.returncode == 0, done.stderr
-    said = output.read_text()
+    report = output.read_text()
     frame = pd.DataFrame(
         {
-            "reward": made["reward"],
-            "won": made["success"],
-            "calls": sum(item["type"] == "function_call" for item in made["response"]["output"]),
+            "reward": row["reward"],
+            "won": row["success"],
+            "calls": sum(item["type"] == "function_call" for item in row["response"]["output"]),
         }
-        for made in rows
+        for row in rows
     )
-    assert "# Reward analysis: Qwen3-4B\n" in said
-    assert "- **Total Rollouts**: 160 (160 of 180 measured)" in said
-    assert f"- **Success Rate**: {frame.won.mean():.2%} ({frame.won.sum()} / 160)" in said
+    assert "# Reward analysis: Qwen3-4B\n" in report
+    assert "- **Total Rollouts**: 160 (160 of 180 measured)" in report
+    assert f"- **Success Rate**: {frame.won.mean():.2%} ({frame.won.sum()} / 160)" in report
     for name in ("Mean", "Median", "Min", "Max"):
-        assert f"- **{name} Reward**: {getattr(frame.reward, name.lower())():.4f}" in said
-    assert f"- **Average Tool Calls**: {frame.calls.mean():.2f} per rollout" in said
-    assert f"- **Correlation (tool calls ↔ reward)**: {frame.calls.corr(frame.reward):.4f}" in said
+        assert f"- **{name} Reward**: {getattr(frame.reward, name.lower())():.4f}" in report
+    assert f"- **Average Tool Calls**: {frame.calls.mean():.2f} per rollout" in report
+    assert f"- **Correlation (tool calls ↔ reward)**: {frame.calls.corr(frame.reward):.4f}" in report
     most, times = next(iter(frame.reward.value_counts().items()))
-    assert re.search(rf"- \*\*-?[\d.]+ reward\*\*: {times} occurrences \({times / 160:.1%}\)", said), most
+    assert re.search(rf"- \*\*-?[\d.]+ reward\*\*: {times} occurrences \({times / 160:.1%}\)", report), most
     for count, group in frame.groupby("calls"):
-        assert f"| {count} | {group.reward.mean():.4f} | {len(group)} |" in said
+        assert f"| {count} | {group.reward.mean():.4f} | {len(group)} |" in report
 
 
 def test_without_an_output_the_analysis_goes_to_the_terminal(
@@ -65,5 +65,5 @@ def test_an_analysis_without_rollouts_has_exit_status_1(tmp_path: Path, capsys: 
     path = tmp_path / "rollouts.jsonl"
     path.touch()
     assert main(["--rollouts-path", str(path)]) == 1
-    said = capsys.readouterr()
-    assert str(path) in said.out + said.err
+    report = capsys.readouterr()
+    assert str(path) in report.out + report.err

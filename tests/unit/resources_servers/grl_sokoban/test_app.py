@@ -1,4 +1,4 @@
-"""Sokoban over its endpoints: the tool, the turn-based form, the verdict, the limits."""
+"""Sokoban's endpoints: the tool, the turn-based form, the verdict and the limits."""
 
 from __future__ import annotations
 
@@ -22,39 +22,39 @@ BOARD = "#####\n#O__#\n#_X_#\n#_P_#\n#####"
 
 
 def serving(**settings: Any) -> Any:
-    return wired({"world": environment(GrlSokoban, **settings)})
+    return wired({"environment": environment(GrlSokoban, **settings)})
 
 
-async def seeded(stack: Wired, row: Json, path: str = "/seed_session") -> dict[str, str]:
-    answer = await stack.post("world", path, row)
+async def start_session(stack: Wired, row: Json, path: str = "/seed_session") -> dict[str, str]:
+    answer = await stack.post("environment", path, row)
     assert answer.status == 200, answer.body
     return {"cookie": answer.cookies[0].partition(";")[0]}
 
 
 async def step(stack: Wired, cookie: dict[str, str], actions: Any) -> Json:
-    answer = await stack.post("world", "/step", {"actions": actions}, cookie)
+    answer = await stack.post("environment", "/step", {"actions": actions}, cookie)
     assert answer.status == 200, answer.body
     result: Json = orjson.loads(answer.body)
     return result
 
 
-async def verdict(stack: Wired, cookie: dict[str, str], row: Json = ROW) -> Json:
+async def get_verdict(stack: Wired, cookie: dict[str, str], row: Json = ROW) -> Json:
     body = {**row, "responses_create_params": {"input": []}, "response": {"output": []}}
-    answer = await stack.post("world", "/verify", body, cookie)
+    answer = await stack.post("environment", "/verify", body, cookie)
     result: Json = orjson.loads(answer.body)
     return result
 
 
-async def test_an_empty_list_looks_without_moving() -> None:
+async def test_an_empty_list_of_actions_returns_the_board_without_moving() -> None:
     async with serving() as stack:
-        looked = await step(stack, await seeded(stack, ROW), [])
-    assert looked == {"observation": BOARD, "reward": 0.0, "total_reward": 0.0, "done": False, "steps": 0}
+        result = await step(stack, await start_session(stack, ROW), [])
+    assert result == {"observation": BOARD, "reward": 0.0, "total_reward": 0.0, "done": False, "steps": 0}
 
 
 @pytest.mark.parametrize("actions", [["Left", "Up"], ["left", "UP"], [3, 1], ["3", "1"], [" left ", 1]])
 async def test_labels_in_any_case_and_numbers_are_the_same_moves(actions: Sequence[Any]) -> None:
     async with serving() as stack:
-        moved = await step(stack, await seeded(stack, ROW), actions)
+        moved = await step(stack, await start_session(stack, ROW), actions)
     assert moved["observation"] == "#####\n#O__#\n#PX_#\n#___#\n#####"
     assert (moved["steps"], moved["total_reward"]) == (2, -0.2)
 
@@ -63,30 +63,30 @@ async def test_labels_in_any_case_and_numbers_are_the_same_moves(actions: Sequen
     "actions",
     [["Up", "Fly"], ["Up", 5], ["Up", None], ["Up", 1.5], "Up", None, [True], ["Up", False], ["true"], "1", True],
 )
-async def test_an_invalid_action_returns_a_message_and_nothing_is_executed(actions: Any) -> None:
+async def test_an_invalid_action_returns_an_error_and_executes_nothing(actions: Any) -> None:
     async with serving() as stack:
-        cookie = await seeded(stack, ROW)
+        cookie = await start_session(stack, ROW)
         answer = await step(stack, cookie, actions)
         assert set(answer) == {"error"}
         assert len(answer["error"]) > 20
         assert (await step(stack, cookie, []))["steps"] == 0
 
 
-async def test_moves_after_the_end_are_not_played() -> None:
+async def test_moves_after_the_end_are_not_executed() -> None:
     async with serving() as stack:
-        cookie = await seeded(stack, {**ROW, "max_steps": 3})
+        cookie = await start_session(stack, {**ROW, "max_steps": 3})
         ended = await step(stack, cookie, ["Left", "Right", "Left", "Right", "Left"])
         assert (ended["steps"], ended["done"]) == (3, True)
         after = await step(stack, cookie, ["Right"])
     assert (after["steps"], after["reward"], after["total_reward"]) == (3, 0.0, ended["total_reward"])
 
 
-async def test_recorded_trajectories_are_reproduced_bit_for_bit_over_http() -> None:
+async def test_recorded_trajectories_are_reproduced_exactly_over_http() -> None:
     recorded = [found for found in trajectories() if found["kind"] != "random"][:40]
     async with serving() as stack:
         for found in recorded:
             row = {key: found[key] for key in ("seed", "dim_room", "num_boxes", "max_steps")}
-            cookie = await seeded(stack, row)
+            cookie = await start_session(stack, row)
             total, solved = 0.0, False
             for action, board, reward, done, _, success, _ in found["steps"]:
                 played = await step(stack, cookie, [action])
@@ -95,42 +95,42 @@ async def test_recorded_trajectories_are_reproduced_bit_for_bit_over_http() -> N
                 solved = success
                 if done:
                     break
-            said = await verdict(stack, cookie, row)
-            assert (said["reward"], said["success"]) == (total, solved)
+            verdict = await get_verdict(stack, cookie, row)
+            assert (verdict["reward"], verdict["success"]) == (total, solved)
 
 
-async def test_the_verdict_knows_the_optimum_and_how_the_play_went() -> None:
+async def test_the_verdict_reports_the_optimum_and_the_outcome() -> None:
     puzzle = prepared(RoomSpec(84810, (5, 5), 1))
     assert puzzle.optimum is not None
     async with serving() as stack:
-        cookie = await seeded(stack, ROW)
+        cookie = await start_session(stack, ROW)
         await step(stack, cookie, list(puzzle.optimum.path))
-        said = await verdict(stack, cookie)
-    assert said["success"] is True
-    assert said["moves"] == said["optimal_moves"] == len(puzzle.optimum.path)
-    assert (said["optimal_pushes"], said["boxes_on_target"], said["deadlocked"]) == (2, 1, False)
-    assert said["reward"] == pytest.approx(11 - 0.1 * said["moves"])
+        verdict = await get_verdict(stack, cookie)
+    assert verdict["success"] is True
+    assert verdict["moves"] == verdict["optimal_moves"] == len(puzzle.optimum.path)
+    assert (verdict["optimal_pushes"], verdict["boxes_on_target"], verdict["deadlocked"]) == (2, 1, False)
+    assert verdict["reward"] == pytest.approx(11 - 0.1 * verdict["moves"])
 
 
 async def test_a_box_pushed_into_a_corner_is_a_deadlock_in_the_verdict() -> None:
     async with serving() as stack:
-        cookie = await seeded(stack, ROW)
+        cookie = await start_session(stack, ROW)
         await step(stack, cookie, ["Up"])
-        before = await verdict(stack, cookie)
+        before = await get_verdict(stack, cookie)
         await step(stack, cookie, ["Left", "Up", "Right"])
-        after = await verdict(stack, cookie)
+        after = await get_verdict(stack, cookie)
     assert (before["deadlocked"], after["deadlocked"]) == (False, True)
     assert after["success"] is False
 
 
-async def test_an_episode_that_never_acted_has_reward_zero() -> None:
+async def test_an_episode_without_moves_has_reward_zero() -> None:
     async with serving() as stack:
-        said = await verdict(stack, await seeded(stack, ROW))
-    assert (said["reward"], said["success"], said["moves"]) == (0.0, False, 0)
+        verdict = await get_verdict(stack, await start_session(stack, ROW))
+    assert (verdict["reward"], verdict["success"], verdict["moves"]) == (0.0, False, 0)
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "message"),
     [
         ({"seed": 1, "dim_room": [4, 4]}, "4x4"),
         ({"seed": 1, "dim_room": [4, 6], "num_boxes": 3}, "4x6"),
@@ -146,50 +146,50 @@ async def test_an_episode_that_never_acted_has_reward_zero() -> None:
         ({"seed": 1, "max_steps": 0}, "max_steps"),
     ],
 )
-async def test_an_invalid_row_is_rejected_at_once_with_the_reason(row: Json, words: str) -> None:
+async def test_an_invalid_row_is_refused_with_the_reason(row: Json, message: str) -> None:
     async with serving() as stack:
-        answer = await stack.post("world", "/seed_session", row)
+        answer = await stack.post("environment", "/seed_session", row)
         problem = orjson.loads(answer.body)
         assert (answer.status, problem["type"]) == (422, "urn:rollyard:bad_task")
-        assert words in problem["detail"]
-        assert stack.servers["world"].sessions == 0
+        assert message in problem["detail"]
+        assert stack.servers["environment"].sessions == 0
 
 
-@pytest.mark.parametrize("wrong", [True, False, "1", "6", " 6 ", "1e0"])
+@pytest.mark.parametrize("invalid", [True, False, "1", "6", " 6 ", "1e0"])
 @pytest.mark.parametrize("name", ["seed", "num_boxes", "search_depth", "max_steps", "dim_room", "level_index"])
-async def test_a_boolean_or_a_string_of_a_row_is_not_a_number(name: str, wrong: Any) -> None:
+async def test_a_boolean_or_a_string_in_a_row_is_not_a_number(name: str, invalid: Any) -> None:
     room: Json = {"level_file": "levels.txt", "level_index": 0} if name == "level_index" else {"seed": 1}
-    row = {**room, name: [6, wrong] if name == "dim_room" else wrong}
+    row = {**room, name: [6, invalid] if name == "dim_room" else invalid}
     async with serving() as stack:
-        answer = await stack.post("world", "/seed_session", row)
+        answer = await stack.post("environment", "/seed_session", row)
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"]) == (422, "urn:rollyard:bad_task")
     assert name in problem["detail"]
 
 
-def test_a_boolean_of_a_config_is_not_a_number() -> None:
+def test_a_boolean_in_a_config_is_not_a_number() -> None:
     for name in ("max_rows", "max_boxes", "max_search_depth", "solver_states", "tile_px", "max_steps"):
         with pytest.raises(ValidationError, match="found true, expected a number"):
             SokobanSettings.model_validate({"entrypoint": "app.py", name: True})
 
 
-async def test_caps_are_settings() -> None:
+async def test_room_limits_are_settings() -> None:
     async with serving(max_rows=6, max_boxes=1) as stack:
-        refused = [await stack.post("world", "/seed_session", {"seed": 1, "dim_room": [7, 6]})]
-        refused += [await stack.post("world", "/seed_session", {"seed": 1, "num_boxes": 2})]
+        refused = [await stack.post("environment", "/seed_session", {"seed": 1, "dim_room": [7, 6]})]
+        refused += [await stack.post("environment", "/seed_session", {"seed": 1, "num_boxes": 2})]
     assert [answer.status for answer in refused] == [422, 422]
 
 
 async def test_the_turn_based_form_returns_gymnasiums_five_values() -> None:
     async with serving() as stack:
-        answer = await stack.post("world", "/reset", ROW)
+        answer = await stack.post("environment", "/reset", ROW)
         cookie = {"cookie": answer.cookies[0].partition(";")[0]}
         first = orjson.loads(answer.body)
         assert first["observation"].startswith(BOARD)
         assert first["info"]["supports_explicit_close"] is True
         message = {"type": "message", "content": [{"type": "output_text", "text": "I go <action>Left</action>"}]}
         body = {"responses_create_params": {"input": []}, "response": {"output": [message]}}
-        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
     assert set(turn) == {"observation", "reward", "terminated", "truncated", "info"}
     assert turn["observation"] == "#####\n#O__#\n#_X_#\n#P__#\n#####"
     assert (turn["reward"], turn["terminated"], turn["truncated"]) == (-0.1, False, False)
@@ -197,21 +197,21 @@ async def test_the_turn_based_form_returns_gymnasiums_five_values() -> None:
 
 async def test_a_message_without_a_move_gets_a_hint_and_costs_nothing() -> None:
     async with serving() as stack:
-        cookie = await seeded(stack, ROW, "/reset")
+        cookie = await start_session(stack, ROW, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "hmm"}]}}
-        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
         assert "No move found" in turn["observation"]
         assert (turn["reward"], turn["terminated"]) == (0.0, False)
 
 
 async def test_a_finished_turn_based_episode_leaves_no_session_behind() -> None:
     async with serving() as stack:
-        cookie = await seeded(stack, {**ROW, "max_steps": 1}, "/reset")
+        cookie = await start_session(stack, {**ROW, "max_steps": 1}, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "up"}]}}
-        turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+        turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
         assert (turn["terminated"], turn["truncated"]) == (False, True)
-        assert stack.servers["world"].sessions == 0
-        assert (await stack.post("world", "/close", {}, cookie)).status == 200
+        assert stack.servers["environment"].sessions == 0
+        assert (await stack.post("environment", "/close", {}, cookie)).status == 200
 
 
 @pytest.mark.parametrize(
@@ -227,13 +227,13 @@ async def test_a_finished_turn_based_episode_leaves_no_session_behind() -> None:
         ("", None),
     ],
 )
-def test_the_first_tag_or_else_the_first_bare_word_is_the_move(text: str, move: int | None) -> None:
+def test_the_first_action_tag_or_else_the_first_direction_is_the_move(text: str, move: int | None) -> None:
     assert read_move(text) == move
 
 
 async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state() -> None:
     async with serving() as stack:
-        cookies = await asyncio.gather(*(seeded(stack, ROW) for _ in range(8)))
+        cookies = await asyncio.gather(*(start_session(stack, ROW) for _ in range(8)))
         await step(stack, cookies[0], ["Left", "Up", "Up"])
         boards = [(await step(stack, cookie, []))["observation"] for cookie in cookies[1:]]
     assert boards == [BOARD] * 7
@@ -241,7 +241,7 @@ async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state
 
 async def test_the_tool_describes_itself_for_a_dataset() -> None:
     async with serving() as stack:
-        answer = await stack.transport.send("GET", "http://world:1/tools", b"", {}, 5.0)
+        answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, 5.0)
     (schema,) = orjson.loads(answer.body)
     assert (schema["name"], schema["type"]) == ("step", "function")
     assert schema["parameters"]["required"] == ["actions"]

@@ -13,36 +13,38 @@ from rollyard.resources_servers.grl_sokoban.solver import UnsolvableRoom, fewest
 
 Cell = tuple[int, int]
 Position = tuple[Cell, frozenset[Cell]]
-WAYS = ((-1, 0), (1, 0), (0, -1), (0, 1))
+DIRECTIONS = ((-1, 0), (1, 0), (0, -1), (0, 1))
 
 
 def distances(cells: set[Cell], targets: frozenset[Cell], count: int) -> tuple[list[Position], dict[Position, int]]:
-    """All positions of a room, and how far those that can be solved are from it."""
-    positions = [(man, boxes) for boxes in map(frozenset, combinations(sorted(cells), count)) for man in cells - boxes]
-    leading: dict[Position, list[Position]] = {}
-    for man, boxes in positions:
-        for down, right in WAYS:
-            near, far = (man[0] + down, man[1] + right), (man[0] + 2 * down, man[1] + 2 * right)
-            if near in cells and (near not in boxes or far in cells - boxes):
-                after = (near, boxes - {near} | {far} if near in boxes else boxes)
-                leading.setdefault(after, []).append((man, boxes))
-    far_off = {position: 0 for position in positions if position[1] == targets}
-    queue = list(far_off)
+    """All positions of a room, and the number of moves to solve each solvable one."""
+    positions = [
+        (player, boxes) for boxes in map(frozenset, combinations(sorted(cells), count)) for player in cells - boxes
+    ]
+    predecessors: dict[Position, list[Position]] = {}
+    for player, boxes in positions:
+        for down, right in DIRECTIONS:
+            ahead, beyond = (player[0] + down, player[1] + right), (player[0] + 2 * down, player[1] + 2 * right)
+            if ahead in cells and (ahead not in boxes or beyond in cells - boxes):
+                after = (ahead, boxes - {ahead} | {beyond} if ahead in boxes else boxes)
+                predecessors.setdefault(after, []).append((player, boxes))
+    solution_length = {position: 0 for position in positions if position[1] == targets}
+    queue = list(solution_length)
     for position in queue:
-        for before in leading.get(position, ()):
-            if before not in far_off:
-                far_off[before] = far_off[position] + 1
+        for before in predecessors.get(position, ()):
+            if before not in solution_length:
+                solution_length[before] = solution_length[position] + 1
                 queue.append(before)
-    return positions, far_off
+    return positions, solution_length
 
 
-def drawn(cells: set[Cell], targets: frozenset[Cell], position: Position, size: int) -> Room:
-    man, boxes = position
+def room_at(cells: set[Cell], targets: frozenset[Cell], position: Position, size: int) -> Room:
+    player, boxes = position
 
     def symbol(cell: Cell) -> str:
         if cell not in cells:
             return "#"
-        plain, covered = ("P", "S") if cell == man else ("X", "√") if cell in boxes else ("_", "O")
+        plain, covered = ("P", "S") if cell == player else ("X", "√") if cell in boxes else ("_", "O")
         return covered if cell in targets else plain
 
     return Room.parse("\n".join("".join(symbol((row, col)) for col in range(size)) for row in range(size)))
@@ -56,15 +58,17 @@ def rooms(rng: Random) -> Iterator[tuple[set[Cell], frozenset[Cell], int]]:
             yield cells, frozenset(rng.sample(sorted(cells), count)), count
 
 
-def test_the_flag_and_the_distance_are_exact_in_thousands_of_positions_and_null_where_the_search_ends_early() -> None:
+def test_the_deadlock_flag_and_the_distance_are_exact_and_the_flag_is_null_when_the_search_ends_early() -> None:
     rng = Random(3)
     lost = solvable = undecided = 0
     for (cells, targets, count), _ in zip(rooms(rng), range(80), strict=False):
-        positions, far_off = distances(cells, targets, count)
-        # Most positions of such rooms are lost: as many of the others, where there are some.
-        some = [rng.sample(among, min(30, len(among))) for among in (positions, list(far_off))]
-        for position in chain.from_iterable(some):
-            room, distance = drawn(cells, targets, position, 7), far_off.get(position)
+        positions, solution_length = distances(cells, targets, count)
+        # Most positions of such rooms are lost, so solvable ones are sampled separately.
+        samples = [
+            rng.sample(population, min(30, len(population))) for population in (positions, list(solution_length))
+        ]
+        for position in chain.from_iterable(samples):
+            room, distance = room_at(cells, targets, position, 7), solution_length.get(position)
             assert is_deadlocked(room) is (distance is None), room.board()
             if distance is None:
                 lost += 1
@@ -73,7 +77,7 @@ def test_the_flag_and_the_distance_are_exact_in_thousands_of_positions_and_null_
             else:
                 assert fewest_moves(room) == distance, room.board()
                 solvable += 1
-            early = is_deadlocked(room, 2)
-            assert early in (None, distance is None), room.board()
-            undecided += early is None
+            limited = is_deadlocked(room, 2)
+            assert limited in (None, distance is None), room.board()
+            undecided += limited is None
     assert min(lost, solvable) > 1000 and undecided > 20

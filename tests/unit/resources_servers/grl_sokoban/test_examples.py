@@ -33,11 +33,11 @@ def spec_of(row: dict[str, Any]) -> RoomSpec:
 
 def test_the_compat_stream_starts_with_the_public_tuples() -> None:
     keys = ("level_id", "seed", "dim_room", "num_boxes")
-    ours = [{key: row[key] for key in keys} for row in compat(42, 100)]
-    assert ours == [{key: row[key] for key in keys} for row in rooms()]
+    expected_rows = [{key: row[key] for key in keys} for row in compat(42, 100)]
+    assert expected_rows == [{key: row[key] for key in keys} for row in rooms()]
 
 
-def test_the_public_500_tuples_hold_the_known_numbers_of_boxes_and_of_impossible_rows() -> None:
+def test_the_public_500_tuples_have_the_known_numbers_of_boxes_and_impossible_rooms() -> None:
     specs = list(islice(tuples(42), 500))
     assert [sum(spec.num_boxes == boxes for spec in specs) for boxes in (1, 2, 3)] == [311, 124, 65]
     small = sum(spec.dim_room == (4, 4) for spec in specs)
@@ -59,7 +59,7 @@ def test_the_committed_rows_are_what_the_script_writes(tmp_path: Path) -> None:
     assert out.read_bytes() == COMMITTED.read_bytes()
 
 
-def test_the_example_rows_are_the_first_five_and_of_five_sizes() -> None:
+def test_the_example_rows_are_the_first_five_and_have_five_sizes() -> None:
     examples = read(FOLDER / "data" / "example.jsonl")
     assert examples == read(COMMITTED)[:5]
     assert len({tuple(row["dim_room"]) for row in examples}) == 5
@@ -75,12 +75,12 @@ def test_every_committed_row_is_a_room_of_its_own_seed_with_its_true_labels() ->
         assert row["difficulty"] == difficulty(solution.moves)
 
 
-def test_no_two_committed_rows_are_one_puzzle_turned_or_mirrored() -> None:
+def test_no_two_committed_rows_are_rotations_or_mirror_images_of_one_puzzle() -> None:
     boards = {canonical_board(generate(spec_of(row)).board()) for row in read(COMMITTED)}
     assert len(boards) == 200
 
 
-def test_committed_rows_are_numbered_and_of_every_band() -> None:
+def test_committed_rows_are_numbered_and_cover_every_difficulty() -> None:
     rows = read(COMMITTED)
     assert [row["level_id"] for row in rows] == list(range(1, 201))
     assert {row["difficulty"] for row in rows} == {"easy", "medium", "hard"}

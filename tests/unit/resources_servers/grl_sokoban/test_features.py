@@ -15,86 +15,86 @@ from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
 
-from .test_app import BOARD, ROW, seeded, serving, step, verdict
+from .test_app import BOARD, ROW, get_verdict, serving, start_session, step
 
 XSB = "#####\n#.  #\n# $ #\n# @ #\n#####"
 CORNER = ["Up", "Left", "Up", "Right"]
 
 
 async def undo(stack: Wired, cookie: dict[str, str], moves: Any) -> Json:
-    answer = await stack.post("world", "/undo", {"moves": moves}, cookie)
-    found: Json = orjson.loads(answer.body)
-    return found
+    answer = await stack.post("environment", "/undo", {"moves": moves}, cookie)
+    result: Json = orjson.loads(answer.body)
+    return result
 
 
 async def tools(stack: Wired) -> list[str]:
-    answer = await stack.transport.send("GET", "http://world:1/tools", b"", {}, 5.0)
+    answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, 5.0)
     return [tool["name"] for tool in orjson.loads(answer.body)]
 
 
-async def refused(row: Json, **settings: Any) -> str:
+async def refusal(row: Json, **settings: Any) -> str:
     async with serving(**settings) as stack:
-        answer = await stack.post("world", "/seed_session", row)
+        answer = await stack.post("environment", "/seed_session", row)
         assert answer.status == 422
-        assert stack.servers["world"].sessions == 0
-        said: str = orjson.loads(answer.body)["detail"]
-        return said
+        assert stack.servers["environment"].sessions == 0
+        detail: str = orjson.loads(answer.body)["detail"]
+        return detail
 
 
-async def test_without_the_setting_there_is_no_tool_undo() -> None:
+async def test_without_the_setting_there_is_no_undo_tool() -> None:
     async with serving() as stack:
         assert await tools(stack) == ["step"]
-        said = await undo(stack, await seeded(stack, ROW), 1)
-    assert said == {"error": "There is no tool 'undo'. Tools: step."}
+        result = await undo(stack, await start_session(stack, ROW), 1)
+    assert result == {"error": "There is no tool 'undo'. Tools: step."}
 
 
 async def test_undo_reverts_moves_and_returns_the_board() -> None:
     async with serving(undo=True) as stack:
         assert await tools(stack) == ["step", "undo"]
-        cookie = await seeded(stack, ROW)
+        cookie = await start_session(stack, ROW)
         await step(stack, cookie, ["Left", "Up"])
-        said = await undo(stack, cookie, 2)
-        assert said == {
+        result = await undo(stack, cookie, 2)
+        assert result == {
             "observation": BOARD,
             "reward": pytest.approx(-0.2),
             "total_reward": pytest.approx(-0.4),
             "done": False,
             "steps": 4,
         }
-        assert (await verdict(stack, cookie))["moves"] == 4
+        assert (await get_verdict(stack, cookie))["moves"] == 4
 
 
 @pytest.mark.parametrize("moves", [2, 0, -1, "all", None, 1.5, True, "1", " 1 ", [1]])
-async def test_an_impossible_undo_returns_a_message_and_undoes_nothing(moves: Any) -> None:
+async def test_an_impossible_undo_returns_an_error_and_undoes_nothing(moves: Any) -> None:
     async with serving(undo=True) as stack:
-        cookie = await seeded(stack, ROW)
+        cookie = await start_session(stack, ROW)
         await step(stack, cookie, ["Left"])
         assert set(await undo(stack, cookie, moves)) == {"error"}
         assert (await step(stack, cookie, []))["steps"] == 1
 
 
-async def test_undos_are_steps_and_end_with_the_last_one_allowed() -> None:
+async def test_undone_moves_count_as_steps_up_to_the_limit() -> None:
     async with serving(undo=True) as stack:
-        cookie = await seeded(stack, {**ROW, "max_steps": 3})
+        cookie = await start_session(stack, {**ROW, "max_steps": 3})
         await step(stack, cookie, ["Left", "Right"])
-        said = await undo(stack, cookie, 2)
-        assert (said["steps"], said["done"]) == (3, True)
+        result = await undo(stack, cookie, 2)
+        assert (result["steps"], result["done"]) == (3, True)
         after = await undo(stack, cookie, 1)
-    assert (after["steps"], after["reward"], after["observation"]) == (3, 0.0, said["observation"])
+    assert (after["steps"], after["reward"], after["observation"]) == (3, 0.0, result["observation"])
 
 
 async def test_a_lost_room_is_flagged_and_the_episode_continues() -> None:
     async with serving(deadlock="flag") as stack:
-        cookie = await seeded(stack, ROW)
+        cookie = await start_session(stack, ROW)
         assert (await step(stack, cookie, ["Up"]))["deadlocked"] is False
-        said = await step(stack, cookie, CORNER[1:])
-    assert (said["deadlocked"], said["done"]) == (True, False)
+        result = await step(stack, cookie, CORNER[1:])
+    assert (result["deadlocked"], result["done"]) == (True, False)
 
 
-async def test_a_lost_room_ends_the_agents_episode_as_done_at_no_cost() -> None:
+async def test_a_lost_room_ends_the_agents_episode_without_a_penalty() -> None:
     script = Script([[calls("step", {"actions": [*CORNER, "Down", "Down"]})], [says("never asked")]])
-    serve = {"world": environment(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
-    async with wired(serve) as stack:
+    servers = {"environment": environment(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
+    async with wired(servers) as stack:
         rollout = await stack.run({**ROW, "responses_create_params": {"input": "Play."}})
     assert (rollout["finish_reason"], rollout["truncated"], len(script.asked)) == ("done", False, 1)
     assert (rollout["deadlocked"], rollout["success"], rollout["moves"]) == (True, False, 4)
@@ -103,71 +103,71 @@ async def test_a_lost_room_ends_the_agents_episode_as_done_at_no_cost() -> None:
 
 async def test_a_lost_room_terminates_the_turn_based_form() -> None:
     async with serving(deadlock="end") as stack:
-        cookie = await seeded(stack, ROW, "/reset")
+        cookie = await start_session(stack, ROW, "/reset")
         for move in CORNER:
             body = {"response": {"output": [{"type": "message", "content": move}]}}
-            turn = orjson.loads((await stack.post("world", "/step", body, cookie)).body)
+            turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
     assert (turn["terminated"], turn["truncated"], turn["info"]["deadlocked"]) == (True, False, True)
 
 
-async def test_the_turn_based_form_shows_coordinates_and_refuses_what_it_lacks() -> None:
+async def test_the_turn_based_form_shows_coordinates_and_refuses_unsupported_settings() -> None:
     async with serving(observations=["coordinates"]) as stack:
-        answer = orjson.loads((await stack.post("world", "/reset", ROW)).body)
+        answer = orjson.loads((await stack.post("environment", "/reset", ROW)).body)
         assert "Player: (3, 2)" in answer["observation"] and "# wall" not in answer["observation"]
     for settings in ({"observations": ["image"]}, {"charge_unplayed": True}):
         async with serving(**settings) as stack:
-            answer = await stack.post("world", "/reset", ROW)
-            assert (answer.status, stack.servers["world"].sessions) == (422, 0)
+            answer = await stack.post("environment", "/reset", ROW)
+            assert (answer.status, stack.servers["environment"].sessions) == (422, 0)
 
 
-async def test_an_image_comes_as_content_parts_behind_the_answers_text() -> None:
+async def test_an_image_is_a_content_part_after_the_text() -> None:
     async with serving(observations=["image"]) as stack:
-        answer = await stack.post("world", "/step", {"actions": ["Left"]}, await seeded(stack, ROW))
+        answer = await stack.post("environment", "/step", {"actions": ["Left"]}, await start_session(stack, ROW))
     text, image = orjson.loads(answer.body)
     assert orjson.loads(text["text"])["observation"] == "The board is in the image."
     assert image["type"] == "input_image" and image["image_url"].startswith("data:image/png;base64,")
 
 
-async def test_an_idle_episode_gets_less_than_one_that_tried() -> None:
+async def test_an_idle_episode_gets_less_than_one_with_moves() -> None:
     async with serving(charge_unplayed=True, max_steps=10) as stack:
-        idle = await verdict(stack, await seeded(stack, ROW))
-        cookie = await seeded(stack, ROW)
+        idle = await get_verdict(stack, await start_session(stack, ROW))
+        cookie = await start_session(stack, ROW)
         await step(stack, cookie, CORNER)
-        tried = await verdict(stack, cookie)
+        tried = await get_verdict(stack, cookie)
     assert (idle["reward"], tried["reward"]) == (pytest.approx(-1.1), pytest.approx(-1.0))
 
 
-async def test_the_verdict_says_how_much_of_the_reward_is_shaping() -> None:
+async def test_the_verdict_reports_the_shaping_reward() -> None:
     async with serving(shaping={"scale": 2}) as stack:
-        cookie = await seeded(stack, ROW)
-        said = await step(stack, cookie, ["Up", "Right"])
-        judged = await verdict(stack, cookie)
-    assert judged["shaping_reward"] == pytest.approx(1.0)
-    assert judged["reward"] == said["total_reward"] == pytest.approx(0.8)
+        cookie = await start_session(stack, ROW)
+        result = await step(stack, cookie, ["Up", "Right"])
+        verdict = await get_verdict(stack, cookie)
+    assert verdict["shaping_reward"] == pytest.approx(1.0)
+    assert verdict["reward"] == result["total_reward"] == pytest.approx(0.8)
 
 
 @pytest.mark.parametrize("row", [{"level": XSB}, {"level": BOARD}, {"level_file": "own/a.xsb", "level_index": 1}])
-async def test_a_row_may_bring_its_board_or_name_a_level(tmp_path: Path, row: Json) -> None:
+async def test_a_row_may_contain_its_board_or_name_a_level(tmp_path: Path, row: Json) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.xsb").write_text(f"#####\n#@$.#\n#####\n\n{XSB}\n")
     async with serving(levels_folder=tmp_path) as stack:
-        cookie = await seeded(stack, row)
+        cookie = await start_session(stack, row)
         assert (await step(stack, cookie, []))["observation"] == BOARD
-        judged = await verdict(stack, cookie)
-    assert (judged["optimal_moves"], judged["room_seed"]) == (4, None)
+        verdict = await get_verdict(stack, cookie)
+    assert (verdict["optimal_moves"], verdict["room_seed"]) == (4, None)
 
 
-async def test_a_symmetry_turns_the_room_and_keeps_its_optimum() -> None:
+async def test_a_symmetry_transforms_the_room_and_keeps_its_optimum() -> None:
     async with serving() as stack:
-        cookie = await seeded(stack, {**ROW, "symmetry": "mirror_turn180"})
-        said = await step(stack, cookie, [])
-        judged = await verdict(stack, cookie)
-    assert said["observation"] == "\n".join(BOARD.split("\n")[::-1])
-    assert judged["optimal_moves"] == 4
+        cookie = await start_session(stack, {**ROW, "symmetry": "mirror_turn180"})
+        result = await step(stack, cookie, [])
+        verdict = await get_verdict(stack, cookie)
+    assert result["observation"] == "\n".join(BOARD.split("\n")[::-1])
+    assert verdict["optimal_moves"] == 4
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
+    ("row", "message"),
     [
         ({"level_file": "../secret.xsb", "level_index": 0}, "not a file in"),
         ({"level_file": "link.xsb", "level_index": 0}, "not a file in"),
@@ -190,23 +190,23 @@ async def test_a_symmetry_turns_the_room_and_keeps_its_optimum() -> None:
         ({"level": 3}, "level"),
     ],
 )
-async def test_an_invalid_level_is_rejected_with_the_reason(tmp_path: Path, row: Json, words: str) -> None:
+async def test_an_invalid_level_is_rejected_with_the_reason(tmp_path: Path, row: Json, message: str) -> None:
     folder = tmp_path / "levels"
     folder.mkdir()
     (tmp_path / "secret.xsb").write_text(XSB)
     (folder / "link.xsb").symlink_to(tmp_path / "secret.xsb")
     (folder / "a.xsb").write_text("#####\n#@$.#\n#####\n\n#####\n#@$.\n#####\n")
-    said = await refused(row, levels_folder=folder)
-    assert words in said
-    assert str(tmp_path) not in said
+    detail = await refusal(row, levels_folder=folder)
+    assert message in detail
+    assert str(tmp_path) not in detail
 
 
-async def test_without_a_folder_no_level_file_is_read() -> None:
-    assert "levels_folder is not set" in await refused({"level_file": "a.xsb", "level_index": 0})
+async def test_without_a_levels_folder_no_level_file_is_read() -> None:
+    assert "levels_folder is not set" in await refusal({"level_file": "a.xsb", "level_index": 0})
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"observations": []}, "without duplicates"),
         ({"observations": ["text", "text"]}, "without duplicates"),
@@ -222,6 +222,6 @@ async def test_without_a_folder_no_level_file_is_read() -> None:
         ({"undoo": True}, "undo"),
     ],
 )
-def test_invalid_settings_are_rejected_at_the_start(settings: Json, words: str) -> None:
-    with pytest.raises(OperatorError, match=words):
+def test_invalid_settings_are_rejected_at_the_start(settings: Json, message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
         parse_settings(SokobanSettings, settings, "grl_sokoban")

@@ -18,7 +18,7 @@ def play(board: str, *actions: int, max_steps: int = 100) -> Game:
     return game
 
 
-def test_all_160_recorded_trajectories_replay_to_the_bit() -> None:
+def test_all_160_recorded_trajectories_replay_exactly() -> None:
     assert len(trajectories()) == 160
     for recorded in trajectories():
         game = Game(Room.parse(recorded["initial_board"]), recorded["max_steps"])
@@ -28,7 +28,7 @@ def test_all_160_recorded_trajectories_replay_to_the_bit() -> None:
             assert step == (reward, done, effective, success), recorded["level_id"]
 
 
-def test_an_episode_stopped_at_done_totals_what_the_reference_server_reports() -> None:
+def test_an_episode_stopped_at_done_has_the_reference_servers_total() -> None:
     for recorded in trajectories():
         game = Game(Room.parse(recorded["initial_board"]), recorded["max_steps"])
         for action, *_ in recorded["steps"]:
@@ -37,7 +37,7 @@ def test_an_episode_stopped_at_done_totals_what_the_reference_server_reports() -
         assert game.total_reward == recorded["app_total_reward"], recorded["level_id"]
 
 
-def test_a_room_and_its_board_text_say_the_same() -> None:
+def test_a_room_and_its_board_text_agree() -> None:
     for recorded in rooms():
         for kind in ("per_row", "default_6x6_1box"):
             if board := recorded[kind]["board"]:
@@ -75,33 +75,33 @@ def test_a_push_from_target_to_target_keeps_the_count() -> None:
     assert (game.step(RIGHT).reward, game.boxes_on_target) == (-0.1, 1)
 
 
-def test_the_last_step_allowed_ends_the_episode_without_success() -> None:
+def test_the_last_allowed_step_ends_the_episode_without_success() -> None:
     game = play(ONE_PUSH, LEFT, max_steps=2)
     assert game.step(LEFT) == (-0.1, True, False, False)
 
 
-def test_another_game_can_continue_from_a_position() -> None:
+def test_a_game_can_continue_from_a_position() -> None:
     game = play(ONE_PUSH, RIGHT)
     assert Game(game.position()).board() == game.board()
     assert game.position() == Room.parse(game.board())
 
 
 @pytest.mark.parametrize(
-    ("given", "action"), [("Up", UP), ("down", DOWN), (" LEFT ", LEFT), ("4", RIGHT), (1, UP), ("rIgHt", RIGHT)]
+    ("value", "action"), [("Up", UP), ("down", DOWN), (" LEFT ", LEFT), ("4", RIGHT), (1, UP), ("rIgHt", RIGHT)]
 )
-def test_an_action_is_a_label_in_any_case_or_its_number(given: str | int, action: int) -> None:
-    assert parse_action(given) == action
+def test_an_action_is_a_label_in_any_case_or_its_number(value: str | int, action: int) -> None:
+    assert parse_action(value) == action
 
 
-@pytest.mark.parametrize("given", ["", "north", "5", "0", 0, 5, -1, True, "up up", "x" * 10_000, "²"])
-def test_an_invalid_action_is_rejected_with_the_valid_ones(given: str | int) -> None:
-    with pytest.raises(ValueError, match="is not a move; use Up, Down, Left or Right") as refused:
-        parse_action(given)
-    assert len(str(refused.value)) < 120
+@pytest.mark.parametrize("value", ["", "north", "5", "0", 0, 5, -1, True, "up up", "x" * 10_000, "²"])
+def test_an_invalid_action_is_rejected_with_the_valid_ones(value: str | int) -> None:
+    with pytest.raises(ValueError, match="is not a move; use Up, Down, Left or Right") as raised:
+        parse_action(value)
+    assert len(str(raised.value)) < 120
 
 
 @pytest.mark.parametrize("action", [0, 5, -1])
-def test_a_step_outside_the_four_directions_is_refused_and_not_counted(action: int) -> None:
+def test_an_unknown_action_is_refused_and_not_counted(action: int) -> None:
     game = play(ONE_PUSH)
     with pytest.raises(ValueError, match="unknown action"):
         game.step(action)
@@ -130,7 +130,7 @@ grids = st.integers(1, 5).flatmap(
 
 
 @given(grids, st.integers(0, 3), st.booleans())
-def test_a_board_turned_or_mirrored_is_the_same_puzzle(grid: list[str], turns: int, mirror: bool) -> None:
+def test_rotations_and_mirror_images_of_a_board_are_the_same_puzzle(grid: list[str], turns: int, mirror: bool) -> None:
     turned = grid
     for _ in range(turns):
         turned = ["".join(column) for column in zip(*turned[::-1], strict=True)]
@@ -140,7 +140,7 @@ def test_a_board_turned_or_mirrored_is_the_same_puzzle(grid: list[str], turns: i
 
 
 @given(grids)
-def test_the_canonical_board_is_one_of_the_boards_own_images(grid: list[str]) -> None:
+def test_the_canonical_board_is_one_of_the_boards_images(grid: list[str]) -> None:
     canonical = canonical_board("\n".join(grid)).split("\n")
     images = []
     for _ in range(4):

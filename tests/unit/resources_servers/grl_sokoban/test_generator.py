@@ -1,4 +1,4 @@
-"""Rooms from seeds: identical to the reference's, and a definite error if no room exists."""
+"""Rooms from seeds equal the reference's, and an impossible room is a clear error."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ def spec_of(row: dict[str, Any]) -> RoomSpec:
     return RoomSpec(row["seed"], (rows, cols), row["num_boxes"], row["search_depth"])
 
 
-def of_outcome(outcome: str) -> list[dict[str, Any]]:
+def rows_with_outcome(outcome: str) -> list[dict[str, Any]]:
     return [row for row in rooms() if row["per_row"]["outcome"] == outcome]
 
 
@@ -28,38 +28,38 @@ def digits(cells: bytes, cols: int) -> list[str]:
     return ["".join(map(str, cells[start : start + cols])) for start in range(0, len(cells), cols)]
 
 
-def test_every_reproducible_public_room_is_made_cell_by_cell() -> None:
-    reproducible = of_outcome("reproducible")
+def test_every_reproducible_public_room_is_generated_exactly() -> None:
+    reproducible = rows_with_outcome("reproducible")
     assert len(reproducible) == 89
     for row in reproducible:
         room = generate(spec_of(row))
-        wanted = row["per_row"]
-        assert digits(room.fixed, room.cols) == wanted["room_fixed"], row["level_id"]
-        assert digits(room.state, room.cols) == wanted["room_state"], row["level_id"]
-        assert (room.board(), room.seed, room.tries) == (wanted["board"], row["seed"], 1)
+        expected = row["per_row"]
+        assert digits(room.fixed, room.cols) == expected["room_fixed"], row["level_id"]
+        assert digits(room.state, room.cols) == expected["room_state"], row["level_id"]
+        assert (room.board(), room.seed, room.tries) == (expected["board"], row["seed"], 1)
 
 
-def test_every_public_seed_makes_the_reference_room_of_6x6_and_one_box() -> None:
+def test_every_public_seed_generates_the_reference_room_of_6x6_with_one_box() -> None:
     assert len(rooms()) == 100
     for row in rooms():
         room = generate(RoomSpec(row["seed"]))
-        wanted = row["default_6x6_1box"]
-        assert digits(room.fixed, 6) == wanted["room_fixed"], row["level_id"]
-        assert digits(room.state, 6) == wanted["room_state"], row["level_id"]
+        expected = row["default_6x6_1box"]
+        assert digits(room.fixed, 6) == expected["room_fixed"], row["level_id"]
+        assert digits(room.state, 6) == expected["room_state"], row["level_id"]
 
 
 @pytest.mark.parametrize("salt", ["0", "1"])
-def test_along_the_references_own_salted_seeds_its_fallback_rooms_appear(salt: str) -> None:
-    fallen = of_outcome("nonreproducible_salted_seed")
-    for row, seeds in zip(fallen, salted([row["seed"] for row in fallen], salt), strict=True):
+def test_the_references_fallback_rooms_come_from_its_salted_seeds(salt: str) -> None:
+    fallback_rows = rows_with_outcome("nonreproducible_salted_seed")
+    for row, seeds in zip(fallback_rows, salted_seeds([row["seed"] for row in fallback_rows], salt), strict=True):
         spec = spec_of(row)
-        made = (generate(RoomSpec(seed, spec.dim_room, spec.num_boxes)) for seed in seeds)
-        room = next(room for room in made if room.tries == 1)
+        candidates = (generate(RoomSpec(seed, spec.dim_room, spec.num_boxes)) for seed in seeds)
+        room = next(room for room in candidates if room.tries == 1)
         assert room.board() == row["per_row"][f"board_if_PYTHONHASHSEED_{salt}"], row["level_id"]
 
 
-def salted(seeds: list[int], salt: str) -> Iterator[list[int]]:
-    """Each seed and the ten the reference goes on with, in a process whose string hashes have this salt."""
+def salted_seeds(seeds: list[int], salt: str) -> Iterator[list[int]]:
+    """For each seed, the seed and the ten next ones of the reference in a process with this PYTHONHASHSEED."""
     program = (
         "import sys\n"
         "for seed in sys.argv[1:]:\n"
@@ -74,8 +74,8 @@ def salted(seeds: list[int], salt: str) -> Iterator[list[int]]:
     return ([int(seed) for seed in line.split()] for line in out.splitlines())
 
 
-def test_where_the_reference_falls_back_the_next_seed_of_the_sequence_with_a_room_is_used() -> None:
-    for row in of_outcome("nonreproducible_salted_seed"):
+def test_when_the_reference_falls_back_the_next_seed_with_a_room_is_used() -> None:
+    for row in rows_with_outcome("nonreproducible_salted_seed"):
         spec = spec_of(row)
         room = generate(spec)
         seed = spec.seed
@@ -88,7 +88,7 @@ def test_where_the_reference_falls_back_the_next_seed_of_the_sequence_with_a_roo
 
 
 def test_every_public_row_that_crashes_the_reference_is_refused() -> None:
-    crashing = of_outcome("always_recursion_error")
+    crashing = rows_with_outcome("always_recursion_error")
     assert len(crashing) == 5
     for row in crashing:
         with pytest.raises(InfeasibleRoom, match=r"cannot exist: its interior of .* has space for at most \d box"):
@@ -121,12 +121,12 @@ def test_an_impossible_geometry_is_rejected_with_reason_and_advice(
 def test_the_rejections_agree_with_an_exhaustive_search(height: int, width: int) -> None:
     cells = height * width
     for boxes in range(1, (cells - 1) // 2 + 1):
-        possible = any(holds(height, width, targets) for targets in combinations(range(cells), boxes))
+        possible = any(is_feasible(height, width, targets) for targets in combinations(range(cells), boxes))
         assert (why_infeasible(height + 2, width + 2, boxes, 100) is None) == possible, boxes
 
 
-def holds(height: int, width: int, targets: tuple[int, ...]) -> bool:
-    """Whether some player can pull all boxes off these targets and leave them, in an interior without walls."""
+def is_feasible(height: int, width: int, targets: tuple[int, ...]) -> bool:
+    """Whether a player can pull all boxes off these targets and leave them, in an interior without walls."""
     cells = range(height * width)
     goals = set(targets)
     frontier = [(cell, frozenset(targets)) for cell in cells if cell not in goals]
@@ -137,31 +137,31 @@ def holds(height: int, width: int, targets: tuple[int, ...]) -> bool:
             return True
         for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1)):
             row, col = player // width + down, player % width + right
-            there = row * width + col
-            if not (0 <= row < height and 0 <= col < width) or there in boxes:
+            target = row * width + col
+            if not (0 <= row < height and 0 <= col < width) or target in boxes:
                 continue
             row, col = player // width - down, player % width - right
-            behind = row * width + col
-            drags = 0 <= row < height and 0 <= col < width and behind in boxes
-            after = (there, boxes - {behind} | {player} if drags else boxes)
+            pulled_from = row * width + col
+            pulls = 0 <= row < height and 0 <= col < width and pulled_from in boxes
+            after = (target, boxes - {pulled_from} | {player} if pulls else boxes)
             if after not in seen:
                 seen.add(after)
                 frontier.append(after)
     return False
 
 
-def test_a_geometry_with_too_rare_rooms_ends_after_a_bounded_number_of_seeds() -> None:
+def test_a_geometry_with_too_few_rooms_fails_after_a_bounded_number_of_seeds() -> None:
     with pytest.raises(InfeasibleRoom, match="nor the next 63"):
         generate(RoomSpec(1, (5, 5), 3, search_depth=5))
 
 
 @pytest.mark.parametrize("seed", [-1, 2**32])
-def test_a_seed_that_the_reference_cannot_use_is_refused(seed: int) -> None:
+def test_a_seed_that_the_reference_does_not_support_is_refused(seed: int) -> None:
     with pytest.raises(ValueError, match="out of range"):
         RoomSpec(seed)
 
 
-def test_streams_carry_nothing_from_one_room_to_the_next() -> None:
+def test_streams_keep_no_state_between_rooms() -> None:
     streams = Streams()
     specs = [RoomSpec(seed, (7, 7), 1 + seed % 3) for seed in range(30)]
     assert [generate(spec, streams) for spec in specs] == [generate(spec) for spec in specs]

@@ -36,16 +36,16 @@ LOST = "#####\n#$  #\n# @.#\n#####"
 
 
 def rooms(count: int) -> list[Room]:
-    made = []
+    found_rooms = []
     for spec in islice(tuples(9), count):
         try:
-            made.append(generate(spec))
+            found_rooms.append(generate(spec))
         except InfeasibleRoom:
             continue
-    return made
+    return found_rooms
 
 
-def written(path: Path, *levels: str) -> Path:
+def write_levels(path: Path, *levels: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(f"; {number}\n{level}\n\n" for number, level in enumerate(levels)))
     return path
@@ -79,19 +79,19 @@ def test_every_documented_command_works_verbatim(tmp_path: Path, monkeypatch: py
         assert rows and all(board_of(row, settings) for row in rows)
 
 
-def test_the_documented_settings_are_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_settings_are_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "levels").mkdir()
     (text,) = re.findall(r"```yaml\n(.*?)```", README, re.DOTALL)
     raw = yaml.safe_load(text)["grl_sokoban_resources_server"]["resources_servers"]["grl_sokoban"]
     assert parse_settings(SokobanSettings, raw, "README").charge_unplayed
     documented = set(re.findall(r"^\| (`.*?`) \| .* \| .* \|$", README, re.MULTILINE))
-    named = {name for cell in documented for name in re.findall(r"`(\w+)`", cell)}
-    own = set(SokobanSettings.model_fields) - set(SokobanSettings.__base__.model_fields)  # type: ignore[union-attr]
-    assert own <= named
+    listed = {name for cell in documented for name in re.findall(r"`(\w+)`", cell)}
+    declared = set(SokobanSettings.model_fields) - set(SokobanSettings.__base__.model_fields)  # type: ignore[union-attr]
+    assert declared <= listed
 
 
-def test_rows_by_board_and_by_file_are_the_same_rooms(tmp_path: Path) -> None:
+def test_rows_by_board_and_by_file_have_the_same_rooms(tmp_path: Path) -> None:
     by_board = level_rows(tmp_path, "--input", str(BOXOBAN), "--most-states", "1000")
     by_file = level_rows(
         tmp_path, "--input", str(BOXOBAN), "--most-states", "1000", "--levels-folder", str(BOXOBAN.parent)
@@ -106,35 +106,37 @@ def test_levels_are_skipped_by_size_boxes_difficulty_and_as_duplicates(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     wide = "#" * 14 + "\n#@$." + " " * 9 + "#\n" + "#" * 14
-    twin = "\n".join(line[::-1] for line in EASY.split("\n"))
-    path = written(tmp_path / "five.xsb", EASY, twin, wide, TWO)
+    mirrored = "\n".join(line[::-1] for line in EASY.split("\n"))
+    path = write_levels(tmp_path / "five.xsb", EASY, mirrored, wide, TWO)
     assert [row["source"] for row in level_rows(tmp_path, "--input", str(path), "--difficulty", "easy")] == [
         "five.xsb, level 0"
     ]
-    said = capsys.readouterr().out
-    for words in ("1: the same puzzle", "1: more than 10 rows or columns", "1: not difficulty easy"):
-        assert f"skipped {words}" in said
+    messages = capsys.readouterr().out
+    for message in ("1: the same puzzle", "1: more than 10 rows or columns", "1: not difficulty easy"):
+        assert f"skipped {message}" in messages
     (two,) = level_rows(tmp_path, "--input", str(path), "--min-boxes", "2")
     assert (two["source"], two["difficulty"]) == ("five.xsb, level 3", "medium")
 
 
 @pytest.mark.parametrize(
-    ("level", "words"),
+    ("level", "message"),
     [
         (EASY.replace("$", "?"), r"bad.xsb, level 1 \(line 8\): unknown symbols \?"),
         (LOST, r"bad.xsb, level 1 \(line 8\): .*cannot be pushed"),
     ],
 )
-def test_an_invalid_level_ends_the_script_with_its_location_and_no_file(tmp_path: Path, level: str, words: str) -> None:
-    path = written(tmp_path / "bad.xsb", EASY, level)
-    with pytest.raises(OperatorError, match=words):
+def test_an_invalid_level_ends_the_script_with_its_location_and_no_file(
+    tmp_path: Path, level: str, message: str
+) -> None:
+    path = write_levels(tmp_path / "bad.xsb", EASY, level)
+    with pytest.raises(OperatorError, match=message):
         level_rows(tmp_path, "--input", str(path))
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-def test_a_file_without_levels_and_a_missing_one_end_the_script_with_a_message(tmp_path: Path) -> None:
+def test_a_file_without_levels_or_a_missing_file_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="contains no level"):
-        level_rows(tmp_path, "--input", str(written(tmp_path / "empty.txt", "no level here")))
+        level_rows(tmp_path, "--input", str(write_levels(tmp_path / "empty.txt", "no level here")))
     with pytest.raises(OperatorError, match=r"nowhere\.xsb cannot be read: No such file"):
         level_rows(tmp_path, "--input", str(tmp_path / "nowhere.xsb"))
 
@@ -149,42 +151,42 @@ def test_a_file_without_levels_and_a_missing_one_end_the_script_with_a_message(t
         ["--compat", "--undo"],
     ],
 )
-def test_options_that_contradict_each_other_are_refused(tmp_path: Path, arguments: list[str]) -> None:
+def test_contradictory_options_are_refused(tmp_path: Path, arguments: list[str]) -> None:
     with pytest.raises(OperatorError, match=arguments[0]):
         generate_test_examples.main([*arguments, "--output", str(tmp_path / "rows.jsonl")])
 
 
-def test_a_difficulty_is_a_band_of_optimal_moves() -> None:
+def test_a_difficulty_is_a_range_of_optimal_moves() -> None:
     for band, low, high in zip(BANDS, (1, 5, 10), (4, 9, 10**6), strict=True):
         rows = list(labelled(3, 8, RowSelection(bands=(band,))))
         assert len(rows) == 8
         assert all(low <= row["optimal_moves"] <= high and row["difficulty"] == band for row in rows)
 
 
-def test_the_images_of_a_puzzle_are_rows_with_one_label_and_different_boards() -> None:
+def test_the_images_of_a_puzzle_have_the_same_label_and_different_boards() -> None:
     plain = list(labelled(3, 4))
     images = list(labelled(3, 1000, RowSelection(symmetries=True)))
     for row in plain:
-        own = [image for image in images if image["seed"] == row["seed"]]
-        boards = [board_of(image) for image in own]
+        own_images = [image for image in images if image["seed"] == row["seed"]]
+        boards = [board_of(image) for image in own_images]
         assert len(set(boards)) == len(boards) in (4, 8)
         assert {canonical_board(board) for board in boards} == {canonical_board(board_of(row))}
-        assert {image["optimal_moves"] for image in own} == {row["optimal_moves"]}
+        assert {image["optimal_moves"] for image in own_images} == {row["optimal_moves"]}
     assert [image["level_id"] for image in images] == list(range(1, 1001))
 
 
-def test_every_image_of_a_room_is_on_its_side_of_the_split() -> None:
+def test_all_images_of_a_room_are_on_the_same_side_of_the_split() -> None:
     for room in rooms(40):
         assert len({split_of(image, 0.5) for _, image in distinct(room)}) == 1
 
 
-def test_walls_and_pockets_that_change_nothing_change_no_side() -> None:
+def test_irrelevant_walls_and_pockets_do_not_affect_the_split() -> None:
     board = "#####\n#PXO#\n#####"
     thick = "########\n########\n##PXO#_#\n########"
     assert puzzle_of_board(thick) == puzzle_of_board(board) == canonical_board(board)
 
 
-def test_the_split_shares_nothing_and_leaves_nothing_out() -> None:
+def test_the_split_is_disjoint_and_complete() -> None:
     both: tuple[Split, ...] = ("train", "test")
     sides = {side: list(labelled(5, 60, RowSelection(split=side, test_share=0.5))) for side in both}
     puzzles = {side: {puzzle_of_board(board_of(row)) for row in rows} for side, rows in sides.items()}
@@ -193,37 +195,37 @@ def test_the_split_shares_nothing_and_leaves_nothing_out() -> None:
     assert {row["seed"] for row in labelled(5, 60)} <= seeds
 
 
-def test_rows_apart_from_a_file_contain_none_of_its_puzzles_in_any_orientation(tmp_path: Path) -> None:
-    kept = tmp_path / "test.jsonl"
+def test_apart_from_excludes_a_files_puzzles_in_every_orientation(tmp_path: Path) -> None:
+    held_out = tmp_path / "test.jsonl"
     stream = list(labelled(5, 60))
-    write([{**row, "symmetry": "mirror_turn90"} for row in stream[::2]], kept)
+    write([{**row, "symmetry": "mirror_turn90"} for row in stream[::2]], held_out)
     out = tmp_path / "rows.jsonl"
-    arguments = ["--seed", "5", "--num-examples", "30", "--symmetries", "--output", str(out), "--apart-from", str(kept)]
-    generate_test_examples.main(arguments)
+    paths = ["--output", str(out), "--apart-from", str(held_out)]
+    generate_test_examples.main(["--seed", "5", "--num-examples", "30", "--symmetries", *paths])
     rows = read_rows(out)
     assert len(rows) == 30
-    assert not {puzzle_of_board(board_of(row)) for row in rows} & puzzles_of(kept)
+    assert not {puzzle_of_board(board_of(row)) for row in rows} & puzzles_of(held_out)
     assert {row["seed"] for row in rows} <= {row["seed"] for row in stream[1::2]}
 
 
-@pytest.mark.parametrize("content", [None, '{"seed": "x"}\n', "{torn"])
+@pytest.mark.parametrize("content", [None, '{"seed": "x"}\n', "{truncated"])
 def test_an_apart_from_file_without_puzzles_is_rejected(tmp_path: Path, content: str | None) -> None:
-    kept = tmp_path / "test.jsonl"
+    held_out = tmp_path / "test.jsonl"
     if content is not None:
-        kept.write_text(content)
+        held_out.write_text(content)
     with pytest.raises(OperatorError, match="--apart-from: "):
-        level_rows(tmp_path, "--input", str(BOXOBAN), "--apart-from", str(kept))
+        level_rows(tmp_path, "--input", str(BOXOBAN), "--apart-from", str(held_out))
 
 
-def test_a_larger_test_share_keeps_the_rooms_that_tested() -> None:
-    made = rooms(150)
-    shares = [{room.board() for room in made if split_of(room, share) == "test"} for share in (0, 0.1, 0.3, 1)]
-    assert shares[0] < shares[1] < shares[2] < shares[3] == {room.board() for room in made}
+def test_a_larger_test_share_keeps_all_previous_test_rooms() -> None:
+    found_rooms = rooms(150)
+    shares = [{room.board() for room in found_rooms if split_of(room, share) == "test"} for share in (0, 0.1, 0.3, 1)]
+    assert shares[0] < shares[1] < shares[2] < shares[3] == {room.board() for room in found_rooms}
     assert 0.2 < len(shares[2]) / len(shares[3]) < 0.4
 
 
 @pytest.mark.parametrize(
-    ("wording", "said", "tools"),
+    ("builder", "phrases", "tools"),
     [
         (PromptBuilder(), ["grid of symbols"], ["step"]),
         (
@@ -234,10 +236,10 @@ def test_a_larger_test_share_keeps_the_rooms_that_tested() -> None:
     ],
 )
 def test_a_row_describes_the_servers_observations_and_tools(
-    wording: PromptBuilder, said: list[str], tools: list[str]
+    builder: PromptBuilder, phrases: list[str], tools: list[str]
 ) -> None:
-    params = wording.create_params()
+    params = builder.create_params()
     prompt = params["input"][0]["content"]
-    assert all(words in prompt for words in said)
-    assert ("grid of symbols" in prompt) == ("text" in wording.observations)
+    assert all(phrase in prompt for phrase in phrases)
+    assert ("grid of symbols" in prompt) == ("text" in builder.observations)
     assert [tool["name"] for tool in params["tools"]] == tools

@@ -1,4 +1,4 @@
-"""Level files: what is accepted, what is rejected, and the messages."""
+"""Level files: accepted notations, rejected levels and their messages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.resources_servers.grl_sokoban.solver import solve
 from .reference import DATA, rows
 
 XSB = "####\n#@ ###\n# $ .#\n######"
-OURS = "######\n#P_###\n#_X_O#\n######"
+BOARD = "######\n#P_###\n#_X_O#\n######"
 FILES = ["boxoban_unfiltered_test_100.txt", "boxoban_medium_train_100.txt", "boxoban_hard_20.txt", "microban_155.xsb"]
 
 
@@ -29,7 +29,7 @@ def test_every_published_level_is_read(name: str) -> None:
         assert room.board().count("X") == level.text.count("$")
 
 
-def test_read_levels_are_the_published_ones_by_their_optimum() -> None:
+def test_the_optima_of_published_levels_match_their_labels() -> None:
     labels = [row for row in rows("levels/labels.jsonl") if row["set"] == "microban_155"]
     for level, label in list(zip(levels_of(DATA / "levels" / "microban_155.xsb"), labels, strict=True))[:12]:
         solution = solve(level.room(), most_states=20_000)
@@ -43,7 +43,7 @@ def test_read_levels_are_the_published_ones_by_their_optimum() -> None:
     "text",
     [
         XSB,
-        OURS,
+        BOARD,
         "\n" + XSB.replace("\n", "   \r\n") + "\r\n\n",
         XSB.replace(" ", "-"),
         XSB.replace(" ", "_"),
@@ -51,30 +51,30 @@ def test_read_levels_are_the_published_ones_by_their_optimum() -> None:
         "\n".join("    " + line for line in XSB.split("\n")),
     ],
 )
-def test_the_usual_ways_to_write_a_level_are_one_level(text: str) -> None:
-    assert read_level(text).board() == OURS
+def test_the_common_notations_give_the_same_level(text: str) -> None:
+    assert read_level(text).board() == BOARD
 
 
 @pytest.mark.parametrize(
     "text", ["6#\n#.2-#\n#-$-#\n#--@#\n6#", "6#|#.--#|#-$-#|#2-@#|6#", "6#\r#.  #\r# $ #\r#  @#\r6#"]
 )
-def test_runs_and_rows_may_be_written_by_length(text: str) -> None:
+def test_runs_and_rows_may_be_run_length_encoded(text: str) -> None:
     assert read_level(text).board() == "######\n#O__##\n#_X_##\n#__P##\n######"
 
 
-def test_a_covered_target_is_read_in_every_notation() -> None:
+def test_a_box_or_player_on_a_target_is_read_in_every_notation() -> None:
     assert read_level("######\n#+$* #\n######").board() == "######\n#SX√_#\n######"
     assert read_level("######\n#PbB #\n######").board() == "######\n#SX√_#\n######"
     assert read_level("######\n#SX√_#\n######").board() == "######\n#SX√_#\n######"
 
 
-def test_what_the_player_cannot_reach_is_wall() -> None:
+def test_cells_that_the_player_cannot_reach_become_walls() -> None:
     assert read_level("########\n#@$. # #\n### *###\n  ####").board().split("\n")[1] == "#PXO_###"
     assert read_level("#######\n#@$.#*#\n#######").board() == "#######\n#PXO###\n#######"
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    ("text", "message"),
     [
         ("#####\n#@$x#\n#####", "unknown symbols x"),
         ("2(#-)|#@$.#", "no brackets"),
@@ -90,18 +90,18 @@ def test_what_the_player_cannot_reach_is_wall() -> None:
         ("", "one player; found 0"),
     ],
 )
-def test_an_invalid_level_is_rejected_with_the_error(text: str, words: str) -> None:
-    with pytest.raises(InvalidLevel, match=words):
+def test_an_invalid_level_is_rejected_with_the_error(text: str, message: str) -> None:
+    with pytest.raises(InvalidLevel, match=message):
         read_level(text)
 
 
-def test_titles_and_comments_stand_between_the_levels_of_a_file(tmp_path: Path) -> None:
+def test_titles_and_comments_may_be_between_levels(tmp_path: Path) -> None:
     path = tmp_path / "mixed.xsb"
-    words = "; by nobody\nTitle: Box # 3\n'second'\n\n"
-    path.write_bytes(f"{words}{XSB}\n; 2\r\n{XSB}\n\n  \n{words}{XSB}\nAuthor: caf".encode() + b"\xe9\n")
+    header = "; by an author\nTitle: Box # 3\n'second'\n\n"
+    path.write_bytes(f"{header}{XSB}\n; 2\r\n{XSB}\n\n  \n{header}{XSB}\nAuthor: caf".encode() + b"\xe9\n")
     levels = levels_of(path)
     assert [(level.index, level.line) for level in levels] == [(0, 5), (1, 10), (2, 20)]
-    assert {level.room().board() for level in levels} == {OURS}
+    assert {level.room().board() for level in levels} == {BOARD}
 
 
 def test_an_error_in_a_file_is_reported_with_file_level_and_line(tmp_path: Path) -> None:

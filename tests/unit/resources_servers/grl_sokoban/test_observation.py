@@ -61,23 +61,23 @@ def test_every_symbol_looks_different_in_the_image(board: str, tile_px: int) -> 
     picture = Image.open(io.BytesIO(png(board, tile_px))).convert("RGB")
     lines = board.split("\n")
     assert picture.size == (tile_px * len(lines[0]), tile_px * len(lines))
-    looks: dict[str, set[bytes]] = {}
+    tiles: dict[str, set[bytes]] = {}
     for row, line in enumerate(lines):
         for col, symbol in enumerate(line):
             left, top = col * tile_px, row * tile_px
             tile = picture.crop((left, top, left + tile_px, top + tile_px))
-            looks.setdefault(symbol, set()).add(tile.tobytes())
-    assert all(len(tiles) == 1 for tiles in looks.values())
-    assert len(set.union(*looks.values())) == len(looks)
+            tiles.setdefault(symbol, set()).add(tile.tobytes())
+    assert all(len(images) == 1 for images in tiles.values())
+    assert len(set.union(*tiles.values())) == len(tiles)
 
 
-def test_a_result_with_an_image_is_content_parts_that_chat_engines_also_get() -> None:
+def test_a_result_with_an_image_has_content_parts_that_chat_engines_accept() -> None:
     answer = View(("text", "image"), 16).answer(BOARDS[0], {"done": False})
     assert isinstance(answer, list)
     text, image = answer
     assert orjson.loads(text["text"]) == {"observation": BOARDS[0], "done": False}
-    shown = Image.open(io.BytesIO(base64.b64decode(image["image_url"].partition(",")[2])))
-    assert shown.size == (8 * 16, 6 * 16)
+    decoded = Image.open(io.BytesIO(base64.b64decode(image["image_url"].partition(",")[2])))
+    assert decoded.size == (8 * 16, 6 * 16)
     chat = [{"role": "tool", "tool_call_id": "c", "content": [{"type": "image_url", "image_url": image["image_url"]}]}]
     assert to_items(chat)[0]["output"] == [image]
 
@@ -85,11 +85,11 @@ def test_a_result_with_an_image_is_content_parts_that_chat_engines_also_get() ->
 def test_no_image_is_drawn_unless_requested(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn: list[str] = []
 
-    def drawing(board: str, tile_px: int) -> str:
+    def draw(board: str, tile_px: int) -> str:
         drawn.append(board)
         return "data:,"
 
-    monkeypatch.setattr(observation, "data_url", drawing)
+    monkeypatch.setattr(observation, "data_url", draw)
     assert View(("text", "coordinates"), 32).answer(BOARDS[0], {}) == {
         "observation": f"{BOARDS[0]}\n\n{coordinates(BOARDS[0])}"
     }

@@ -1,4 +1,4 @@
-"""gym-sokoban as the oracle: compares steps, and rooms that are built from its parts like in the reference."""
+"""Compares steps with gym-sokoban, and rooms with those built from its parts as in the reference."""
 
 import contextlib
 import io
@@ -28,8 +28,8 @@ Array = Any
 SIZES = [(5, 5), (6, 5), (6, 6), (7, 7), (5, 8), (8, 8)]
 
 
-def loaded(fixed: Array, state: Array) -> Room:
-    codes = np.where(state == 3, 4, state)  # gym's 3 is a box on a target, which ours reads from `fixed`
+def to_room(fixed: Array, state: Array) -> Room:
+    codes = np.where(state == 3, 4, state)  # gym's 3 is a box on a target, which Room reads from `fixed`
     rows, cols = fixed.shape
     return Room(rows, cols, bytes(fixed.astype(np.uint8).ravel()), bytes(codes.astype(np.uint8).ravel()))
 
@@ -53,30 +53,30 @@ def gym_env(fixed: Array, state: Array, boxes: int, max_steps: int) -> Any:
 
 
 @pytest.mark.parametrize("boxes", [1, 2, 3])
-def test_the_same_moves_on_gyms_own_rooms_give_the_same_boards_rewards_and_ends(boxes: int) -> None:
+def test_the_same_moves_in_gyms_rooms_give_the_same_boards_rewards_and_ends(boxes: int) -> None:
     moves = random.Random(boxes)
     compared = 0
-    for seed in range(17):  # gym spends seconds on the next room of three boxes
-        if (made := gym_room(seed, SIZES[seed % len(SIZES)], boxes)) is None:
+    for seed in range(17):  # gym needs seconds for the next room with three boxes
+        if (gym_start := gym_room(seed, SIZES[seed % len(SIZES)], boxes)) is None:
             continue
         max_steps = moves.choice((20, 40))
-        env, game = gym_env(*made, boxes, max_steps), Game(loaded(*made), max_steps)
+        env, game = gym_env(*gym_start, boxes, max_steps), Game(to_room(*gym_start), max_steps)
         assert game.boxes_on_target == 0
-        for _ in range(45):  # on beyond the end: the reference can be stepped there too
+        for _ in range(45):  # continues beyond the end, where the reference can also be stepped
             action = moves.randint(1, 4)
             _, reward, done, info = env.step(action, observation_mode="tiny_rgb_array")
             step = game.step(action)
             assert (step.reward.hex(), step.done) == (float(reward).hex(), done)
             assert step.effective == info["action.moved_player"]
             assert step.success == env._check_if_all_boxes_on_target()
-            assert game.position().state == loaded(env.room_fixed, env.room_state).state
+            assert game.position().state == to_room(env.room_fixed, env.room_state).state
             assert game.boxes_on_target == env.boxes_on_target
             compared += 1
     assert compared > 350
 
 
-def described(spec: RoomSpec) -> tuple[Array, Array] | None:
-    """The generator as the specification words it, from gym's parts, an array a room: slow and plain."""
+def reference_room(spec: RoomSpec) -> tuple[Array, Array] | None:
+    """The generator as specified, slowly and plainly from gym's parts with one array per room."""
     random.seed(spec.seed)
     np.random.seed(spec.seed)
     for _ in range(4):
@@ -86,22 +86,22 @@ def described(spec: RoomSpec) -> tuple[Array, Array] | None:
         except RuntimeError:
             return None
         fixed = np.where(room == 5, 1, room)
-        state, distance = searched(np.where(room == 2, 4, room), fixed, spec.search_depth)
+        state, distance = reverse_search(np.where(room == 2, 4, room), fixed, spec.search_depth)
         if distance:
-            return fixed, walked(np.where(state == 3, 4, state), fixed, distance)
+            return fixed, random_walk(np.where(state == 3, 4, state), fixed, distance)
     return None
 
 
-def searched(state: Array, fixed: Array, depth: int) -> tuple[Array, int]:
-    targets = [tuple(map(int, place)) for place in np.argwhere(fixed == 2)]
+def reverse_search(state: Array, fixed: Array, depth: int) -> tuple[Array, int]:
+    targets = [tuple(map(int, cell)) for cell in np.argwhere(fixed == 2)]
     mapping = {target: target for target in targets}
     best, best_score, best_distance = state, -1, 0
     explored: set[bytes] = set()
     stack = [(state, mapping, 0, (-1, -1), depth)]
     while stack:
-        state, mapping, swaps, last, left = stack.pop()
-        left -= 1
-        if left <= 0 or len(explored) >= 300_000 or state.tobytes() in explored:
+        state, mapping, swaps, last, remaining = stack.pop()
+        remaining -= 1
+        if remaining <= 0 or len(explored) >= 300_000 or state.tobytes() in explored:
             continue
         explored.add(state.tobytes())
         distance = sum(abs(t[0] - b[0]) + abs(t[1] - b[1]) for t, b in mapping.items())
@@ -110,43 +110,43 @@ def searched(state: Array, fixed: Array, depth: int) -> tuple[Array, int]:
             best, best_score, best_distance = state, score, distance
         for action in range(4):
             after, moved, pulled = reverse_move(state.copy(), fixed, mapping.copy(), last, action)
-            stack.append((after, moved, swaps + (pulled != last), pulled, left))
+            stack.append((after, moved, swaps + (pulled != last), pulled, remaining))
     return best, int(best_distance)
 
 
-def walked(state: Array, fixed: Array, distance: int) -> Array:
+def random_walk(state: Array, fixed: Array, distance: int) -> Array:
     if random.random() > (0.8 if distance == 1 else 0.5):
         return state
-    place = tuple(np.argwhere(state == 5)[0])
-    seen = {place}
-    for taken in range(3):
-        around = [(place[0] + down, place[1] + right) for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1))]
-        ways = [cell for cell in around if state[cell] in (1, 2) and cell not in seen]
-        if not ways:
+    player = tuple(np.argwhere(state == 5)[0])
+    visited = {player}
+    for steps in range(3):
+        neighbours = [(player[0] + down, player[1] + right) for down, right in ((-1, 0), (1, 0), (0, -1), (0, 1))]
+        free = [cell for cell in neighbours if state[cell] in (1, 2) and cell not in visited]
+        if not free:
             break
-        state[place] = fixed[place]
-        place = random.choice(ways)
-        seen.add(place)
-        state[place] = 5
-        if taken < 2 and random.random() > 0.5:
+        state[player] = fixed[player]
+        player = random.choice(free)
+        visited.add(player)
+        state[player] = 5
+        if steps < 2 and random.random() > 0.5:
             break
     return state
 
 
 @pytest.mark.parametrize("boxes", [1, 2, 3])
 @pytest.mark.parametrize("depth", [12, 40, 100])
-def test_rooms_are_those_that_the_specification_describes(boxes: int, depth: int) -> None:
+def test_generated_rooms_follow_the_specification(boxes: int, depth: int) -> None:
     streams, draws = Streams(), random.Random(1000 * boxes + depth)
-    made = 0
+    found = 0
     for _ in range(25):
         size = draws.choice([*SIZES, (9, 9), *([(4, 6), (5, 4)] if boxes < 3 else [])])
         spec = RoomSpec(draws.randrange(2**32), size, boxes, depth)
-        wanted = described(spec)
+        expected = reference_room(spec)
         room = generate(spec, streams)
-        if wanted is None:
+        if expected is None:
             assert room.tries > 1
         else:
-            made += 1
-            assert (room.fixed, room.state) == (loaded(*wanted).fixed, loaded(*wanted).state), spec
+            found += 1
+            assert (room.fixed, room.state) == (to_room(*expected).fixed, to_room(*expected).state), spec
             assert room.tries == 1
-    assert made > 4
+    assert found > 4

@@ -17,7 +17,7 @@ UNDO = 0
 ROOMS = {
     "one push": "#####\n#PXO#\n#####",
     "easily lost": "#####\n#O__#\n#_X_#\n#_P_#\n#####",
-    "one box home": "######\n#P√__#\n#_XO_#\n######",
+    "one box on target": "######\n#P√__#\n#_XO_#\n######",
 }
 FEATURES: list[dict[str, Any]] = [
     {},
@@ -29,12 +29,12 @@ FEATURES: list[dict[str, Any]] = [
 ]
 
 
-def started(board: str, max_steps: int = 100, **settings: Any) -> GameEpisode:
+def new_episode(board: str, max_steps: int = 100, **settings: Any) -> GameEpisode:
     return GameEpisode(Room.parse(board), max_steps, SokobanSettings(**settings))
 
 
-def played(board: str, actions: tuple[int, ...], max_steps: int, settings: SokobanSettings) -> GameEpisode | None:
-    """None if the actions continue after the end, or undo a move that does not exist."""
+def play_actions(board: str, actions: tuple[int, ...], max_steps: int, settings: SokobanSettings) -> GameEpisode | None:
+    """The episode after these actions; None if they continue after the end or undo a move that does not exist."""
     play = GameEpisode(Room.parse(board), max_steps, settings)
     for action in actions:
         if play.over or (action == UNDO and not play.undoable):
@@ -46,45 +46,45 @@ def played(board: str, actions: tuple[int, ...], max_steps: int, settings: Sokob
     return play
 
 
-def plays(board: str, max_steps: int, settings: SokobanSettings) -> Iterator[GameEpisode]:
-    """All plays with a move, ended after any of them."""
+def all_episodes(board: str, max_steps: int, settings: SokobanSettings) -> Iterator[GameEpisode]:
+    """All episodes with at least one move, ended after any of them."""
     actions = range(0 if settings.undo else 1, 5)
     for length in range(1, max_steps + 1):
-        for chosen in product(actions, repeat=length):
-            if (play := played(board, chosen, max_steps, settings)) is not None:
+        for actions_taken in product(actions, repeat=length):
+            if (play := play_actions(board, actions_taken, max_steps, settings)) is not None:
                 yield play
 
 
 @pytest.mark.parametrize("features", FEATURES, ids=str)
 @pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
-def test_doing_nothing_never_beats_trying_over_all_plays(board: str, features: dict[str, Any]) -> None:
+def test_doing_nothing_gets_less_than_any_attempt(board: str, features: dict[str, Any]) -> None:
     settings = SokobanSettings(charge_unplayed=True, **features)
-    worst = min(play.reward() for play in plays(board, 5, settings))
+    worst = min(play.reward() for play in all_episodes(board, 5, settings))
     assert GameEpisode(Room.parse(board), 5, settings).reward() < worst
 
 
 @pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
-def test_giving_up_pays_no_more_than_bumping_into_walls_until_the_end(board: str) -> None:
+def test_giving_up_gets_no_more_than_bumping_into_walls_until_the_end(board: str) -> None:
     settings = SokobanSettings(charge_unplayed=True)
     for actions in product(range(1, 5), repeat=2):
-        gave_up = played(board, actions, 5, settings)
-        if gave_up is not None and not gave_up.over:
-            went_on = max(
+        stopped = play_actions(board, actions, 5, settings)
+        if stopped is not None and not stopped.over:
+            continued = max(
                 play.reward()
                 for last in product(range(1, 5), repeat=3)
-                if (play := played(board, (*actions, *last), 5, settings)) is not None
+                if (play := play_actions(board, (*actions, *last), 5, settings)) is not None
             )
-            assert gave_up.reward() <= went_on + 1e-9
+            assert stopped.reward() <= continued + 1e-9
 
 
-def test_without_the_setting_an_episode_is_paid_what_its_steps_earned() -> None:
-    play = started(ROOMS["easily lost"])
+def test_without_charge_unplayed_the_reward_is_what_the_steps_earned() -> None:
+    play = new_episode(ROOMS["easily lost"])
     assert play.reward() == 0.0
     assert play.move(3) == play.reward() == -0.1
 
 
-def test_undo_gives_back_position_and_boxes_and_costs_a_step() -> None:
-    play = started("######\n#P√__#\n#_XO_#\n######", undo=True)
+def test_undo_restores_the_position_and_costs_a_step() -> None:
+    play = new_episode("######\n#P√__#\n#_XO_#\n######", undo=True)
     before = play.game.position()
     assert play.move(4) == pytest.approx(-1.1)
     assert play.undo() == pytest.approx(0.9)
@@ -93,8 +93,8 @@ def test_undo_gives_back_position_and_boxes_and_costs_a_step() -> None:
     assert play.total_reward == pytest.approx(-0.2)
 
 
-def test_blocked_moves_are_not_among_those_taken_back() -> None:
-    play = started(ROOMS["easily lost"], undo=True)
+def test_blocked_moves_cannot_be_undone() -> None:
+    play = new_episode(ROOMS["easily lost"], undo=True)
     for action in (3, 3, 3):
         play.move(action)
     assert play.undoable == 1
@@ -103,23 +103,23 @@ def test_blocked_moves_are_not_among_those_taken_back() -> None:
 
 
 @pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
-def test_the_reward_of_boxes_depends_only_on_their_final_cells(board: str) -> None:
-    at_start = started(board).game.boxes_on_target
-    for play in plays(board, 4, SokobanSettings(undo=True)):
+def test_the_reward_for_boxes_depends_only_on_their_final_cells(board: str) -> None:
+    at_start = new_episode(board).game.boxes_on_target
+    for play in all_episodes(board, 4, SokobanSettings(undo=True)):
         game = play.game
         earned = game.boxes_on_target - at_start + 10 * game.success - 0.1 * game.steps
         assert play.total_reward == pytest.approx(earned)
 
 
 @pytest.mark.parametrize("board", ROOMS.values(), ids=ROOMS)
-def test_the_flag_is_the_exact_answer_after_every_step_and_undo(board: str) -> None:
-    for play in plays(board, 4, SokobanSettings(undo=True, deadlock="flag")):
+def test_the_deadlock_flag_is_exact_after_every_step_and_undo(board: str) -> None:
+    for play in all_episodes(board, 4, SokobanSettings(undo=True, deadlock="flag")):
         assert play.lost is (False if play.game.success else is_deadlocked(play.game.position()))
 
 
-def test_beyond_the_solvers_cap_the_flag_is_unknown_and_ends_nothing() -> None:
+def test_beyond_the_solvers_limit_the_flag_is_unknown_and_the_episode_continues() -> None:
     room = "########\n#P_____#\n#_X_X__#\n#___O_O#\n#______#\n########"
-    play = started(room, deadlock="end", solver_states=1)
+    play = new_episode(room, deadlock="end", solver_states=1)
     assert play.lost is None
     play.move(4)
     assert (play.lost, play.over) == (None, False)
@@ -127,7 +127,7 @@ def test_beyond_the_solvers_cap_the_flag_is_unknown_and_ends_nothing() -> None:
 
 def test_a_lost_room_ends_the_episode_only_if_configured() -> None:
     for deadlock, over in (("flag", False), ("end", True)):
-        play = started(ROOMS["easily lost"], deadlock=deadlock)
+        play = new_episode(ROOMS["easily lost"], deadlock=deadlock)
         play.move(1)
         assert (play.lost, play.over) == (False, False)
         for action in (3, 1, 4):
@@ -136,7 +136,7 @@ def test_a_lost_room_ends_the_episode_only_if_configured() -> None:
 
 
 def test_an_undo_can_recover_a_lost_room() -> None:
-    play = started(ROOMS["easily lost"], deadlock="flag", undo=True)
+    play = new_episode(ROOMS["easily lost"], deadlock="flag", undo=True)
     for action in (3, 1, 4):
         play.move(action)
     assert play.lost is True

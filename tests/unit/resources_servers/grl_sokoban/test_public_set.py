@@ -1,4 +1,4 @@
-"""The public set's 500 tuples compared with the recorded facts about all of them, including unpublished rooms."""
+"""The public set's 500 tuples agree with facts recorded from the reference, including its unpublished rooms."""
 
 from collections import Counter
 from functools import cache
@@ -11,7 +11,7 @@ from rollyard.resources_servers.grl_sokoban.generate_test_examples import tuples
 from rollyard.resources_servers.grl_sokoban.generator import InfeasibleRoom, RoomSpec, Streams, generate
 from rollyard.resources_servers.grl_sokoban.solver import solve
 
-# Recorded from the reference: the rows where it falls back on a salted seed, and those where it crashes.
+# Recorded from the reference: rows where it falls back to a salted seed, and rows where it crashes.
 FALLING_BACK = """
     36 37 64 70 80 89 132 136 144 148 162 194 200 210 228 230 249 259 261 267 271 274 287 305 316 318 329 335 340 348
     355 364 373 397 401 408 418 429 439 460 463 499"""
@@ -21,8 +21,8 @@ CRASHING = """
 
 
 @cache
-def made() -> dict[int, Room | None]:
-    """Row number -> its room, None where it was refused."""
+def generated() -> dict[int, Room | None]:
+    """Each row number's room; None if it was refused."""
     streams = Streams()
 
     def room(spec: RoomSpec) -> Room | None:
@@ -35,7 +35,7 @@ def made() -> dict[int, Room | None]:
 
 
 def reproducible() -> list[Room]:
-    return [room for room in made().values() if room and room.tries == 1]
+    return [room for room in generated().values() if room and room.tries == 1]
 
 
 def six_by_six() -> list[Room]:
@@ -44,16 +44,16 @@ def six_by_six() -> list[Room]:
 
 
 def test_exactly_the_rows_that_crash_the_reference_are_refused() -> None:
-    assert [number for number, room in made().items() if room is None] == [int(word) for word in CRASHING.split()]
+    assert [number for number, room in generated().items() if room is None] == [int(word) for word in CRASHING.split()]
 
 
-def test_exactly_the_rows_where_the_reference_falls_back_take_another_seed() -> None:
-    taking = [number for number, room in made().items() if room and room.tries > 1]
-    assert taking == [int(word) for word in FALLING_BACK.split()]
+def test_exactly_the_rows_where_the_reference_falls_back_use_another_seed() -> None:
+    other_seed = [number for number, room in generated().items() if room and room.tries > 1]
+    assert other_seed == [int(word) for word in FALLING_BACK.split()]
 
 
-def test_no_public_row_takes_more_than_seven_further_seeds() -> None:
-    assert max(room.tries for room in made().values() if room) == 8
+def test_no_public_row_needs_more_than_seven_further_seeds() -> None:
+    assert max(room.tries for room in generated().values() if room) == 8
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,9 @@ def test_no_public_row_takes_more_than_seven_further_seeds() -> None:
         ("6x6", [47, 131, 52, 66, 78, 54, 22, 22, 18, 6], 11),
     ],
 )
-def test_the_optimal_moves_of_all_rooms_are_spread_as_recorded(kind: str, histogram: list[int], longest: int) -> None:
+def test_the_optimal_moves_of_all_rooms_are_distributed_as_recorded(
+    kind: str, histogram: list[int], longest: int
+) -> None:
     moves: Counter[int] = Counter()
     for room in reproducible() if kind == "rows" else six_by_six():
         solution = solve(room)
@@ -74,6 +76,6 @@ def test_the_optimal_moves_of_all_rooms_are_spread_as_recorded(kind: str, histog
 
 
 @pytest.mark.parametrize(("kind", "boards", "puzzles"), [("rows", 404, 374), ("6x6", 474, 401)])
-def test_as_many_boards_and_puzzles_differ_as_recorded(kind: str, boards: int, puzzles: int) -> None:
+def test_the_numbers_of_distinct_boards_and_puzzles_are_as_recorded(kind: str, boards: int, puzzles: int) -> None:
     texts = [room.board() for room in (reproducible() if kind == "rows" else six_by_six())]
     assert (len(set(texts)), len({canonical_board(text) for text in texts})) == (boards, puzzles)

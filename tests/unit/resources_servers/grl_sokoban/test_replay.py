@@ -15,7 +15,7 @@ from rollyard.resources_servers.grl_sokoban.observation import coordinates
 from rollyard.resources_servers.grl_sokoban.replay import replay
 from rollyard.resources_servers.grl_sokoban.rollout_moves import boards_in
 from rollyard.services.types import Json
-from tests.support.stacks import PUZZLES, collect, colocated, configured, read_rows
+from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
 from tests.unit.resources_servers.grl_sokoban.reference import trajectories
 
 ROW: Json = {"seed": 84810, "dim_room": [5, 5], "num_boxes": 1}
@@ -32,28 +32,28 @@ def call(number: int, *actions: Any) -> Json:
     }
 
 
-def answer(number: int, **result: Any) -> Json:
+def tool_output(number: int, **result: Any) -> Json:
     return {"type": "function_call_output", "call_id": f"c{number}", "output": orjson.dumps(result).decode()}
 
 
-def said(role: str, text: str) -> Json:
+def message(role: str, text: str) -> Json:
     return {"type": "message", "role": role, "content": [{"type": "output_text", "text": text}]}
 
 
-def played(*output: Json, given: Any = "play", **row: Any) -> Json:
-    return {**row, "responses_create_params": {"input": given}, "response": {"output": list(output)}}
+def rollout(*output: Json, request_input: Any = "play", **row: Any) -> Json:
+    return {**row, "responses_create_params": {"input": request_input}, "response": {"output": list(output)}}
 
 
-def after(*moves: int, start: str = START) -> str:
+def board_after(*moves: int, start: str = START) -> str:
     game = Game(Room.parse(start))
     for move in moves:
         game.step(move)
     return game.board()
 
 
-async def test_every_episode_of_the_stack_is_replayed_to_its_own_reward(tmp_path: Path) -> None:
+async def test_every_episode_of_a_stack_replays_to_its_reward(tmp_path: Path) -> None:
     output = tmp_path / "rollouts.jsonl"
-    async with colocated(configured(), tmp_path) as stack:
+    async with colocated(load_config(), tmp_path) as stack:
         await collect(stack, output, rows=PUZZLES, repeats=2, limit=30)
     rows = read_rows(output)
     assert len(rows) == 60
@@ -66,9 +66,12 @@ async def test_every_episode_of_the_stack_is_replayed_to_its_own_reward(tmp_path
         assert any("lost" in frame.note for frame in found.frames) is row["deadlocked"]
 
 
-def test_each_move_of_a_call_is_a_frame_of_its_own() -> None:
-    looked, moved = answer(0, observation=START), answer(1, observation=after(3, 1, 4, 4), reward=-0.4)
-    found = replay(played(call(0), looked, call(1, "Left", "up", 4, "4"), moved, **ROW))
+def test_each_move_of_a_call_is_a_separate_frame() -> None:
+    first_output, second_output = (
+        tool_output(0, observation=START),
+        tool_output(1, observation=board_after(3, 1, 4, 4), reward=-0.4),
+    )
+    found = replay(rollout(call(0), first_output, call(1, "Left", "up", 4, "4"), second_output, **ROW))
     assert found is not None
     assert [(frame.move, frame.event, frame.note) for frame in found.frames] == [
         ("", None, ""),
@@ -77,58 +80,75 @@ def test_each_move_of_a_call_is_a_frame_of_its_own() -> None:
         ("Right", 1, "lost: can no longer be solved"),
         ("Right", 1, "blocked, lost: can no longer be solved"),
     ]
-    assert [frame.board for frame in found.frames] == [START, after(3), after(3, 1), after(3, 1, 4), after(3, 1, 4)]
+    assert [frame.board for frame in found.frames] == [
+        START,
+        board_after(3),
+        board_after(3, 1),
+        board_after(3, 1, 4),
+        board_after(3, 1, 4),
+    ]
     assert [frame.reward for frame in found.frames] == [None, -0.1, -0.1, -0.1, -0.1]
     assert found.note == ""
 
 
-def test_the_best_play_from_the_same_start_is_shown_beside_it() -> None:
-    found = replay(played(**ROW))
+def test_an_optimal_solution_from_the_same_start_is_included() -> None:
+    found = replay(rollout(**ROW))
     assert found is not None
     assert [frame.move for frame in found.optimal] == ["", "Up", "Right", "Up", "Left"]
     assert found.optimal[-1].note == "solved"
     assert found.optimal[-1].total == pytest.approx(10.6)
 
 
-def test_a_call_that_the_environment_refused_moved_nothing() -> None:
-    refused = answer(0, error="'Fly' is not a move")
-    found = replay(played(call(0, "Up", "Fly"), refused, call(1), answer(1, observation=START), **ROW))
+def test_a_refused_call_moves_nothing() -> None:
+    refused = tool_output(0, error="'Fly' is not a move")
+    found = replay(rollout(call(0, "Up", "Fly"), refused, call(1), tool_output(1, observation=START), **ROW))
     assert found is not None and len(found.frames) == 1
 
 
-def test_moves_that_were_taken_back_are_shown_as_such() -> None:
+def test_undone_moves_are_marked() -> None:
     undo = {"type": "function_call", "name": "undo", "call_id": "c2", "arguments": '{"moves": 1}'}
     too_far = {**undo, "call_id": "c3", "arguments": '{"moves": 9}'}
-    output = [call(0, "Up", "Right"), answer(0, observation=after(1, 4)), undo, answer(2, observation=after(1))]
-    found = replay(played(*output, too_far, answer(3, error="no"), call(4), answer(4, observation=after(1)), **ROW))
+    output = [
+        call(0, "Up", "Right"),
+        tool_output(0, observation=board_after(1, 4)),
+        undo,
+        tool_output(2, observation=board_after(1)),
+    ]
+    found = replay(
+        rollout(
+            *output, too_far, tool_output(3, error="no"), call(4), tool_output(4, observation=board_after(1)), **ROW
+        )
+    )
     assert found is not None
     assert [(frame.move, frame.board) for frame in found.frames[1:]] == [
-        ("Up", after(1)),
-        ("Right", after(1, 4)),
-        ("Undo", after(1)),
+        ("Up", board_after(1)),
+        ("Right", board_after(1, 4)),
+        ("Undo", board_after(1)),
     ]
     assert found.frames[-1].reward == -0.1
 
 
-def test_an_environment_that_ends_lost_episodes_is_recognised() -> None:
-    lost = answer(1, observation=after(3, 1, 4), reward=-0.3, done=True)
-    found = replay(played(call(0), answer(0, observation=START), call(1, "Left", "Up", "Right", "Down"), lost, **ROW))
+def test_an_environment_that_ends_lost_episodes_is_detected() -> None:
+    lost = tool_output(1, observation=board_after(3, 1, 4), reward=-0.3, done=True)
+    found = replay(
+        rollout(call(0), tool_output(0, observation=START), call(1, "Left", "Up", "Right", "Down"), lost, **ROW)
+    )
     assert found is not None and found.note == ""
     assert [frame.move for frame in found.frames] == ["", "Left", "Up", "Right"]
 
 
-def test_of_two_environments_that_lead_to_the_same_boards_the_one_that_played_so_many_moves_is_shown() -> None:
-    lost = answer(1, observation=after(3, 1, 4), reward=-0.3, total_reward=-0.3, done=True)
-    output = [call(0), answer(0, observation=START), call(1, "Left", "Up", "Right", "Right"), lost]
+def test_the_recorded_number_of_moves_decides_between_environments_with_the_same_boards() -> None:
+    lost = tool_output(1, observation=board_after(3, 1, 4), reward=-0.3, total_reward=-0.3, done=True)
+    output = [call(0), tool_output(0, observation=START), call(1, "Left", "Up", "Right", "Right"), lost]
     for moves in (3, 4):
-        found = replay(played(*output, **ROW, moves=moves))
+        found = replay(rollout(*output, **ROW, moves=moves))
         assert found is not None and len(found.frames) == moves + 1
 
 
-def test_shaping_and_the_verdicts_reward_are_explained_in_the_note() -> None:
-    shown = answer(1, observation=after(1), reward=0.1, total_reward=0.1)
-    output = [call(0), answer(0, observation=START), call(1, "Up"), shown]
-    found = replay(played(*output, **ROW, shaping_reward=0.2, reward=-9.8))
+def test_the_note_explains_shaping_and_the_verdicts_reward() -> None:
+    output_item = tool_output(1, observation=board_after(1), reward=0.1, total_reward=0.1)
+    output = [call(0), tool_output(0, observation=START), call(1, "Up"), output_item]
+    found = replay(rollout(*output, **ROW, shaping_reward=0.2, reward=-9.8))
     assert found is not None
     assert (
         found.note
@@ -136,78 +156,80 @@ def test_shaping_and_the_verdicts_reward_are_explained_in_the_note() -> None:
     )
 
 
-def test_boards_in_coordinates_are_replayed_for_rooms_from_any_source() -> None:
+def test_boards_as_coordinates_are_replayed_for_rooms_from_any_source() -> None:
     output = [
         call(0),
-        answer(0, observation=coordinates(START)),
+        tool_output(0, observation=coordinates(START)),
         call(1, "Up", "Right"),
-        answer(1, observation=coordinates(after(1, 4))),
+        tool_output(1, observation=coordinates(board_after(1, 4))),
     ]
-    found = replay(played(*output, level_file="mine.xsb", level_index=3))
+    found = replay(rollout(*output, level_file="mine.xsb", level_index=3))
     assert found is not None and found.note == ""
-    assert [frame.board for frame in found.frames] == [START, after(1), after(1, 4)]
+    assert [frame.board for frame in found.frames] == [START, board_after(1), board_after(1, 4)]
 
 
-def test_a_row_with_a_board_of_its_own_starts_there() -> None:
-    found = replay(played(level=START))
+def test_a_row_with_its_own_board_starts_there() -> None:
+    found = replay(rollout(level=START))
     assert found is not None and found.frames[0].board == START
 
 
 def test_a_turn_based_episode_is_replayed_from_its_messages() -> None:
-    given = [said("user", f"{START}\n\n# wall, _ floor\nAnswer with <action>Up</action>")]
+    request_input = [message("user", f"{START}\n\n# wall, _ floor\nAnswer with <action>Up</action>")]
     output = [
-        said("assistant", "<think>down?</think><action>Up</action>"),
-        said("user", after(1)),
-        said("assistant", "hm"),
-        said("user", f"No move found in your message.\n\n{after(1)}"),
-        said("assistant", "I go <action>right</action>"),
+        message("assistant", "<think>down?</think><action>Up</action>"),
+        message("user", board_after(1)),
+        message("assistant", "hm"),
+        message("user", f"No move found in your message.\n\n{board_after(1)}"),
+        message("assistant", "I go <action>right</action>"),
     ]
-    found = replay(played(*output, given=given))
+    found = replay(rollout(*output, request_input=request_input))
     assert found is not None
     assert [frame.move for frame in found.frames] == ["", "Up", "Right"]
-    assert found.frames[-1].board == after(1, 4)
+    assert found.frames[-1].board == board_after(1, 4)
 
 
-def test_a_room_that_the_seed_does_not_make_is_taken_from_the_record() -> None:
+def test_the_recorded_room_is_used_if_the_seed_gives_another() -> None:
     start = "#####\n#PXO#\n#####"
-    done = answer(1, observation=after(4, start=start))
-    found = replay(played(call(0), answer(0, observation=start), call(1, "Right"), done, **ROW))
+    done = tool_output(1, observation=board_after(4, start=start))
+    found = replay(rollout(call(0), tool_output(0, observation=start), call(1, "Right"), done, **ROW))
     assert found is not None
-    assert [frame.board for frame in found.frames] == [start, after(4, start=start)]
+    assert [frame.board for frame in found.frames] == [start, board_after(4, start=start)]
     assert "a different room" in found.note
 
 
-def test_boards_that_the_rules_do_not_lead_to_are_shown_as_they_were_recorded() -> None:
+def test_boards_that_contradict_the_rules_are_shown_as_recorded() -> None:
     elsewhere = "#####\n#P_O#\n#_X_#\n#___#\n#####"
-    shown = answer(1, observation=elsewhere, reward=0.5, total_reward=0.5)
-    found = replay(played(call(0), answer(0, observation=START), call(1, "Up", "Up"), shown, **ROW))
+    output_item = tool_output(1, observation=elsewhere, reward=0.5, total_reward=0.5)
+    found = replay(rollout(call(0), tool_output(0, observation=START), call(1, "Up", "Up"), output_item, **ROW))
     assert found is not None
     assert [frame.board for frame in found.frames] == [START, elsewhere]
     assert (found.frames[1].move, found.frames[1].reward, found.frames[1].event) == ("Up, Up", 0.5, 1)
     assert "only the recorded boards" in found.note and not found.optimal
 
 
-def test_rewards_on_record_that_are_not_those_of_the_rules_are_named() -> None:
-    shown = answer(1, observation=after(1), reward=5.0, total_reward=5.0)
-    found = replay(played(call(0), answer(0, observation=START), call(1, "Up"), shown, **ROW))
+def test_recorded_rewards_that_contradict_the_rules_are_reported() -> None:
+    output_item = tool_output(1, observation=board_after(1), reward=5.0, total_reward=5.0)
+    found = replay(rollout(call(0), tool_output(0, observation=START), call(1, "Up"), output_item, **ROW))
     assert found is not None and "the recorded total is 5" in found.note
 
 
-@pytest.mark.parametrize("way", ["{}", "The board:\n{}\nYour move?", "```\n{}\n```"])
-def test_boards_are_found_in_text(way: str) -> None:
+@pytest.mark.parametrize("wording", ["{}", "The board:\n{}\nYour move?", "```\n{}\n```"])
+def test_boards_are_found_in_text(wording: str) -> None:
     spaced = "\n".join(" ".join(line) for line in START.split("\n"))
-    assert list(boards_in(way.format(START))) == list(boards_in(way.format(spaced))) == [START]
+    assert list(boards_in(wording.format(START))) == list(boards_in(wording.format(spaced))) == [START]
 
 
-def test_the_references_own_episodes_are_replayed_to_the_cell_and_to_the_bit() -> None:
-    for one in trajectories()[:40]:
-        steps, output = [], [call(0), answer(0, observation=one["initial_board"])]
-        for number, (action, board, _, done, *_, total) in enumerate(one["steps"], 1):
+def test_the_references_episodes_replay_exactly() -> None:
+    for recorded in trajectories()[:40]:
+        steps, output = [], [call(0), tool_output(0, observation=recorded["initial_board"])]
+        for number, (action, board, _, done, *_, total) in enumerate(recorded["steps"], 1):
             steps.append((board, total))
-            output += [call(number, NAMES[action]), answer(number, observation=board, total_reward=total)]
+            output += [call(number, NAMES[action]), tool_output(number, observation=board, total_reward=total)]
             if done:
                 break
-        found = replay(played(*output, max_steps=one["max_steps"], seed=one["seed"], dim_room=one["dim_room"]))
+        found = replay(
+            rollout(*output, max_steps=recorded["max_steps"], seed=recorded["seed"], dim_room=recorded["dim_room"])
+        )
         assert found is not None
         assert [(frame.board, frame.total) for frame in found.frames[1:]] == steps
 
@@ -216,7 +238,7 @@ def test_the_references_own_episodes_are_replayed_to_the_cell_and_to_the_bit() -
     "row", [{}, {"seed": 1}, {"level": "Level 5"}, {"question": "1 + 1", "seed": 7}, {"seed": "x", "num_boxes": 1}]
 )
 def test_rows_of_other_environments_are_ignored(row: Json) -> None:
-    assert replay(played(said("assistant", "42"), **row)) is None
+    assert replay(rollout(message("assistant", "42"), **row)) is None
 
 
 anything = st.recursive(
@@ -237,8 +259,8 @@ values = st.sampled_from(["function_call", "function_call_output", "message", "a
 
 @settings(deadline=None, max_examples=150)
 @given(st.lists(anything | st.dictionaries(keys, anything | values), max_size=4), anything, anything)
-def test_untrusted_rows_do_no_harm(output: list[Any], given_input: Any, seed: Any) -> None:
-    row = played(given=given_input, seed=seed, dim_room=[5, 5])
+def test_untrusted_rows_cause_no_error(output: list[Any], given_input: Any, seed: Any) -> None:
+    row = rollout(request_input=given_input, seed=seed, dim_room=[5, 5])
     row["response"]["output"] = output
     found = replay(row)
     assert found is None or found.frames

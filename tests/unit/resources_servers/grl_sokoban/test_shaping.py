@@ -29,7 +29,7 @@ def phi(shaping: ShapingSettings, room: Room) -> float:
     st.sampled_from([ShapingSettings(), ShapingSettings(gamma=0.99, scale=7.5), ShapingSettings(most_moves=3)]),
     st.lists(st.integers(0, 4), max_size=25),
 )
-def test_the_discounted_sum_telescopes_whatever_is_played_and_undone(
+def test_the_discounted_sum_telescopes_for_any_moves_and_undos(
     start: Room, shaping: ShapingSettings, actions: list[int]
 ) -> None:
     play = GameEpisode(start, 100, SokobanSettings(undo=True, shaping=shaping))
@@ -64,13 +64,13 @@ def test_the_potential_is_the_optimal_distance_within_its_bounds(start: Room, ac
         assert potential == -min(solution.moves, 8) / 4
 
 
-def test_lost_and_undecided_positions_are_as_far_as_any() -> None:
+def test_lost_and_undecided_positions_have_the_lowest_potential() -> None:
     shaping = ShapingSettings(scale=10, most_moves=40)
     assert phi(shaping, LOST) == -4.0
     assert Shaping(shaping, 1, ROOMS[0]).potential(ROOMS[0]) == -4.0
 
 
-def test_a_detour_earns_nothing_by_shaping() -> None:
+def test_a_detour_gains_nothing_from_shaping() -> None:
     solution = solve(ROOMS[0])
     assert solution is not None
     earned = []
@@ -88,7 +88,7 @@ def test_a_detour_earns_nothing_by_shaping() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shaping", "words"),
+    ("shaping", "message"),
     [
         ({"gamma": 0.9}, "gamma 0.9 would reward standing still"),
         ({"gamma": 0.99, "scale": 1}, "use a gamma above 0.998"),
@@ -99,6 +99,6 @@ def test_a_detour_earns_nothing_by_shaping() -> None:
         ({"sclae": 3}, "sclae"),
     ],
 )
-def test_invalid_shaping_is_rejected_at_the_start(shaping: object, words: str) -> None:
-    with pytest.raises(OperatorError, match=words):
+def test_invalid_shaping_is_refused_at_startup(shaping: object, message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
         parse_settings(SokobanSettings, {"shaping": shaping}, "grl_sokoban")

@@ -1,4 +1,4 @@
-"""The optimum, and whether a position is lost."""
+"""Optimal solutions and deadlocks."""
 
 from collections.abc import Iterator
 from random import Random
@@ -15,7 +15,7 @@ CORNERED = "######\n#X___#\n#_P__#\n#__O_#\n######"
 FROZEN = "#######\n#OO___#\n#__XX_#\n#__XX_#\n#_P_OO#\n#######"
 
 
-def made_rooms(count: int) -> Iterator[Room]:
+def generated_rooms(count: int) -> Iterator[Room]:
     streams = Streams()
     for seed in range(count):
         try:
@@ -29,8 +29,8 @@ def solves(room: Room, path: tuple[int, ...]) -> bool:
     return [game.step(action).done for action in path].index(True) == len(path) - 1 and game.success
 
 
-def searched(room: Room) -> tuple[int, int] | None:
-    """The fewest moves and pushes by trying every move of the game itself, without any cleverness."""
+def brute_force(room: Room) -> tuple[int, int] | None:
+    """The fewest moves and the fewest pushes, by trying every move of the game."""
     fewest: list[int] = []
     for pushes_only in (False, True):
         layers: dict[int, list[Room]] = {0: [room]}
@@ -58,7 +58,7 @@ def searched(room: Room) -> tuple[int, int] | None:
     return fewest[0], fewest[1]
 
 
-def test_the_recorded_optimal_plays_are_as_long_as_the_optimum() -> None:
+def test_the_recorded_optimal_episodes_have_the_optimal_length() -> None:
     optimal = [row for row in trajectories() if row["kind"] == "optimal_then_3_random"]
     assert len(optimal) == 50
     for row in optimal:
@@ -76,7 +76,7 @@ def test_the_recorded_optimal_plays_are_as_long_as_the_optimum() -> None:
         ("microban_155.xsb", 66),
     ],
 )
-def test_the_optimum_of_published_levels_small_enough_is_their_label(name: str, at_least: int) -> None:
+def test_the_optima_of_small_published_levels_match_their_labels(name: str, at_least: int) -> None:
     labels = [row for row in rows("levels/labels.jsonl") if row["set"] == name.split(".")[0]]
     solved = 0
     for board, label in zip(levels(name), labels, strict=True):
@@ -89,16 +89,16 @@ def test_the_optimum_of_published_levels_small_enough_is_their_label(name: str, 
     assert solved >= at_least
 
 
-def test_solving_and_deadlocks_agree_with_trying_everything_from_random_positions() -> None:
+def test_solutions_and_deadlocks_agree_with_brute_force_from_random_positions() -> None:
     rng = Random(7)
     lost = 0
-    for room in made_rooms(40):
+    for room in generated_rooms(40):
         game = Game(room)
         for _ in range(rng.randrange(12)):
             if not game.done:
                 game.step(rng.randint(1, 4))
         position = game.position()
-        optimum = searched(position)
+        optimum = brute_force(position)
         lost += optimum is None
         assert is_deadlocked(position) == (optimum is None), position.board()
         if optimum is None:
@@ -111,26 +111,26 @@ def test_solving_and_deadlocks_agree_with_trying_everything_from_random_position
     assert lost > 3
 
 
-def test_every_generated_room_can_be_solved_by_the_path_given() -> None:
-    for room in made_rooms(60):
+def test_every_generated_room_is_solved_by_the_returned_path() -> None:
+    for room in generated_rooms(60):
         solution = solve(room)
         assert solution is not None
         assert solves(room, solution.path)
         assert solution.moves == len(solution.path) >= solution.pushes
 
 
-def test_a_solved_position_needs_nothing() -> None:
+def test_a_solved_position_needs_no_moves() -> None:
     assert solve(Room.parse("#####\n#P√_#\n#####")) == Solution(0, 0, ())
 
 
 @pytest.mark.parametrize("board", [CORNERED, FROZEN])
-def test_boxes_stuck_in_a_corner_or_in_a_block_are_a_deadlock(board: str) -> None:
+def test_boxes_stuck_in_a_corner_or_a_block_are_a_deadlock(board: str) -> None:
     assert is_deadlocked(Room.parse(board)) is True
     with pytest.raises(UnsolvableRoom):
         solve(Room.parse(board))
 
 
-def test_beyond_the_cap_the_answer_is_unknown() -> None:
+def test_beyond_the_limit_the_result_is_unknown() -> None:
     room = Room.parse(levels("boxoban_unfiltered_test_100.txt")[0])
     assert solve(room, most_states=10) is None
     assert is_deadlocked(room, most_states=10) is None

@@ -1,4 +1,4 @@
-"""GSM8K's answers: the gold ones, the authors' labelled ones, and what must not pass."""
+"""GSM8K's answers: the gold answers, model answers with the authors' labels, and wrong answers."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, gold_number
-from tests.unit.resources_servers.answers.grading import DATA, judged, rows_of, said
+from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of, verification_of
 
 TEST = DATA / "gsm8k" / "test.jsonl"
 SOLUTIONS = DATA / "gsm8k" / "example_model_solutions.jsonl.gz"
@@ -27,46 +27,46 @@ def golds() -> list[str]:
     ],
 )
 async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
-    found = await judged(AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording % gold) for gold in golds()])
-    assert (sum(one.strict for one in found), sum(one.lenient for one in found)) == (1319, 1319)
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording % gold) for gold in golds()])
+    assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (1319, 1319)
 
 
 @pytest.mark.parametrize(
     "wording", ["#### %s", "The answer is %s.", r"\boxed{%s}", "**Answer:** $%s", "It is %s eggs."]
 )
 async def test_every_gold_answer_is_right_in_any_form_for_the_lenient_score(wording: str) -> None:
-    found = await judged(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording % gold) for gold in golds()])
-    assert sum(one.lenient for one in found) == 1319
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording % gold) for gold in golds()])
+    assert sum(grade.lenient for grade in grades) == 1319
 
 
-async def test_every_gold_solution_is_right_whole() -> None:
+async def test_every_complete_gold_solution_is_right() -> None:
     pairs = [(str(gold_number(row["answer"])), row["answer"]) for row in rows_of(TEST)]
-    found = await judged(AnswerGrader(None), ANSWER_FORMS["lm_eval"], pairs)
-    assert sum(one.strict and one.lenient for one in found) == 1319
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["lm_eval"], pairs)
+    assert sum(grade.strict and grade.lenient for grade in grades) == 1319
 
 
-async def test_the_authors_labels_of_model_answers_are_agreed_with() -> None:
+async def test_the_grades_agree_with_the_authors_labels_of_model_answers() -> None:
     labelled = [
         (row["ground_truth"].rpartition("A: ")[2], answer["solution"], answer["is_correct"])
         for row in rows_of(SOLUTIONS)
         for answer in row.values()
         if isinstance(answer, dict)
     ]
-    found = await judged(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, text) for gold, text, _ in labelled])
-    agreed = [one.lenient == label for one, (_, _, label) in zip(found, labelled, strict=True)]
-    assert (sum(agreed), len(agreed), sum(label for *_, label in labelled)) == (5276, 5276, 2001)
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, text) for gold, text, _ in labelled])
+    agreements = [grade.lenient == label for grade, (_, _, label) in zip(grades, labelled, strict=True)]
+    assert (sum(agreements), len(agreements), sum(label for *_, label in labelled)) == (5276, 5276, 2001)
 
 
-async def test_no_wrong_number_made_from_a_gold_one_is_right() -> None:
-    judge = AnswerGrader(None)
+async def test_wrong_numbers_derived_from_gold_answers_are_rejected() -> None:
+    grader = AnswerGrader(None)
     for gold in golds()[::8]:
         value = int(gold.replace(",", ""))
         wrong = [str(value + 1), str(value - 1), f"{value}.5", f"{value}1", str(10 * value + 1), f"1{abs(value)}"]
         wrong += [str(-value), f"{value * 10}"] if value else []
         for number in wrong:
             for form, text in (("chat", rf"\boxed{{{number}}}"), ("lm_eval", f"#### {number}")):
-                one = await judge.judge(gold, said(text), ANSWER_FORMS[form])
-                assert not (one.strict or one.lenient), (gold, text)
+                grade = await grader.judge(gold, verification_of(text), ANSWER_FORMS[form])
+                assert not (grade.strict or grade.lenient), (gold, text)
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ async def test_no_wrong_number_made_from_a_gold_one_is_right() -> None:
     ],
 )  # fmt: skip
 async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
-    one = await AnswerGrader(None).judge("18", said(text), ANSWER_FORMS["chat"])
-    assert one.lenient, one
+    grade = await AnswerGrader(None).judge("18", verification_of(text), ANSWER_FORMS["chat"])
+    assert grade.lenient, grade
 
 
 @pytest.mark.parametrize(
@@ -100,9 +100,9 @@ async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
         "The answer is between 18 and 20.",
     ],
 )  # fmt: skip
-async def test_what_is_not_the_right_number_is_wrong(text: str) -> None:
-    one = await AnswerGrader(None).judge("18", said(text), ANSWER_FORMS["chat"])
-    assert not (one.strict or one.lenient), one
+async def test_a_wrong_unclear_or_missing_number_is_rejected(text: str) -> None:
+    grade = await AnswerGrader(None).judge("18", verification_of(text), ANSWER_FORMS["chat"])
+    assert not (grade.strict or grade.lenient), grade
 
 
 @pytest.mark.parametrize(
@@ -116,24 +116,27 @@ async def test_what_is_not_the_right_number_is_wrong(text: str) -> None:
         (r"\boxed{18", False),
     ],
 )
-async def test_in_a_text_that_was_cut_off_only_a_finished_answer_counts(text: str, right: bool) -> None:
-    one = await AnswerGrader(None).judge("18", said(text, "incomplete"), ANSWER_FORMS["chat"])
-    assert one.lenient is right
+async def test_in_a_truncated_text_only_a_complete_answer_counts(text: str, right: bool) -> None:
+    grade = await AnswerGrader(None).judge("18", verification_of(text, "incomplete"), ANSWER_FORMS["chat"])
+    assert grade.lenient is right
 
 
-async def test_what_follows_a_stop_string_does_not_count() -> None:
-    judge = AnswerGrader(None)
+async def test_text_after_a_stop_string_does_not_count() -> None:
+    grader = AnswerGrader(None)
     text = "She has 18.\n#### 18\n\nQuestion: Tom has 5 eggs?\nAnswer: 5\n#### 5"
-    assert (await judge.judge("18", said(text), ANSWER_FORMS["lm_eval"])).lenient
+    assert (await grader.judge("18", verification_of(text), ANSWER_FORMS["lm_eval"])).lenient
     assert (
-        await judge.judge("18", said("The answer is 18.\n\nQ: Tom?\nA: The answer is 5."), ANSWER_FORMS["lm_eval_cot"])
+        await grader.judge(
+            "18", verification_of("The answer is 18.\n\nQ: Tom?\nA: The answer is 5."), ANSWER_FORMS["lm_eval_cot"]
+        )
     ).strict
 
 
-async def test_the_strict_score_of_the_harness_form_is_the_harness_own() -> None:
-    judge, reading = AnswerGrader(None), ANSWER_FORMS["lm_eval"]
+async def test_the_strict_score_of_the_lm_eval_form_equals_that_of_lm_eval() -> None:
+    grader, form = AnswerGrader(None), ANSWER_FORMS["lm_eval"]
     scores = [
-        await judge.judge("1,018", said(f"#### {text}"), reading) for text in ("1018", "1,018", "1018.00", "$1018")
+        await grader.judge("1,018", verification_of(f"#### {text}"), form)
+        for text in ("1018", "1,018", "1018.00", "$1018")
     ]
-    assert [one.strict for one in scores] == [True, True, False, False]
-    assert [one.lenient for one in scores] == [True, True, True, True]
+    assert [grade.strict for grade in scores] == [True, True, False, False]
+    assert [grade.lenient for grade in scores] == [True, True, True, True]

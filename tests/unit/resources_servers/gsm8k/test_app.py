@@ -18,44 +18,44 @@ from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
 ROW: Json = {"question": "How many?", "expected_answer": "18", "form": "chat"}
 
 
-async def test_a_verdict_says_what_was_found_how_and_why() -> None:
-    async with serving(server) as world:
-        right = await world.verdict(ROW, r"9 times 2: \boxed{18}")
-        other = await world.verdict(ROW, "The answer is 18.")
-        wrong = await world.verdict(ROW, r"\boxed{17}")
-        none = await world.verdict(ROW, "I do not know.")
+async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason() -> None:
+    async with serving(server) as environment:
+        right = await environment.verdict(ROW, r"9 times 2: \boxed{18}")
+        lenient = await environment.verdict(ROW, "The answer is 18.")
+        wrong = await environment.verdict(ROW, r"\boxed{17}")
+        none = await environment.verdict(ROW, "I do not know.")
     keys = ("reward", "success", "strict_score", "lenient_score", "extracted_answer", "extraction_method", "reason")
     assert [right[key] for key in keys] == [1.0, True, 1.0, 1.0, "18", "boxed", "the same text"]
-    assert [other[key] for key in keys] == [1.0, True, 0.0, 1.0, "18", "answer_is", "the same text"]
+    assert [lenient[key] for key in keys] == [1.0, True, 0.0, 1.0, "18", "answer_is", "the same text"]
     assert [wrong[key] for key in keys] == [0.0, False, 0.0, 0.0, "17", "boxed", "a different number"]
     assert [none[key] for key in keys] == [0.0, False, 0.0, 0.0, None, "none", "no answer found"]
     assert right["expected_answer"] == "18"
 
 
-async def test_the_strict_score_and_a_weight_for_the_form_can_be_the_reward() -> None:
-    async with serving(server, score="strict", format_weight=0.1) as world:
+async def test_the_reward_can_be_the_strict_score_with_a_weight_for_the_format() -> None:
+    async with serving(server, score="strict", format_weight=0.1) as environment:
         texts = (r"\boxed{18}", r"\boxed{17}", "The answer is 18.")
-        assert [(await world.verdict(ROW, text))["reward"] for text in texts] == [1.0, 0.1, 0.0]
+        assert [(await environment.verdict(ROW, text))["reward"] for text in texts] == [1.0, 0.1, 0.0]
 
 
 async def test_an_original_row_of_the_dataset_works() -> None:
-    async with serving(server) as world:
+    async with serving(server) as environment:
         row = rows_of(DATA / "gsm8k" / "test.jsonl")[0]
-        assert (await world.verdict(row, r"\boxed{18}"))["reward"] == 1.0
+        assert (await environment.verdict(row, r"\boxed{18}"))["reward"] == 1.0
 
 
 @pytest.mark.parametrize("row", [{}, {"expected_answer": "many"}, {"answer": "no end"}, {**ROW, "form": "poem"}])
 async def test_a_row_without_a_number_or_with_an_unknown_form_is_refused(row: Json) -> None:
-    async with serving(server) as world:
-        assert (await world.ask(row, "18")).status == 422
+    async with serving(server) as environment:
+        assert (await environment.ask(row, "18")).status == 422
 
 
-async def test_an_answer_that_needs_algebra_gets_it() -> None:
-    async with serving(server) as world:
-        assert (await world.verdict(ROW, r"\boxed{2 \cdot 3^2}"))["reward"] == 1.0
-    async with serving(server, equality="numbers") as world:
-        found = await world.verdict(ROW, r"\boxed{2 \cdot 3^2}")
-        assert (found["reward"], found["reason"]) == (0.0, "not a number (setting equality: numbers)")
+async def test_an_answer_that_needs_algebra_is_compared_with_it() -> None:
+    async with serving(server) as environment:
+        assert (await environment.verdict(ROW, r"\boxed{2 \cdot 3^2}"))["reward"] == 1.0
+    async with serving(server, equality="numbers") as environment:
+        verdict = await environment.verdict(ROW, r"\boxed{2 \cdot 3^2}")
+        assert (verdict["reward"], verdict["reason"]) == (0.0, "not a number (setting equality: numbers)")
 
 
 async def test_it_does_not_start_without_math_verify_unless_configured(
@@ -65,25 +65,25 @@ async def test_it_does_not_start_without_math_verify_unless_configured(
     with pytest.raises(OperatorError, match="pip install"):
         async with serving(server):
             pass
-    async with serving(server, equality="numbers") as world:
-        assert (await world.verdict(ROW, r"\boxed{18}"))["reward"] == 1.0
+    async with serving(server, equality="numbers") as environment:
+        assert (await environment.verdict(ROW, r"\boxed{18}"))["reward"] == 1.0
 
 
 async def test_the_example_rows_are_served() -> None:
-    async with serving(server) as world:
-        answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    async with serving(server) as environment:
+        answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     rows = orjson.loads(answer.body)
     assert {row["form"] for row in rows} == set(ANSWER_FORMS)
 
 
-def prepared(tmp_path: Path, *options: str) -> list[Json]:
+def prepare_rows(tmp_path: Path, *options: str) -> list[Json]:
     local = DATA / "gsm8k" / "test.jsonl"
     main(["--local", str(local), "--limit", "2", "--output", str(tmp_path / "rows.jsonl"), *options])
     return rows_of(tmp_path / "rows.jsonl")
 
 
 def test_the_chat_form_has_a_system_message_and_no_stops(tmp_path: Path) -> None:
-    first, second = prepared(tmp_path)
+    first, second = prepare_rows(tmp_path)
     assert (first["id"], second["id"], first["expected_answer"]) == ("gsm8k_0", "gsm8k_1", "18")
     system, user = first["responses_create_params"]["input"]
     assert (system["role"], user["content"]) == ("system", first["question"])
@@ -91,18 +91,18 @@ def test_the_chat_form_has_a_system_message_and_no_stops(tmp_path: Path) -> None
     assert "metadata" not in first["responses_create_params"]
 
 
-def test_the_harness_forms_have_its_words_shots_and_stops(tmp_path: Path) -> None:
+def test_the_lm_eval_forms_have_its_prompts_shots_and_stop_strings(tmp_path: Path) -> None:
     train = str(DATA / "gsm8k" / "train_first1000.jsonl")
-    plain = prepared(tmp_path, "--form", "lm_eval")[0]
-    shot = prepared(tmp_path, "--form", "lm_eval", "--shots", "4", "--shots-from", train)[0]
-    cot = prepared(tmp_path, "--form", "lm_eval_cot")[0]
+    plain = prepare_rows(tmp_path, "--form", "lm_eval")[0]
+    shot = prepare_rows(tmp_path, "--form", "lm_eval", "--shots", "4", "--shots-from", train)[0]
+    cot = prepare_rows(tmp_path, "--form", "lm_eval_cot")[0]
     (message,) = plain["responses_create_params"]["input"]
     assert message["content"] == f"Question: {plain['question']}\nAnswer:"
     extra = orjson.loads(plain["responses_create_params"]["metadata"]["extra_body"])
     assert extra == {"stop": ["Question:", "</s>", "<|im_end|>"]}
     assert shot["responses_create_params"]["input"][0]["content"].count("Question: ") == 5
-    words = cot["responses_create_params"]["input"][0]["content"]
-    assert words.startswith("Q: There are 15 trees")
-    assert "must have been 21 - 15 = 6. The answer is 6.\n\nQ: If there are 3 cars" in words
-    assert words.endswith(f"\n\nQ: {cot['question']}\nA:")
-    assert words.count("Q: ") == 9
+    prompt = cot["responses_create_params"]["input"][0]["content"]
+    assert prompt.startswith("Q: There are 15 trees")
+    assert "must have been 21 - 15 = 6. The answer is 6.\n\nQ: If there are 3 cars" in prompt
+    assert prompt.endswith(f"\n\nQ: {cot['question']}\nA:")
+    assert prompt.count("Q: ") == 9

@@ -23,30 +23,30 @@ ROW: Json = {
     "test": "def check(candidate):\n    assert candidate(1) == 2\n    assert helper(candidate(2)) == 3\n",
 }
 FORMS: dict[str, Callable[[Json], str]] = {
-    "rest": lambda row: row["canonical_solution"],
-    "rest_stripped": lambda row: row["canonical_solution"].strip(),
-    "rest_in_a_fence": lambda row: f"```python\n{row['canonical_solution']}```",
-    "whole_in_a_fence": lambda row: f"Here:\n```python\n{row['prompt']}{row['canonical_solution']}```\nDone.",
-    "whole": lambda row: row["prompt"] + row["canonical_solution"],
-    "rest_and_more": lambda row: row["canonical_solution"] + "\n\ndef other(",
-    "rest_stripped_in_a_fence": lambda row: f"```python\n{row['canonical_solution'].strip()}\n```",
-    "rest_dedented": lambda row: textwrap.dedent(row["canonical_solution"]),
-    "rest_below_talk": lambda row: f"Here it is:\n\n{row['canonical_solution']}\n\nThat's all, isn't it.",
-    "rest_with_other_blanks": lambda row: row["canonical_solution"].replace("    ", "\u00a0" * 4),
-    "rest_behind_a_byte_order_mark": lambda row: "\ufeff" + row["canonical_solution"],
-    "rest_with_line_ends_of_windows": lambda row: row["canonical_solution"].replace("\n", "\r\n"),
-    "rest_and_a_wrong_call": lambda row: f"{row['canonical_solution']}\n\nprint({row['entry_point']}(1, 2, 3, 4))\n",
-    "whole_with_a_future_import": lambda row: (
+    "body": lambda row: row["canonical_solution"],
+    "body_stripped": lambda row: row["canonical_solution"].strip(),
+    "body_in_a_fence": lambda row: f"```python\n{row['canonical_solution']}```",
+    "complete_in_a_fence": lambda row: f"Here:\n```python\n{row['prompt']}{row['canonical_solution']}```\nDone.",
+    "complete": lambda row: row["prompt"] + row["canonical_solution"],
+    "body_and_more": lambda row: row["canonical_solution"] + "\n\ndef other(",
+    "body_stripped_in_a_fence": lambda row: f"```python\n{row['canonical_solution'].strip()}\n```",
+    "body_dedented": lambda row: textwrap.dedent(row["canonical_solution"]),
+    "body_after_prose": lambda row: f"Here it is:\n\n{row['canonical_solution']}\n\nThat's all, isn't it.",
+    "body_with_non_breaking_spaces": lambda row: row["canonical_solution"].replace("    ", "\u00a0" * 4),
+    "body_after_a_byte_order_mark": lambda row: "\ufeff" + row["canonical_solution"],
+    "body_with_windows_line_endings": lambda row: row["canonical_solution"].replace("\n", "\r\n"),
+    "body_and_a_wrong_call": lambda row: f"{row['canonical_solution']}\n\nprint({row['entry_point']}(1, 2, 3, 4))\n",
+    "complete_with_a_future_import": lambda row: (
         f"```python\nfrom __future__ import annotations\n{row['prompt']}{row['canonical_solution']}```"
     ),
-    "whole_with_a_wrong_check": lambda row: (
+    "complete_with_a_wrong_check": lambda row: (
         f"```python\n{row['prompt']}{row['canonical_solution']}\nassert {row['entry_point']}() == 1\n```"
     ),
 }
 
 
 @pytest.mark.parametrize("form", FORMS)
-async def test_a_sample_of_the_gold_programs_passes_as(form: str, sandbox: Sandbox) -> None:
+async def test_a_sample_of_the_gold_programs_passes_in_the_form(form: str, sandbox: Sandbox) -> None:
     sample = rows("humaneval/HumanEval.jsonl.gz", step=16)
     verdicts = await asyncio.gather(*[humaneval(sandbox, row, FORMS[form](row)) for row in sample])
     assert failed(verdicts) == []
@@ -55,12 +55,12 @@ async def test_a_sample_of_the_gold_programs_passes_as(form: str, sandbox: Sandb
 async def test_the_prompt_alone_does_not_pass(sandbox: Sandbox) -> None:
     sample = rows("humaneval/HumanEval.jsonl.gz", step=20)
     verdicts = await asyncio.gather(*[humaneval(sandbox, row, "") for row in sample])
-    assert [found.reward for found in verdicts] == [0.0] * len(sample)
+    assert [verdict.reward for verdict in verdicts] == [0.0] * len(sample)
 
 
-async def test_a_wrong_body_is_refused_with_the_line_it_fails_at(sandbox: Sandbox) -> None:
-    found = (await humaneval(sandbox, ROW, "    return x * 2")).model_dump()
-    assert (found["reward"], found["reason"]) == (0.0, "wrong at: assert helper(candidate(2)) == 3")
+async def test_a_wrong_body_is_reported_with_the_failing_line(sandbox: Sandbox) -> None:
+    verdict = (await humaneval(sandbox, ROW, "    return x * 2")).model_dump()
+    assert (verdict["reward"], verdict["reason"]) == (0.0, "wrong at: assert helper(candidate(2)) == 3")
 
 
 async def test_the_tests_use_the_prompts_helpers_and_not_the_answers(sandbox: Sandbox) -> None:
@@ -68,17 +68,17 @@ async def test_the_tests_use_the_prompts_helpers_and_not_the_answers(sandbox: Sa
     assert (await humaneval(sandbox, ROW, cheat)).reward == 0.0
 
 
-async def test_a_helper_of_the_answer_is_kept_in_the_lenient_reading(sandbox: Sandbox) -> None:
-    found = (await humaneval(sandbox, ROW, "    return more(x)\n\ndef more(x):\n    return x + 1\n")).model_dump()
-    assert (found["lenient_score"], found["strict_score"]) == (1.0, 0.0)
+async def test_a_helper_of_the_answer_is_kept_in_the_lenient_score(sandbox: Sandbox) -> None:
+    verdict = (await humaneval(sandbox, ROW, "    return more(x)\n\ndef more(x):\n    return x + 1\n")).model_dump()
+    assert (verdict["lenient_score"], verdict["strict_score"]) == (1.0, 0.0)
 
 
-async def test_a_check_of_the_answers_own_is_not_the_check(sandbox: Sandbox) -> None:
+async def test_a_check_function_of_the_answer_does_not_replace_the_tests(sandbox: Sandbox) -> None:
     cheat = f"```python\n{PROMPT}    return 0\n\ndef check(candidate):\n    pass\n```"
     assert (await humaneval(sandbox, ROW, cheat)).reward == 0.0
 
 
-def test_strictly_the_answer_ends_at_the_first_stop() -> None:
+def test_the_strict_program_ends_at_the_first_stop_string() -> None:
     assert lm_eval_program("p\n", "    return 1\nprint(2)") == "p\n    return 1"
     assert create_params("lm_eval", PROMPT)["input"][0]["content"] == PROMPT
     assert STOPS == ("\nclass", "\ndef", "\n#", "\nif", "\nprint")

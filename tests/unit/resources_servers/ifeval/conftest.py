@@ -4,5 +4,5 @@ from __future__ import annotations
 
 import importlib.util
 
-_THEIRS = all(importlib.util.find_spec(name) for name in ("lm_eval", "immutabledict", "nltk"))
-collect_ignore_glob = [] if _THEIRS else ["test_against_lm_eval.py"]
+_LM_EVAL_INSTALLED = all(importlib.util.find_spec(name) for name in ("lm_eval", "immutabledict", "nltk"))
+collect_ignore_glob = [] if _LM_EVAL_INSTALLED else ["test_against_lm_eval.py"]

@@ -1,4 +1,4 @@
-"""A text that follows an instruction, made for each of the 25 kinds; and whether one does."""
+"""For each of the 25 kinds of instruction a text that follows it, and a check whether a text follows an instruction."""
 
 from __future__ import annotations
 
@@ -33,35 +33,35 @@ SAMPLES = {
 ENGLISH = "this is a short english text about the fine weather that we have in the town today"
 
 
-def follows(kind: str, text: str, **told: Any) -> tuple[bool, bool]:
-    """(strictly, loosely)."""
-    found = outcome(kind, instruction(kind, told), text)
-    return found.strict, found.loose
+def follows(kind: str, text: str, **kwargs: Any) -> tuple[bool, bool]:
+    """Whether the text follows the instruction (strictly, loosely)."""
+    result = outcome(kind, instruction(kind, kwargs), text)
+    return result.strict, result.loose
 
 
-def _as_often(word: str, relation: str, times: int) -> str:
+def _repeated(word: str, relation: str, times: int) -> str:
     return " ".join([word] * times) if relation == "at least" else "zzz"
 
 
-def text_that_follows(kind: str, told: dict[str, Any]) -> str:
+def text_that_follows(kind: str, kwargs: dict[str, Any]) -> str:
     """A text that follows the instruction strictly."""
     match kind.partition(":")[2]:
         case "existence":
-            return " ".join(map(str, told["keywords"]))
+            return " ".join(map(str, kwargs["keywords"]))
         case "frequency":
-            return _as_often(told["keyword"], told["relation"], told["frequency"])
+            return _repeated(kwargs["keyword"], kwargs["relation"], kwargs["frequency"])
         case "letter_frequency":
-            return _as_often(told["letter"], told["let_relation"], told["let_frequency"])
+            return _repeated(kwargs["letter"], kwargs["let_relation"], kwargs["let_frequency"])
         case "capital_word_frequency":
-            return _as_often("WORD", told["capital_relation"], told["capital_frequency"])
+            return _repeated("WORD", kwargs["capital_relation"], kwargs["capital_frequency"])
         case "number_words":
-            return _as_often("word", told["relation"], told["num_words"])
+            return _repeated("word", kwargs["relation"], kwargs["num_words"])
         case "number_sentences":
-            return _as_often("This is one.", told["relation"], told["num_sentences"])
+            return _repeated("This is one.", kwargs["relation"], kwargs["num_sentences"])
         case "forbidden_words":
             return "zzz"
         case "response_language":
-            return SAMPLES[told["language"]]
+            return SAMPLES[kwargs["language"]]
         case "english_capital":
             return ENGLISH.upper()
         case "english_lowercase":
@@ -69,31 +69,33 @@ def text_that_follows(kind: str, told: dict[str, Any]) -> str:
         case "no_comma":
             return "no such thing"
         case "number_paragraphs":
-            return "\n***\n".join(["text"] * told["num_paragraphs"])
+            return "\n***\n".join(["text"] * kwargs["num_paragraphs"])
         case "nth_paragraph_first_word":
-            parts = ["text"] * told["num_paragraphs"]
-            parts[told["nth_paragraph"] - 1] = f"{told['first_word']} text"
+            parts = ["text"] * kwargs["num_paragraphs"]
+            parts[kwargs["nth_paragraph"] - 1] = f"{kwargs['first_word']} text"
             return "\n\n".join(parts)
         case "end_checker":
-            return f"text {told['end_phrase']}"
+            return f"text {kwargs['end_phrase']}"
         case "quotation":
             return '"text"'
         case "repeat_prompt":
-            return f"{told['prompt_to_repeat']} answer"
+            return f"{kwargs['prompt_to_repeat']} answer"
         case "two_responses":
             return "one\n******\ntwo"
         case "number_placeholders":
-            return "[name] " * int(told["num_placeholders"])
+            return "[name] " * int(kwargs["num_placeholders"])
         case "postscript":
-            return f"text\n{told['postscript_marker']} more"
+            return f"text\n{kwargs['postscript_marker']} more"
         case "number_bullet_lists":
-            return "* point\n" * int(told["num_bullets"])
+            return "* point\n" * int(kwargs["num_bullets"])
         case "constrained_response":
             return "My answer is maybe."
         case "number_highlighted_sections":
-            return "*part* " * int(told["num_highlights"])
+            return "*part* " * int(kwargs["num_highlights"])
         case "multiple_sections":
-            return "".join(f"{told['section_spliter']} {number + 1}\ntext\n" for number in range(told["num_sections"]))
+            return "".join(
+                f"{kwargs['section_spliter']} {number + 1}\ntext\n" for number in range(kwargs["num_sections"])
+            )
         case "title":
             return "<<title>>\ntext"
         case "json_format":

@@ -20,11 +20,11 @@ ROW: Json = {
 }
 
 
-async def test_a_verdict_has_both_levels_strict_and_loose() -> None:
-    async with serving(server) as world:
-        both = await world.verdict(ROW, '"text"')
-        framed = await world.verdict(ROW, 'Sure, here:\n"text"')
-        half = await world.verdict(ROW, "text")
+async def test_a_verdict_has_strict_and_loose_scores_on_both_levels() -> None:
+    async with serving(server) as environment:
+        both = await environment.verdict(ROW, '"text"')
+        framed = await environment.verdict(ROW, 'Sure, here:\n"text"')
+        half = await environment.verdict(ROW, "text")
     keys = ("reward", "strict_score", "lenient_score", "inst_level_strict", "inst_level_loose")
     assert [both[key] for key in keys] == [1.0, 1.0, 1.0, 1.0, 1.0]
     assert [framed[key] for key in keys] == [0.0, 0.0, 1.0, 0.0, 1.0]
@@ -33,17 +33,17 @@ async def test_a_verdict_has_both_levels_strict_and_loose() -> None:
     assert half["reason"] == "not followed: startend:quotation"
 
 
-async def test_the_share_and_the_loose_score_can_be_the_reward() -> None:
-    async with serving(server, reward="instruction") as world:
-        assert (await world.verdict(ROW, "text"))["reward"] == 0.5
-    async with serving(server, score="lenient") as world:
-        assert (await world.verdict(ROW, 'Sure, here:\n"text"'))["reward"] == 1.0
+async def test_the_reward_can_be_the_share_of_instructions_or_the_loose_score() -> None:
+    async with serving(server, reward="instruction") as environment:
+        assert (await environment.verdict(ROW, "text"))["reward"] == 0.5
+    async with serving(server, score="lenient") as environment:
+        assert (await environment.verdict(ROW, 'Sure, here:\n"text"'))["reward"] == 1.0
 
 
-async def test_thinking_is_not_part_of_the_answer() -> None:
-    async with serving(server) as world:
-        assert (await world.verdict(ROW, '<think>one, two</think>\n\n"text"'))["reward"] == 1.0
-        assert (await world.verdict(ROW, '<think>"text"'))["reward"] == 0.0
+async def test_reasoning_is_not_part_of_the_answer() -> None:
+    async with serving(server) as environment:
+        assert (await environment.verdict(ROW, '<think>one, two</think>\n\n"text"'))["reward"] == 1.0
+        assert (await environment.verdict(ROW, '<think>"text"'))["reward"] == 0.0
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ async def test_thinking_is_not_part_of_the_answer() -> None:
     ],
 )
 async def test_a_row_that_cannot_be_scored_is_refused(row: Json) -> None:
-    async with serving(server) as world:
-        assert (await world.ask(row, "text")).status == 422
+    async with serving(server) as environment:
+        assert (await environment.ask(row, "text")).status == 422
 
 
 async def test_without_langdetect_it_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -71,8 +71,8 @@ async def test_without_langdetect_it_refuses_to_start(monkeypatch: pytest.Monkey
 
 
 async def test_the_example_rows_are_served() -> None:
-    async with serving(server) as world:
-        answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    async with serving(server) as environment:
+        answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert len(orjson.loads(answer.body)) == 5
 
 

@@ -40,18 +40,20 @@ HARD: dict[str, Callable[[int], str]] = {
 
 @pytest.mark.parametrize("text", list(HARD))
 def test_the_cost_of_a_verdict_is_linear_in_the_text(text: str) -> None:
-    told = {kind: about for row in ROWS for kind, about in zip(row["instruction_id_list"], row["kwargs"], strict=True)}
-    for kind, about in told.items():
-        checked = instruction(kind, about)
+    kwargs_by_kind = {
+        kind: kwargs for row in ROWS for kind, kwargs in zip(row["instruction_id_list"], row["kwargs"], strict=True)
+    }
+    for kind, kwargs in kwargs_by_kind.items():
+        checked = instruction(kind, kwargs)
         small, large = (_cost(kind, checked, HARD[text](size)) for size in (1_000, 16_000))
-        assert large < 60 * max(small, 0.002), kind  # the square: 256
+        assert large < 60 * max(small, 0.002), kind  # quadratic: 256
 
 
 def _cost(kind: str, checked: Instruction, text: str) -> float:
-    """CPU seconds of a verdict, the less of two."""
-    found = []
+    """CPU seconds of a verdict, the lower of two measurements."""
+    seconds = []
     for number in range(2):
-        begun = process_time()
+        started = process_time()
         outcome(kind, checked, f"{text}{number}")
-        found.append(process_time() - begun)
-    return min(found)
+        seconds.append(process_time() - started)
+    return min(seconds)

@@ -1,4 +1,4 @@
-"""The 25 kinds of instruction: followed, not followed, and forgiven."""
+"""The 25 kinds of instruction: texts that follow them strictly, loosely or not at all."""
 
 from __future__ import annotations
 
@@ -17,32 +17,34 @@ NTH = "length_constraints:nth_paragraph_first_word"
 
 
 def test_every_instruction_of_the_dataset_can_be_followed() -> None:
-    told = [pair for row in ROWS for pair in zip(row["instruction_id_list"], row["kwargs"], strict=True)]
-    missed = [pair for pair in told if not follows(pair[0], text_that_follows(*pair), **pair[1])[0]]
+    pairs = [pair for row in ROWS for pair in zip(row["instruction_id_list"], row["kwargs"], strict=True)]
+    missed = [pair for pair in pairs if not follows(pair[0], text_that_follows(*pair), **pair[1])[0]]
     assert missed == []
-    assert (len(told), {kind for kind, _ in told}) == (834, set(KINDS))
+    assert (len(pairs), {kind for kind, _ in pairs}) == (834, set(KINDS))
 
 
 def test_an_empty_text_follows_nothing() -> None:
-    told = {kind: about for row in ROWS for kind, about in zip(row["instruction_id_list"], row["kwargs"], strict=True)}
-    assert len(told) == 25
-    for kind, about in told.items():
+    kwargs_by_kind = {
+        kind: kwargs for row in ROWS for kind, kwargs in zip(row["instruction_id_list"], row["kwargs"], strict=True)
+    }
+    assert len(kwargs_by_kind) == 25
+    for kind, kwargs in kwargs_by_kind.items():
         for text in ("", " \n "):
-            assert follows(kind, text, **about) == (False, False), kind
+            assert follows(kind, text, **kwargs) == (False, False), kind
 
 
 @pytest.mark.parametrize(("letter", "key"), [("#", 1122), ("!", 1129)])
-def test_the_two_rows_that_ask_for_a_punctuation_mark_count_it(letter: str, key: int) -> None:
+def test_the_two_rows_that_request_a_punctuation_mark_count_it(letter: str, key: int) -> None:
     (row,) = [row for row in ROWS if row["key"] == key]
-    (about,) = [about for about in row["kwargs"] if "letter" in about]
-    often, rare = letter * about["let_frequency"], letter * (about["let_frequency"] - 1)
+    (kwargs,) = [kwargs for kwargs in row["kwargs"] if "letter" in kwargs]
+    enough, too_few = letter * kwargs["let_frequency"], letter * (kwargs["let_frequency"] - 1)
     for _ in range(3):
-        assert follows("keywords:letter_frequency", f"text {often}", **about) == (True, True)
-        assert follows("keywords:letter_frequency", f"abcdefghijklmnopqrstuvwxyz {rare}", **about) == (False, False)
+        assert follows("keywords:letter_frequency", f"text {enough}", **kwargs) == (True, True)
+        assert follows("keywords:letter_frequency", f"abcdefghijklmnopqrstuvwxyz {too_few}", **kwargs) == (False, False)
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "text"),
+    ("kind", "kwargs", "text"),
     [
         ("keywords:existence", {"keywords": ["mom", "dad"]}, "a mom"),
         ("keywords:frequency", {"keyword": "war", "relation": "at least", "frequency": 2}, "war"),
@@ -81,12 +83,12 @@ def test_the_two_rows_that_ask_for_a_punctuation_mark_count_it(letter: str, key:
         ("punctuation:no_comma", {}, "one, two"),
     ],
 )
-def test_a_text_that_does_something_else_does_not_follow(kind: str, told: dict[str, Any], text: str) -> None:
-    assert follows(kind, text, **told) == (False, False)
+def test_a_text_that_does_something_else_does_not_follow(kind: str, kwargs: dict[str, Any], text: str) -> None:
+    assert follows(kind, text, **kwargs) == (False, False)
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "text"),
+    ("kind", "kwargs", "text"),
     [
         ("startend:quotation", {}, 'Sure, here it is:\n"text"'),
         ("startend:end_checker", {"end_phrase": "The end."}, "text. The end.\nI hope this helps!"),
@@ -95,8 +97,8 @@ def test_a_text_that_does_something_else_does_not_follow(kind: str, told: dict[s
         ("combination:repeat_prompt", {"prompt_to_repeat": "Say it."}, "Sure!\nSay it. It."),
     ],
 )
-def test_a_frame_around_the_answer_is_forgiven_loosely(kind: str, told: dict[str, Any], text: str) -> None:
-    assert follows(kind, text, **told) == (False, True)
+def test_a_frame_around_the_answer_is_accepted_loosely(kind: str, kwargs: dict[str, Any], text: str) -> None:
+    assert follows(kind, text, **kwargs) == (False, True)
 
 
 def test_a_text_has_eight_loose_variants() -> None:
@@ -107,7 +109,7 @@ def test_a_text_has_eight_loose_variants() -> None:
 @pytest.mark.parametrize(
     "text", ["*\n- a\n- b", "  * a\n\t- b\n-c", "- a\r\n- b\r\n- c", "---\n* a\n\n\n* b", "* *a*\n* b\n***\n-"]
 )
-def test_a_line_that_begins_with_a_star_or_a_dash_is_a_bullet_unless_it_begins_with_two_stars(text: str) -> None:
+def test_a_line_starting_with_a_star_or_dash_is_a_bullet_unless_it_starts_with_two_stars(text: str) -> None:
     assert follows(BULLETS, text, num_bullets=3) == (True, True)
 
 
@@ -165,7 +167,7 @@ def test_a_keyword_is_matched_literally_in_any_case_and_inside_words(keyword: st
 
 
 @pytest.mark.parametrize(
-    ("kind", "told", "words"),
+    ("kind", "kwargs", "message"),
     [
         ("keywords:nonsense", {}, "unknown"),
         ("keywords:existence", {"keywords": None}, "keywords"),
@@ -173,6 +175,6 @@ def test_a_keyword_is_matched_literally_in_any_case_and_inside_words(keyword: st
         ("keywords:letter_frequency", {"letter": "ab", "let_relation": "at least", "let_frequency": 1}, "letter"),
     ],
 )
-def test_an_invalid_instruction_is_rejected_with_a_message(kind: str, told: dict[str, Any], words: str) -> None:
-    with pytest.raises(ValueError, match=words):
-        instruction(kind, told)
+def test_an_invalid_instruction_is_rejected_with_a_message(kind: str, kwargs: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        instruction(kind, kwargs)

@@ -26,8 +26,8 @@ def test_the_language_of_a_text_is_the_same_every_time() -> None:
 )
 @pytest.mark.parametrize("text", ["https://example.com", "me@example.com", "12345 ...", "😀", "A@B.CO"])
 def test_a_text_without_a_language_matches_none_unlike_in_lm_eval(kind: str, text: str) -> None:
-    told = {"language": "en"} if kind.startswith("language") else {}
-    assert follows(kind, text, **told) == (False, False)
+    kwargs = {"language": "en"} if kind.startswith("language") else {}
+    assert follows(kind, text, **kwargs) == (False, False)
 
 
 def test_a_variant_without_a_language_follows_nothing_unlike_in_lm_eval() -> None:

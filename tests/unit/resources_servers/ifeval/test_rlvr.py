@@ -86,17 +86,17 @@ CASES: list[tuple[str, Json, list[str], list[str]]] = [
 ]
 
 
-def follows(name: str, told: Json, text: str) -> bool:
-    row = {"func_name": name, **dict.fromkeys(EVERY_KEY), **told}
+def follows(name: str, kwargs: Json, text: str) -> bool:
+    row = {"func_name": name, **dict.fromkeys(EVERY_KEY), **kwargs}
     return instruction(orjson.dumps(row).decode())[1].followed(text)
 
 
-@pytest.mark.parametrize(("name", "told", "right", "wrong"), CASES)
+@pytest.mark.parametrize(("name", "kwargs", "right", "wrong"), CASES)
 def test_a_function_accepts_only_answers_that_follow_the_prompt(
-    name: str, told: Json, right: list[str], wrong: list[str]
+    name: str, kwargs: Json, right: list[str], wrong: list[str]
 ) -> None:
-    assert [text for text in right if not follows(name, told, text)] == []
-    assert [text for text in [*wrong, "", " \n"] if follows(name, told, text)] == []
+    assert [text for text in right if not follows(name, kwargs, text)] == []
+    assert [text for text in [*wrong, "", " \n"] if follows(name, kwargs, text)] == []
 
 
 def test_every_function_of_the_dataset_is_supported_and_tested() -> None:
@@ -105,16 +105,16 @@ def test_every_function_of_the_dataset_is_supported_and_tested() -> None:
 
 
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_a_long_text_costs_each_function_little(name: str) -> None:
-    told = next(told for known, told, *_ in CASES if known == name)
+def test_every_function_is_fast_on_a_long_text(name: str) -> None:
+    kwargs = next(kwargs for known, kwargs, *_ in CASES if known == name)
     for text in ("* " * 25_000, "<<" * 25_000, "[" * 50_000, "a. " * 15_000, "\n\n" * 25_000, "Section " * 6_000):
-        begun = process_time()
-        follows(name, told, f"{text}x")
-        assert process_time() - begun < 5.0, text[:8]  # linear: 0.2 s
+        started = process_time()
+        follows(name, kwargs, f"{text}x")
+        assert process_time() - started < 5.0, text[:8]  # linear: 0.2 s
 
 
 @pytest.mark.parametrize(
-    ("told", "words"),
+    ("kwargs", "message"),
     [
         ("{", "expected JSON with func_name"),
         ([], "whose func_name is one of verify_keywords"),
@@ -130,34 +130,34 @@ def test_a_long_text_costs_each_function_little(name: str) -> None:
         ({"func_name": "validate_response_language"}, "language: Field required"),
     ],
 )
-async def test_a_training_row_that_cannot_be_scored_is_a_failure_that_names_it(told: Any, words: str) -> None:
-    text = told if isinstance(told, str) else orjson.dumps(told).decode()
+async def test_a_training_row_that_cannot_be_scored_is_refused_with_its_id(kwargs: Any, message: str) -> None:
+    text = kwargs if isinstance(kwargs, str) else orjson.dumps(kwargs).decode()
     async with serving(server) as environment:
         answer = await environment.ask({"id": "ifeval_train_7", "ground_truth": text}, "text")
     assert answer.status == 422
     detail = orjson.loads(answer.body)["detail"]
-    assert "IFEval row ifeval_train_7: " in detail and words in detail
+    assert "IFEval row ifeval_train_7: " in detail and message in detail
 
 
-async def test_the_example_rows_of_the_training_set_are_scored_strict_and_loose() -> None:
+async def test_the_example_rows_of_the_training_set_are_scored_strictly_and_loosely() -> None:
     rows = rows_of(EXAMPLES)
     async with serving(server) as environment:
         points = next(row for row in rows if row["constraint_type"] == "Number Bullets")
         right = await environment.verdict(points, "* wires\n* pipes\n* coins")
         framed = await environment.verdict(points, "- Sure:\n* wires\n* pipes\n* coins")
         wrong = await environment.verdict(points, "wires")
-        every = [await environment.verdict(row, "<think>no, yes</think>It depends.") for row in rows]
+        verdicts = [await environment.verdict(row, "<think>no, yes</think>It depends.") for row in rows]
     assert [verdict["reward"] for verdict in (right, framed, wrong)] == [1.0, 0.0, 0.0]
     assert framed["lenient_score"] == 1.0
     assert wrong["reason"] == "not followed: verify_bullet_points"
-    assert [verdict["reward"] for verdict in every] == [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
+    assert [verdict["reward"] for verdict in verdicts] == [1.0, 0.0, 0.0, 1.0, 0.0, 0.0]
 
 
-def source_row(prompt: str, told: Json) -> Json:
-    """A row as the hub's Parquet has it."""
+def source_row(prompt: str, kwargs: Json) -> Json:
+    """A row as in the hub's Parquet file."""
     return {
         "messages": [{"role": "user", "content": prompt}],
-        "ground_truth": orjson.dumps({**dict.fromkeys(EVERY_KEY), **told}).decode(),
+        "ground_truth": orjson.dumps({**dict.fromkeys(EVERY_KEY), **kwargs}).decode(),
         "dataset": "ifeval",
         "constraint_type": "Title",
         "constraint": "Your answer must contain a title.",
@@ -174,10 +174,10 @@ def test_hub_rows_become_task_rows_and_unscorable_ones_are_skipped_with_a_messag
     ]
     (tmp_path / "in.jsonl").write_bytes(b"\n".join(map(orjson.dumps, rows)))
     main(["--dataset", "ifeval_train", "--local", str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out.jsonl")])
-    made = rows_of(tmp_path / "out.jsonl")
-    assert [row["id"] for row in made] == ["ifeval_train_0", "ifeval_train_2"]
-    assert made[0]["responses_create_params"] == {"input": [{"role": "user", "content": "Write a poem."}]}
-    assert made[0]["ground_truth"] == rows[0]["ground_truth"]
+    written = rows_of(tmp_path / "out.jsonl")
+    assert [row["id"] for row in written] == ["ifeval_train_0", "ifeval_train_2"]
+    assert written[0]["responses_create_params"] == {"input": [{"role": "user", "content": "Write a poem."}]}
+    assert written[0]["ground_truth"] == rows[0]["ground_truth"]
     assert "skipped 1 rows that cannot be scored; the first: row 1: validate_choice: options: Field" in (
         capsys.readouterr().err
     )

@@ -16,27 +16,30 @@ from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
 
 FILE = DATA / "ifeval" / "input_data.jsonl"
 ROWS = rows_of(FILE)
-EVERY_KEY = sorted({key for row in ROWS for about in row["kwargs"] for key in about})
+EVERY_KEY = sorted({key for row in ROWS for kwargs in row["kwargs"] for key in kwargs})
 WORDS = "length_constraints:number_words"
 KEYWORDS = "keywords:existence"
 NTH = {"num_paragraphs": 3, "nth_paragraph": 4, "first_word": "a"}
 
 
-def as_a_table(row: Json) -> Json:
+def as_parquet_row(row: Json) -> Json:
     """Return the row as in the hub's Parquet file: with the keys of all kinds, null if unused, and 3.0 for 3."""
-    kwargs = [{key: about.get(key) for key in EVERY_KEY} for about in row["kwargs"]]
-    return {**row, "kwargs": [{k: float(v) if isinstance(v, int) else v for k, v in about.items()} for about in kwargs]}
+    padded = [{key: kwargs.get(key) for key in EVERY_KEY} for kwargs in row["kwargs"]]
+    return {
+        **row,
+        "kwargs": [{k: float(v) if isinstance(v, int) else v for k, v in kwargs.items()} for kwargs in padded],
+    }
 
 
 def test_null_keys_of_other_kinds_do_not_change_a_row() -> None:
-    assert [instructions(as_a_table(row)) for row in ROWS] == [instructions(row) for row in ROWS]
+    assert [instructions(as_parquet_row(row)) for row in ROWS] == [instructions(row) for row in ROWS]
     assert (len(ROWS), sum(len(instructions(row)) for row in ROWS)) == (541, 834)
 
 
 def test_every_value_of_the_rows_is_in_its_instruction() -> None:
     for row in ROWS:
-        for (_, read), about in zip(instructions(row), row["kwargs"], strict=True):
-            assert read.model_dump() == about, row["key"]
+        for (_, parsed), kwargs in zip(instructions(row), row["kwargs"], strict=True):
+            assert parsed.model_dump() == kwargs, row["key"]
 
 
 def test_null_kwargs_mean_no_kwargs(tmp_path: Path) -> None:
@@ -70,29 +73,29 @@ UNREADABLE = [
 ]
 
 
-@pytest.mark.parametrize(("kinds", "told", "words"), UNREADABLE)
-async def test_a_row_that_no_text_or_every_text_follows_is_a_failure_that_names_it(
-    kinds: object, told: object, words: str
+@pytest.mark.parametrize(("kinds", "kwargs", "message"), UNREADABLE)
+async def test_a_row_that_no_text_or_every_text_follows_is_refused_with_its_id(
+    kinds: object, kwargs: object, message: str
 ) -> None:
-    row: Json = {"id": "ifeval_7", "instruction_id_list": kinds, "kwargs": told}
-    async with serving(server) as world:
-        answer = await world.ask(row, "text")
+    row: Json = {"id": "ifeval_7", "instruction_id_list": kinds, "kwargs": kwargs}
+    async with serving(server) as environment:
+        answer = await environment.ask(row, "text")
     assert answer.status == 422
     detail = orjson.loads(answer.body)["detail"]
     assert "IFEval row ifeval_7: " in detail
-    assert words in detail
+    assert message in detail
 
 
-@pytest.mark.parametrize(("kinds", "told", "words"), UNREADABLE)
-def test_preparing_such_a_row_stops_with_its_number_and_the_reason(
-    tmp_path: Path, kinds: object, told: object, words: str
+@pytest.mark.parametrize(("kinds", "kwargs", "message"), UNREADABLE)
+def test_preparing_an_invalid_row_stops_with_its_number_and_the_reason(
+    tmp_path: Path, kinds: object, kwargs: object, message: str
 ) -> None:
     source = tmp_path / "in.jsonl"
     good: Json = {"prompt": "p", "instruction_id_list": ["punctuation:no_comma"], "kwargs": [{}]}
-    bad = {**good, "instruction_id_list": kinds, "kwargs": told}
+    bad = {**good, "instruction_id_list": kinds, "kwargs": kwargs}
     source.write_bytes(orjson.dumps(good) + b"\n" + orjson.dumps(bad))
     with pytest.raises(OperatorError) as stopped:
         main(["--local", str(source), "--output", str(tmp_path / "out.jsonl")])
     assert "row 1 " in str(stopped.value)
-    assert words.split("'")[0] in str(stopped.value)
+    assert message.split("'")[0] in str(stopped.value)
     assert not (tmp_path / "out.jsonl").exists()

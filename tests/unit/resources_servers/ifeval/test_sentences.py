@@ -63,7 +63,7 @@ def test_the_context_of_a_dot_determines_whether_it_ends_a_sentence(text: str, c
         ("See Fig. 3, Sec. 2.1, No. 5 and pp. 5-7. The answer is no. Five is more.", 3),
     ],
 )
-def test_an_abbreviation_ends_a_sentence_only_before_a_word_that_begins_one(text: str, count: int) -> None:
+def test_an_abbreviation_ends_a_sentence_only_before_a_word_that_starts_one(text: str, count: int) -> None:
     assert len(sentences(text)) == count
 
 

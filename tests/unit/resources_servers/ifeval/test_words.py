@@ -21,7 +21,7 @@ from rollyard.resources_servers.ifeval.word_counts import word_count, words_in_c
         ("--- ... !", 0),
     ],
 )
-def test_a_combining_mark_neither_splits_a_word_nor_is_one(text: str, count: int) -> None:
+def test_a_combining_mark_neither_splits_a_word_nor_counts_as_one(text: str, count: int) -> None:
     assert word_count(text) == count
 
 

@@ -11,7 +11,7 @@ from rollyard.services.config.references import servers_of
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from tests.support.stacks import configured
+from tests.support.stacks import load_config
 
 APP = """
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, serve
@@ -38,7 +38,7 @@ def judged(tmp_path: Path, judge: Json) -> RunConfig:
         "graded": {"resources_servers": {"judged": {"judge": judge}}},
         "grader": {"responses_api_models": {"builtin_model": {}}},
     }
-    return configured(config=tree, roots=[tmp_path], tmp_path=tmp_path)
+    return load_config(config=tree, roots=[tmp_path], tmp_path=tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -7,11 +7,11 @@ from collections.abc import AsyncIterator
 import pytest_asyncio
 
 from rollyard.resources_servers.answers.grader import AnswerGrader
-from tests.unit.resources_servers.answers.grading import judging
+from tests.unit.resources_servers.answers.grading import running_grader
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def judge() -> AsyncIterator[AnswerGrader]:
-    """With two seconds of CPU time for a comparison."""
-    async with judging(cpu_s=2.0) as made:
-        yield made
+async def grader() -> AsyncIterator[AnswerGrader]:
+    """A grader with two seconds of CPU time per comparison."""
+    async with running_grader(cpu_s=2.0) as shared:
+        yield shared

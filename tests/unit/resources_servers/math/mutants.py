@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 TWICE = ("x+11, 11+x", "12x -34, -34 + 12x", r"15\frac{39}{40}, \frac{639}{40}")
-"""Gold answers that say the same thing twice: leaving one away is no mistake."""
+"""Gold answers that state one value twice, so omitting one is not a mistake."""
 _PAIR = re.compile(r"\s*(?:\\left)?\s*([(\[])([^()\[\]]*),([^()\[\],]*?)(?:\\right)?\s*([)\]])")
 _UNITS = (("cm", "m"), ("inches", "feet"), ("degrees", "radians"), ("cents", "dollars"), ("\\$", "\\text{cents }"))
 _SIGNS = (
@@ -17,9 +17,9 @@ _FRACTION = re.compile(r"\\frac\{([^{}]*)\}\{([^{}]*)\}")
 
 
 def mutants(gold: str) -> Iterator[tuple[str, str]]:
-    """(what was done, the wrong answer) for each mistake that this gold answer allows."""
-    made = [*_numbers(gold), *_lists(gold), *_forms(gold), *_signs(gold)]
-    yield from ((name, answer) for name, answer in made if _bare(answer) != _bare(gold))
+    """Pairs (mistake, wrong answer) for each mistake that this gold answer allows."""
+    mutated = [*_numbers(gold), *_lists(gold), *_forms(gold), *_signs(gold)]
+    yield from ((name, answer) for name, answer in mutated if _bare(answer) != _bare(gold))
 
 
 def _bare(text: str) -> str:

@@ -9,12 +9,12 @@ from rollyard.resources_servers.answers.algebra import read
 
 _SIGNS = str.maketrans({"-": "−"})
 _UNREADABLE = re.compile(r"text|mbox|_|:|overline|!|circ|\\in|<|i\.$")
-"""Golds that the algebra system would print as something else."""
+"""Matches gold answers that sympy would print with another meaning."""
 
 
-def spellings(gold: str) -> Iterator[tuple[str, str]]:
-    """(what was done, the same answer) for each way that this gold answer allows."""
-    made = {
+def notations(gold: str) -> Iterator[tuple[str, str]]:
+    """Pairs (change, the same answer) for each notation that this gold answer allows."""
+    variants = {
         "display": gold.replace("\\frac", "\\dfrac").replace("\\tfrac", "\\dfrac"),
         "tight": re.sub(r"(?<![a-zA-Z\\]) (?![a-zA-Z])", "", gold),
         "wide": gold.replace(",", ", ").replace("=", " = ").replace("+", " + "),
@@ -26,11 +26,11 @@ def spellings(gold: str) -> Iterator[tuple[str, str]]:
         "degrees": re.sub(r"\^\{?\\circ\}?", "°", gold),
         "degrees in words": gold if "cos" in gold else re.sub(r"\^\{?\\circ\}?", r"\\text{ degrees}", gold),
     }
-    yield from ((name, answer) for name, answer in made.items() if answer != gold)
+    yield from ((name, answer) for name, answer in variants.items() if answer != gold)
 
 
 def reprinted(gold: str) -> str | None:
-    """What an algebra system writes for it, terms in its own order; None where it does not read it."""
+    """The answer as sympy prints it, with its order of terms; None if it cannot be parsed."""
     from sympy import latex  # type: ignore[import-untyped]
 
     expression = None if _UNREADABLE.search(gold) else next(iter(read(gold)), None)

@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
-from tests.unit.resources_servers.answers.grading import DATA, judged, rows_of, said
+from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_of, verification_of
 from tests.unit.resources_servers.math.mutants import mutants
 
 MATH500 = DATA / "math" / "math500.jsonl"
@@ -27,49 +27,49 @@ def golds() -> list[str]:
     ],
 )
 async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
-    found = await judged(
+    grades = await grade_all(
         AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording.replace("%s", gold)) for gold in golds()]
     )
-    assert (sum(one.strict for one in found), sum(one.lenient for one in found)) == (500, 500)
+    assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (500, 500)
 
 
 @pytest.mark.parametrize(
-    "wording", ["%s", "The answer is $%s$.", r"**Answer:** \(%s\)", "As one sees, the result is $%s$."]
+    "wording", ["%s", "The answer is $%s$.", r"**Answer:** \(%s\)", "As you can see, the result is $%s$."]
 )
 async def test_every_gold_answer_is_right_in_any_form_for_the_lenient_score(wording: str) -> None:
-    found = await judged(
+    grades = await grade_all(
         AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording.replace("%s", gold)) for gold in golds()]
     )
-    assert sum(one.lenient for one in found) == 500
+    assert sum(grade.lenient for grade in grades) == 500
 
 
-async def test_every_gold_solution_is_right_whole(judge: AnswerGrader) -> None:
+async def test_every_complete_gold_solution_is_right(grader: AnswerGrader) -> None:
     pairs = [(row["answer"], row["solution"]) for row in rows_of(MATH500)]
-    found = await judged(judge, ANSWER_FORMS["chat"], pairs)
-    assert sum(one.strict and one.lenient for one in found) == 500
+    grades = await grade_all(grader, ANSWER_FORMS["chat"], pairs)
+    assert sum(grade.strict and grade.lenient for grade in grades) == 500
 
 
-async def test_every_solution_of_the_5000_agrees_with_the_answer_read_from_it() -> None:
+async def test_every_solution_of_the_5000_problems_agrees_with_its_extracted_answer() -> None:
     rows = rows_of(DATA / "math" / "math_test5000.jsonl.gz")
-    found = await judged(
+    grades = await grade_all(
         AnswerGrader(None), ANSWER_FORMS["chat"], [(str(gold_answer(row)), row["solution"]) for row in rows]
     )
-    assert sum(one.strict for one in found) == 5000
+    assert sum(grade.strict for grade in grades) == 5000
 
 
-async def test_a_boxed_answer_is_wrong_to_the_hendrycks_form_as_it_is_to_its_harness() -> None:
-    found = await judged(
+async def test_a_boxed_answer_is_wrong_in_the_hendrycks_form_as_in_lm_eval() -> None:
+    grades = await grade_all(
         AnswerGrader(None), ANSWER_FORMS["lm_eval_hendrycks"], [(gold, rf"\boxed{{{gold}}}") for gold in golds()]
     )
-    assert (sum(one.strict for one in found), sum(one.lenient for one in found)) == (0, 500)
+    assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (0, 500)
 
 
-async def test_wrong_answers_derived_from_gold_ones_are_rejected(judge: AnswerGrader) -> None:
-    assert await accepted(judge, [(gold, answer) for gold in golds()[::12] for _, answer in mutants(gold)]) == []
+async def test_wrong_answers_derived_from_gold_ones_are_rejected(grader: AnswerGrader) -> None:
+    assert await accepted(grader, [(gold, answer) for gold in golds()[::12] for _, answer in mutants(gold)]) == []
 
 
-async def accepted(judge: AnswerGrader, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    found = await asyncio.gather(
-        *(judge.judge(gold, said(rf"\boxed{{{answer}}}"), ANSWER_FORMS["chat"]) for gold, answer in pairs)
+async def accepted(grader: AnswerGrader, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
+    grades = await asyncio.gather(
+        *(grader.judge(gold, verification_of(rf"\boxed{{{answer}}}"), ANSWER_FORMS["chat"]) for gold, answer in pairs)
     )
-    return [pair for pair, one in zip(pairs, found, strict=True) if one.strict or one.lenient]
+    return [pair for pair, grade in zip(pairs, grades, strict=True) if grade.strict or grade.lenient]

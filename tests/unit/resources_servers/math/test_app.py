@@ -18,49 +18,54 @@ from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
 ROW: Json = {"problem": "Halve one.", "expected_answer": r"\frac{1}{2}"}
 
 
-async def test_a_verdict_says_what_was_found_how_and_why() -> None:
+async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason() -> None:
     keys = ("reward", "strict_score", "lenient_score", "extracted_answer", "extraction_method", "reason")
-    async with serving(server) as world:
-        right = await world.verdict(ROW, r"<think>\boxed{2}</think> \boxed{1 - \frac12}")
-        other = await world.verdict(ROW, "The answer is $0.5$.")
-        wrong = await world.verdict(ROW, r"\boxed{x}")
+    async with serving(server) as environment:
+        right = await environment.verdict(ROW, r"<think>\boxed{2}</think> \boxed{1 - \frac12}")
+        lenient = await environment.verdict(ROW, "The answer is $0.5$.")
+        wrong = await environment.verdict(ROW, r"\boxed{x}")
     assert [right[key] for key in keys] == [1.0, 1.0, 1.0, r"1 - \frac12", "boxed", "equal"]
-    assert [other[key] for key in keys] == [1.0, 0.0, 1.0, "0.5", "answer_is", "the same number"]
+    assert [lenient[key] for key in keys] == [1.0, 0.0, 1.0, "0.5", "answer_is", "the same number"]
     assert [wrong[key] for key in keys] == [0.0, 0.0, 0.0, "x", "boxed", "the variable x remains; a number is expected"]
 
 
-async def test_a_rounded_answer_is_lenient_only() -> None:
-    async with serving(server) as world:
-        found = await world.verdict({"expected_answer": r"\frac{1}{3}"}, r"\boxed{0.333333}")
-    assert (found["strict_score"], found["lenient_score"]) == (0.0, 1.0)
+async def test_a_rounded_answer_is_only_leniently_right() -> None:
+    async with serving(server) as environment:
+        verdict = await environment.verdict({"expected_answer": r"\frac{1}{3}"}, r"\boxed{0.333333}")
+    assert (verdict["strict_score"], verdict["lenient_score"]) == (0.0, 1.0)
 
 
 async def test_an_answer_that_is_too_expensive_is_wrong_and_not_retried() -> None:
-    async with serving(server, verify_cpu_s=0.3) as world:
+    async with serving(server, verify_cpu_s=0.3) as environment:
         for row, text in ((ROW, r"\boxed{9^{9^{9^9}}}"), ({"expected_answer": "3!"}, r"\boxed{99999999!}")):
-            assert (await world.verdict(row, text))["reward"] == 0.0
-        assert (await world.verdict(ROW, r"\boxed{0.5}"))["reward"] == 1.0
+            assert (await environment.verdict(row, text))["reward"] == 0.0
+        assert (await environment.verdict(ROW, r"\boxed{0.5}"))["reward"] == 1.0
 
 
 async def test_a_gold_answer_that_is_too_expensive_is_a_failure() -> None:
-    async with serving(server, verify_cpu_s=0.3) as world:
-        answer = await world.ask({"expected_answer": "99999999!"}, r"\boxed{3!}")
+    async with serving(server, verify_cpu_s=0.3) as environment:
+        answer = await environment.ask({"expected_answer": "99999999!"}, r"\boxed{3!}")
         problem = orjson.loads(answer.body)
         assert (answer.status, problem["type"], "reward" in problem) == (504, "urn:rollyard:timeout", False)
 
 
 async def test_the_rows_problem_determines_the_requested_quantity() -> None:
-    asked = {"problem": "Find $x^2$ if $x = 3$.", "expected_answer": "9"}
-    chat = {"expected_answer": "9", "responses_create_params": {"input": [{"role": "user", "content": "Find $x^2$."}]}}
-    async with serving(server) as world:
-        rewards = [(await world.verdict(row, r"\boxed{x^2 = 9}"))["reward"] for row in (asked, chat, ROW)]
+    in_problem = {"problem": "Find $x^2$ if $x = 3$.", "expected_answer": "9"}
+    in_prompt = {
+        "expected_answer": "9",
+        "responses_create_params": {"input": [{"role": "user", "content": "Find $x^2$."}]},
+    }
+    async with serving(server) as environment:
+        rewards = [
+            (await environment.verdict(row, r"\boxed{x^2 = 9}"))["reward"] for row in (in_problem, in_prompt, ROW)
+        ]
     assert rewards == [1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("row", [{}, {"solution": "no box"}, {"answer": ""}, {**ROW, "form": "poem"}])
 async def test_a_row_without_a_gold_answer_or_with_an_unknown_form_is_refused(row: Json) -> None:
-    async with serving(server) as world:
-        assert (await world.ask(row, "18")).status == 422
+    async with serving(server) as environment:
+        assert (await environment.ask(row, "18")).status == 422
 
 
 def test_a_gold_answer_is_read_from_a_solution_under_any_key() -> None:
@@ -71,7 +76,7 @@ def test_a_gold_answer_is_read_from_a_solution_under_any_key() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "other", "same"),
+    ("one", "other", "equal"),
     [
         (r"\dfrac{1}{2}", r"\frac12", True),
         ("0.5", r"\frac{1}{2}", True),
@@ -84,73 +89,73 @@ def test_a_gold_answer_is_read_from_a_solution_under_any_key() -> None:
         (".5", "0.5", True),
         ("2", "3", False),
         ("x+1", "1+x", False),
-        # Where the original raises, it compares the texts as they are.
+        # If the original raises, it compares the unchanged texts.
         ("5", r"5\text{ or }6\text{ cm}", False),
         (r"5\text{ or }6\text{ cm}", r"5\text{ or }6\text{ cm}", True),
         (r"3\dfrac", r"3\frac", False),
     ],
 )
-def test_the_datasets_own_equality_compares_spellings(one: str, other: str, same: bool) -> None:
-    assert same_string(one, other) is same
+def test_the_datasets_own_equality_compares_notations(one: str, other: str, equal: bool) -> None:
+    assert same_string(one, other) is equal
 
 
 async def test_the_example_rows_are_served() -> None:
-    async with serving(server) as world:
-        answer = await world.stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    async with serving(server) as environment:
+        answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert {row["form"] for row in orjson.loads(answer.body)} == set(ANSWER_FORMS)
 
 
-def prepared(tmp_path: Path, *options: str) -> list[Json]:
+def prepare_rows(tmp_path: Path, *options: str) -> list[Json]:
     local = DATA / "math" / "math500.jsonl"
     main(["--local", str(local), "--output", str(tmp_path / "rows.jsonl"), *options])
     return rows_of(tmp_path / "rows.jsonl")
 
 
 def test_rows_are_numbered_within_their_subject_whatever_is_filtered(tmp_path: Path) -> None:
-    every = {row["id"]: row for row in prepared(tmp_path)}
-    hard = prepared(tmp_path, "--levels", "5")
-    assert len(every) == 500
+    all_rows = {row["id"]: row for row in prepare_rows(tmp_path)}
+    hard = prepare_rows(tmp_path, "--levels", "5")
+    assert len(all_rows) == 500
     assert {row["level"] for row in hard} == {5}
-    assert all(every[row["id"]] == row for row in hard)
+    assert all(all_rows[row["id"]] == row for row in hard)
 
 
-def test_the_harness_forms_have_its_words_shots_and_stops(tmp_path: Path) -> None:
-    minerva = prepared(tmp_path, "--form", "lm_eval_minerva", "--limit", "1")[0]
-    hendrycks = prepared(tmp_path, "--form", "lm_eval_hendrycks", "--limit", "1")[0]
-    words = minerva["responses_create_params"]["input"][0]["content"]
-    assert words.startswith("Problem:\nFind the domain of the expression")
-    assert words.count("\n\nSolution:") == 5
-    assert words.endswith(f"Problem:\n{minerva['problem']}\n\nSolution:")
+def test_the_lm_eval_forms_have_its_prompts_shots_and_stop_strings(tmp_path: Path) -> None:
+    minerva = prepare_rows(tmp_path, "--form", "lm_eval_minerva", "--limit", "1")[0]
+    hendrycks = prepare_rows(tmp_path, "--form", "lm_eval_hendrycks", "--limit", "1")[0]
+    prompt = minerva["responses_create_params"]["input"][0]["content"]
+    assert prompt.startswith("Problem:\nFind the domain of the expression")
+    assert prompt.count("\n\nSolution:") == 5
+    assert prompt.endswith(f"Problem:\n{minerva['problem']}\n\nSolution:")
     assert hendrycks["responses_create_params"]["input"][0]["content"] == f"Problem: {hendrycks['problem']}\nAnswer:"
     for row in (minerva, hendrycks):
         assert orjson.loads(row["responses_create_params"]["metadata"]["extra_body"]) == {"stop": ["Problem:"]}
 
 
-def test_lm_evals_hendrycks_examples_are_answers_drawn_for_each_row_from_its_own_subject(tmp_path: Path) -> None:
-    every = rows_of(DATA / "math" / "math500.jsonl")
-    answers = {f"Problem: {row['problem']}\nAnswer: {row['answer']}": row["subject"] for row in every}
+def test_the_hendrycks_forms_examples_are_drawn_for_each_row_from_its_subject(tmp_path: Path) -> None:
+    all_rows = rows_of(DATA / "math" / "math500.jsonl")
+    answers = {f"Problem: {row['problem']}\nAnswer: {row['answer']}": row["subject"] for row in all_rows}
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "2", "--shots-from", str(DATA / "math" / "math500.jsonl"))
-    seen = set[tuple[str, ...]]()
-    for row in prepared(tmp_path, *drawn, "--levels", "1"):
-        words = row["responses_create_params"]["input"][0]["content"].removesuffix(
+    drawn_shots = set[tuple[str, ...]]()
+    for row in prepare_rows(tmp_path, *drawn, "--levels", "1"):
+        prompt = row["responses_create_params"]["input"][0]["content"].removesuffix(
             f"Problem: {row['problem']}\nAnswer:"
         )
-        shots = tuple(shot for shot in answers if shot + "\n\n" in words)
-        assert len(words) == sum(len(shot) + 2 for shot in shots) and len(shots) == 2
+        shots = tuple(shot for shot in answers if shot + "\n\n" in prompt)
+        assert len(prompt) == sum(len(shot) + 2 for shot in shots) and len(shots) == 2
         assert {answers[shot] for shot in shots} == {row["subject"]}
-        seen.add(shots)
-    assert len(seen) > 30
+        drawn_shots.add(shots)
+    assert len(drawn_shots) > 30
 
 
 def test_missing_examples_are_reported_with_their_subject(tmp_path: Path) -> None:
     pool = tmp_path / "pool.jsonl"
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
-    for text, words in (
+    for text, message in (
         ("", "--shots 1 exceeds the 0 rows of Precalculus in --shots-from"),
         ('{"problem": "x", "solution": "no box", "type": "Algebra"}', "has no \\\\boxed{} to show"),
         ('{"question": "x"}', "expected problem and solution"),
     ):
         pool.write_text(text)
         with pytest.raises(OperatorError) as stopped:
-            prepared(tmp_path, *drawn)
-        assert words.replace("\\\\", "\\") in str(stopped.value)
+            prepare_rows(tmp_path, *drawn)
+        assert message.replace("\\\\", "\\") in str(stopped.value)

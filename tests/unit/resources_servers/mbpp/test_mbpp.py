@@ -1,4 +1,4 @@
-"""MBPP: prompts, the names that tests use, verdicts."""
+"""MBPP: prompts, the names that the tests use, and verdicts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
 from rollyard.services.types import Json
 from tests.unit.resources_servers.python_answers.grading_programs import example, failed, mbpp, rows
-from tests.unit.resources_servers.python_answers.model_texts import DEMONSTRATIONS
+from tests.unit.resources_servers.python_answers.model_texts import FAILING_CODE
 from tests.unit.services.sandbox.sandbox_start import start_or_skip
 
 ROW: Json = {"test_list": ["assert f(1) == 2", "assert f(2) == 3", "assert f(3) == 4"]}
@@ -34,55 +34,55 @@ async def test_a_sample_of_the_gold_programs_passes(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("task_id", [126, 367, 533, 596, 601, 927])
-async def test_gold_passes_where_tests_use_more_than_a_function_and_data(task_id: int, sandbox: Sandbox) -> None:
+async def test_gold_programs_pass_when_tests_use_more_than_a_function_and_data(task_id: int, sandbox: Sandbox) -> None:
     (row,) = [row for row in rows("mbpp/mbpp.jsonl.gz") if row["task_id"] == task_id]
-    found = await mbpp(sandbox, row, row["code"] + "\n[DONE]")
-    assert (found.reward, found.model_dump()["strict_score"]) == (1.0, 1.0), found
+    verdict = await mbpp(sandbox, row, row["code"] + "\n[DONE]")
+    assert (verdict.reward, verdict.model_dump()["strict_score"]) == (1.0, 1.0), verdict
 
 
-async def test_another_tasks_gold_is_rejected(sandbox: Sandbox) -> None:
+async def test_the_gold_program_of_another_task_is_rejected(sandbox: Sandbox) -> None:
     sample = rows("mbpp/mbpp.jsonl.gz", step=60)
     wrong = [*sample[1:], sample[0]]
     verdicts = await asyncio.gather(
         *[mbpp(sandbox, row, other["code"]) for row, other in zip(sample, wrong, strict=True)]
     )
-    assert [found.reward for found in verdicts] == [0.0] * len(sample)
+    assert [verdict.reward for verdict in verdicts] == [0.0] * len(sample)
 
 
 async def test_the_verdict_reports_the_extracted_program_and_the_reason(sandbox: Sandbox) -> None:
-    found = (await mbpp(sandbox, ROW, f"```python\n{RIGHT.replace('+ 1', '* 2')}```")).model_dump()
-    assert found["extraction_method"] == "fenced block"
-    assert found["extracted_code"].startswith("def f(x):")
-    assert (found["ending"], found["tests_passed"], found["tests"]) == ("wrong", 1, 3)
-    assert found["reason"] == "wrong at: assert f(2) == 3"
-    assert "seccomp" in " ".join(found["sandbox"]) or "Landlock" in " ".join(found["sandbox"])
+    verdict = (await mbpp(sandbox, ROW, f"```python\n{RIGHT.replace('+ 1', '* 2')}```")).model_dump()
+    assert verdict["extraction_method"] == "fenced block"
+    assert verdict["extracted_code"].startswith("def f(x):")
+    assert (verdict["ending"], verdict["tests_passed"], verdict["tests"]) == ("wrong", 1, 3)
+    assert verdict["reason"] == "wrong at: assert f(2) == 3"
+    assert "seccomp" in " ".join(verdict["sandbox"]) or "Landlock" in " ".join(verdict["sandbox"])
 
 
-async def test_a_program_inside_prose_is_right_leniently_and_not_strictly(sandbox: Sandbox) -> None:
-    found = (await mbpp(sandbox, ROW, f"Here you are:\n```python\n{RIGHT}```")).model_dump()
-    assert (found["lenient_score"], found["strict_score"], found["reward"]) == (1.0, 0.0, 1.0)
+async def test_a_program_inside_prose_is_right_only_leniently(sandbox: Sandbox) -> None:
+    verdict = (await mbpp(sandbox, ROW, f"Here you are:\n```python\n{RIGHT}```")).model_dump()
+    assert (verdict["lenient_score"], verdict["strict_score"], verdict["reward"]) == (1.0, 0.0, 1.0)
 
 
-@pytest.mark.parametrize("name", DEMONSTRATIONS)
-async def test_leniently_a_right_function_stays_right_before_a_program_that(name: str, sandbox: Sandbox) -> None:
-    found = (await mbpp(sandbox, ROW, f"{RIGHT}\n{DEMONSTRATIONS[name]}\n")).model_dump()
-    assert (found["lenient_score"], found["strict_score"]) == (1.0, 0.0), found
-    assert found["passed_over"]
+@pytest.mark.parametrize("name", FAILING_CODE)
+async def test_a_right_function_is_accepted_leniently_before_code_that(name: str, sandbox: Sandbox) -> None:
+    verdict = (await mbpp(sandbox, ROW, f"{RIGHT}\n{FAILING_CODE[name]}\n")).model_dump()
+    assert (verdict["lenient_score"], verdict["strict_score"]) == (1.0, 0.0), verdict
+    assert verdict["passed_over"]
 
 
-async def test_a_program_that_raises_before_its_function_is_there_is_wrong(sandbox: Sandbox) -> None:
-    found = (await mbpp(sandbox, ROW, "import numpy as np\ndef f(x):\n    return np.add(x, 1)\n")).model_dump()
-    assert (found["lenient_score"], found["reason"]) == (
+async def test_a_program_that_raises_before_defining_its_function_is_wrong(sandbox: Sandbox) -> None:
+    verdict = (await mbpp(sandbox, ROW, "import numpy as np\ndef f(x):\n    return np.add(x, 1)\n")).model_dump()
+    assert (verdict["lenient_score"], verdict["reason"]) == (
         0.0,
         "NameError: name 'np' is not defined at: assert f(1) == 2",
     )
-    assert found["passed_over"] == "ModuleNotFoundError: No module named 'numpy'"
+    assert verdict["passed_over"] == "ModuleNotFoundError: No module named 'numpy'"
 
 
 async def test_an_answer_cannot_replace_a_module_that_the_tests_use(sandbox: Sandbox) -> None:
     row = {"test_list": ["assert math.isclose(f(1), 2.5)"]}
-    posing = "class math:\n    isclose = staticmethod(lambda *a: True)\ndef f(x): return 0\n"
-    assert (await mbpp(sandbox, row, posing)).reward == 0.0
+    impostor = "class math:\n    isclose = staticmethod(lambda *a: True)\ndef f(x): return 0\n"
+    assert (await mbpp(sandbox, row, impostor)).reward == 0.0
     assert (await mbpp(sandbox, row, "def f(x): return x + 1.5\n")).reward == 1.0
 
 
@@ -93,35 +93,38 @@ async def test_the_strict_score_can_be_the_reward(sandbox: Sandbox) -> None:
 
 
 async def test_without_a_program_the_answer_is_wrong(sandbox: Sandbox) -> None:
-    found = (await mbpp(sandbox, ROW, "I would rather not.")).model_dump()
-    assert (found["reward"], found["ending"]) == (0.0, "no_program")
+    verdict = (await mbpp(sandbox, ROW, "I would rather not.")).model_dump()
+    assert (verdict["reward"], verdict["ending"]) == (0.0, "no_program")
 
 
-async def test_an_answer_has_more_time_only_where_the_gold_is_slow() -> None:
+async def test_an_answer_gets_more_time_only_if_the_gold_program_is_slow() -> None:
     limits = Limits(cpu_s=1, wall_s=5)
-    burning = "import time\ndef f(x):\n    while time.process_time() < 1.3: pass\n    return x + 1\n"
+    slow_program = "import time\ndef f(x):\n    while time.process_time() < 1.3: pass\n    return x + 1\n"
     rows: list[Json] = [{"test_list": ["assert f(1) == 2"]}, {"test_list": ["assert f(1) == 2"], "gold_cpu_s": 0.6}]
-    own = Sandbox(limits)
-    await start_or_skip(own)
+    sandbox = Sandbox(limits)
+    await start_or_skip(sandbox)
     try:
-        found = [await mbpp(own, row, burning, limits=limits) for row in rows]
+        verdicts = [await mbpp(sandbox, row, slow_program, limits=limits) for row in rows]
     finally:
-        await own.stop()
-    assert [(one.reward, one.model_dump()["ending"]) for one in found] == [(0.0, "cpu"), (1.0, "passed")]
+        await sandbox.stop()
+    assert [(verdict.reward, verdict.model_dump()["ending"]) for verdict in verdicts] == [
+        (0.0, "cpu"),
+        (1.0, "passed"),
+    ]
 
 
-def test_an_answer_has_five_seconds_of_cpu() -> None:
+def test_an_answer_gets_five_seconds_of_cpu_time() -> None:
     assert MbppSettings().limits.cpu_s == ProgramSettings().limits.cpu_s == 5
 
 
 @pytest.mark.parametrize(
-    ("task_id", "gold", "limit", "times"),
+    ("task_id", "gold", "limit", "factor"),
     [(1, None, 5, 1), (123, None, 5, 4), (123, None, 30, 1), (None, 2.6, 5, 2), (123, 0.1, 5, 1), ("123", None, 5, 1)],
 )
-def test_the_limit_is_twice_the_slowest_gold_in_whole_limits(
-    task_id: object, gold: float | None, limit: int, times: int
+def test_the_limit_is_twice_the_slowest_gold_time_rounded_up_to_whole_limits(
+    task_id: object, gold: float | None, limit: int, factor: int
 ) -> None:
-    assert time_limit_factor(task_id, gold, limit) == times
+    assert time_limit_factor(task_id, gold, limit) == factor
 
 
 @pytest.mark.parametrize("gold", ["3", True, -1.0, 601.0])
@@ -136,7 +139,7 @@ async def test_challenge_tests_are_run_if_the_setting_enables_them(sandbox: Sand
     assert (await mbpp(sandbox, row, RIGHT, challenge_tests=True)).reward == 0.0
 
 
-async def test_a_builtin_of_the_answers_own_is_used_only_where_it_is_what_is_tested(sandbox: Sandbox) -> None:
+async def test_a_builtin_redefined_by_the_answer_is_used_only_if_it_is_tested(sandbox: Sandbox) -> None:
     cheat = "def f(x):\n    return x\ndef set(x):\n    return 0\n"
     assert (await mbpp(sandbox, {"test_list": ["assert set(f([1])) == set([2])"]}, cheat)).reward == 0.0
 
@@ -149,29 +152,29 @@ def test_a_row_that_cannot_be_tested_is_rejected(row: Json) -> None:
         Mbpp(row, MbppSettings())
 
 
-def test_the_names_of_the_answer_are_those_that_only_it_defines() -> None:
+def test_the_names_used_are_those_that_only_the_answer_defines() -> None:
     assert names_used("root = Node(1)", ["import math\nassert math.isclose(depth(root), len([1]))"]) == (
         "Node",
         "depth",
     )
 
 
-def test_a_function_that_is_called_like_a_module_is_the_answers() -> None:
+def test_a_function_named_like_a_module_belongs_to_the_answer() -> None:
     tests = ["assert calendar(2020)[0] == 1", "assert sys.getsizeof(queue(1)) > 0"]
     assert names_used("", tests) == ("calendar", "queue")
     assert modules_used("", tests) == ("sys",)
 
 
-def test_the_lm_eval_form_ends_where_the_program_begins_and_carries_its_stop() -> None:
+def test_the_lm_eval_form_ends_at_begin_and_has_its_stop_string() -> None:
     shot = {"text": "Add.", "test_list": ["assert a(1, 1) == 2"], "code": "def a(x, y): return x + y"}
-    made = create_params("lm_eval", "Double.", ["assert d(1) == 2"], [shot])
-    assert made["input"][0]["content"] == (
+    params = create_params("lm_eval", "Double.", ["assert d(1) == 2"], [shot])
+    assert params["input"][0]["content"] == (
         "You are an expert Python programmer, and here is your task: Add. Your code should pass these tests:\n\n"
         "assert a(1, 1) == 2\n[BEGIN]\ndef a(x, y): return x + y\n[DONE]\n\n"
         "You are an expert Python programmer, and here is your task: Double. Your code should pass these tests:\n\n"
         "assert d(1) == 2\n[BEGIN]\n"
     )
-    assert orjson.loads(made["metadata"]["extra_body"]) == {"stop": ["[DONE]"]}
+    assert orjson.loads(params["metadata"]["extra_body"]) == {"stop": ["[DONE]"]}
 
 
 def prepare(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -190,7 +193,7 @@ def test_prepare_writes_the_requested_split_and_form(tmp_path: Path) -> None:
     assert written[0]["responses_create_params"]["input"][0]["content"].count("[BEGIN]") == 2
 
 
-def test_prepare_leaves_nothing_behind_when_a_row_is_broken(tmp_path: Path) -> None:
+def test_prepare_leaves_no_file_when_a_row_is_invalid(tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(orjson.dumps(example("mbpp")[0]) + b"\n" + orjson.dumps({"task_id": 12}))
     done = prepare("--local", str(source), "--output", str(output))

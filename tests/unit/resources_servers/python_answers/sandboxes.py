@@ -13,7 +13,7 @@ from tests.unit.services.sandbox.sandbox_start import start_or_skip
 
 @pytest.fixture(scope="session")
 async def sandbox() -> AsyncIterator[Sandbox]:
-    made = Sandbox(Limits(wall_s=30))
-    await start_or_skip(made)
-    yield made
-    await made.stop()
+    shared = Sandbox(Limits(wall_s=30))
+    await start_or_skip(shared)
+    yield shared
+    await shared.stop()

@@ -14,8 +14,8 @@ HELPER = "def half(x):\n    return x / 2\n"
 MAIN = "def f(x):\n    return half(x) * 2\n"
 
 
-def code_of(text: str, *wanted: str) -> str:
-    found = find(text, wanted or ("f",))
+def code_of(text: str, *names: str) -> str:
+    found = find(text, names or ("f",))
     return found.code if found else ""
 
 
@@ -23,7 +23,7 @@ def test_a_fenced_block_is_the_program() -> None:
     assert code_of(f"Sure:\n```python\n{HELPER}{MAIN}```\nThat is all.") == HELPER + MAIN
 
 
-def test_helpers_before_and_behind_the_tested_function_stay() -> None:
+def test_helpers_before_and_after_the_tested_function_are_kept() -> None:
     assert {"half", "f"} <= defined(code_of(HELPER + MAIN)) & defined(code_of(MAIN + HELPER))
 
 
@@ -40,7 +40,7 @@ def test_an_invalid_block_does_not_affect_the_others() -> None:
     assert "f" in defined(code_of(f"```python\n{MAIN}```\nUse it so:\n```python\n>>> f(1)\n1\n```"))
 
 
-def test_a_fence_that_never_closes_counts() -> None:
+def test_an_unclosed_fence_counts() -> None:
     assert code_of(f"```python\n{MAIN}") == MAIN
 
 
@@ -59,24 +59,24 @@ def test_a_base_models_answer_ends_at_done() -> None:
 @pytest.mark.parametrize(
     "rest", ["\nYou are an expert Python programmer, and here is", "\nThis works.", "\ndef g(", "\n```\nExplanation"]
 )
-def test_the_continuation_of_a_base_model_is_cut(rest: str) -> None:
+def test_the_continuation_of_a_base_model_is_removed(rest: str) -> None:
     assert defined(code_of(MAIN + rest)) == {"f"}
 
 
-def test_prose_before_a_program_without_a_fence_is_cut() -> None:
+def test_prose_before_a_program_without_a_fence_is_removed() -> None:
     assert code_of(f"Here is the function:\n\n{MAIN}\nIt doubles a half.") == MAIN + "\n"
 
 
 def test_a_program_after_very_long_prose_is_found() -> None:
-    talk = "Let me think about it.\n```python\nx = 1\n```\n" * 3_000
-    assert "f" in defined(code_of(f"{talk}\nSo:\n```python\n{MAIN}```"))
+    prose = "Let me think about it.\n```python\nx = 1\n```\n" * 3_000
+    assert "f" in defined(code_of(f"{prose}\nSo:\n```python\n{MAIN}```"))
 
 
 def test_a_truncated_long_program_keeps_its_complete_part() -> None:
     assert "f" in defined(code_of(MAIN + "x = [1, 2, 3]\n" * 1_000 + "y = [1,"))
 
 
-def test_line_ends_of_windows_are_read() -> None:
+def test_windows_line_endings_are_accepted() -> None:
     assert "f" in defined(code_of("```python\r\ndef f(x):\r\n\treturn x\r\n```"))
 
 
@@ -89,19 +89,19 @@ def test_an_empty_answer_is_not_a_program() -> None:
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_the_complete_program_is_found_within(name: str) -> None:
+def test_the_complete_program_is_found_in(name: str) -> None:
     names: dict[str, Any] = {}
     exec(code_of(TEXTS[name].format(code=HELPER + MAIN)), names)
     assert names["f"](3) == 3
 
 
-@pytest.mark.parametrize("ends", ["\r\n", "\r"])
-def test_line_ends_of_any_system_are_read_around_fences(ends: str) -> None:
-    text = f"Here:\n```python\n{HELPER}{MAIN}```\nDone.\n".replace("\n", ends)
+@pytest.mark.parametrize("line_ending", ["\r\n", "\r"])
+def test_any_line_endings_are_accepted_around_fences(line_ending: str) -> None:
+    text = f"Here:\n```python\n{HELPER}{MAIN}```\nDone.\n".replace("\n", line_ending)
     assert code_of(text) == HELPER + MAIN
 
 
-def test_special_blanks_are_normalized() -> None:
+def test_non_breaking_spaces_are_normalized() -> None:
     assert code_of(f"```python\n{HELPER}{MAIN}```".replace("    ", "\u00a0" * 4)) == HELPER + MAIN
 
 
@@ -119,7 +119,7 @@ HARD = [
     "not " * 50_000,
     "```python\n" + "[" * 90_000,
     "x = '''" * 9_000,
-    f"```{'a' * 90_000}`",  # each of these took half a minute once
+    f"```{'a' * 90_000}`",  # these texts used to take half a minute each
     "`" * 90_000,
     " " * 90_000 + "x",
     "    x = 1\n" * 9_000 + "    (",

@@ -17,27 +17,29 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 from tests.support.in_process import Script, Wired, agent, says, wired
 
-WORLDS = {"mbpp": mbpp_app.server, "humaneval": humaneval_app.server}
+ENVIRONMENTS = {"mbpp": mbpp_app.server, "humaneval": humaneval_app.server}
 
 
-def served(world: str, **settings: Any) -> Any:
+def environment_server(name: str, **settings: Any) -> Any:
     def build(context: Context) -> Server:
-        kind = WORLDS[world]
+        kind = ENVIRONMENTS[name]
         return kind(kind.Settings(**settings), context)
 
     return build
 
 
 async def examples(stack: Wired) -> list[Json]:
-    answer = await stack.transport.send("GET", "http://world:1/examples", b"", {}, 5.0)
+    answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     found: list[Json] = orjson.loads(answer.body)
     return found
 
 
-@pytest.mark.parametrize("world", WORLDS)
-async def test_every_example_row_can_be_fetched_and_run(world: str) -> None:
+@pytest.mark.parametrize("name", ENVIRONMENTS)
+async def test_every_example_row_can_be_fetched_and_run(name: str) -> None:
     script = Script([[says("```python\ndef min_cost(*given): return 8\n```")]])
-    async with wired({"world": served(world), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired(
+        {"environment": environment_server(name), "model": script.model, "agent": agent(SimpleAgent)}
+    ) as stack:
         rows = await examples(stack)
         rollouts = await asyncio.gather(*[stack.run(row) for row in rows])
     assert len(rollouts) == 5
@@ -45,10 +47,12 @@ async def test_every_example_row_can_be_fetched_and_run(world: str) -> None:
     assert all(rollout["sandbox"] and rollout["reason"] for rollout in rollouts)
 
 
-async def test_a_right_answer_is_worth_one_through_the_whole_stack() -> None:
+async def test_a_right_answer_gets_a_reward_of_one_through_the_whole_stack() -> None:
     row = {"test_list": ["assert f(1) == 2"], "responses_create_params": {"input": "Write f."}}
     script = Script([[says("```python\ndef f(x): return x + 1\n```")]])
-    async with wired({"world": served("mbpp"), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with wired(
+        {"environment": environment_server("mbpp"), "model": script.model, "agent": agent(SimpleAgent)}
+    ) as stack:
         rollout = await stack.run(row)
     assert (rollout["reward"], rollout["ending"], rollout["tests_passed"]) == (1.0, "passed", 1)
 
@@ -57,5 +61,5 @@ async def test_without_isolation_the_server_refuses_to_start(monkeypatch: pytest
     monkeypatch.setattr(isolation_modes, "modes", lambda python, bubblewrap, *, unsandboxed: [])
     monkeypatch.setattr("rollyard.services.sandbox.sandbox.modes", lambda python, bubblewrap, *, unsandboxed: [])
     with pytest.raises(OperatorError, match="allow_unsandboxed: true"):
-        async with wired({"world": served("mbpp")}):
+        async with wired({"environment": environment_server("mbpp")}):
             pass

@@ -1,4 +1,4 @@
-"""Faults on purpose: each shows as itself, none without being asked for."""
+"""Injected faults: each appears as configured, and none appears otherwise."""
 
 from __future__ import annotations
 
@@ -14,60 +14,60 @@ from rollyard.responses_api_models.builtin_model.app import BuiltinModelSettings
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse, Message
 from rollyard.services.types import Json
-from tests.support.builtin_environment import ASK, STEP_TOOL, Policy
+from tests.support.builtin_environment import PROMPT, STEP_TOOL, ModelServer
 
-ASKED: Json = {"input": ASK, "tools": [STEP_TOOL], "temperature": 0}
-CHAT: Json = {"messages": ASK, "temperature": 0}
-DOORS = pytest.mark.parametrize(
-    ("path", "request_body"), [("/v1/responses", ASKED), ("/v1/chat/completions", CHAT)], ids=["responses", "chat"]
+REQUEST: Json = {"input": PROMPT, "tools": [STEP_TOOL], "temperature": 0}
+CHAT: Json = {"messages": PROMPT, "temperature": 0}
+BOTH_PATHS = pytest.mark.parametrize(
+    ("path", "request_body"), [("/v1/responses", REQUEST), ("/v1/chat/completions", CHAT)], ids=["responses", "chat"]
 )
 
 
 async def faulty(path: str, request_body: Json, **faults: float) -> HttpResponse:
-    return await Policy(faults=faults).post(request_body, path)
+    return await ModelServer(faults=faults).post(request_body, path)
 
 
-@DOORS
-async def test_an_error_is_openais_own_error_object_with_500(path: str, request_body: Json) -> None:
+@BOTH_PATHS
+async def test_an_injected_error_is_an_openai_error_object_with_status_500(path: str, request_body: Json) -> None:
     answer = await faulty(path, request_body, error_rate=1)
     assert answer.status == 500 and json.loads(answer.body)["error"]["type"] == "server_error"
 
 
-@DOORS
-async def test_a_rate_limit_says_when_to_come_back(path: str, request_body: Json) -> None:
+@BOTH_PATHS
+async def test_a_rate_limit_has_a_retry_after_header(path: str, request_body: Json) -> None:
     answer = await faulty(path, request_body, rate_limit_rate=1, retry_after_s=7)
     assert (answer.status, answer.headers["retry-after"]) == (429, "7")
     assert json.loads(answer.body)["error"]["code"] == "rate_limit_exceeded"
 
 
-@DOORS
-async def test_garbage_is_torn_json_with_200(path: str, request_body: Json) -> None:
+@BOTH_PATHS
+async def test_garbage_is_truncated_json_with_status_200(path: str, request_body: Json) -> None:
     answer = await faulty(path, request_body, garbage_rate=1)
     assert answer.status == 200
     with pytest.raises(json.JSONDecodeError):
         json.loads(answer.body)
 
 
-async def test_a_slow_answer_is_late_and_true() -> None:
-    begun = time.monotonic()
-    answer = await faulty("/v1/responses", ASKED, slow_rate=1, slow_s=0.15)
-    assert time.monotonic() - begun >= 0.15
+async def test_a_slow_answer_is_late_but_correct() -> None:
+    started = time.monotonic()
+    answer = await faulty("/v1/responses", REQUEST, slow_rate=1, slow_s=0.15)
+    assert time.monotonic() - started >= 0.15
     assert json.loads(answer.body)["output"][0]["name"] == "step"
 
 
-async def test_a_hang_outlasts_the_callers_patience() -> None:
-    policy = Policy(faults={"hang_rate": 1})
+async def test_a_hang_exceeds_the_callers_timeout() -> None:
+    policy = ModelServer(faults={"hang_rate": 1})
     with pytest.raises(Failure) as caught:
-        await policy.post(ASKED, timeout_s=0.1)
+        await policy.post(REQUEST, timeout_s=0.1)
     assert caught.value.kind is FailureKind.TIMEOUT and policy.server.in_flight == 0
 
 
-async def test_a_hang_ends_by_itself_after_hang_s() -> None:
-    assert (await faulty("/v1/responses", ASKED, hang_rate=1, hang_s=0.1)).status == 504
+async def test_a_hang_ends_after_hang_s() -> None:
+    assert (await faulty("/v1/responses", REQUEST, hang_rate=1, hang_s=0.1)).status == 504
 
 
-async def test_a_hang_ends_when_the_caller_goes_away() -> None:
-    policy = Policy(faults={"hang_rate": 1})
+async def test_a_hang_ends_when_the_caller_disconnects() -> None:
+    policy = ModelServer(faults={"hang_rate": 1})
     messages: list[Message] = [{"type": "http.disconnect"}, {"type": "http.request", "body": b"{}"}]
 
     async def receive() -> Message:
@@ -75,7 +75,7 @@ async def test_a_hang_ends_when_the_caller_goes_away() -> None:
         return messages.pop()
 
     async def send(message: Message) -> None:
-        raise AssertionError("nobody is there to read it")
+        raise AssertionError("the caller has disconnected")
 
     headers = [(b"host", b"localhost")]
     scope = {"type": "http", "method": "POST", "path": "/v1/responses", "headers": headers, "client": ("here", 1)}
@@ -84,40 +84,40 @@ async def test_a_hang_ends_when_the_caller_goes_away() -> None:
 
 
 async def test_latency_is_added_to_every_answer() -> None:
-    policy = Policy(latency_s=0.05, jitter_s=0.02)
-    begun = time.monotonic()
-    await policy.post(ASKED)
-    assert time.monotonic() - begun >= 0.05
+    policy = ModelServer(latency_s=0.05, jitter_s=0.02)
+    started = time.monotonic()
+    await policy.post(REQUEST)
+    assert time.monotonic() - started >= 0.05
 
 
 async def test_with_rates_of_0_no_request_fails() -> None:
-    policy = Policy(latency_s=1e-6)  # the injector is in the way, and does nothing
-    assert {(await policy.post(ASKED)).status for _ in range(300)} == {200}
+    policy = ModelServer(latency_s=1e-6)  # a latency so that the injector is installed
+    assert {(await policy.post(REQUEST)).status for _ in range(300)} == {200}
 
 
-async def test_faults_come_at_their_rates_and_a_retry_of_the_same_request_may_succeed() -> None:
-    policy = Policy(faults={"error_rate": 0.2, "rate_limit_rate": 0.3})
-    statuses = [(await policy.post({**ASKED, "seed": 1})).status for _ in range(600)]
+async def test_faults_occur_at_their_rates_and_a_repeated_request_may_succeed() -> None:
+    policy = ModelServer(faults={"error_rate": 0.2, "rate_limit_rate": 0.3})
+    statuses = [(await policy.post({**REQUEST, "seed": 1})).status for _ in range(600)]
     assert 0.14 < statuses.count(500) / 600 < 0.26
     assert 0.23 < statuses.count(429) / 600 < 0.37
     assert statuses.count(200) == 600 - statuses.count(500) - statuses.count(429)
 
 
-async def test_the_order_of_faults_is_fixed_by_the_servers_seed() -> None:
+async def test_the_servers_seed_determines_the_order_of_faults() -> None:
     async def statuses(seed: int) -> list[int]:
-        policy = Policy(seed=seed, faults={"error_rate": 0.5})
-        return [(await policy.post(ASKED)).status for _ in range(40)]
+        policy = ModelServer(seed=seed, faults={"error_rate": 0.5})
+        return [(await policy.post(REQUEST)).status for _ in range(40)]
 
     assert await statuses(1) == await statuses(1) != await statuses(2)
 
 
-async def test_health_and_models_are_spared() -> None:
-    server = Policy(faults={"error_rate": 1}, model="practice").server
+async def test_health_and_models_have_no_faults() -> None:
+    server = ModelServer(faults={"error_rate": 1}, model="practice").server
     async with httpx.AsyncClient(transport=httpx.ASGITransport(server), base_url="http://localhost") as client:
         assert (await client.get("/health")).status_code == 200
         assert (await client.get("/v1/models")).json()["data"][0]["id"] == "practice"
 
 
-def test_rates_above_1_together_are_refused() -> None:
+def test_rates_that_add_up_to_more_than_1_are_refused() -> None:
     with pytest.raises(ValidationError, match=r"add up to 1\.2"):
         BuiltinModelSettings.model_validate({"faults": {"error_rate": 0.6, "hang_rate": 0.6}})

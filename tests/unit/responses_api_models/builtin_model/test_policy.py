@@ -1,4 +1,4 @@
-"""The built-in model as a player: what it reads, what it answers."""
+"""The built-in model as an agent's policy: what it reads and what it answers."""
 
 from __future__ import annotations
 
@@ -8,54 +8,63 @@ import pytest
 from openai.types.responses import Response
 
 from rollyard.services.types import Json
-from tests.support.builtin_environment import ASK, CORNERED, EASY, STEP_TOOL, Policy, fewest_moves, random_boards, shown
+from tests.support.builtin_environment import (
+    CORNERED,
+    EASY,
+    PROMPT,
+    STEP_TOOL,
+    ModelServer,
+    conversation_with,
+    fewest_moves,
+    random_boards,
+)
 
 BOARDS = random_boards(250, seed=7)
 OPTIMA = [fewest_moves(board) for board in BOARDS]
 
 
 def arguments(response: Json) -> Json:
-    made: Json = json.loads(response["output"][0]["arguments"])
-    return made
+    parsed: Json = json.loads(response["output"][0]["arguments"])
+    return parsed
 
 
-def words(response: Json) -> str:
-    said: str = response["output"][0]["content"][0]["text"]
-    return said
+def text_of(response: Json) -> str:
+    text: str = response["output"][0]["content"][0]["text"]
+    return text
 
 
 async def test_at_temperature_0_every_solvable_board_is_solved_in_the_fewest_moves() -> None:
-    policy = Policy()
+    policy = ModelServer()
     solvable = [(board, best) for board, best in zip(BOARDS, OPTIMA, strict=True) if best]
     assert len(solvable) > 50
     for board, best in solvable:
-        world, _ = await policy.play(board, temperature=0)
-        assert world.solved(world.state) and world.moves == best, board
+        game, _ = await policy.play(board, temperature=0)
+        assert game.solved(game.state) and game.moves == best, board
 
 
-async def test_at_temperature_0_a_board_without_solution_is_given_up_without_a_move() -> None:
-    policy = Policy()
+async def test_at_temperature_0_it_gives_up_an_unsolvable_board_without_a_move() -> None:
+    policy = ModelServer()
     unsolvable = [board for board, best in zip(BOARDS, OPTIMA, strict=True) if best is None]
     assert len(unsolvable) > 50
     for board in unsolvable:
-        world, items = await policy.play(board, temperature=0)
-        assert world.moves == 0 and items[-1]["type"] == "message", board
+        game, items = await policy.play(board, temperature=0)
+        assert game.moves == 0 and items[-1]["type"] == "message", board
 
 
 async def test_an_optimal_episode_takes_at_most_nine_tool_calls() -> None:
     long = max((best, board) for board, best in zip(BOARDS, OPTIMA, strict=True) if best)[1]
     assert (fewest_moves(long) or 0) > 20
-    _, items = await Policy().play(long, temperature=0)
+    _, items = await ModelServer().play(long, temperature=0)
     assert sum(item.get("type") == "function_call" for item in items) <= 9
 
 
-async def test_the_first_call_looks_without_moving() -> None:
-    assert arguments(await Policy().respond(ASK, temperature=0)) == {"actions": []}
+async def test_the_first_call_requests_the_board_without_moving() -> None:
+    assert arguments(await ModelServer().respond(PROMPT, temperature=0)) == {"actions": []}
 
 
 async def test_the_final_answer_lists_the_moves_made() -> None:
-    world, items = await Policy().play(EASY, temperature=0)
-    assert world.solved(world.state)
+    game, items = await ModelServer().play(EASY, temperature=0)
+    assert game.solved(game.state)
     assert items[-1]["content"][0]["text"] == "<answer>Up || Right || Up || Left</answer>"
 
 
@@ -70,25 +79,25 @@ async def test_the_final_answer_lists_the_moves_made() -> None:
         "\n".join(" ".join(row) for row in EASY.split("\n")),
         EASY.replace("\n", "\r\n"),
     ],
-    ids=["bare", "json string", "observation", "other key", "among words", "spaced", "crlf"],
+    ids=["bare", "json string", "observation", "other key", "in a text", "spaced", "crlf"],
 )
-async def test_a_board_is_found_in_whatever_shape_it_comes(output: str) -> None:
-    assert arguments(await Policy().respond(shown(output), temperature=0)) == {"actions": ["Up"]}
+async def test_a_board_is_found_in_any_format(output: str) -> None:
+    assert arguments(await ModelServer().respond(conversation_with(output), temperature=0)) == {"actions": ["Up"]}
 
 
-async def test_a_board_in_the_users_message_needs_no_look() -> None:
+async def test_a_board_in_the_user_message_needs_no_first_look() -> None:
     items = [{"role": "user", "content": [{"type": "input_text", "text": f"Solve this:\n{EASY}"}]}]
-    assert arguments(await Policy().respond(items, temperature=0)) == {"actions": ["Up"]}
+    assert arguments(await ModelServer().respond(items, temperature=0)) == {"actions": ["Up"]}
 
 
-async def test_after_words_instead_of_a_board_it_looks_again() -> None:
-    items = [*shown(EASY), *shown("unknown action 'Jump'")[2:]]
-    assert arguments(await Policy().respond(items, temperature=0)) == {"actions": []}
+async def test_it_requests_the_board_again_after_an_output_without_one() -> None:
+    items = [*conversation_with(EASY), *conversation_with("unknown action 'Jump'")[2:]]
+    assert arguments(await ModelServer().respond(items, temperature=0)) == {"actions": []}
 
 
-async def test_a_tool_that_never_shows_a_board_is_given_up() -> None:
-    items = ASK + 3 * shown("internal error")[2:]
-    assert words(await Policy().respond(items, temperature=0)) == "<answer></answer>"
+async def test_it_gives_up_a_tool_that_never_shows_a_board() -> None:
+    items = PROMPT + 3 * conversation_with("internal error")[2:]
+    assert text_of(await ModelServer().respond(items, temperature=0)) == "<answer></answer>"
 
 
 @pytest.mark.parametrize(
@@ -106,63 +115,73 @@ async def test_a_tool_that_never_shows_a_board_is_given_up() -> None:
         "###\n###\n###",
     ],
 )
-@pytest.mark.parametrize("made", ["", "{", "null", "[]", '{"actions": 3}', '{"actions": [null, {}]}'])
-async def test_no_tool_output_and_no_call_of_old_breaks_it(output: str, made: str) -> None:
-    policy = Policy()
-    for items in (shown(output, made), shown(json.dumps({"observation": output, "done": True}), made)):
+@pytest.mark.parametrize("earlier_call", ["", "{", "null", "[]", '{"actions": 3}', '{"actions": [null, {}]}'])
+async def test_no_tool_output_or_earlier_call_causes_an_error(output: str, earlier_call: str) -> None:
+    policy = ModelServer()
+    for items in (
+        conversation_with(output, earlier_call),
+        conversation_with(json.dumps({"observation": output, "done": True}), earlier_call),
+    ):
         assert (await policy.respond(items, temperature=0.8))["status"] == "completed"
 
 
-@pytest.mark.parametrize("ends", ["done", "terminated", "truncated"])
-async def test_an_episode_that_the_environment_ended_gets_a_final_answer(ends: str) -> None:
-    output = json.dumps({"observation": CORNERED, ends: True})
-    made = await Policy().respond(shown(output, '{"actions": ["up", 3, "Jump"]}'), temperature=0)
-    assert words(made) == "<answer>Up || Left</answer>"
+@pytest.mark.parametrize("flag", ["done", "terminated", "truncated"])
+async def test_an_episode_that_the_environment_ended_gets_a_final_answer(flag: str) -> None:
+    output = json.dumps({"observation": CORNERED, flag: True})
+    response = await ModelServer().respond(conversation_with(output, '{"actions": ["up", 3, "Jump"]}'), temperature=0)
+    assert text_of(response) == "<answer>Up || Left</answer>"
 
 
-async def test_a_board_in_words_without_a_tool_is_answered_with_an_action() -> None:
+async def test_a_board_in_a_text_without_a_tool_is_answered_with_an_action() -> None:
     items = [
         {"role": "user", "content": CORNERED},
         {"role": "assistant", "content": "x"},
         {"role": "user", "content": EASY},
     ]
-    assert words(await Policy().respond(items, tools=(), temperature=0)) == "<action>Up</action>"
+    assert text_of(await ModelServer().respond(items, tools=(), temperature=0)) == "<action>Up</action>"
 
 
-async def test_without_tool_and_board_it_answers_the_same_words_to_the_same_question() -> None:
-    answers = {words(await Policy().respond("What is 2 + 2?", tools=(), temperature=0)) for _ in range(3)}
+async def test_without_a_tool_or_a_board_it_gives_the_same_answer_to_the_same_question() -> None:
+    answers = {text_of(await ModelServer().respond("What is 2 + 2?", tools=(), temperature=0)) for _ in range(3)}
     assert len(answers) == 1 and answers.pop().startswith("The answer is ")
 
 
-async def test_a_forbidden_tool_is_not_called() -> None:
-    assert (await Policy().respond(ASK, tool_choice="none", temperature=0))["output"][0]["type"] == "message"
+async def test_it_does_not_call_a_tool_when_tool_choice_is_none() -> None:
+    assert (await ModelServer().respond(PROMPT, tool_choice="none", temperature=0))["output"][0]["type"] == "message"
 
 
-async def test_every_answer_is_a_response_of_the_openai_types() -> None:
-    policy = Policy()
+async def test_every_answer_is_a_valid_openai_response() -> None:
+    policy = ModelServer()
     bare = {"type": "function", "name": "step"}
-    for items, tools in ((ASK, (STEP_TOOL,)), (ASK, (bare,)), ("Hello", ()), (shown('{"done": true}'), (STEP_TOOL,))):
-        made = await policy.respond(items, tools, temperature=0, top_p=0.9, instructions="Play.", metadata={"a": "b"})
-        checked = Response.model_validate(made, strict=True)
+    for items, tools in (
+        (PROMPT, (STEP_TOOL,)),
+        (PROMPT, (bare,)),
+        ("Hello", ()),
+        (conversation_with('{"done": true}'), (STEP_TOOL,)),
+    ):
+        response = await policy.respond(
+            items, tools, temperature=0, top_p=0.9, instructions="Play.", metadata={"a": "b"}
+        )
+        checked = Response.model_validate(response, strict=True)
         assert checked.usage and checked.usage.total_tokens > 0 and checked.metadata == {"a": "b"}
 
 
-async def test_chat_requests_get_the_same_move() -> None:
+async def test_a_chat_request_gets_the_same_move() -> None:
     tool = {"type": "function", "function": {key: STEP_TOOL[key] for key in ("name", "description", "parameters")}}
-    request = {"model": "builtin", "messages": ASK, "tools": [tool], "temperature": 0}
-    answer = await Policy().post(request, "/v1/chat/completions")
+    request = {"model": "builtin", "messages": PROMPT, "tools": [tool], "temperature": 0}
+    answer = await ModelServer().post(request, "/v1/chat/completions")
     call = json.loads(answer.body)["choices"][0]["message"]["tool_calls"][0]["function"]
     assert call["name"] == "step" and json.loads(call["arguments"]) == {"actions": []}
 
 
 @pytest.mark.parametrize(
-    ("wrong", "named"),
+    ("parameter", "message"),
     [
         ({"temperature": "hot"}, "temperature is 'hot'"),
         ({"temperature": -1}, "temperature is -1"),
         ({"metadata": {"extra_body": "{"}}, "metadata.extra_body is '{'"),
     ],
 )
-async def test_a_wrong_parameter_is_refused_by_name(wrong: Json, named: str) -> None:
-    answer = await Policy().post({"input": ASK, **wrong})
-    assert answer.status == 400 and named in json.loads(answer.body)["detail"]
+async def test_an_invalid_parameter_is_refused_by_name(parameter: Json, message: str) -> None:
+    answer = await ModelServer().post({"input": PROMPT, **parameter})
+    assert answer.status == 400 and message in json.loads(answer.body)["detail"]

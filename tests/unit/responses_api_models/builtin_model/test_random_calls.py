@@ -1,4 +1,4 @@
-"""Tools that the built-in policy does not know: it calls them with arguments that their schemas allow."""
+"""The built-in policy calls unknown tools with arguments that their schemas allow."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollyard.resources_servers.tools import tools_of
 from rollyard.responses_api_models.builtin_model.random_calls import callable_tools, random_turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 from rollyard.testing import calls
-from tests.support.builtin_environment import Policy
+from tests.support.builtin_environment import ModelServer
 
 
 class Colour(Enum):
@@ -50,39 +50,39 @@ class Shop(Environment):  # type: ignore[type-arg]
 BUY = tools_of(Shop)["buy"]
 
 
-def test_arguments_fit_the_signature() -> None:
+def test_arguments_match_the_signature() -> None:
     for number in range(200):
         turn = random_turn({}, [BUY.schema()], done=False, draws=RandomDraws(b"", str(number)))
         if turn.arguments is not None:
             assert turn.name == "buy"
-            BUY.parse(turn.arguments.encode())  # raises InvalidToolCall where they do not
+            BUY.parse(turn.arguments.encode())  # raises InvalidToolCall if they do not match
 
 
-def test_done_ends_in_words_and_so_does_one_turn_of_eight() -> None:
-    def words(*, done: bool, **request: Any) -> int:
+def test_it_answers_with_text_when_done_and_in_one_turn_of_eight() -> None:
+    def text_turns(*, done: bool, **request: Any) -> int:
         draws = (RandomDraws(b"", str(number)) for number in range(400))
         return sum(random_turn(request, [BUY.schema()], done=done, draws=each).arguments is None for each in draws)
 
-    assert words(done=True) == 400
-    assert 20 < words(done=False) < 100
-    assert words(done=False, tool_choice="required") == 0
+    assert text_turns(done=True) == 400
+    assert 20 < text_turns(done=False) < 100
+    assert text_turns(done=False, tool_choice="required") == 0
 
 
 @pytest.mark.parametrize(
     ("choice", "names"),
     [("none", []), ("auto", ["buy", "sell"]), ({"type": "function", "name": "sell"}, ["sell"])],
 )
-def test_the_tool_choice_is_kept(choice: Any, names: list[str]) -> None:
+def test_the_tool_choice_is_respected(choice: Any, names: list[str]) -> None:
     tools = [BUY.schema(), {**BUY.schema(), "name": "sell"}, {"type": "web_search"}]
     assert [tool["name"] for tool in callable_tools({"tools": tools, "tool_choice": choice})] == names
 
 
-async def test_the_server_calls_an_unknown_tool_and_answers_when_the_environment_is_done() -> None:
-    policy = Policy()
-    called = await policy.respond("Buy.", tools=(BUY.schema(),), tool_choice="required", temperature=0)
-    assert called["output"][0]["name"] == "buy"
-    BUY.parse(orjson.dumps(orjson.loads(called["output"][0]["arguments"])))
+async def test_it_calls_an_unknown_tool_and_answers_when_the_environment_is_done() -> None:
+    policy = ModelServer()
+    first = await policy.respond("Buy.", tools=(BUY.schema(),), tool_choice="required", temperature=0)
+    assert first["output"][0]["name"] == "buy"
+    BUY.parse(orjson.dumps(orjson.loads(first["output"][0]["arguments"])))
     call = calls("buy", {}, "c1")
-    over = {"type": "function_call_output", "call_id": "c1", "output": '{"done": true}'}
-    answered = await policy.respond([{"role": "user", "content": "Buy."}, call, over], tools=(BUY.schema(),))
-    assert answered["output"][0]["type"] == "message"
+    done_output = {"type": "function_call_output", "call_id": "c1", "output": '{"done": true}'}
+    second = await policy.respond([{"role": "user", "content": "Buy."}, call, done_output], tools=(BUY.schema(),))
+    assert second["output"][0]["type"] == "message"

@@ -1,4 +1,4 @@
-"""The built-in model's chance: what is fixed, what differs, how results spread. And what an import costs."""
+"""Randomness in the built-in model: what a seed fixes, what differs, how results spread; openai is never imported."""
 
 from __future__ import annotations
 
@@ -11,89 +11,99 @@ import sys
 import pytest
 
 from rollyard.services.types import Json
-from tests.support.builtin_environment import ASK, EASY, STEP_TOOL, Policy, fewest_moves, random_boards, shown
+from tests.support.builtin_environment import (
+    EASY,
+    PROMPT,
+    STEP_TOOL,
+    ModelServer,
+    conversation_with,
+    fewest_moves,
+    random_boards,
+)
 
 SOLVABLE = [board for board in random_boards(120, seed=11) if (fewest_moves(board) or 99) <= 6]
 
 
-def timeless(response: Json) -> Json:
+def without_time(response: Json) -> Json:
     return {name: value for name, value in response.items() if name != "created_at"}
 
 
-async def test_the_same_seed_gets_the_same_answer_to_the_last_id_from_any_server() -> None:
-    first = await Policy().respond(shown(EASY), temperature=0.8, seed=3)
-    again = await Policy().respond(shown(EASY), temperature=0.8, seed=3)
-    assert timeless(first) == timeless(again)
+async def test_the_same_seed_gives_the_same_answer_with_the_same_ids_from_any_server() -> None:
+    first = await ModelServer().respond(conversation_with(EASY), temperature=0.8, seed=3)
+    again = await ModelServer().respond(conversation_with(EASY), temperature=0.8, seed=3)
+    assert without_time(first) == without_time(again)
 
 
-async def test_the_seed_may_come_in_nemo_gyms_extra_body() -> None:
-    policy = Policy()
-    direct = await policy.respond(shown(EASY), temperature=0.8, seed=3)
-    packed = await policy.respond(shown(EASY), temperature=0.8, metadata={"extra_body": '{"seed": 3}'})
-    assert direct["output"] == packed["output"]
+async def test_the_seed_may_be_in_nemo_gyms_extra_body() -> None:
+    policy = ModelServer()
+    direct = await policy.respond(conversation_with(EASY), temperature=0.8, seed=3)
+    in_extra_body = await policy.respond(
+        conversation_with(EASY), temperature=0.8, metadata={"extra_body": '{"seed": 3}'}
+    )
+    assert direct["output"] == in_extra_body["output"]
 
 
 async def test_chat_requests_are_seeded_too() -> None:
-    policy = Policy()
+    policy = ModelServer()
     tool = {"type": "function", "function": {key: STEP_TOOL[key] for key in ("name", "description", "parameters")}}
-    request = {"model": "builtin", "messages": ASK, "tools": [tool], "temperature": 2.0}
+    request = {"model": "builtin", "messages": PROMPT, "tools": [tool], "temperature": 2.0}
 
     async def message(seed: int) -> Json:
         answer = await policy.post({**request, "seed": seed}, "/v1/chat/completions")
-        made: Json = json.loads(answer.body)["choices"][0]["message"]
-        return made
+        parsed: Json = json.loads(answer.body)["choices"][0]["message"]
+        return parsed
 
     messages = [await message(seed) for seed in range(20)]
     assert messages == [await message(seed) for seed in range(20)]
-    assert len({json.dumps(made) for made in messages}) > 1
+    assert len({json.dumps(each) for each in messages}) > 1
 
 
-async def test_neither_order_nor_concurrency_changes_an_answer() -> None:
+async def test_answers_depend_neither_on_order_nor_on_concurrency() -> None:
     jobs = [(board, seed) for board in SOLVABLE[:10] for seed in range(4)]
-    one_by_one = Policy()
+    one_by_one = ModelServer()
     expected = {job: (await one_by_one.play(job[0], temperature=0.8, seed=job[1]))[1] for job in jobs}
     random.Random(1).shuffle(jobs)
-    together = Policy()
+    together = ModelServer()
     played = await asyncio.gather(*(together.play(board, temperature=0.8, seed=seed) for board, seed in jobs))
     assert {job: items for job, (_, items) in zip(jobs, played, strict=True)} == expected
 
 
-async def test_ids_of_earlier_items_do_not_matter() -> None:
-    policy = Policy()
-    items = shown(EASY)
+async def test_the_ids_of_earlier_items_have_no_effect() -> None:
+    policy = ModelServer()
+    items = conversation_with(EASY)
     renamed = [{**item, "id": "other", "call_id": "other"} if "call_id" in item else item for item in items]
     one = await policy.respond(items, temperature=0.8, seed=3)
     other = await policy.respond(renamed, temperature=0.8, seed=3)
     assert one["output"] == other["output"]
 
 
-async def test_repeats_differ_at_temperature_08() -> None:
-    policy = Policy()
+async def test_different_seeds_give_different_episodes_at_temperature_08() -> None:
+    policy = ModelServer()
     seeded = {json.dumps((await policy.play(EASY, temperature=0.8, seed=seed))[1]) for seed in range(12)}
     assert len(seeded) > 6
 
 
-async def test_without_a_seed_repeats_are_fresh() -> None:
-    policy = Policy()
-    ids = [(await policy.respond(shown(EASY), temperature=0.8))["id"] for _ in range(20)]
+async def test_episodes_without_a_seed_differ() -> None:
+    policy = ModelServer()
+    ids = [(await policy.respond(conversation_with(EASY), temperature=0.8))["id"] for _ in range(20)]
     moves = {(await policy.play(EASY, temperature=0.8))[0].board() for _ in range(40)}
     assert len(set(ids)) == 20 and len(moves) > 1
 
 
-async def test_the_servers_own_seed_counts() -> None:
-    one = [(await Policy(seed=1).play(EASY, temperature=0.8, seed=seed))[1] for seed in range(10)]
-    other = [(await Policy(seed=2).play(EASY, temperature=0.8, seed=seed))[1] for seed in range(10)]
+async def test_the_servers_own_seed_changes_the_answers() -> None:
+    one = [(await ModelServer(seed=1).play(EASY, temperature=0.8, seed=seed))[1] for seed in range(10)]
+    other = [(await ModelServer(seed=2).play(EASY, temperature=0.8, seed=seed))[1] for seed in range(10)]
     assert one != other
 
 
 @pytest.mark.parametrize(("temperature", "low", "high"), [(0.3, 0.75, 0.97), (0.8, 0.5, 0.75), (1.5, 0.3, 0.6)])
-async def test_success_falls_as_the_temperature_rises(temperature: float, low: float, high: float) -> None:
-    policy = Policy()
-    worlds = [
+async def test_the_success_rate_falls_as_the_temperature_rises(temperature: float, low: float, high: float) -> None:
+    policy = ModelServer()
+    games = [
         (await policy.play(board, temperature=temperature, seed=index))[0] for index, board in enumerate(SOLVABLE * 10)
     ]
-    assert low < sum(world.solved(world.state) for world in worlds) / len(worlds) < high
-    assert any(world.moves == 0 for world in worlds)
+    assert low < sum(game.solved(game.state) for game in games) / len(games) < high
+    assert any(game.moves == 0 for game in games)
 
 
 def test_the_openai_package_is_never_imported() -> None:
@@ -108,7 +118,7 @@ from rollyard.services.run_types import Keys
 keys = Keys(run_id="run", secret="secret")
 client = ServerClient(HttpTransport(), keys, AddressBook(None))
 model = BuiltinModel(BuiltinModelSettings(), Context("policy_model", keys, client))
-asyncio.run(model.responses({{"input": {ASK!r}, "tools": [{STEP_TOOL!r}]}}, RawRequest("/v1/responses", [], b"")))
+asyncio.run(model.responses({{"input": {PROMPT!r}, "tools": [{STEP_TOOL!r}]}}, RawRequest("/v1/responses", [], b"")))
 assert "openai" not in sys.modules, "imported"
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)

@@ -1,4 +1,4 @@
-"""What counts as a turn of the model: a broken engine's empty answer is a failed attempt, an honest one is not."""
+"""What counts as a model turn: a broken engine's empty answer is a failed attempt, a genuinely empty turn is not."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.endpoint_matrix import Talk
+from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import agent, environment, says, wired
-from tests.support.scripted_engine import COMPLETION, DONE, Step, ask, completion, engine, model_server
-from tests.support.token_clients import CALL, WORDS, asks, playing
+from tests.support.scripted_engine import COMPLETION, DONE, Step, completion, engine, model_server, post_json
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import TokenEngine
 
-FAILED = {"urn:rollyard:malformed_answer", "urn:rollyard:upstream_error"}
-SAID: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}
-RESPONSE: Json = {"id": "resp_1", "object": "response", "status": "completed", "output": [SAID]}
+FAILURE_TYPES = {"urn:rollyard:malformed_answer", "urn:rollyard:upstream_error"}
+MESSAGE: Json = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "hello"}]}
+RESPONSE: Json = {"id": "resp_1", "object": "response", "status": "completed", "output": [MESSAGE]}
 ONE_TOKEN: Json = {"usage": {"prompt_tokens": 5, "completion_tokens": 1, "total_tokens": 6}}
 
 
@@ -57,7 +57,7 @@ EMPTY_COMPLETIONS: list[Json] = [
     {**completion({"content": "half a text"}), "object": "error", "message": "the provider died"},
     {"choices": [{**completion({"content": "half a text"})["choices"][0], "error": {"message": "the provider died"}}]},
 ]
-HONEST_COMPLETIONS: list[Json] = [
+GENUINE_COMPLETIONS: list[Json] = [
     empty("stop", **ONE_TOKEN),
     empty("stop", None, **ONE_TOKEN),
     empty("length", **ONE_TOKEN),
@@ -73,8 +73,12 @@ EMPTY_RESPONSES: list[Json] = [
     {**RESPONSE, "status": "in_progress"},
     {**RESPONSE, "status": "queued"},
     {**RESPONSE, "status": "cancelled"},
-    {**RESPONSE, "output": [{**SAID, "content": []}]},
-    {**RESPONSE, "output": [{**SAID, "content": [{"type": "output_text", "text": ""}]}], "usage": {"output_tokens": 0}},
+    {**RESPONSE, "output": [{**MESSAGE, "content": []}]},
+    {
+        **RESPONSE,
+        "output": [{**MESSAGE, "content": [{"type": "output_text", "text": ""}]}],
+        "usage": {"output_tokens": 0},
+    },
     {**RESPONSE, "output": ["text"]},
     {"error": "no engine"},
     {**RESPONSE, "output": [], "status": "incomplete", "usage": {"output_tokens": 3}},
@@ -87,7 +91,7 @@ EMPTY_RESPONSES: list[Json] = [
     {**RESPONSE, "output": [{"type": ["message"]}]},
     {**RESPONSE, "output": [{"type": "banana"}]},
 ]
-HONEST_RESPONSES: list[Json] = [
+GENUINE_RESPONSES: list[Json] = [
     {**RESPONSE, "output": [], "usage": {"output_tokens": 1}},
     {
         **RESPONSE,
@@ -102,54 +106,54 @@ CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
 HI: Json = {"input": "hi"}
 
 
-def shown(answer: Json) -> str:
+def short_id(answer: Json) -> str:
     return orjson.dumps(answer).decode()[:90]
 
 
 @pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
-@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=shown)
-async def test_an_empty_completion_of_a_broken_engine_is_tried_again_and_then_a_failure(
+@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=short_id)
+async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_failure(
     kind: type[Server], broken: Json
 ) -> None:
     async with engine(Step(broken), COMPLETION) as fake, model_server(kind, base_url=fake.url) as server:
-        answer, body = await ask(server, "/v1/chat/completions", CHAT)
+        answer, body = await post_json(server, "/v1/chat/completions", CHAT)
         assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello")
     async with engine(Step(broken)) as fake, model_server(kind, base_url=fake.url, max_attempts=2) as server:
-        answer, problem = await ask(server, "/v1/chat/completions", CHAT)
-    assert (problem["type"] in FAILED, len(fake.asked)) == (True, 2)
+        answer, problem = await post_json(server, "/v1/chat/completions", CHAT)
+    assert (problem["type"] in FAILURE_TYPES, len(fake.requests)) == (True, 2)
 
 
-@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=shown)
+@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=short_id)
 async def test_an_empty_completion_never_becomes_a_response(broken: Json) -> None:
     async with engine(Step(broken)) as fake, model_server(VllmModel, base_url=fake.url, max_attempts=1) as server:
-        _, problem = await ask(server, "/v1/responses", HI)
-    assert problem["type"] in FAILED
+        _, problem = await post_json(server, "/v1/responses", HI)
+    assert problem["type"] in FAILURE_TYPES
 
 
-@pytest.mark.parametrize("honest", HONEST_COMPLETIONS, ids=shown)
+@pytest.mark.parametrize("genuine", GENUINE_COMPLETIONS, ids=short_id)
 @pytest.mark.parametrize(("path", "request_"), [("/v1/responses", HI), ("/v1/chat/completions", CHAT)])
-async def test_an_honest_empty_completion_is_the_models_own(path: str, request_: Json, honest: Json) -> None:
-    async with engine(Step(honest)) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, path, dict(request_))
-    assert (answer.status, len(fake.asked)) == (200, 1)
+async def test_a_genuinely_empty_completion_counts_as_a_model_turn(path: str, request_: Json, genuine: Json) -> None:
+    async with engine(Step(genuine)) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        answer, _ = await post_json(server, path, dict(request_))
+    assert (answer.status, len(fake.requests)) == (200, 1)
 
 
-@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=shown)
-async def test_an_empty_response_of_a_broken_endpoint_is_tried_again(broken: Json) -> None:
+@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=short_id)
+async def test_an_empty_response_of_a_broken_endpoint_is_retried(broken: Json) -> None:
     async with engine(Step(broken), RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, body = await ask(server, "/v1/responses", dict(HI))
-    assert (answer.status, body, len(fake.asked)) == (200, RESPONSE, 2)
+        answer, body = await post_json(server, "/v1/responses", dict(HI))
+    assert (answer.status, body, len(fake.requests)) == (200, RESPONSE, 2)
 
 
-@pytest.mark.parametrize("honest", HONEST_RESPONSES, ids=shown)
-async def test_an_honest_empty_response_passes(honest: Json) -> None:
-    async with engine(Step(honest)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, body = await ask(server, "/v1/responses", dict(HI))
-    assert (answer.status, body, len(fake.asked)) == (200, honest, 1)
+@pytest.mark.parametrize("genuine", GENUINE_RESPONSES, ids=short_id)
+async def test_a_genuinely_empty_response_is_returned(genuine: Json) -> None:
+    async with engine(Step(genuine)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        answer, body = await post_json(server, "/v1/responses", dict(HI))
+    assert (answer.status, body, len(fake.requests)) == (200, genuine, 1)
 
 
 class Foreign(Server):
-    """Another stack's model server: it passes on whatever its engine said."""
+    """Another project's model server, which forwards whatever its engine returns."""
 
     answer: bytes = b""
 
@@ -161,28 +165,28 @@ class Foreign(Server):
         return self.answer
 
 
-def stack_on(answer: Json) -> dict[str, Callable[[Context], Server]]:
-    """An agent before a foreign model server that always answers so."""
+def stack_with(answer: Json) -> dict[str, Callable[[Context], Server]]:
+    """An agent in front of a foreign model server that always returns `answer`."""
 
     class Answering(Foreign):
-        """With this answer."""
+        pass
 
     Answering.answer = orjson.dumps(answer)
-    return {"world": environment(Talk), "agent": agent(SimpleAgent), "model": Answering}
+    return {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": Answering}
 
 
-@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=shown)
-async def test_an_agent_scores_no_empty_response_of_a_foreign_model_server(broken: Json) -> None:
-    async with wired(stack_on(broken)) as stack:
+@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=short_id)
+async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_server(broken: Json) -> None:
+    async with wired(stack_with(broken)) as stack:
         with pytest.raises(Failure) as caught:
             await stack.run({"responses_create_params": {"input": "hi"}})
-    assert caught.value.problem.type in FAILED
+    assert caught.value.problem.type in FAILURE_TYPES
     assert (caught.value.problem.server, caught.value.terminal) == ("model", False)
 
 
-@pytest.mark.parametrize("honest", [*HONEST_RESPONSES, {**RESPONSE, "output": [says("a")]}], ids=shown)
-async def test_an_agent_scores_an_honest_answer(honest: Json) -> None:
-    async with wired(stack_on(honest)) as stack:
+@pytest.mark.parametrize("genuine", [*GENUINE_RESPONSES, {**RESPONSE, "output": [says("a")]}], ids=short_id)
+async def test_an_agent_scores_a_genuine_response(genuine: Json) -> None:
+    async with wired(stack_with(genuine)) as stack:
         assert "reward" in await stack.run({"responses_create_params": {"input": "hi"}})
 
 
@@ -196,44 +200,44 @@ def chunk(delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
 
 
 ROLE = chunk({"role": "assistant", "content": ""})
-COUNT: Json = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
-WHOLE_STREAM = (ROLE, chunk({"content": "hello"}), chunk({}, "stop"), DONE)
+USAGE: Json = {"choices": [], "usage": {"prompt_tokens": 5, "completion_tokens": 1}}
+COMPLETE_STREAM = (ROLE, chunk({"content": "hello"}), chunk({}, "stop"), DONE)
 EMPTY_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
     "no events": (),
     "done at once": (DONE,),
     "a role": (ROLE, DONE),
     "a role and the end of the connection": (ROLE,),
     "comments": (b": waiting\n\n", b": waiting\n\n"),
-    "no finish": (ROLE, chunk({}), COUNT, DONE),
+    "no finish": (ROLE, chunk({}), USAGE, DONE),
     "no tokens": (ROLE, chunk({}, "stop"), DONE),
-    "a broken generation": (ROLE, chunk({}, "engine_error"), COUNT, DONE),
+    "a broken generation": (ROLE, chunk({}, "engine_error"), USAGE, DONE),
     "an error": (ROLE, {"error": {"message": "EngineCore died"}}, DONE),
 }
 
 
-@pytest.mark.parametrize("kind", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("broken", EMPTY_STREAMS.values(), ids=EMPTY_STREAMS.keys())
-async def test_a_stream_that_ends_before_the_model_has_said_anything_is_asked_for_again(
-    kind: str, broken: tuple[Json | bytes, ...]
+async def test_a_stream_that_ends_before_any_output_is_requested_again(
+    path: str, broken: tuple[Json | bytes, ...]
 ) -> None:
-    steps = (Step(events=broken), Step(events=WHOLE_STREAM))
+    steps = (Step(events=broken), Step(events=COMPLETE_STREAM))
     async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, kind, {**CHAT, **HI, "stream": True})
-    assert (answer.status, len(fake.asked), b"hello" in answer.body) == (200, 2, True)
+        answer, _ = await post_json(server, path, {**CHAT, **HI, "stream": True})
+    assert (answer.status, len(fake.requests), b"hello" in answer.body) == (200, 2, True)
     assert b"error" not in answer.body.replace(b'"error":null', b"")
 
 
-async def test_an_honest_empty_stream_is_the_models_own() -> None:
-    step = Step(events=(ROLE, chunk({}, "stop"), COUNT, DONE))
+async def test_a_genuinely_empty_stream_counts_as_a_model_turn() -> None:
+    step = Step(events=(ROLE, chunk({}, "stop"), USAGE, DONE))
     async with engine(step) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await ask(server, "/v1/responses", {**HI, "stream": True})
-    assert (len(fake.asked), b"response.completed" in answer.body) == (1, True)
+        answer, _ = await post_json(server, "/v1/responses", {**HI, "stream": True})
+    assert (len(fake.requests), b"response.completed" in answer.body) == (1, True)
 
 
-@pytest.mark.parametrize("way", ["generate", "completions", "off"])
-async def test_with_tokens_on_record_a_generation_without_a_token_is_a_failed_attempt(way: str) -> None:
-    silent = TokenEngine([CALL, [], WORDS])
-    async with playing(silent, token_in=way, logprobs_mode="processed_logprobs") as player:
-        await player.ask()
-        item = await player.ask(asks("on"))
-    assert item["generation_token_ids"] == WORDS
+@pytest.mark.parametrize("backend", ["generate", "completions", "off"])
+async def test_with_recorded_tokens_a_generation_without_tokens_is_a_failed_attempt(backend: str) -> None:
+    engine_with_gap = TokenEngine([CALL_TURN, [], TEXT_TURN])
+    async with open_episode(engine_with_gap, token_in=backend, logprobs_mode="processed_logprobs") as client:
+        await client.ask()
+        item = await client.ask(user_message("on"))
+    assert item["generation_token_ids"] == TEXT_TURN

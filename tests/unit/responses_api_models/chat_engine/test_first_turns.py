@@ -1,18 +1,18 @@
-"""A first turn is sent as the engine renders it, so that each of its tokens has a version; else it goes as messages."""
+"""A first turn is sent as the engine's rendered token ids, so that each token has a version; otherwise as messages."""
 
 from __future__ import annotations
 
 import pytest
 
 from rollyard.services.types import Json
-from tests.support.token_clients import CALL, WORDS, asks, playing
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import encode
 from tests.unit.responses_api_models.chat_engine.test_turn_breaks import IMAGE
 
 
 class Versioned(TokenEngine):
-    """Says which weights sampled which tokens, as vLLM does."""
+    """Reports which weights sampled which tokens, as vLLM does."""
 
     def _generate(self, body: Json) -> Json:
         answer = super()._generate(body)
@@ -22,76 +22,76 @@ class Versioned(TokenEngine):
         return answer
 
 
-async def test_a_first_turn_takes_three_requests_and_its_prompt_is_the_templates() -> None:
-    async with playing(TokenEngine([CALL]), params={"tools": []}) as player:
-        await player.ask()
-        before = len(player.engine.asked)
-        player.conversation.output.clear()
-        status, response = await player.send("/v1/responses", {"input": [asks("go up")]})
+async def test_a_first_turn_takes_three_requests_and_uses_the_templates_prompt() -> None:
+    async with open_episode(TokenEngine([CALL_TURN]), params={"tools": []}) as client:
+        await client.ask()
+        requests_before = len(client.engine.requests)
+        client.conversation.output.clear()
+        status, response = await client.send("/v1/responses", {"input": [user_message("go up")]})
     assert status == 200
-    assert player.engine.paths[before:] == ["render", "generate", "derender"]
+    assert client.engine.paths[requests_before:] == ["render", "generate", "derender"]
     item = response["output"][-1]
     assert item["prompt_token_ids"] == encode("<|im_start|>user\ngo up<|im_end|>\n<|im_start|>assistant\n")
     assert item["token_trace"]["way"] == "generate"
 
 
 async def test_each_token_of_a_single_turn_has_its_weight_version() -> None:
-    async with playing(Versioned([WORDS])) as player:
-        sampling = (await player.ask())["token_trace"]["sampling"]
+    async with open_episode(Versioned([TEXT_TURN])) as client:
+        sampling = (await client.ask())["token_trace"]["sampling"]
     assert [span["version"] for span in sampling["weight_versions"]] == ["0", "step-1"]
     assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "step-1")
     assert sampling["version_of"] == "token"
 
 
-@pytest.mark.parametrize("way", ["completions", "off"])
-async def test_an_engine_that_names_no_versions_gets_messages_and_the_record_says_so(way: str) -> None:
-    async with playing(TokenEngine([WORDS]), token_in=way) as player:
-        trace = (await player.ask())["token_trace"]
+@pytest.mark.parametrize("backend", ["completions", "off"])
+async def test_an_engine_without_version_spans_gets_messages_and_the_record_says_so(backend: str) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
+        trace = (await client.ask())["token_trace"]
     assert (trace["way"], trace["sampling"]["version_of"]) == ("chat", "turn")
 
 
-BY_CHAT: list[Json] = [
+CHAT_ONLY: list[Json] = [
     *({"echo": True}, {"continue_final_message": True}, {"truncate_prompt_tokens": 9}, {"prompt_logprobs": 1}),
     *({"add_generation_prompt": False}, {"input": [{"role": "user", "content": [IMAGE]}]}),
 ]
 
 
-@pytest.mark.parametrize("params", BY_CHAT, ids=lambda params: next(iter(params)))
-async def test_what_only_the_chat_endpoint_can_do_goes_as_messages(params: Json) -> None:
-    async with playing(TokenEngine([WORDS]), params=params) as player:
-        one = await player.ask()
-        two = await player.ask(asks("on"))
+@pytest.mark.parametrize("params", CHAT_ONLY, ids=lambda params: next(iter(params)))
+async def test_requests_that_only_the_chat_endpoint_supports_are_sent_as_messages(params: Json) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), params=params) as client:
+        one = await client.ask()
+        two = await client.ask(user_message("on"))
     assert [item["token_trace"]["way"] for item in (one, two)] == ["chat", "chat"]
     assert "break" not in one["token_trace"]
     assert two["token_trace"]["break"]["reason"] in (*params, "not_text")
 
 
-@pytest.mark.parametrize("script", [[CALL], [WORDS], [encode("<think>hm</think>the box")]])
-async def test_a_first_turns_response_is_the_same_by_both_ways(script: list[list[int]]) -> None:
-    seen = []
-    for way in ("off", "generate"):
-        async with playing(TokenEngine(script), token_in=way) as player:
-            item = await player.ask()
-        response = player.responses[0]
+@pytest.mark.parametrize("script", [[CALL_TURN], [TEXT_TURN], [encode("<think>hm</think>the box")]])
+async def test_both_backends_give_the_same_response_for_a_first_turn(script: list[list[int]]) -> None:
+    results = []
+    for backend in ("off", "generate"):
+        async with open_episode(TokenEngine(script), token_in=backend) as client:
+            item = await client.ask()
+        response = client.responses[0]
         names = ("type", "name", "arguments", "content", "summary", "status")
-        shown = [{key: one.get(key) for key in names} for one in response["output"]]
-        seen.append((shown, response["status"], response["usage"], item["generation_log_probs"], sorted(response)))
-    assert seen[0] == seen[1]
+        visible = [{key: one.get(key) for key in names} for one in response["output"]]
+        results.append((visible, response["status"], response["usage"], item["generation_log_probs"], sorted(response)))
+    assert results[0] == results[1]
 
 
 @pytest.mark.parametrize(
     "field", [{"n": 2}, {"best_of": 2}, {"use_beam_search": True}, {"logprob_token_ids": [5]}], ids=str
 )
-async def test_a_request_that_leaves_no_single_sampled_turn_is_refused(field: Json) -> None:
-    async with playing(TokenEngine([WORDS])) as player:
-        status, problem = await player.send("/v1/chat/completions", {"messages": [asks("hi")], **field})
+async def test_a_request_that_does_not_sample_exactly_one_turn_is_refused(field: Json) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN])) as client:
+        status, problem = await client.send("/v1/chat/completions", {"messages": [user_message("hi")], **field})
     assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
     assert problem["detail"].startswith(next(iter(field)))
-    assert not player.engine.asked
+    assert not client.engine.requests
 
 
-async def test_no_extra_fields_that_mean_one_turn_are_refused() -> None:
-    async with playing(TokenEngine([WORDS])) as player:
+async def test_fields_with_values_that_mean_one_turn_are_accepted() -> None:
+    async with open_episode(TokenEngine([TEXT_TURN])) as client:
         fields = {"n": 1, "best_of": 1, "use_beam_search": False, "logprob_token_ids": []}
-        status, _ = await player.send("/v1/chat/completions", {"messages": [asks("hi")], **fields})
+        status, _ = await client.send("/v1/chat/completions", {"messages": [user_message("hi")], **fields})
     assert status == 200

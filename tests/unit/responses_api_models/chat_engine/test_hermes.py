@@ -1,4 +1,4 @@
-"""Tool calls in hermes format, read from text as vLLM's own parser reads them."""
+"""Hermes tool calls are parsed from text as vLLM's own parser does."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ def functions(message: Json) -> list[tuple[str, str]]:
 
 
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=4), st.text(min_size=1))
-def test_a_call_comes_back_with_the_arguments_that_were_written(value: object, name: str) -> None:
+def test_a_call_keeps_its_name_and_arguments(value: object, name: str) -> None:
     arguments = {"value": value}
     text = f"<tool_call>{json.dumps({'name': name, 'arguments': arguments})}</tool_call>"
-    ((found, written),) = functions(hermes.read(text))
-    assert (found, json.loads(written)) == (name, arguments)
+    ((found, arguments_text),) = functions(hermes.read(text))
+    assert (found, json.loads(arguments_text)) == (name, arguments)
 
 
-def test_arguments_are_spaced_as_vllm_spaces_them_and_keep_their_letters() -> None:
+def test_arguments_are_spaced_as_vllm_does_and_not_escaped() -> None:
     text = '<tool_call>{"name":"push","arguments":{"to":"√","far":[1,2]}}</tool_call>'
     assert functions(hermes.read(text)) == [("push", '{"to": "√", "far": [1, 2]}')]
 
 
-def test_several_calls_stay_in_order_and_what_stands_before_the_first_is_the_content() -> None:
+def test_several_calls_stay_in_order_and_the_text_before_the_first_is_the_content() -> None:
     message = hermes.read(f"I go. {CALL}\n{CALL.replace('up', 'left')} behind")
-    assert [written for _, written in functions(message)] == ['{"to": "up"}', '{"to": "left"}']
+    assert [arguments_text for _, arguments_text in functions(message)] == ['{"to": "up"}', '{"to": "left"}']
     assert message["content"] == "I go. "
     assert len({call["id"] for call in message["tool_calls"]}) == 2
 
@@ -42,29 +42,29 @@ def test_a_call_alone_has_no_content() -> None:
     assert hermes.read(CALL)["content"] is None
 
 
-def test_a_call_that_was_cut_behind_its_json_is_one() -> None:
+def test_a_call_without_its_closing_tag_is_parsed() -> None:
     assert functions(hermes.read(CALL.removesuffix("\n</tool_call>"))) == [("push", '{"to": "up"}')]
 
 
 UNREADABLE = ("not json", '{"name": "push"', "[]", '"push"', '{"arguments": {}}', '{"name": "push"}', "", "[" * 2000)
-HALF = '{"name": "push", "arguments": {"a": "\\ud800"}}'
+HALF_SURROGATE = '{"name": "push", "arguments": {"a": "\\ud800"}}'
 
 
-@pytest.mark.parametrize("inside", [*UNREADABLE, HALF, '{"name": 3, "arguments": {}}'])
-def test_what_cannot_be_read_stays_in_the_content_as_it_came(inside: str) -> None:
+@pytest.mark.parametrize("inside", [*UNREADABLE, HALF_SURROGATE, '{"name": 3, "arguments": {}}'])
+def test_unreadable_calls_stay_in_the_content_unchanged(inside: str) -> None:
     text = f"{CALL}<tool_call>{inside}</tool_call>"
     assert hermes.read(text) == {"role": "assistant", "content": text}
 
 
 @pytest.mark.parametrize("text", ["<think>\nhm\n</think>\n\nI go.", "\nhm\n</think>\n\nI go."])
-def test_a_thought_is_no_content_whether_the_prompt_or_the_model_opened_it(text: str) -> None:
+def test_reasoning_is_not_content_whether_the_prompt_or_the_model_opened_it(text: str) -> None:
     message = {"role": "assistant", "content": "\n\nI go.", "reasoning_content": "\nhm\n"}
     assert hermes.plain(text) == hermes.read(text) == message
 
 
-def test_a_thought_that_was_cut_off_is_no_content() -> None:
+def test_truncated_reasoning_is_not_content() -> None:
     assert hermes.plain("<think>hm") == {"role": "assistant", "content": "", "reasoning_content": "hm"}
 
 
-def test_a_call_within_a_thought_is_none() -> None:
+def test_a_call_inside_reasoning_is_ignored() -> None:
     assert functions(hermes.read(f"<think>{CALL}</think>no")) == []

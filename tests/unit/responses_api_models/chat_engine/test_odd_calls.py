@@ -1,4 +1,4 @@
-"""What a model can get wrong about a tool call: it is told so in words, and the conversation can be sent on."""
+"""A model that makes a mistake in a tool call gets an error text, and the conversation can continue."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSet
 from rollyard.services.responses.tool_calls import sendable_arguments, sendable_name
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
-from tests.support.endpoint_matrix import Talk
+from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import Script, agent, environment, says, wired
 from tests.support.scripted_engine import COMPLETION, Step, completion, engine
 
@@ -57,8 +57,8 @@ ODD: dict[str, Any] = {
 }
 
 
-def strict(body: Json) -> None:
-    """Read an earlier call as vLLM does for its chat template."""
+def check_calls(body: Json) -> None:
+    """Check each earlier call as strictly as vLLM does for its chat template."""
     for message in body["messages"]:
         for one in message.get("tool_calls") or ():
             assert isinstance(one["id"], str)
@@ -68,26 +68,28 @@ def strict(body: Json) -> None:
             assert isinstance(orjson.loads(one["function"]["arguments"] or "{}"), dict)
 
 
-async def played(*steps: Step) -> tuple[Json, list[Json]]:
-    """A rollout on an engine that answers so; the rollout, and what the engine was asked."""
+async def play_rollout(*steps: Step) -> tuple[Json, list[Json]]:
+    """Run a rollout on an engine with these answers; the rollout and the engine's requests."""
     async with engine(*steps) as fake:
         settings = VllmModelSettings(base_url=fake.url, model="engine-model", retry_pause_s=0.01)
 
         def policy(context: Context) -> Server:
             return VllmModel(settings, context)
 
-        async with wired({"world": environment(Talk), "agent": agent(SimpleAgent), "model": policy}) as stack:
+        async with wired(
+            {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": policy}
+        ) as stack:
             rollout = await stack.run({"responses_create_params": {"input": "hi"}})
-    for asked in fake.asked:
-        strict(asked)
-    return rollout, fake.asked
+    for request in fake.requests:
+        check_calls(request)
+    return rollout, fake.requests
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-async def test_a_mistake_in_a_call_is_answered_and_the_rollout_goes_on(odd: Any) -> None:
+async def test_a_mistake_in_a_call_is_answered_and_the_rollout_continues(odd: Any) -> None:
     answer = completion({"content": None, "tool_calls": [odd, call(id="c2")]}, "tool_calls")
-    rollout, asked = await played(Step(json.dumps(answer).encode()), Step(COMPLETION))
-    assert (rollout["finish_reason"], len(asked)) == ("answered", 2)
+    rollout, requests = await play_rollout(Step(json.dumps(answer).encode()), Step(COMPLETION))
+    assert (rollout["finish_reason"], len(requests)) == ("answered", 2)
     outputs = [item for item in rollout["response"]["output"] if item["type"] == "function_call_output"]
     assert len(outputs) == 2
     orjson.dumps(rollout)
@@ -104,29 +106,29 @@ async def test_a_mistake_in_a_call_is_answered_and_the_rollout_goes_on(odd: Any)
         b'{"role": "assistant", "content": "a \xed\xa0\x80 b"}',
     ],
 )
-async def test_half_a_surrogate_pair_anywhere_in_an_answer_loses_no_rollout(message: bytes) -> None:
+async def test_half_a_surrogate_pair_in_an_answer_does_not_fail_the_rollout(message: bytes) -> None:
     body = b'{"model": "engine-model", "choices": [{"index": 0, "message": %b, "finish_reason": "stop"}]}' % message
-    rollout, asked = await played(Step(body), Step(COMPLETION))
+    rollout, requests = await play_rollout(Step(body), Step(COMPLETION))
     assert rollout["finish_reason"] == "answered"
-    assert asked[0]["messages"]
+    assert requests[0]["messages"]
     orjson.dumps(rollout)
 
 
 async def test_calls_of_one_turn_never_share_an_id() -> None:
     answer = completion({"content": None, "tool_calls": [call(), call(), call()]}, "tool_calls")
-    rollout, _ = await played(Step(answer), Step(COMPLETION))
+    rollout, _ = await play_rollout(Step(answer), Step(COMPLETION))
     output = rollout["response"]["output"]
     ids = [item["call_id"] for item in output if item["type"] == "function_call"]
     answered = [item["call_id"] for item in output if item["type"] == "function_call_output"]
     assert (len(set(ids)), sorted(answered)) == (3, sorted(ids))
 
 
-async def test_what_the_model_wrote_stays_on_the_record() -> None:
+async def test_the_record_keeps_what_the_model_wrote() -> None:
     odd = call("look at it", '{"a": ')
-    rollout, asked = await played(Step(completion({"tool_calls": [odd]}, "tool_calls")), Step(COMPLETION))
+    rollout, requests = await play_rollout(Step(completion({"tool_calls": [odd]}, "tool_calls")), Step(COMPLETION))
     (recorded,) = [item for item in rollout["response"]["output"] if item["type"] == "function_call"]
     assert (recorded["name"], recorded["arguments"]) == ("look at it", '{"a": ')
-    (sent,) = asked[1]["messages"][1]["tool_calls"]
+    (sent,) = requests[1]["messages"][1]["tool_calls"]
     assert sent["function"] == {"name": "look_at_it", "arguments": '{"invalid_arguments":"{\\"a\\": "}'}
 
 
@@ -139,9 +141,9 @@ async def test_what_the_model_wrote_stays_on_the_record() -> None:
         {"type": "function_call", "name": ["look"], "arguments": {"a": deep(100)}, "call_id": 5},
     ],
 )
-async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_words(item: Json) -> None:
+async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text(item: Json) -> None:
     script = Script([[item, item], [says("done")]])
-    make = {"world": environment(Talk), "agent": agent(SimpleAgent), "model": script.model}
+    make = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": script.model}
     async with wired(make) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "hi"}})
     assert rollout["finish_reason"] == "answered"
@@ -150,7 +152,7 @@ async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_words(i
     assert all(item["name"] and isinstance(orjson.loads(item["arguments"] or "{}"), dict) for item in sent)
 
 
-def test_what_is_sent_of_a_call_does_not_change_when_it_is_sent_again() -> None:
+def test_a_sanitized_call_does_not_change_when_it_is_sanitized_again() -> None:
     for odd in ('{"a": 1}', "", "7", "not JSON", '{"a": NaN}', "[" * 3000):
         once = sendable_arguments(odd)
         assert sendable_arguments(once) == once
@@ -159,7 +161,7 @@ def test_what_is_sent_of_a_call_does_not_change_when_it_is_sent_again() -> None:
     assert sendable_name("files.read", {"files.read"}) == "files.read"
 
 
-def test_what_no_api_knows_of_a_call_and_its_annotations_survives_both_conversions() -> None:
+def test_unknown_fields_of_calls_and_annotations_survive_both_conversions() -> None:
     cited: Json = {"type": "url_citation", "url_citation": {"url": "http://x", "start_index": 0}}
     signed = call(extra_content={"google": {"thought_signature": "abc"}})
     message = {"content": "text", "annotations": [cited], "tool_calls": [signed], "reasoning_details": [{"data": "e"}]}
@@ -168,7 +170,7 @@ def test_what_no_api_knows_of_a_call_and_its_annotations_survives_both_conversio
     assert again["annotations"] == [cited]
 
 
-def test_log_probabilities_of_every_part_are_kept() -> None:
+def test_log_probabilities_of_all_parts_are_kept() -> None:
     def part(text: str) -> Json:
         return {"type": "output_text", "text": text, "logprobs": [{"token": text, "logprob": -1.0}]}
 

@@ -1,4 +1,4 @@
-"""A conversation that no longer fits: engines' own words for it become one failure, and what looks like it does not."""
+"""The engines' messages for a conversation that no longer fits become one failure; similar refusals do not."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.types import Json
-from tests.support.scripted_engine import Step, ask, engine, model_server
+from tests.support.scripted_engine import Step, engine, model_server, post_json
 
 
 def error(message: str, **more: Json | str | int | None) -> Json:
-    """An error answer's body; `code` is vLLM's unless given."""
+    """The body of an error response; `code` is vLLM's by default."""
     return {"error": {"message": message, "type": "BadRequestError", "code": 400, **more}}
 
 
@@ -66,20 +66,20 @@ PATHS = ["/v1/responses", "/v1/chat/completions"]
 async def problem_of(path: str, body: Json) -> Json:
     request: Json = {"input": "hi"} if path == PATHS[0] else {"messages": [{"role": "user", "content": "hi"}]}
     async with engine(Step(body, 400)) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        _, problem = await ask(server, path, request)
-        assert len(fake.asked) == 1
+        _, problem = await post_json(server, path, request)
+        assert len(fake.requests) == 1
         return problem
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("words", OVERFLOWS)
-async def test_an_engines_words_for_too_long_become_one_failure(words: str, path: str) -> None:
-    problem = await problem_of(path, OVERFLOWS[words])
+@pytest.mark.parametrize("case", OVERFLOWS)
+async def test_every_engines_overflow_message_becomes_the_same_failure(case: str, path: str) -> None:
+    problem = await problem_of(path, OVERFLOWS[case])
     assert (problem["type"], problem["status"]) == ("urn:rollyard:context_overflow", 400)
     assert problem["code"] == "context_length_exceeded"
 
 
-@pytest.mark.parametrize("words", REFUSALS)
-async def test_another_refusal_is_no_overflow(words: str) -> None:
-    problem = await problem_of(PATHS[0], REFUSALS[words])
+@pytest.mark.parametrize("case", REFUSALS)
+async def test_another_refusal_is_not_an_overflow(case: str) -> None:
+    problem = await problem_of(PATHS[0], REFUSALS[case])
     assert problem["type"] == "urn:rollyard:upstream_refused"

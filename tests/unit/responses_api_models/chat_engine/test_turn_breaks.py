@@ -1,4 +1,4 @@
-"""Where a prompt cannot go on from the turn before: the break is on record with its reason, and never hidden."""
+"""When a prompt cannot continue the previous turn, the break is recorded with its reason."""
 
 from __future__ import annotations
 
@@ -10,49 +10,61 @@ import pytest
 
 from rollyard.services.rollout_types import Response
 from rollyard.services.types import Json
-from tests.support.token_clients import CALL, TOOL, WORDS, Player, asks, behind, observed, playing, turn_of
+from tests.support.token_clients import (
+    CALL_TURN,
+    TEXT_TURN,
+    TOOL,
+    EpisodeClient,
+    appended_tokens,
+    open_episode,
+    tool_output,
+    turn_tokens,
+    user_message,
+)
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, ChatTemplate, encode
 
 IMAGE: Json = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
 
 
-async def second_turn(player: Player, change: Callable[[Json], object] = lambda request: None) -> tuple[Json, Json]:
-    """A turn, and the one after an answer to its call, its request changed by whoever stands between."""
-    one = await player.ask()
-    player.conversation.answer(observed(one) if one["type"] == "function_call" else asks("on"))
-    request = orjson.loads(player.conversation.request())
+async def second_turn(
+    client: EpisodeClient, change: Callable[[Json], object] = lambda request: None
+) -> tuple[Json, Json]:
+    """A turn and the next one, whose request `change` may edit in between."""
+    one = await client.ask()
+    client.conversation.answer(tool_output(one) if one["type"] == "function_call" else user_message("on"))
+    request = orjson.loads(client.conversation.request())
     change(request)
-    status, response = await player.send("/v1/responses", request)
+    status, response = await client.send("/v1/responses", request)
     assert status == 200, response
-    player.conversation.add(cast(Response, response))
+    client.conversation.add(cast(Response, response))
     return one, response["output"][-1]
 
 
-async def test_messages_that_are_retokenized_leave_a_record_of_the_first_difference() -> None:
-    async with playing(TokenEngine([CALL, WORDS]), token_in="off") as player:
-        one, two = await second_turn(player)
-    expected, prompt, trace = turn_of(one), two["prompt_token_ids"], two["token_trace"]
-    at = trace["break"]["position"]
-    assert expected[:at] == prompt[:at]
-    assert expected[at] != prompt[at]
+async def test_retokenized_messages_are_recorded_with_the_first_difference() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in="off") as client:
+        one, two = await second_turn(client)
+    expected, prompt, trace = turn_tokens(one), two["prompt_token_ids"], two["token_trace"]
+    position = trace["break"]["position"]
+    assert expected[:position] == prompt[:position]
+    assert expected[position] != prompt[position]
     assert trace["break"] == {
         "reason": "retokenized",
-        "position": at,
+        "position": position,
         "expected_length": len(expected),
         "prompt_length": len(prompt),
-        "expected": expected[at : at + 8],
-        "found": prompt[at : at + 8],
+        "expected": expected[position : position + 8],
+        "found": prompt[position : position + 8],
     }
     assert (one["token_trace"]["segment"], trace["segment"], trace["way"]) == (0, 1, "chat")
 
 
-async def test_messages_that_are_tokenized_as_they_were_said_are_no_break() -> None:
-    said = [*encode("the box"), END]
-    async with playing(TokenEngine([said, WORDS]), token_in="off") as player:
-        one, two = await second_turn(player)
+async def test_messages_that_tokenize_as_generated_are_not_a_break() -> None:
+    generated = [*encode("the box"), END]
+    async with open_episode(TokenEngine([generated, TEXT_TURN]), token_in="off") as client:
+        one, two = await second_turn(client)
     assert "break" not in two["token_trace"]
-    assert behind(two, one)
+    assert appended_tokens(two, one)
 
 
 TURN: Json = {
@@ -70,31 +82,31 @@ def later(change: Callable[[list[Json]], object]) -> Callable[[Json], object]:
 
 
 EDITS: dict[str, Callable[[Json], object]] = {
-    "another question": later(lambda items: items[0].update(content="go left")),
+    "another user message": later(lambda items: items[0].update(content="go left")),
     "another call": later(lambda items: items[1].update(arguments='{"actions": ["left"]}')),
     "another tool's call": later(lambda items: items[1].update(name="pull")),
-    "words of the model that it never said": later(
-        lambda items: items.insert(1, {**TURN, "type": "message"} | WORDS_OF)
+    "a message that the model never wrote": later(
+        lambda items: items.insert(1, {**TURN, "type": "message"} | ASSISTANT_TEXT)
     ),
-    "a message between": later(lambda items: items.insert(0, asks("hello"))),
-    "a question gone": later(lambda items: items.pop(0)),
+    "a message between": later(lambda items: items.insert(0, user_message("hello"))),
+    "a user message removed": later(lambda items: items.pop(0)),
     "other tools": lambda request: request["tools"].append({**TOOL, "name": "pull"}),
     "other instructions": lambda request: request.update(instructions="Be brief."),
-    "another template's argument": lambda request: request.update(chat_template_kwargs={"enable_thinking": False}),
+    "another template argument": lambda request: request.update(chat_template_kwargs={"enable_thinking": False}),
 }
-WORDS_OF: Json = {"role": "assistant", "content": "I push."}
+ASSISTANT_TEXT: Json = {"role": "assistant", "content": "I push."}
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("way", ["generate", "completions"])
-async def test_an_edited_history_is_noticed_and_goes_as_messages(edit: str, way: str) -> None:
-    async with playing(TokenEngine([CALL, WORDS]), token_in=way) as player:
-        _, two = await second_turn(player, EDITS[edit])
+@pytest.mark.parametrize("backend", ["generate", "completions"])
+async def test_an_edited_history_is_detected_and_sent_as_messages(edit: str, backend: str) -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+        _, two = await second_turn(client, EDITS[edit])
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "history_changed")
 
 
 HARMLESS: dict[str, Callable[[Json], object]] = {
-    "space around a question": later(lambda items: items[0].update(content=" go up\n")),
+    "whitespace around a user message": later(lambda items: items[0].update(content=" go up\n")),
     "reasoning dropped": later(lambda items: items.pop(1)),
     "another id of the call": later(lambda items: [item.update(call_id="mine") for item in items[2:]]),
     "the items' own ids and states dropped": later(lambda items: [items[2].pop(key) for key in ("id", "status")]),
@@ -102,22 +114,22 @@ HARMLESS: dict[str, Callable[[Json], object]] = {
 
 
 @pytest.mark.parametrize("edit", HARMLESS)
-async def test_what_clients_change_without_meaning_to_is_no_edit(edit: str) -> None:
-    thinking = [*encode("<think>\nhm\n</think>\n\n"), *CALL]
-    async with playing(TokenEngine([thinking, WORDS])) as player:
-        one, two = await second_turn(player, HARMLESS[edit])
+async def test_changes_that_clients_make_unintentionally_are_not_edits(edit: str) -> None:
+    thinking = [*encode("<think>\nhm\n</think>\n\n"), *CALL_TURN]
+    async with open_episode(TokenEngine([thinking, TEXT_TURN])) as client:
+        one, two = await second_turn(client, HARMLESS[edit])
     assert two["token_trace"]["way"] == "generate"
-    assert behind(two, one)
+    assert appended_tokens(two, one)
 
 
-async def test_after_a_break_a_new_segment_begins_and_the_next_turn_goes_on_from_it() -> None:
-    async with playing(TokenEngine([CALL])) as player:
-        _, two = await second_turn(player, EDITS["another question"])
-        three = await player.ask(observed(two))
-        assert three["token_trace"]["break"]["reason"] == "history_changed"  # the agent still tells the old one
-        four = await player.ask(observed(three))
+async def test_a_break_starts_a_new_segment_that_the_next_turn_continues() -> None:
+    async with open_episode(TokenEngine([CALL_TURN])) as client:
+        _, two = await second_turn(client, EDITS["another user message"])
+        three = await client.ask(tool_output(two))
+        assert three["token_trace"]["break"]["reason"] == "history_changed"  # the agent still sends the old history
+        four = await client.ask(tool_output(three))
     assert [turn["token_trace"]["segment"] for turn in (two, three, four)] == [1, 2, 2]
-    assert behind(four, three)
+    assert appended_tokens(four, three)
 
 
 def with_image(place: int) -> Callable[[Json], object]:
@@ -125,91 +137,97 @@ def with_image(place: int) -> Callable[[Json], object]:
     return later(lambda items: items.insert(place, {"role": "user", "content": [text, IMAGE]}))
 
 
-async def test_a_new_image_goes_as_messages() -> None:
-    async with playing(TokenEngine([CALL, WORDS])) as player:
-        _, two = await second_turn(player, with_image(3))
+async def test_a_new_image_is_sent_as_messages() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN])) as client:
+        _, two = await second_turn(client, with_image(3))
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "not_text")
 
 
-async def test_an_image_of_an_earlier_turn_goes_as_messages_because_its_ids_alone_are_no_picture() -> None:
+async def test_an_image_of_an_earlier_turn_is_sent_as_messages_because_token_ids_do_not_contain_it() -> None:
     image = [{"type": "input_text", "text": "look"}, IMAGE]
-    async with playing(TokenEngine([CALL, WORDS]), params={"input": [{"role": "user", "content": image}]}) as player:
-        _, two = await second_turn(player)
+    async with open_episode(
+        TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [{"role": "user", "content": image}]}
+    ) as client:
+        _, two = await second_turn(client)
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "not_text")
 
 
 async def test_text_in_several_parts_is_text() -> None:
     parts = [{"type": "input_text", "text": "go"}, {"type": "input_text", "text": " up"}]
-    async with playing(TokenEngine([CALL, WORDS]), params={"input": [{"role": "user", "content": parts}]}) as player:
-        one, two = await second_turn(player)
-    assert behind(two, one)
+    async with open_episode(
+        TokenEngine([CALL_TURN, TEXT_TURN]), params={"input": [{"role": "user", "content": parts}]}
+    ) as client:
+        one, two = await second_turn(client)
+    assert appended_tokens(two, one)
 
 
 @pytest.mark.parametrize("end", ["", "\n", "\n\n", ".\n", "</", "\n## "], ids=repr)
-async def test_a_template_without_a_token_that_ends_turns_goes_as_messages(end: str) -> None:
-    """One of ordinary text is none: it stands in calls and thoughts, too, and the cut would be made there."""
-    async with playing(TokenEngine([CALL, WORDS], template=ChatTemplate(end))) as player:
-        _, two = await second_turn(player)
+async def test_a_template_without_an_end_of_turn_token_is_sent_as_messages(end: str) -> None:
+    """Ordinary text does not qualify: it also occurs in calls and reasoning, where a cut would be wrong."""
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], template=ChatTemplate(end))) as client:
+        _, two = await second_turn(client)
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "no_end_of_turn")
 
 
-async def test_a_request_that_brings_nothing_new_goes_as_messages() -> None:
-    async with playing(TokenEngine([CALL, WORDS])) as player:
-        _, two = await second_turn(player, later(lambda items: items.pop()))
+async def test_a_request_without_new_messages_is_sent_as_messages() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN])) as client:
+        _, two = await second_turn(client, later(lambda items: items.pop()))
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "nothing_new")
 
 
-UNFIT: list[tuple[Json, Json, str]] = [
+CHAT_ONLY: list[tuple[Json, Json, str]] = [
     ({"text_tool_parser": None}, {}, "no_text_tool_parser"),
     ({}, {"tool_choice": "required"}, "tool_choice"),
     ({}, {"tool_choice": {"type": "function", "name": "push"}}, "tool_choice"),
 ]
 
 
-@pytest.mark.parametrize(("settings", "params", "reason"), UNFIT)
-async def test_what_the_completions_endpoint_cannot_do_goes_as_messages(
+@pytest.mark.parametrize(("settings", "params", "reason"), CHAT_ONLY)
+async def test_requests_that_the_completions_endpoint_does_not_support_are_sent_as_messages(
     settings: Json, params: Json, reason: str
 ) -> None:
-    async with playing(TokenEngine([CALL, WORDS]), token_in="completions", params=params, **settings) as player:
-        _, two = await second_turn(player)
+    async with open_episode(
+        TokenEngine([CALL_TURN, TEXT_TURN]), token_in="completions", params=params, **settings
+    ) as client:
+        _, two = await second_turn(client)
     assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
 
 
 async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
     settings: Json = {"token_in": "completions", "text_tool_parser": None}
-    async with playing(TokenEngine([WORDS]), params={"tools": []}, **settings) as player:
-        one, two = await second_turn(player)
-    assert behind(two, one)
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"tools": []}, **settings) as client:
+        one, two = await second_turn(client)
+    assert appended_tokens(two, one)
 
 
-async def test_an_engine_without_token_in_endpoints_is_given_ids_through_completions() -> None:
-    async with playing(TokenEngine([CALL, WORDS], scale_out=False)) as player:
-        one, two = await second_turn(player)
+async def test_an_engine_without_token_in_endpoints_gets_ids_through_completions() -> None:
+    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], has_token_endpoints=False)) as client:
+        one, two = await second_turn(client)
     assert two["token_trace"]["way"] == "completions"
-    assert behind(two, one)
+    assert appended_tokens(two, one)
 
 
-async def test_token_in_generate_demands_the_endpoints_and_says_how_to_have_them() -> None:
-    async with playing(TokenEngine([CALL], scale_out=False), token_in="generate") as player:
-        status, problem = await player.send("/v1/responses", orjson.loads(player.conversation.request()))
+async def test_token_in_generate_requires_the_endpoints_and_says_how_to_enable_them() -> None:
+    async with open_episode(TokenEngine([CALL_TURN], has_token_endpoints=False), token_in="generate") as client:
+        status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
     assert (status, problem["type"]) == (400, "urn:rollyard:upstream_refused")
     assert "--enable-scale-out" in problem["detail"]
 
 
-def traced(**trace: Any) -> Json:
-    """A turn that another stack recorded."""
+def recorded_turn(**trace: Any) -> Json:
+    """A turn recorded by another stack."""
     return {**TURN, "prompt_token_ids": encode("<|im_start|>user\ngo up<|im_end|>\n"), **trace}
 
 
-@pytest.mark.parametrize("turn", [traced(), traced(token_trace=None)], ids=["no trace", "null"])
-async def test_a_turn_with_tokens_of_another_stack_is_gone_on_from(turn: Json) -> None:
-    async with playing(TokenEngine([WORDS]), params={"input": [asks("go up"), turn]}) as player:
-        item = await player.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
-    assert behind(item, turn)[0] == END
+@pytest.mark.parametrize("turn", [recorded_turn(), recorded_turn(token_trace=None)], ids=["no trace", "null"])
+async def test_a_recorded_turn_of_another_stack_is_continued(turn: Json) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
+        item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
+    assert appended_tokens(item, turn)[0] == END
 
 
-async def test_tokens_that_are_null_count_as_none() -> None:
+async def test_tokens_that_are_null_count_as_missing() -> None:
     turn = {**TURN, "prompt_token_ids": None, "generation_token_ids": None}
-    async with playing(TokenEngine([WORDS]), params={"input": [asks("go up"), turn]}) as player:
-        item = await player.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
+        item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
     assert item["token_trace"]["segment"] == 0

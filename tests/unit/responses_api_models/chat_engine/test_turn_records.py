@@ -1,4 +1,4 @@
-"""What a turn with tokens says of itself: the same whichever way it went, true, or a failure."""
+"""A turn's token record is the same with every backend and correct; otherwise the turn is a failure."""
 
 from __future__ import annotations
 
@@ -9,201 +9,212 @@ import pytest
 
 from rollyard.responses_api_models.chat_engine.sampling import NUMBERS as SAMPLING
 from rollyard.services.types import Json
-from tests.support.token_clients import CALL, WORDS, Player, asks, observed, playing
+from tests.support.token_clients import CALL_TURN, TEXT_TURN, EpisodeClient, open_episode, tool_output, user_message
 from tests.support.token_engine import TokenEngine
-from tests.support.toy_tokenizer import END, encode, spelled
+from tests.support.toy_tokenizer import END, encode, encode_letters
 
-WAYS = ["off", "generate", "completions"]
-BOTH = [*CALL[:-1], *spelled("\n"), *CALL]
-
-
-async def later_turn(script: list[list[int]], way: str, params: Json | None = None, **settings: Any) -> Json:
-    """The Response of a second turn that went that way."""
-    async with playing(TokenEngine(script), token_in=way, params=params, **settings) as player:
-        one = await player.ask()
-        two = await player.ask(observed(one) if one["type"] == "function_call" else asks("on"))
-        assert two["token_trace"]["way"] == ("chat" if way == "off" else way)
-        return player.responses[1]
+BACKENDS = ["off", "generate", "completions"]
+BOTH = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
 
 
-async def later_completion(script: list[list[int]], way: str, **more: Any) -> Json:
-    """The chat completion of a second turn that went that way."""
-    async with playing(TokenEngine(script), token_in=way) as player:
-        request: Json = {"messages": [asks("go up")], **more}
-        status, answer = await player.send("/v1/chat/completions", request)
-        request["messages"] += [answer["choices"][0]["message"], asks("on")]
-        status, answer = await player.send("/v1/chat/completions", request)
+async def later_turn(script: list[list[int]], backend: str, params: Json | None = None, **settings: Any) -> Json:
+    """The Response of a second turn with that backend."""
+    async with open_episode(TokenEngine(script), token_in=backend, params=params, **settings) as client:
+        one = await client.ask()
+        two = await client.ask(tool_output(one) if one["type"] == "function_call" else user_message("on"))
+        assert two["token_trace"]["way"] == ("chat" if backend == "off" else backend)
+        return client.responses[1]
+
+
+async def later_completion(script: list[list[int]], backend: str, **more: Any) -> Json:
+    """The chat completion of a second turn with that backend."""
+    async with open_episode(TokenEngine(script), token_in=backend) as client:
+        request: Json = {"messages": [user_message("go up")], **more}
+        status, answer = await client.send("/v1/chat/completions", request)
+        request["messages"] += [answer["choices"][0]["message"], user_message("on")]
+        status, answer = await client.send("/v1/chat/completions", request)
         assert status == 200, answer
-        assert answer["choices"][0]["message"]["token_trace"]["way"] == ("chat" if way == "off" else way)
+        assert answer["choices"][0]["message"]["token_trace"]["way"] == ("chat" if backend == "off" else backend)
         return answer
 
 
-def as_the_caller_sees_it(response: Json) -> Json:
-    """Without what differs between any two calls."""
+def comparable(response: Json) -> Json:
+    """The response without what differs between any two calls."""
     output = [
         {key: value for key, value in item.items() if key not in ("id", "call_id", "prompt_token_ids", "token_trace")}
         for item in response["output"]
     ]
     usage = {key: value for key, value in response["usage"].items() if key not in ("input_tokens", "total_tokens")}
-    kept = ("object", "status", "incomplete_details", "error", "model", "tools", "tool_choice", "parallel_tool_calls")
-    return {**{key: response[key] for key in kept}, "output": output, "usage": usage, "keys": sorted(response)}
+    fields = ("object", "status", "incomplete_details", "error", "model", "tools", "tool_choice", "parallel_tool_calls")
+    return {**{key: response[key] for key in fields}, "output": output, "usage": usage, "keys": sorted(response)}
 
 
 SCRIPTS = {
-    "a call": [CALL, CALL],
-    "two calls": [CALL, BOTH],
-    "words": [CALL, WORDS],
-    "words before a call": [CALL, [*spelled("I go. "), *CALL]],
-    "a thought before words": [CALL, [*encode("<think>\nhm\n</think>\n\n"), *WORDS]],
-    "a thought before a call": [CALL, [*encode("hm</think>\n"), *CALL]],
-    "cut off": [CALL, WORDS[:-1]],
-    "a call that cannot be read": [CALL, [*encode('<tool_call>{"name": </tool_call>'), END]],
+    "a call": [CALL_TURN, CALL_TURN],
+    "two calls": [CALL_TURN, BOTH],
+    "text": [CALL_TURN, TEXT_TURN],
+    "text before a call": [CALL_TURN, [*encode_letters("I go. "), *CALL_TURN]],
+    "reasoning before text": [CALL_TURN, [*encode("<think>\nhm\n</think>\n\n"), *TEXT_TURN]],
+    "reasoning before a call": [CALL_TURN, [*encode("hm</think>\n"), *CALL_TURN]],
+    "cut off": [CALL_TURN, TEXT_TURN[:-1]],
+    "a call that cannot be read": [CALL_TURN, [*encode('<tool_call>{"name": </tool_call>'), END]],
 }
 
 
 @pytest.mark.parametrize("script", SCRIPTS)
-@pytest.mark.parametrize("way", WAYS[1:])
-async def test_the_response_is_the_same_whichever_way_the_turn_went(script: str, way: str) -> None:
-    by_chat = as_the_caller_sees_it(await later_turn(SCRIPTS[script], "off"))
-    assert as_the_caller_sees_it(await later_turn(SCRIPTS[script], way)) == by_chat
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+async def test_the_response_is_the_same_with_every_backend(script: str, backend: str) -> None:
+    by_chat = comparable(await later_turn(SCRIPTS[script], "off"))
+    assert comparable(await later_turn(SCRIPTS[script], backend)) == by_chat
 
 
 STOPS: dict[str, tuple[list[int], Json, str | int]] = {
-    "a stop string": (spelled("the box is"), {"stop": ["box", "wall"]}, "box"),
-    "a stop string in a thought": (encode("<think>the box"), {"stop": ["box"]}, "box"),
+    "a stop string": (encode_letters("the box is"), {"stop": ["box", "wall"]}, "box"),
+    "a stop string in reasoning": (encode("<think>the box"), {"stop": ["box"]}, "box"),
     "a stop token": (encode("the box"), {"stop_token_ids": encode("box")}, encode("box")[0]),
 }
 
 
 @pytest.mark.parametrize("stop", STOPS)
-@pytest.mark.parametrize("way", WAYS[1:])
-async def test_what_ended_a_turn_is_no_part_of_its_text_whichever_way_it_went(way: str, stop: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+async def test_a_stop_string_or_token_is_not_in_the_text_with_any_backend(backend: str, stop: str) -> None:
     ids, params, reason = STOPS[stop]
-    seen: list[Json] = []
-    for token_in in ("off", way):
-        async with playing(TokenEngine([WORDS, ids]), token_in=token_in, params=params) as player:
-            await player.ask()
-            player.engine.stop_reason = reason
-            item = await player.ask(asks("on"))
+    responses: list[Json] = []
+    for token_in in ("off", backend):
+        async with open_episode(TokenEngine([TEXT_TURN, ids]), token_in=token_in, params=params) as client:
+            await client.ask()
+            client.engine.stop_reason = reason
+            item = await client.ask(user_message("on"))
         assert item["generation_token_ids"] == ids
-        seen.append(as_the_caller_sees_it(player.responses[1]))
-    assert seen[0] == seen[1]
-    assert "box" not in orjson.dumps(seen[1]["output"]).decode()
+        responses.append(comparable(client.responses[1]))
+    assert responses[0] == responses[1]
+    assert "box" not in orjson.dumps(responses[1]["output"]).decode()
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_turn_that_only_ended_is_an_empty_answer(way: str) -> None:
-    response = await later_turn([CALL, [END]], way)
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_turn_of_only_the_end_token_has_an_empty_text(backend: str) -> None:
+    response = await later_turn([CALL_TURN, [END]], backend)
     (item,) = response["output"]
     assert (item["content"][0]["text"], item["generation_token_ids"]) == ("", [END])
     assert response["status"] == "completed"
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_usage_counts_the_whole_prompt_and_adds_up(way: str) -> None:
-    response = await later_turn([CALL, WORDS], way)
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_usage_counts_the_whole_prompt_and_adds_up(backend: str) -> None:
+    response = await later_turn([CALL_TURN, TEXT_TURN], backend)
     usage, last = response["usage"], response["output"][-1]
-    assert (usage["input_tokens"], usage["output_tokens"]) == (len(last["prompt_token_ids"]), len(WORDS))
+    assert (usage["input_tokens"], usage["output_tokens"]) == (len(last["prompt_token_ids"]), len(TEXT_TURN))
     assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_ids_are_new_each_turn_and_look_like_those_of_the_chat_endpoint(way: str) -> None:
-    async with playing(TokenEngine([CALL]), token_in=way) as player:
-        item = await player.ask()
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_ids_are_unique_and_look_like_those_of_the_chat_endpoint(backend: str) -> None:
+    async with open_episode(TokenEngine([CALL_TURN]), token_in=backend) as client:
+        item = await client.ask()
         for _ in range(2):
-            item = await player.ask(observed(item))
-    ids = [response["id"] for response in player.responses]
+            item = await client.ask(tool_output(item))
+    ids = [response["id"] for response in client.responses]
     assert len(set(ids)) == 3
     assert all(found.startswith("resp_") and "cmpl" not in found and "generate" not in found for found in ids)
-    assert len({response["output"][-1]["call_id"] for response in player.responses}) == 3
+    assert len({response["output"][-1]["call_id"] for response in client.responses}) == 3
 
 
-@pytest.mark.parametrize("way", WAYS[1:])
-async def test_of_several_calls_where_one_may_be_the_first_counts(way: str) -> None:
-    response = await later_turn([CALL, BOTH], way, {"parallel_tool_calls": False})
+@pytest.mark.parametrize("backend", BACKENDS[1:])
+async def test_only_the_first_of_several_calls_counts_without_parallel_tool_calls(backend: str) -> None:
+    response = await later_turn([CALL_TURN, BOTH], backend, {"parallel_tool_calls": False})
     assert len(response["output"]) == 1
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_chat_client_reads_tool_calls_as_the_reason_of_the_end(way: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_chat_client_gets_tool_calls_as_the_finish_reason(backend: str) -> None:
     parameters = {"type": "object", "properties": {}}
     tools = [{"type": "function", "function": {"name": "push", "parameters": parameters}}]
-    answer = await later_completion([WORDS, CALL], way, tools=tools)
+    answer = await later_completion([TEXT_TURN, CALL_TURN], backend, tools=tools)
     assert answer["choices"][0]["finish_reason"] == "tool_calls"
     assert answer["object"] == "chat.completion"
     assert answer["id"].startswith("chatcmpl-")
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_ids_stand_where_an_engine_puts_them_only_for_clients_that_asked_for_it(way: str) -> None:
-    plain, asked = [await later_completion([WORDS], way, **more) for more in ({}, {"return_token_ids": True})]
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_token_ids_are_in_vllms_fields_only_on_request(backend: str) -> None:
+    plain, requested = [
+        await later_completion([TEXT_TURN], backend, **more) for more in ({}, {"return_token_ids": True})
+    ]
     assert (plain["prompt_token_ids"], plain["choices"][0]["token_ids"]) == (None, None)
-    message = asked["choices"][0]["message"]
-    assert asked["prompt_token_ids"] == message["prompt_token_ids"]
-    assert asked["choices"][0]["token_ids"] == message["generation_token_ids"] == WORDS
+    message = requested["choices"][0]["message"]
+    assert requested["prompt_token_ids"] == message["prompt_token_ids"]
+    assert requested["choices"][0]["token_ids"] == message["generation_token_ids"] == TEXT_TURN
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_logprobs_in_words_are_there_only_for_callers_who_asked(way: str) -> None:
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_logprobs_with_token_texts_are_returned_only_on_request(backend: str) -> None:
     include = {"include": ["message.output_text.logprobs"]}
-    wordy, plain = [await later_turn([WORDS], way, params) for params in (include, {})]
-    (entries,) = [part["logprobs"] for part in wordy["output"][-1]["content"]]
+    detailed, plain = [await later_turn([TEXT_TURN], backend, params) for params in (include, {})]
+    (entries,) = [part["logprobs"] for part in detailed["output"][-1]["content"]]
     assert "".join(entry["token"] for entry in entries) == "the box<|im_end|>"
-    assert [entry["logprob"] for entry in entries] == wordy["output"][-1]["generation_log_probs"]
+    assert [entry["logprob"] for entry in entries] == detailed["output"][-1]["generation_log_probs"]
     assert plain["output"][-1]["content"][0]["logprobs"] == []
-    assert (await later_completion([WORDS], way))["choices"][0]["logprobs"] is None
+    assert (await later_completion([TEXT_TURN], backend))["choices"][0]["logprobs"] is None
 
 
-ASKED: Json = {"temperature": 0.5, "top_p": 0.9, "top_k": 20, "min_p": 0.1, "presence_penalty": 0.2, "seed": 7}
+SAMPLING_PARAMS: Json = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "top_k": 20,
+    "min_p": 0.1,
+    "presence_penalty": 0.2,
+    "seed": 7,
+}
 
 
-@pytest.mark.parametrize("way", ["completions", "off"])
-@pytest.mark.parametrize("params", [{}, ASKED], ids=["nothing asked", "asked"])
-async def test_the_sampling_on_record_is_what_the_engine_was_told(way: str, params: Json) -> None:
-    async with playing(TokenEngine([WORDS]), token_in=way, params=params, logprobs_mode="processed_logprobs") as player:
-        await player.ask()
-        item = await player.ask(asks("on"))
-        told = player.engine.asked[-1][1]
+@pytest.mark.parametrize("backend", ["completions", "off"])
+@pytest.mark.parametrize("params", [{}, SAMPLING_PARAMS], ids=["none", "all"])
+async def test_the_recorded_sampling_is_what_the_engine_received(backend: str, params: Json) -> None:
+    async with open_episode(
+        TokenEngine([TEXT_TURN]), token_in=backend, params=params, logprobs_mode="processed_logprobs"
+    ) as client:
+        await client.ask()
+        item = await client.ask(user_message("on"))
+        received = client.engine.requests[-1][1]
     sampling = item["token_trace"]["sampling"]
     assert {key: value for key, value in sampling.items() if key in (*SAMPLING, "seed")} == {
-        key: told[key] for key in (*SAMPLING, "seed") if key in told
+        key: received[key] for key in (*SAMPLING, "seed") if key in received
     }
     assert sampling["temperature"] == params.get("temperature", 1.0)
     assert (sampling["logprobs_mode"], sampling["policy_version"]) == ("processed_logprobs", "0")
 
 
-async def test_the_settings_overrides_stand_on_record_and_not_what_they_overrode() -> None:
+async def test_sampling_overrides_are_recorded_instead_of_what_they_override() -> None:
     settings: Json = {"sampling_overrides": {"temperature": 1.0}, "extra_body": {"top_k": 5}}
-    async with playing(TokenEngine([WORDS]), params={"temperature": 0.3}, **settings) as player:
-        sampling = (await player.ask())["token_trace"]["sampling"]
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"temperature": 0.3}, **settings) as client:
+        sampling = (await client.ask())["token_trace"]["sampling"]
     assert (sampling["temperature"], sampling["top_k"]) == (1.0, 5)
 
 
-async def test_a_constraint_stands_on_record_by_name() -> None:
-    async with playing(TokenEngine([WORDS]), params={"structured_outputs": {"regex": "a+"}}) as player:
-        assert (await player.ask())["token_trace"]["sampling"]["constrained"] == ["structured_outputs"]
+async def test_a_constraint_is_recorded_by_name() -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), params={"structured_outputs": {"regex": "a+"}}) as client:
+        assert (await client.ask())["token_trace"]["sampling"]["constrained"] == ["structured_outputs"]
 
 
-async def failed(player: Player) -> Json:
-    """The problem of a later turn."""
-    player.conversation.answer(asks("on"))
-    status, problem = await player.send("/v1/responses", orjson.loads(player.conversation.request()))
+async def failed_turn(client: EpisodeClient) -> Json:
+    """The problem of a failed second turn."""
+    client.conversation.answer(user_message("on"))
+    status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
     assert status >= 400
     return problem
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_turn_without_token_ids_is_a_failure_and_never_a_turn(way: str) -> None:
-    async with playing(TokenEngine([WORDS]), token_in=way, max_attempts=1) as player:
-        await player.ask()
-        player.engine.gives_ids = False
-        problem = await failed(player)
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_turn_without_token_ids_is_a_failure(backend: str) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend, max_attempts=1) as client:
+        await client.ask()
+        client.engine.returns_token_ids = False
+        problem = await failed_turn(client)
     assert (problem["type"], problem["status"]) == ("urn:rollyard:malformed_answer", 502)
 
 
-class Forgetful(TokenEngine):
-    """Leaves out the last token's logprob."""
+class MissingLogprob(TokenEngine):
+    """Omits the last token's logprob."""
 
     def _generate(self, body: Json) -> Json:
         return _shortened(super()._generate(body), "content")
@@ -220,61 +231,67 @@ def _shortened(answer: Json, key: str) -> Json:
     return answer
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_logprobs_that_do_not_match_the_ids_are_a_failure(way: str) -> None:
-    settings: Json = {"token_in": way, "max_attempts": 1, "logprobs_mode": "processed_logprobs"}
-    async with playing(Forgetful([WORDS]), **settings) as player:
-        assert (await failed(player))["type"] == "urn:rollyard:malformed_answer"
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_logprobs_that_do_not_match_the_ids_are_a_failure(backend: str) -> None:
+    settings: Json = {"token_in": backend, "max_attempts": 1, "logprobs_mode": "processed_logprobs"}
+    async with open_episode(MissingLogprob([TEXT_TURN]), **settings) as client:
+        assert (await failed_turn(client))["type"] == "urn:rollyard:malformed_answer"
 
 
-@pytest.mark.parametrize("way", WAYS)
-@pytest.mark.parametrize("left", [WORDS, []], ids=["some tokens", "none"])
-async def test_a_generation_that_the_engine_gave_up_is_no_turn_of_the_model(way: str, left: list[int]) -> None:
-    async with playing(TokenEngine([WORDS, left]), token_in=way) as player:
-        await player.ask()
-        player.engine.finish_reason = "abort"
-        assert (await failed(player))["type"] == "urn:rollyard:upstream_error"
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("tokens", [TEXT_TURN, []], ids=["some tokens", "none"])
+async def test_a_generation_that_the_engine_aborted_is_not_a_model_turn(backend: str, tokens: list[int]) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN, tokens]), token_in=backend) as client:
+        await client.ask()
+        client.engine.finish_reason = "abort"
+        assert (await failed_turn(client))["type"] == "urn:rollyard:upstream_error"
 
 
-@pytest.mark.parametrize("way", WAYS)
-async def test_a_conversation_that_no_longer_fits_is_named_so(way: str) -> None:
-    async with playing(TokenEngine([WORDS]), token_in=way) as player:
-        item = await player.ask()
-        player.engine.longest = len(item["prompt_token_ids"]) + 5
-        problem = await failed(player)
+@pytest.mark.parametrize("backend", BACKENDS)
+async def test_a_conversation_that_no_longer_fits_is_a_context_overflow(backend: str) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
+        item = await client.ask()
+        client.engine.max_model_len = len(item["prompt_token_ids"]) + 5
+        problem = await failed_turn(client)
     assert (problem["type"], problem["code"]) == ("urn:rollyard:context_overflow", "context_length_exceeded")
 
 
-@pytest.mark.parametrize("body", [{}, {"messages": "hi"}, {"messages": ["hi"]}, {"messages": [asks("hi")], "n": 2}])
-async def test_a_chat_request_that_is_no_turn_is_refused(body: Json) -> None:
-    async with playing(TokenEngine([WORDS])) as player:
-        status, problem = await player.send("/v1/chat/completions", body)
+@pytest.mark.parametrize(
+    "body", [{}, {"messages": "hi"}, {"messages": ["hi"]}, {"messages": [user_message("hi")], "n": 2}]
+)
+async def test_an_invalid_chat_request_is_refused(body: Json) -> None:
+    async with open_episode(TokenEngine([TEXT_TURN])) as client:
+        status, problem = await client.send("/v1/chat/completions", body)
     assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert not player.engine.asked
+    assert not client.engine.requests
 
 
-async def limits_told(way: str, params: Json) -> list[Any]:
-    """What the engine was told of a later turn's length, and how much room there was."""
-    async with playing(TokenEngine([WORDS], longest=500), token_in=way, params=params) as player:
-        await player.ask()
-        item = await player.ask(asks("on"))
-        told = [body.get("sampling_params") or body for path, body in player.engine.asked if path.endswith(WHERE[way])]
-    return [told[-1].get("max_tokens"), 500 - len(item["prompt_token_ids"])]
+async def sent_limit(backend: str, params: Json) -> list[Any]:
+    """The max_tokens that the engine receives for a second turn, and the context that is left."""
+    async with open_episode(TokenEngine([TEXT_TURN], max_model_len=500), token_in=backend, params=params) as client:
+        await client.ask()
+        item = await client.ask(user_message("on"))
+        requests = [
+            body.get("sampling_params") or body
+            for path, body in client.engine.requests
+            if path.endswith(PATHS[backend])
+        ]
+    return [requests[-1].get("max_tokens"), 500 - len(item["prompt_token_ids"])]
 
 
-WHERE = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
+PATHS = {"generate": "/inference/v1/generate", "completions": "/v1/completions"}
 
 
-async def test_without_a_limit_the_whole_context_is_left_and_not_what_the_few_new_messages_leave() -> None:
-    told, _ = await limits_told("generate", {})
-    assert told is None  # then the engine counts, from the ids
-    told, room = await limits_told("completions", {})
-    assert told == room
+async def test_without_a_limit_the_whole_remaining_context_is_available() -> None:
+    limit, _ = await sent_limit("generate", {})
+    assert limit is None  # the engine computes it from the ids
+    limit, room = await sent_limit("completions", {})
+    assert limit == room
 
 
-@pytest.mark.parametrize("way", WHERE)
+@pytest.mark.parametrize("backend", PATHS)
 @pytest.mark.parametrize("limit", [7, 16])
-async def test_a_limit_reaches_the_engine(way: str, limit: int) -> None:
-    """16 is vLLM's own default, which its rendering leaves out."""
-    told, _ = await limits_told(way, {"max_output_tokens": limit})
-    assert told == limit
+async def test_a_limit_reaches_the_engine(backend: str, limit: int) -> None:
+    """16 is vLLM's own default, which its render endpoint omits."""
+    sent, _ = await sent_limit(backend, {"max_output_tokens": limit})
+    assert sent == limit

@@ -1,4 +1,4 @@
-"""Tool calls that no parser could read: they are named on the Response, and nothing else is."""
+"""Tool calls that no parser could read are named on the Response, and nothing else is."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.types import FinishReason, Json
-from tests.support.scripted_engine import ask, completion, engine, model_server
+from tests.support.scripted_engine import completion, engine, model_server, post_json
 
 TOOLS = [{"type": "function", "name": "push", "parameters": {"type": "object"}}]
 CALL: Json = {"id": "c", "type": "function", "function": {"name": "push", "arguments": "{}"}}
@@ -24,15 +24,15 @@ UNREADABLE = [
 
 
 async def response_to(message: Json, finish_reason: str = "stop", **request: Any) -> Json:
-    """The Response to a request with tools when the engine's parser made this of the turn."""
+    """The Response to a request with tools when the engine's parser produced this message."""
     answer = completion(message, finish_reason)
     async with engine(answer) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        _, response = await ask(server, "/v1/responses", {"input": "go", "tools": TOOLS, **request})
+        _, response = await post_json(server, "/v1/responses", {"input": "go", "tools": TOOLS, **request})
         return response
 
 
 @pytest.mark.parametrize("text", UNREADABLE)
-async def test_a_call_that_stayed_in_the_text_is_named(text: str) -> None:
+async def test_a_call_that_stayed_in_the_text_is_reported(text: str) -> None:
     response = await response_to({"content": text})
     assert response["finish_reason"] == FinishReason.UNREADABLE_CALL
     assert response["output"][0]["content"][0]["text"] == text
@@ -43,21 +43,21 @@ async def test_plain_text_is_an_answer(text: str) -> None:
     assert "finish_reason" not in await response_to({"content": text})
 
 
-async def test_a_turn_with_a_call_that_was_read_is_none_of_them() -> None:
+async def test_a_turn_with_a_parsed_call_is_not_reported() -> None:
     message = {"content": UNREADABLE[0], "tool_calls": [CALL]}
     assert "finish_reason" not in await response_to(message, "tool_calls")
 
 
-async def test_a_call_that_was_cut_by_a_limit_is_the_limits() -> None:
+async def test_a_call_truncated_by_a_limit_is_reported_as_incomplete() -> None:
     response = await response_to({"content": UNREADABLE[1]}, "length")
     assert (response["status"], "finish_reason" in response) == ("incomplete", False)
 
 
-async def test_without_tools_in_the_request_it_is_text() -> None:
+async def test_without_tools_in_the_request_a_call_is_plain_text() -> None:
     assert "finish_reason" not in await response_to({"content": UNREADABLE[0]}, tools=[])
 
 
-def test_a_refusal_has_no_text_and_no_call() -> None:
+def test_a_refusal_is_not_reported() -> None:
     item = {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}
     response: Json = {"tools": TOOLS, "output": [{"type": "reasoning", "summary": []}, item]}
     mark_unreadable_tool_call(response)

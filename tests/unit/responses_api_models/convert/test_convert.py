@@ -1,4 +1,4 @@
-"""Responses <-> Chat: nothing lost, nothing reordered, nothing judged."""
+"""Conversion between Responses and Chat Completions loses, reorders and judges nothing."""
 
 from __future__ import annotations
 
@@ -32,23 +32,24 @@ calls = st.lists(
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[Json]:
-    """Whole turns: the model thinks, speaks, calls; the world answers every call; or somebody speaks."""
+    """Complete turns: a message, then the model's reasoning, text and calls, and an output for every call."""
     items: list[Json] = []
     for _ in range(draw(st.integers(1, 4))):
         items.append({"role": draw(st.sampled_from(["user", "system"])), "content": draw(some_text)})
-        if thought := draw(st.text(max_size=20)):
-            items.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": thought}]})
-        if said := draw(st.text(max_size=20)):
-            items.append({"role": "assistant", "content": [{"type": "output_text", "text": said}]})
-        made = draw(calls)
-        items += [{"type": "function_call", **call} for call in made]
+        if reasoning := draw(st.text(max_size=20)):
+            items.append({"type": "reasoning", "summary": [{"type": "summary_text", "text": reasoning}]})
+        if text := draw(st.text(max_size=20)):
+            items.append({"role": "assistant", "content": [{"type": "output_text", "text": text}]})
+        turn_calls = draw(calls)
+        items += [{"type": "function_call", **call} for call in turn_calls]
         items += [
-            {"type": "function_call_output", "call_id": call["call_id"], "output": draw(some_text)} for call in made
+            {"type": "function_call_output", "call_id": call["call_id"], "output": draw(some_text)}
+            for call in turn_calls
         ]
     return items
 
 
-def essence(item: Json) -> tuple[Any, ...]:
+def comparable(item: Json) -> tuple[Any, ...]:
     kind = item.get("type", "message")
     if kind == "message":
         content = item["content"]
@@ -61,27 +62,27 @@ def essence(item: Json) -> tuple[Any, ...]:
 
 @settings(max_examples=100, deadline=None)
 @given(conversations())
-def test_a_round_trip_keeps_every_id_name_argument_text_and_their_order(items: list[Json]) -> None:
+def test_a_round_trip_keeps_all_ids_names_arguments_and_texts_in_order(items: list[Json]) -> None:
     chat = conversion.request_to_chat({"input": items}, ONE_REASONING)
     back = conversion.chat_request_to_responses(chat)
-    assert [essence(item) for item in back["input"]] == [essence(item) for item in items]
+    assert [comparable(item) for item in back["input"]] == [comparable(item) for item in items]
     assert conversion.request_to_chat(back, ONE_REASONING) == chat
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20), calls)
-def test_an_answer_sent_back_is_the_assistant_message_that_the_engine_made(
-    thought: str, said: str, made: list[Json]
+def test_a_response_sent_back_is_the_assistant_message_of_the_engine(
+    reasoning: str, text: str, drawn_calls: list[Json]
 ) -> None:
-    message: Json = {"role": "assistant", "content": said or None}
-    if thought:
-        message["reasoning_content"] = thought
-    if made:
+    message: Json = {"role": "assistant", "content": text or None}
+    if reasoning:
+        message["reasoning_content"] = reasoning
+    if drawn_calls:
         message["tool_calls"] = [
             {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
-            for c in made
+            for c in drawn_calls
         ]
-    elif not said:
+    elif not text:
         message["content"] = ""
     response = conversion.chat_to_response(completion(message), {"input": "x"})
     chat = conversion.request_to_chat({"input": response["output"]}, ONE_REASONING)
@@ -90,21 +91,21 @@ def test_an_answer_sent_back_is_the_assistant_message_that_the_engine_made(
 
 @settings(max_examples=100, deadline=None)
 @given(st.text(max_size=20), st.text(max_size=20))
-def test_think_tags_go_out_as_they_came_in(thought: str, said: str) -> None:
-    content = f"<think>{thought}</think>{said}"
+def test_think_tags_are_sent_back_as_they_were_received(reasoning: str, text: str) -> None:
+    content = f"<think>{reasoning}</think>{text}"
     response = conversion.chat_to_response(completion({"content": content}), {"input": "x"}, THINKING)
     chat = conversion.request_to_chat({"input": response["output"]}, THINKING)
-    assert chat["messages"][0]["content"] == (content if thought else said)
+    assert chat["messages"][0]["content"] == (content if reasoning else text)
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.text(max_size=20), calls)
-def test_any_answer_is_a_valid_response_and_a_valid_completion(said: str, made: list[Json]) -> None:
+def test_every_answer_becomes_a_valid_response_and_a_valid_completion(text: str, drawn_calls: list[Json]) -> None:
     tool_calls = [
         {"id": c["call_id"], "type": "function", "function": {"name": c["name"], "arguments": c["arguments"]}}
-        for c in made
+        for c in drawn_calls
     ]
-    answer = completion({"content": said, "tool_calls": tool_calls, "reasoning": "hm"})
+    answer = completion({"content": text, "tool_calls": tool_calls, "reasoning": "hm"})
     response = conversion.chat_to_response(answer, {"input": "x", "tools": [TOOL]})
     Response.model_validate(response, strict=True)
     ChatCompletion.model_validate(conversion.response_to_chat(response))
@@ -114,7 +115,7 @@ def chat(**request: Any) -> Json:
     return conversion.request_to_chat({"input": "hi", **request})
 
 
-def test_one_turn_of_the_model_becomes_one_assistant_message() -> None:
+def test_one_model_turn_becomes_one_assistant_message() -> None:
     items = [
         {"type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "I go"}]},
@@ -131,7 +132,7 @@ def test_one_turn_of_the_model_becomes_one_assistant_message() -> None:
     assert messages[2] == {"role": "tool", "tool_call_id": "2", "content": "bad"}
 
 
-def test_instructions_come_first_as_system_message() -> None:
+def test_instructions_become_the_first_system_message() -> None:
     assert chat(instructions="be brief")["messages"] == [
         {"role": "system", "content": "be brief"},
         {"role": "user", "content": "hi"},
@@ -193,16 +194,16 @@ def test_fields_without_a_value_are_not_sent() -> None:
     assert body == {"messages": [{"role": "user", "content": "hi"}]}
 
 
-def test_metadata_extra_body_and_chat_template_kwargs_are_merged_and_taken_out() -> None:
+def test_extra_body_and_chat_template_kwargs_are_merged_and_removed_from_the_metadata() -> None:
     metadata = {"extra_body": '{"seed": 3, "top_p": 0.1}', "chat_template_kwargs": '{"thinking": false}', "keep": "x"}
     body = chat(metadata=metadata, top_p=0.9)
     assert (body["seed"], body["chat_template_kwargs"]) == (3, {"thinking": False})
-    assert body["top_p"] == 0.9  # as in NeMo Gym, the request's own word wins
+    assert body["top_p"] == 0.9  # as in NeMo Gym, the request takes precedence
     assert body["metadata"] == {"keep": "x"}
-    assert "extra_body" in metadata  # the caller's row is untouched
+    assert "extra_body" in metadata  # the caller's row is unchanged
 
 
-def test_an_answer_cut_by_the_limit_is_incomplete_and_says_why() -> None:
+def test_an_answer_truncated_by_the_limit_is_incomplete_with_the_reason() -> None:
     response = conversion.chat_to_response(completion({"content": "half"}, "length"), {"input": "x"})
     Response.model_validate(response)
     assert (response["status"], response["incomplete_details"]) == ("incomplete", {"reason": "max_output_tokens"})
@@ -215,7 +216,7 @@ def test_a_filtered_answer_is_incomplete() -> None:
     assert response["incomplete_details"] == {"reason": "content_filter"}
 
 
-def test_a_refusal_is_a_part_of_the_message() -> None:
+def test_a_refusal_becomes_a_part_of_the_message() -> None:
     response = conversion.chat_to_response(completion({"content": None, "refusal": "no"}), {"input": "x"})
     Response.model_validate(response)
     assert response["output"][0]["content"] == [{"type": "refusal", "refusal": "no"}]
@@ -236,7 +237,7 @@ def test_usage_keeps_cached_and_reasoning_tokens() -> None:
     assert back == usage
 
 
-def test_arguments_that_are_no_json_and_unknown_tools_pass_through() -> None:
+def test_invalid_arguments_and_unknown_tools_are_kept() -> None:
     call = {"id": "c", "type": "function", "function": {"name": "no_such_tool", "arguments": '{"a": '}}
     output = conversion.chat_to_response(completion({"content": None, "tool_calls": [call]}), {"input": "x"})["output"]
     assert (output[0]["name"], output[0]["arguments"]) == ("no_such_tool", '{"a": ')
@@ -251,7 +252,7 @@ def test_a_call_without_an_id_gets_one() -> None:
     assert orjson.loads(output[0]["arguments"]) == {"a": 1}
 
 
-def test_what_a_provider_hides_in_its_calls_and_messages_comes_back_to_it() -> None:
+def test_provider_specific_fields_of_calls_and_messages_are_sent_back() -> None:
     call = {
         "id": "c",
         "type": "function",
@@ -278,10 +279,10 @@ def test_the_last_item_of_a_call_carries_the_engines_tokens() -> None:
     output = conversion.chat_to_response(with_tokens([-0.5, -0.25]), {"input": "x"})["output"]
     assert {key: output[-1][key] for key in TOKENS} == TOKENS
     assert not TOKENS.keys() & output[0].keys()
-    assert output[-1]["content"][0]["logprobs"] == []  # not asked for, so not sent twice
+    assert output[-1]["content"][0]["logprobs"] == []  # not requested, so not sent twice
 
 
-def test_tokens_go_back_to_the_engine_only_when_it_reads_them() -> None:
+def test_tokens_are_sent_back_only_to_an_engine_that_reads_them() -> None:
     output = conversion.chat_to_response(with_tokens([-0.5, -0.25]), {"input": "x"})["output"]
     plain = conversion.request_to_chat({"input": output})["messages"][0]
     sent = conversion.request_to_chat({"input": output}, conversion.Dialect(send_token_ids=True))["messages"][0]
@@ -289,12 +290,12 @@ def test_tokens_go_back_to_the_engine_only_when_it_reads_them() -> None:
     assert {key: sent[key] for key in TOKENS} == TOKENS
 
 
-def test_tokens_and_logprobs_of_different_length_are_refused_rather_than_padded() -> None:
+def test_token_ids_and_logprobs_of_different_lengths_are_refused() -> None:
     with pytest.raises(Failure, match="2 token ids but 1 logprobs"):
         conversion.chat_to_response(with_tokens([-0.5]), {"input": "x"})
 
 
-def test_log_probabilities_are_given_to_who_asks() -> None:
+def test_log_probabilities_are_returned_on_request() -> None:
     request = {"input": "x", "include": ["message.output_text.logprobs"]}
     response = conversion.chat_to_response(with_tokens([-0.5, -0.25]), request)
     Response.model_validate(response)
@@ -302,7 +303,7 @@ def test_log_probabilities_are_given_to_who_asks() -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "thought", "said"),
+    ("content", "reasoning", "text"),
     [
         ("<think>a</think>\n\nb", "a", "\n\nb"),
         ("\n<think>a</think>b", "a", "b"),
@@ -312,9 +313,9 @@ def test_log_probabilities_are_given_to_who_asks() -> None:
         ("first <think>a</think>", "", "first <think>a</think>"),
     ],
 )
-def test_thinking_is_split_off_at_the_beginning_only(content: str, thought: str, said: str) -> None:
+def test_reasoning_is_split_off_only_at_the_beginning(content: str, reasoning: str, text: str) -> None:
     output = conversion.chat_to_response(completion({"content": content}), {"input": "x"}, THINKING)["output"]
-    assert [essence(item)[1] for item in output] == [text for text in (thought, said) if text]
+    assert [comparable(item)[1] for item in output] == [text for text in (reasoning, text) if text]
 
 
 @pytest.mark.parametrize(
@@ -336,7 +337,7 @@ def test_an_unreadable_answer_is_malformed(answer: Json) -> None:
     assert caught.value.kind is FailureKind.MALFORMED_ANSWER
 
 
-def test_a_generation_that_the_engine_broke_off_is_no_turn_of_the_model() -> None:
+def test_a_generation_that_the_engine_aborted_is_not_a_model_turn() -> None:
     with pytest.raises(Failure) as caught:
         conversion.chat_to_response(completion({"content": "ha"}, "abort"), {"input": "x"})
     assert caught.value.kind is FailureKind.UPSTREAM_ERROR
@@ -357,7 +358,7 @@ def test_a_generation_that_the_engine_broke_off_is_no_turn_of_the_model() -> Non
     ],
     ids=str,
 )
-def test_an_item_that_cannot_be_converted_is_named_by_its_place(item: Any, found: str) -> None:
+def test_an_item_that_cannot_be_converted_is_named_by_its_position(item: Any, found: str) -> None:
     with pytest.raises(Failure) as caught:
         conversion.request_to_chat({"input": [{"role": "user", "content": "ok"}, item]})
     assert caught.value.kind is FailureKind.BAD_REQUEST

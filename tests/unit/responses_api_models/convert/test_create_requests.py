@@ -1,4 +1,4 @@
-"""Malformed create requests: 400 with words that name the field, at every model server, and never replayed."""
+"""Every model server refuses a malformed create request with status 400 and the field's name, and never retries it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollyard.services.http.transport import HttpTransport, LocalTransport, Rece
 from rollyard.services.run_types import Keys
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
-from tests.support.scripted_engine import COMPLETION, ask, engine, model_server, nobody
+from tests.support.scripted_engine import COMPLETION, empty_directory, engine, model_server, post_json
 from tests.unit.responses_api_models.chat_engine.test_empty_answers import RESPONSE
 
 CALL: Json = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -57,54 +57,54 @@ CHAT_REQUESTS: list[tuple[str, Json]] = [
     ("tools[0]", {"tools": [None]}),
     ("stream_options", {"stream_options": True, "stream": True}),
 ]
-KINDS: list[type[Server]] = [VllmModel, OpenaiModel, BuiltinModel]
+MODEL_SERVERS: list[type[Server]] = [VllmModel, OpenaiModel, BuiltinModel]
 
 
-async def refused(kind: type[Server], path: str, request: Json, **options: Any) -> Json:
+async def refusal(kind: type[Server], path: str, request: Json, **options: Any) -> Json:
     async with engine() as fake:
-        where = {} if kind is BuiltinModel else {"base_url": fake.url}
-        async with model_server(kind, **where, **options) as server:
-            answer, problem = await ask(server, path, request)
-    assert (answer.status, problem["type"], fake.asked) == (400, "urn:rollyard:bad_request", [])
+        endpoint = {} if kind is BuiltinModel else {"base_url": fake.url}
+        async with model_server(kind, **endpoint, **options) as server:
+            answer, problem = await post_json(server, path, request)
+    assert (answer.status, problem["type"], fake.requests) == (400, "urn:rollyard:bad_request", [])
     return problem
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
 @pytest.mark.parametrize(("field", "request_"), RESPONSES_REQUESTS, ids=lambda value: str(value)[:40])
-async def test_a_malformed_responses_request_is_refused_by_the_name_of_its_field(
+async def test_a_malformed_responses_request_is_refused_with_its_fields_name(
     kind: type[Server], field: str, request_: Json
 ) -> None:
-    assert (await refused(kind, "/v1/responses", {"input": "hi", **request_}))["detail"].startswith(f"{field}:")
+    assert (await refusal(kind, "/v1/responses", {"input": "hi", **request_}))["detail"].startswith(f"{field}:")
 
 
 @pytest.mark.parametrize("tokens", [False, True])
 @pytest.mark.parametrize(("field", "request_"), CONVERTED_REQUESTS, ids=lambda value: str(value)[:40])
-async def test_a_request_that_no_chat_engine_could_be_given_is_refused_by_the_name_of_its_field(
+async def test_a_request_that_cannot_become_a_chat_request_is_refused_with_its_fields_name(
     field: str, request_: Json, tokens: bool
 ) -> None:
     options = {"return_token_id_information": tokens, "logprobs_mode": "raw_logprobs"}
-    problem = await refused(VllmModel, "/v1/responses", {"input": "hi", **request_}, **options)
+    problem = await refusal(VllmModel, "/v1/responses", {"input": "hi", **request_}, **options)
     assert problem["detail"].startswith(f"{field}:")
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
 @pytest.mark.parametrize(("field", "request_"), CHAT_REQUESTS, ids=lambda value: str(value)[:40])
-async def test_a_malformed_chat_request_is_refused_by_the_name_of_its_field(
+async def test_a_malformed_chat_request_is_refused_with_its_fields_name(
     kind: type[Server], field: str, request_: Json
 ) -> None:
     request = {"messages": [{"role": "user", "content": "hi"}], **request_}
-    assert (await refused(kind, "/v1/chat/completions", request))["detail"].startswith(f"{field}:")
+    assert (await refusal(kind, "/v1/chat/completions", request))["detail"].startswith(f"{field}:")
 
 
-async def test_top_logprobs_of_an_engine_that_leaves_them_null_are_none() -> None:
-    read = _with_texts({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": None})
-    assert [(entry["token"], entry["top_logprobs"]) for entry in read] == [("a", [])]
+async def test_null_top_logprobs_become_an_empty_list() -> None:
+    entries = _with_texts({"tokens": ["a"], "token_logprobs": [-1.0], "top_logprobs": None})
+    assert [(entry["token"], entry["top_logprobs"]) for entry in entries] == [("a", [])]
 
 
-async def test_a_cache_key_of_any_shape_loses_no_call() -> None:
+async def test_a_cache_key_of_any_type_fails_no_call() -> None:
     async with engine() as fake, model_server(VllmModel, base_url=[fake.url, fake.url + "/"]) as server:
         for key in (["a"], {"a": 1}, 7, "", None, "key"):
-            answer, _ = await ask(server, "/v1/responses", {"input": "hi", "prompt_cache_key": key})
+            answer, _ = await post_json(server, "/v1/responses", {"input": "hi", "prompt_cache_key": key})
             assert answer.status == 200
 
 
@@ -136,8 +136,8 @@ FIELDS = (
 )
 
 
-async def sound(scope: Scope, receive: Receive, send: Send) -> None:
-    """An engine of this process that can be asked anything."""
+async def healthy_engine(scope: Scope, receive: Receive, send: Send) -> None:
+    """An in-process engine that accepts any request."""
     answer = RESPONSE if scope["path"].endswith("/responses") else COMPLETION
     await send({"type": "http.response.start", "status": 200, "headers": [(b"content-type", b"application/json")]})
     await send({"type": "http.response.body", "body": orjson.dumps(answer)})
@@ -145,17 +145,19 @@ async def sound(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def status_of(kind: type[Server], path: str, request: Json) -> int:
     transport, keys = LocalTransport(HttpTransport()), Keys(run_id="run-1", secret="secret")
-    transport.mount("http://engine:1", sound)
-    where = {} if kind is BuiltinModel else {"base_url": "http://engine:1/v1"}
-    parsed = kind.Settings.model_validate({"model": "engine-model", **where})
-    server = kind(parsed, Context("policy_model", keys, ServerClient(transport, keys, AddressBook(nobody))))
-    return (await ask(server, path, request))[0].status
+    transport.mount("http://engine:1", healthy_engine)
+    endpoint = {} if kind is BuiltinModel else {"base_url": "http://engine:1/v1"}
+    parsed = kind.Settings.model_validate({"model": "engine-model", **endpoint})
+    server = kind(parsed, Context("policy_model", keys, ServerClient(transport, keys, AddressBook(empty_directory))))
+    return (await post_json(server, path, request))[0].status
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 @settings(max_examples=15, deadline=None)
-@given(request=st.dictionaries(st.sampled_from(FIELDS), values, max_size=4), whole=st.booleans())
-def test_no_create_request_is_an_internal_error(kind: type[Server], path: str, request: Json, whole: bool) -> None:
-    usual: Json = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]} if whole else {}
-    assert asyncio.run(status_of(kind, path, {**usual, **request})) in (200, 400)
+@given(request=st.dictionaries(st.sampled_from(FIELDS), values, max_size=4), complete=st.booleans())
+def test_no_create_request_causes_an_internal_error(
+    kind: type[Server], path: str, request: Json, complete: bool
+) -> None:
+    base: Json = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]} if complete else {}
+    assert asyncio.run(status_of(kind, path, {**base, **request})) in (200, 400)

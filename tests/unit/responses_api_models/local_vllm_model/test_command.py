@@ -1,4 +1,4 @@
-"""Settings of a local_vllm_model become command lines and environments, word for word; mistakes are named."""
+"""The settings of local_vllm_model become command lines and environment variables; mistakes are named."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def environment(base: dict[str, str] | None = None, gpus: tuple[str, ...] = (), 
     return engine_environment(settings(**more), base or {}, FOLDER, gpus, "a key")
 
 
-def test_the_plainest_command() -> None:
+def test_the_default_command() -> None:
     expected = (
         "vllm serve Qwen/Qwen3-4B --served-model-name Qwen/Qwen3-4B --host 127.0.0.1 --port 8001 "
         "--disable-uvicorn-access-log --dtype auto --logprobs-mode processed_logprobs --enable-scale-out"
@@ -34,7 +34,7 @@ def test_the_plainest_command() -> None:
 
 
 def test_every_option_reaches_vllm() -> None:
-    words = serve_arguments(
+    arguments = serve_arguments(
         settings(
             vllm_command=["/opt/v/bin/vllm"],
             served_model_name="policy",
@@ -69,20 +69,20 @@ def test_every_option_reaches_vllm() -> None:
         '--max-num-seqs 64 --enforce-eager --no-enable-prefix-caching --hf-overrides {"rope_theta":1} '
         "--allowed-origins a b"
     )
-    assert words == expected.split()
+    assert arguments == expected.split()
 
 
-def test_extra_flags_may_be_words() -> None:
+def test_extra_flags_may_be_a_list_of_arguments() -> None:
     assert serve_arguments(settings(extra_flags=["--max-num-seqs", "64"]), 1)[-2:] == ["--max-num-seqs", "64"]
 
 
-def test_a_command_is_shown_without_its_secrets() -> None:
-    words = serve_arguments(settings(extra_flags={"hf_token": "hf_abc", "max_num_seqs": 64}), 1)
-    assert "hf_abc" in words
-    assert shown(words).endswith("--hf-token *** --max-num-seqs 64")
+def test_a_command_is_displayed_without_its_secrets() -> None:
+    arguments = serve_arguments(settings(extra_flags={"hf_token": "hf_abc", "max_num_seqs": 64}), 1)
+    assert "hf_abc" in arguments
+    assert shown(arguments).endswith("--hf-token *** --max-num-seqs 64")
 
 
-def test_an_engine_inherits_the_environment_without_what_is_ours() -> None:
+def test_an_engine_inherits_the_environment_without_rollyards_own_variables() -> None:
     base = {"HF_TOKEN": "t", "ROLLYARD_TOKEN": "t", "VLLM_SERVER_DEV_MODE": "1"}
     base["PYTHONPATH"] = "/users/own"
     assert environment(base, ("4", "5")) == {
@@ -98,24 +98,24 @@ def test_an_engine_inherits_the_environment_without_what_is_ours() -> None:
     }
 
 
-def test_settings_win_over_the_environment_and_defaults() -> None:
+def test_the_environment_setting_overrides_inherited_variables_and_defaults() -> None:
     environ = environment({"HF_HOME": "/a"}, environment={"HF_HOME": "/b", "VLLM_NO_USAGE_STATS": "0"})
     assert (environ["HF_HOME"], environ["VLLM_NO_USAGE_STATS"]) == ("/b", "0")
 
 
-def test_vllms_control_endpoints_are_open_only_when_asked_for() -> None:
+def test_vllms_control_endpoints_are_open_only_with_trainer_endpoints() -> None:
     assert "VLLM_SERVER_DEV_MODE" not in environment()
     assert environment(trainer_endpoints=True)["VLLM_SERVER_DEV_MODE"] == "1"
 
 
-def test_rays_workers_on_other_machines_get_no_folder_of_this_one() -> None:
+def test_ray_workers_on_other_machines_get_no_local_folder() -> None:
     environ = environment(ray_address="10.0.0.1:6379")
     assert environ["RAY_ADDRESS"] == "10.0.0.1:6379"
     assert "VLLM_RPC_BASE_PATH" not in environ
 
 
 @pytest.mark.parametrize(
-    ("mistake", "told"),
+    ("mistake", "message"),
     [
         ({"replicas": 2}, "set engine_replicas instead"),
         (
@@ -131,13 +131,13 @@ def test_rays_workers_on_other_machines_get_no_folder_of_this_one() -> None:
     ],
     ids=lambda value: str(value)[:30] if isinstance(value, dict) else "",
 )
-def test_a_wrong_setting_is_refused_before_anything_starts(mistake: dict[str, Any], told: str) -> None:
+def test_an_invalid_setting_is_refused_before_anything_starts(mistake: dict[str, Any], message: str) -> None:
     with pytest.raises(OperatorError) as raised:
         settings(**mistake)
-    assert told in str(raised.value)
+    assert message in str(raised.value)
 
 
-def test_each_engine_gets_gpus_of_its_own() -> None:
+def test_each_engine_gets_its_own_gpus() -> None:
     visible = [str(number) for number in range(8)]
     assert gpu_assignments(settings(engine_replicas=3, tensor_parallel_size=2), visible) == [
         ["0", "1"],
@@ -147,31 +147,31 @@ def test_each_engine_gets_gpus_of_its_own() -> None:
     assert gpu_assignments(settings(gpus=[7, "GPU-x"], engine_replicas=2), visible) == [["7"], ["GPU-x"]]
 
 
-def test_without_a_gpu_and_on_a_ray_cluster_vllm_decides() -> None:
+def test_vllm_chooses_the_devices_without_gpus_and_on_a_ray_cluster() -> None:
     assert gpu_assignments(settings(engine_replicas=2), []) == [[], []]
     assert gpu_assignments(settings(tensor_parallel_size=16, ray_address="h:1"), ["0"]) == [[]]
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"tensor_parallel_size": 4}, "one engine needs 4 GPUs .*, but this host has 2 .0, 1.*set ray_address"),
         ({"engine_replicas": 3}, "engine_replicas=3 engines of 1 GPUs need 3, .* set engine_replicas to at most 2"),
         ({"gpus": []}, "but this host has 0 .gpus is empty"),
     ],
 )
-def test_too_few_gpus_are_named_with_what_would_fit(more: dict[str, Any], told: str) -> None:
-    with pytest.raises(OperatorError, match=told):
+def test_an_error_about_too_few_gpus_says_what_would_fit(more: dict[str, Any], message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
         gpu_assignments(settings(**more), ["0", "1"])
 
 
-def test_visible_gpus_are_those_that_the_environment_names() -> None:
+def test_cuda_visible_devices_limits_the_gpus() -> None:
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "2, 3"}) == ["2", "3"]
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": ""}) == []
     assert visible_gpus({"CUDA_VISIBLE_DEVICES": "-1"}) == []
 
 
-def test_gpus_are_counted_as_nvidia_smi_lists_them() -> None:
+def test_gpus_are_counted_from_the_output_of_nvidia_smi() -> None:
     listing = (
         "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\nGPU 1: NVIDIA H100 (UUID: GPU-c)\n"
     )

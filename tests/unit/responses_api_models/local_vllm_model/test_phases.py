@@ -1,4 +1,4 @@
-"""vLLM's log as a person reads it: what it is doing, why it failed. The lines are vLLM's own (0.32)."""
+"""vLLM's log (lines of vLLM 0.32) is summarized as what it is doing and why it failed."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ def test_the_phase_follows_the_log() -> None:
         assert phase.startswith(expected), line
 
 
-def test_of_several_lines_the_last_that_tells_a_phase_counts() -> None:
+def test_the_last_line_with_a_phase_counts() -> None:
     assert phase_after([line for line, _ in LOG[:6]]) == "loading weights 3/8"
 
 
-def test_progress_within_a_phase_is_the_same_kind_of_phase() -> None:
+def test_progress_within_a_phase_does_not_change_its_kind() -> None:
     assert kind("loading weights 3/8") == kind("loading weights") == "loading weights"
 
 
@@ -104,20 +104,20 @@ CAUSES = [
 ]
 
 
-@pytest.mark.parametrize(("line", "told"), CAUSES, ids=lambda text: text[-40:])
-def test_the_usual_causes_are_named(line: str, told: str) -> None:
+@pytest.mark.parametrize(("line", "message"), CAUSES, ids=lambda text: text[-40:])
+def test_common_causes_are_named(line: str, message: str) -> None:
     noise = ["(APIServer pid=1) INFO 11-21 19:25:09 [x.py:1] all is well", "Traceback (most recent call last):"]
     echo = "(APIServer pid=1) RuntimeError: Engine core initialization failed. See root cause above."
     cause = cause_of([*noise, line, echo])
     assert cause is not None
-    assert told in cause
+    assert message in cause
 
 
-def test_what_vllm_only_warns_of_is_no_cause() -> None:
+def test_a_warning_is_not_a_cause() -> None:
     assert cause_of(["(EngineCore pid=2) WARNING 11-21 [parallel.py:746] Address already in use. Retrying"]) is None
 
 
-def test_of_an_unknown_cause_the_first_hand_error_is_shown() -> None:
+def test_an_unknown_cause_is_shown_as_the_original_error() -> None:
     lines = [
         CORE + "ValueError: the moon is in the wrong phase",
         API + "RuntimeError: Engine core initialization failed.",

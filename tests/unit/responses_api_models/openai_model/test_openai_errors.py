@@ -1,4 +1,4 @@
-"""What goes wrong, as OpenAI's official client tells it: the right exception, readable, and no retries upon retries."""
+"""Errors in OpenAI's official client: the right exception with a readable message, and no retries on top of retries."""
 
 from __future__ import annotations
 
@@ -12,33 +12,41 @@ from rollyard.responses_api_models.builtin_model.app import BuiltinModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
 from rollyard.services.types import Json
-from tests.support.openai_client import HI, KINDS, door, in_a_thread, official, serving
-from tests.support.scripted_engine import Step, refusing_url
+from tests.support.fixtures import unused_url
+from tests.support.openai_client import (
+    HELLO,
+    MODEL_SERVERS,
+    client_and_engine,
+    client_of_server,
+    make_openai_client,
+    run_sync_client,
+)
+from tests.support.scripted_engine import Step
 
 OVERFLOW = "This model's maximum context length is 2048 tokens. However, your prompt contains 2049 input tokens"
 
 
 async def chat(client: AsyncOpenAI, **more: Any) -> Any:
-    return await client.chat.completions.create(model="any", messages=HI, **more)
+    return await client.chat.completions.create(model="any", messages=HELLO, **more)
 
 
 async def respond(client: AsyncOpenAI, **more: Any) -> Any:
     return await client.responses.create(model="any", input="hi", **more)
 
 
-async def raised(client: AsyncOpenAI, ask: Any = respond, **more: Any) -> APIStatusError:
+async def error_of(client: AsyncOpenAI, call: Any = respond, **more: Any) -> APIStatusError:
     with pytest.raises(APIStatusError) as caught:
-        await ask(client, **more)
+        await call(client, **more)
     return caught.value
 
 
 def refusal(status: int, **headers: str) -> Step:
-    """An error as OpenAI words it."""
-    return Step({"error": {"message": "so it is", "type": "x", "param": None, "code": "its_code"}}, status, headers)
+    """An error in OpenAI's format."""
+    return Step({"error": {"message": "that is why", "type": "x", "param": None, "code": "its_code"}}, status, headers)
 
 
 @pytest.mark.parametrize(
-    ("status", "kind", "shown"),
+    ("status", "exception", "expected"),
     [
         (400, openai.BadRequestError, 400),
         (401, openai.AuthenticationError, 401),
@@ -51,100 +59,100 @@ def refusal(status: int, **headers: str) -> Step:
         (503, openai.InternalServerError, 502),
     ],
 )
-async def test_each_refusal_of_the_endpoint_is_its_own_exception_in_both_apis_streamed_or_not(
-    status: int, kind: type[APIStatusError], shown: int
+async def test_each_refusal_raises_its_own_exception_in_both_apis_streamed_or_not(
+    status: int, exception: type[APIStatusError], expected: int
 ) -> None:
-    async with door(refusal(status), max_attempts=1) as (client, _):
-        errors = [await raised(client, ask, stream=stream) for ask in (chat, respond) for stream in (False, True)]
-    assert [(type(error), error.status_code, error.code) for error in errors] == [(kind, shown, "its_code")] * 4
-    assert all("so it is" in error.message for error in errors)
+    async with client_and_engine(refusal(status), max_attempts=1) as (client, _):
+        errors = [await error_of(client, call, stream=stream) for call in (chat, respond) for stream in (False, True)]
+    assert [(type(error), error.status_code, error.code) for error in errors] == [(exception, expected, "its_code")] * 4
+    assert all("that is why" in error.message for error in errors)
 
 
-async def test_the_synchronous_client_raises_the_same() -> None:
-    async with door(refusal(404)) as (client, _):
-        with pytest.raises(openai.NotFoundError, match="so it is"):
-            await in_a_thread(client, lambda c: c.responses.create(model="any", input="hi"))
+async def test_the_synchronous_client_raises_the_same_exception() -> None:
+    async with client_and_engine(refusal(404)) as (client, _):
+        with pytest.raises(openai.NotFoundError, match="that is why"):
+            await run_sync_client(client, lambda c: c.responses.create(model="any", input="hi"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_an_overflow_of_the_context_carries_openais_code(kind: type[Server], stream: bool) -> None:
+async def test_a_context_overflow_has_openais_error_code(kind: type[Server], stream: bool) -> None:
     step = Step({"error": {"message": OVERFLOW, "type": "BadRequestError", "code": 400}}, 400)
-    async with door(step, kind=kind) as (client, _):
-        error = await raised(client, stream=stream)
+    async with client_and_engine(step, kind=kind) as (client, _):
+        error = await error_of(client, stream=stream)
     assert (type(error), error.code) == (BadRequestError, "context_length_exceeded")
     assert OVERFLOW in error.message
 
 
-async def test_a_request_that_cannot_be_read_is_a_bad_request_of_ours() -> None:
-    async with door() as (client, engine):
-        error = await raised(client, previous_response_id="resp_0")
-    assert (type(error), error.code, engine.asked) == (BadRequestError, "bad_request", [])
+async def test_an_invalid_request_is_a_bad_request_of_the_model_server() -> None:
+    async with client_and_engine() as (client, engine):
+        error = await error_of(client, previous_response_id="resp_0")
+    assert (type(error), error.code, engine.requests) == (BadRequestError, "bad_request", [])
     assert "previous_response_id: this server stores no conversations" in error.message
 
 
-async def test_a_path_that_is_not_served_is_not_found() -> None:
-    async with door() as (client, _):
+async def test_an_unknown_path_is_not_found() -> None:
+    async with client_and_engine() as (client, _):
         with pytest.raises(openai.NotFoundError, match=r"POST /v1/embeddings \(available POST routes: .*/v1/responses"):
             await client.embeddings.create(model="any", input="hi")
 
 
-async def test_without_the_run_token_the_client_is_not_authenticated_and_with_it_it_is() -> None:
-    async with serving(BuiltinModel, token="the run token") as client:
-        error = await raised(client)
+async def test_a_client_needs_the_run_token() -> None:
+    async with client_of_server(BuiltinModel, token="the run token") as client:
+        error = await error_of(client)
         answer = await respond(client.with_options(api_key="the run token"))
     assert (type(error), error.code) == (AuthenticationError, "unauthorized")
     assert answer.status == "completed"
 
 
-async def test_the_endpoints_request_id_is_the_exceptions() -> None:
-    async with door(refusal(400, **{"x-request-id": "req-9"})) as (client, _):
-        assert (await raised(client)).request_id == "req-9"
+async def test_the_exception_has_the_endpoints_request_id() -> None:
+    async with client_and_engine(refusal(400, **{"x-request-id": "req-9"})) as (client, _):
+        assert (await error_of(client)).request_id == "req-9"
 
 
-async def test_a_rate_limit_keeps_the_pause_that_the_endpoint_asks_for() -> None:
-    async with door(refusal(429, **{"retry-after": "7"}), max_attempts=1) as (client, _):
-        error = await raised(client)
+async def test_a_rate_limit_keeps_the_endpoints_retry_after() -> None:
+    async with client_and_engine(refusal(429, **{"retry-after": "7"}), max_attempts=1) as (client, _):
+        error = await error_of(client)
     assert isinstance(error, RateLimitError)
     assert error.response.headers["retry-after"] == "7"
 
 
 @pytest.mark.parametrize(
-    ("step", "tries"),
+    ("step", "attempts"),
     [(refusal(429), 2), (refusal(500), 2), (refusal(409), 2), (Step(b"<html>"), 2)],
     ids=["429", "500", "409", "html"],
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_what_was_given_up_after_our_own_tries_is_not_tried_again_by_the_client(
-    step: Step, tries: int, stream: bool
+async def test_the_client_does_not_retry_what_the_server_has_already_retried(
+    step: Step, attempts: int, stream: bool
 ) -> None:
-    async with door(step, retries=2, max_attempts=2) as (client, engine):
-        await raised(client, stream=stream)
-    assert len(engine.asked) == tries
+    async with client_and_engine(step, retries=2, max_attempts=2) as (client, engine):
+        await error_of(client, stream=stream)
+    assert len(engine.requests) == attempts
 
 
-async def test_an_endpoint_that_is_not_there_is_an_error_of_the_server_that_names_it() -> None:
-    url = refusing_url()
-    async with serving(VllmModel, base_url=url, max_attempts=1) as client:
-        error = await raised(client)
+async def test_an_unreachable_endpoint_is_a_server_error_that_names_it() -> None:
+    url = unused_url() + "/v1"
+    async with client_of_server(VllmModel, base_url=url, max_attempts=1) as client:
+        error = await error_of(client)
     assert (type(error), error.status_code, error.code) == (openai.InternalServerError, 503, "unreachable")
     assert url in error.message
 
 
-async def test_a_server_that_is_not_there_is_a_connection_error() -> None:
-    async with official(refusing_url()) as client:
+async def test_an_unreachable_server_is_a_connection_error() -> None:
+    async with make_openai_client(unused_url() + "/v1") as client:
         with pytest.raises(openai.APIConnectionError):
             await respond(client)
 
 
-async def test_a_client_that_runs_out_of_patience_times_out() -> None:
-    async with door(Step(delay_s=60)) as (client, _):
+async def test_a_client_with_a_short_timeout_times_out() -> None:
+    async with client_and_engine(Step(delay_s=60)) as (client, _):
         with pytest.raises(openai.APITimeoutError):
             await respond(client, timeout=0.1)
 
 
-async def test_faults_of_the_built_in_model_are_those_of_an_endpoint_and_the_client_tries_again() -> None:
+async def test_injected_faults_look_like_those_of_an_endpoint_to_the_client() -> None:
     faults: Json = {"rate_limit_rate": 1.0, "retry_after_s": 0}
-    async with serving(BuiltinModel, faults=faults) as client:
-        error = await raised(client.with_options(max_retries=1))
+    async with client_of_server(BuiltinModel, faults=faults) as client:
+        error = await error_of(client.with_options(max_retries=1))
     assert (type(error), error.code) == (RateLimitError, "rate_limit_exceeded")

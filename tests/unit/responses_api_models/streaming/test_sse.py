@@ -1,4 +1,4 @@
-"""Events out of pieces of bytes, wherever the network cut them."""
+"""Server-sent events are split correctly wherever the network cuts the bytes."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ from rollyard.services.errors import Failure
 EVENTS = [b": ping\n\n", b'data: {"a": 1}\n\n', b"event: x\r\ndata: 1\r\ndata: 2\r\n\r\n", b"data: [DONE]\n\n"]
 
 
-async def pieces(*given: bytes) -> AsyncIterator[bytes]:
-    for piece in given:
-        yield piece
+async def chunks_of(*chunks: bytes) -> AsyncIterator[bytes]:
+    for chunk in chunks:
+        yield chunk
 
 
-async def events(*given: bytes) -> list[bytes]:
-    return [event async for event in split_events(pieces(*given))]
+async def events(*chunks: bytes) -> list[bytes]:
+    return [event async for event in split_events(chunks_of(*chunks))]
 
 
 @given(st.lists(st.integers(0, sum(map(len, EVENTS))), max_size=8))
-def test_however_the_body_is_cut_its_events_are_the_same(places: list[int]) -> None:
+def test_events_are_the_same_wherever_the_body_is_cut(positions: list[int]) -> None:
     body = b"".join(EVENTS)
-    edges = sorted({0, len(body), *places})
-    cut = [body[begin:end] for begin, end in pairwise(edges)]
-    assert asyncio.run(events(*cut)) == EVENTS
+    bounds = sorted({0, len(body), *positions})
+    parts = [body[start:end] for start, end in pairwise(bounds)]
+    assert asyncio.run(events(*parts)) == EVENTS
 
 
-async def test_a_body_that_ends_within_an_event_is_a_lost_connection() -> None:
+async def test_a_body_that_ends_inside_an_event_is_a_lost_connection() -> None:
     with pytest.raises(Failure, match=r'ended within an event: data: \{"a"'):
         await events(EVENTS[0], b'data: {"a"')
 
 
-async def test_the_last_words_of_a_stream_need_no_blank_line() -> None:
+async def test_the_last_event_of_a_stream_needs_no_blank_line() -> None:
     assert await events(EVENTS[1], b"data: [DONE]") == [EVENTS[1], EVENTS[3]]
 
 
-def test_the_data_of_an_event_is_that_of_all_its_lines() -> None:
+def test_the_data_of_an_event_joins_all_its_data_lines() -> None:
     assert [data_of(event) for event in EVENTS] == [b"", b'{"a": 1}', b"1\n2", b"[DONE]"]
 
 
@@ -58,11 +58,11 @@ def test_the_data_of_an_event_is_that_of_all_its_lines() -> None:
         (b": error\n\n", None),
     ],
 )
-def test_an_error_is_found_in_the_shapes_of_both_apis(event: bytes, message: str | None) -> None:
+def test_an_error_is_found_in_the_formats_of_both_apis(event: bytes, message: str | None) -> None:
     assert (error_in(event) or {}).get("message") == message
 
 
 @pytest.mark.parametrize("answer", [b"<html>\n\n", b'{"id": 1}\n\n', b""])
-def test_what_is_no_event_is_told_apart(answer: bytes) -> None:
+def test_a_body_that_is_not_an_event_is_detected(answer: bytes) -> None:
     assert not is_event(answer)
     assert all(is_event(event) for event in EVENTS)

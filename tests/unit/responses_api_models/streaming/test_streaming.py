@@ -1,4 +1,4 @@
-"""Streams made of finished answers, read by the official client over a real server."""
+"""Streams made from complete answers, read by the official client over a real server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.stream_events import whole
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.openai_client import serving
+from tests.support.openai_client import client_of_server
 from tests.support.scripted_engine import completion
 
 CALL = {"id": "call_1", "type": "function", "function": {"name": "step", "arguments": '{"actions":["Up"]}'}}
@@ -27,43 +27,43 @@ ANSWER = completion({"content": "I go up", "reasoning_content": "hm", "tool_call
 TOOLS: Any = [{"type": "function", "name": "step", "parameters": {"type": "object"}, "strict": False}]
 
 
-class Finished(ModelServer[ServerSettings]):
-    """A model server that wrote no more than it must: it has whole answers, or fails."""
+class WithoutStreaming(ModelServer[ServerSettings]):
+    """A minimal model server without streaming code: it returns complete answers or fails."""
 
     answer: Json | None = None
 
     async def responses(self, request: Json, call: RawRequest) -> Json:
-        """Always the same."""
+        """Return the same answer, or fail."""
         if self.answer is None:
             raise Failure(FailureKind.UPSTREAM_ERROR, "the engine answered 500: boom")
         return chat_to_response(self.answer, request)
 
     def models(self) -> list[str]:
-        """Two, one with a slash in it."""
+        """Two models, one with a slash in its name."""
         return ["engine-model", "Qwen/Qwen3-4B"]
 
 
 @contextlib.asynccontextmanager
-async def answering(answer: Json | None) -> AsyncIterator[AsyncOpenAI]:
-    """The official client in front of it."""
+async def client_for(answer: Json | None) -> AsyncIterator[AsyncOpenAI]:
+    """The official client of a server with this answer."""
 
-    class Answering(Finished):
-        """With this answer."""
+    class Answering(WithoutStreaming):
+        pass
 
     Answering.answer = answer
-    async with serving(Answering) as client:
+    async with client_of_server(Answering) as client:
         yield client
 
 
 async def test_the_official_client_reads_a_response() -> None:
-    async with answering(ANSWER) as client:
+    async with client_for(ANSWER) as client:
         response = await client.responses.create(model="any", input="hi", tools=TOOLS)
     assert response.output_text == "I go up"
     assert [item.type for item in response.output] == ["reasoning", "message", "function_call", "function_call"]
 
 
 async def test_the_official_client_reads_a_streamed_response() -> None:
-    async with answering(ANSWER) as client:
+    async with client_for(ANSWER) as client:
         events = [event async for event in await client.responses.create(model="any", input="hi", stream=True)]
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = [event.type.removeprefix("response.") for event in events]
@@ -74,9 +74,9 @@ async def test_the_official_client_reads_a_streamed_response() -> None:
     assert kinds[-15:] == [*message, *call, *call, "completed"]
 
 
-async def test_the_official_clients_accumulator_ends_with_the_whole_response() -> None:
+async def test_the_official_clients_accumulator_ends_with_the_complete_response() -> None:
     async with (
-        answering(ANSWER) as client,
+        client_for(ANSWER) as client,
         client.responses.stream(model="any", input="hi", tools=TOOLS) as stream,
     ):
         final = await stream.get_final_response()
@@ -84,21 +84,21 @@ async def test_the_official_clients_accumulator_ends_with_the_whole_response() -
     assert cast(Any, final.output[-1]).arguments == '{"actions":["Up"]}'
 
 
-async def test_an_incomplete_response_ends_its_stream_as_incomplete() -> None:
-    async with answering(completion({"content": "half"}, "length")) as client:
+async def test_the_stream_of_an_incomplete_response_ends_as_incomplete() -> None:
+    async with client_for(completion({"content": "half"}, "length")) as client:
         events = [event async for event in await client.responses.create(model="any", input="hi", stream=True)]
     assert events[-1].type == "response.incomplete"
 
 
 async def test_the_official_client_reads_a_completion() -> None:
-    async with answering(ANSWER) as client:
+    async with client_for(ANSWER) as client:
         answer = await client.chat.completions.create(model="any", messages=[{"role": "user", "content": "hi"}])
     assert answer.choices[0].message.content == "I go up"
     assert [cast(Any, call).id for call in answer.choices[0].message.tool_calls or ()] == ["call_1", "call_2"]
 
 
 async def test_the_official_client_reads_a_streamed_completion_with_usage() -> None:
-    async with answering(ANSWER) as client:
+    async with client_for(ANSWER) as client:
         stream = await client.chat.completions.create(
             model="any",
             messages=[{"role": "user", "content": "hi"}],
@@ -111,9 +111,9 @@ async def test_the_official_client_reads_a_streamed_completion_with_usage() -> N
     assert chunks[-1].usage.total_tokens == 7
 
 
-async def test_the_official_clients_accumulator_ends_with_the_whole_completion() -> None:
+async def test_the_official_clients_accumulator_ends_with_the_complete_completion() -> None:
     async with (
-        answering(ANSWER) as client,
+        client_for(ANSWER) as client,
         client.chat.completions.stream(model="any", messages=[{"role": "user", "content": "hi"}]) as stream,
     ):
         final = await stream.get_final_completion()
@@ -122,33 +122,33 @@ async def test_the_official_clients_accumulator_ends_with_the_whole_completion()
     assert [call.function.arguments for call in message.tool_calls or ()] == ['{"actions":["Up"]}'] * 2
 
 
-async def test_a_failure_is_an_error_answer_even_where_a_stream_was_asked_for() -> None:
-    async with answering(None) as client:
+async def test_a_failure_is_an_error_response_even_when_a_stream_was_requested() -> None:
+    async with client_for(None) as client:
         with pytest.raises(InternalServerError) as caught:
             await client.responses.create(model="any", input="hi", stream=True)
     assert "answered 500: boom" in cast(Json, caught.value.body)["detail"]
 
 
 async def test_the_models_are_listed() -> None:
-    async with answering(ANSWER) as client:
+    async with client_for(ANSWER) as client:
         assert [model.id async for model in client.models.list()] == ["engine-model", "Qwen/Qwen3-4B"]
 
 
 async def test_a_stream_is_sent_as_server_sent_events() -> None:
-    async with answering(ANSWER) as client, httpx.AsyncClient(trust_env=False) as plain:
+    async with client_for(ANSWER) as client, httpx.AsyncClient(trust_env=False) as plain:
         url = f"{client.base_url}chat/completions"
         answer = await plain.post(url, json={"messages": [{"role": "user", "content": "x"}], "stream": True})
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.text.endswith("data: [DONE]\n\n")
 
 
-def test_parts_without_a_stream_form_still_arrive_with_their_item() -> None:
+def test_a_part_without_a_streaming_event_still_arrives_with_its_item() -> None:
     item = {"id": "x", "type": "message", "role": "assistant", "content": [{"type": "hologram"}]}
     events = whole({"id": "r", "output": [item], "status": "completed"}).split(b"\n\n")
     assert orjson.loads(events[3].split(b"data: ")[1])["item"] == item
 
 
-def test_refusals_and_reasoning_texts_have_events_of_their_own() -> None:
+def test_refusals_and_reasoning_texts_have_their_own_events() -> None:
     output = [
         {"id": "a", "type": "reasoning", "summary": [], "content": [{"type": "reasoning_text", "text": "hm"}]},
         {"id": "b", "type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "no"}]},

@@ -1,4 +1,4 @@
-"""Chunks in, events out, without a network: what was streamed adds up to what the whole answer would have been."""
+"""Chunks in, events out, without a network: the streamed events add up to the response of the complete answer."""
 
 from __future__ import annotations
 
@@ -24,24 +24,24 @@ TEXT = st.text(max_size=12)
 CALLS = st.lists(st.tuples(st.sampled_from(["step", "look"]), TEXT), max_size=3)
 
 
-def events(made: bytes) -> list[Json]:
-    """The events, checked to be numbered and named as their data says."""
-    found = [(orjson.loads(data_of(block)), block) for block in made.split(b"\n\n") if block]
-    assert all(block.startswith(b"event: %b\n" % data["type"].encode()) for data, block in found)
-    return [data for data, _ in found]
+def parse_events(stream: bytes) -> list[Json]:
+    """The events, checked for numbering and for names that match their data."""
+    pairs = [(orjson.loads(data_of(block)), block) for block in stream.split(b"\n\n") if block]
+    assert all(block.startswith(b"event: %b\n" % data["type"].encode()) for data, block in pairs)
+    return [data for data, _ in pairs]
 
 
 def streamed(*deltas: Json, request: Json | None = None, dialect: Dialect = PLAIN, **last: Any) -> list[Json]:
     """The events of a stream of these deltas."""
-    made = ResponseEvents(request or {"input": "hi"}, dialect)
-    sent = b"".join([made.chunk(chunk) for chunk in chunks(*deltas, **last) if isinstance(chunk, dict)])
-    found = events(sent + made.end())
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    return found
+    stream = ResponseEvents(request or {"input": "hi"}, dialect)
+    sent = b"".join([stream.chunk(chunk) for chunk in chunks(*deltas, **last) if isinstance(chunk, dict)])
+    parsed = parse_events(sent + stream.end())
+    assert [event["sequence_number"] for event in parsed] == list(range(len(parsed)))
+    return parsed
 
 
-def kinds(found: list[Json]) -> list[str]:
-    return [event["type"].removeprefix("response.") for event in found]
+def kinds(all_events: list[Json]) -> list[str]:
+    return [event["type"].removeprefix("response.") for event in all_events]
 
 
 def call(index: int, arguments: str = "", name: str | None = None, call_id: str | None = None) -> Json:
@@ -50,48 +50,51 @@ def call(index: int, arguments: str = "", name: str | None = None, call_id: str 
     return {"tool_calls": [{"index": index, "function": function, **({"id": call_id} if call_id else {})}]}
 
 
-def cut(text: str, places: list[int]) -> list[str]:
-    edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
-    return [text[begin:end] for begin, end in pairwise(edges)]
+def split_at(text: str, positions: list[int]) -> list[str]:
+    bounds = sorted({0, len(text), *(position % (len(text) + 1) for position in positions)})
+    return [text[start:end] for start, end in pairwise(bounds)]
 
 
 @given(TEXT, TEXT, TEXT, CALLS, st.lists(st.integers(0, 99), max_size=6), st.sampled_from(["stop", "length"]))
-def test_however_an_answer_is_cut_its_stream_ends_with_the_response_of_the_whole(
-    reasoning: str, content: str, refusal: str, calls: list[tuple[str, str]], places: list[int], reason: str
+def test_however_an_answer_is_split_its_stream_ends_with_the_response_of_the_whole(
+    reasoning: str, content: str, refusal: str, calls: list[tuple[str, str]], positions: list[int], reason: str
 ) -> None:
-    deltas = [{"reasoning": piece} for piece in cut(reasoning, places)]
-    deltas += [{"content": piece} for piece in cut(content, places)]
-    deltas += [{"refusal": piece} for piece in cut(refusal, places)]
+    deltas = [{"reasoning": piece} for piece in split_at(reasoning, positions)]
+    deltas += [{"content": piece} for piece in split_at(content, positions)]
+    deltas += [{"refusal": piece} for piece in split_at(refusal, positions)]
     for index, (name, arguments) in enumerate(calls):
-        deltas += [call(index, "", name, f"call_{index}"), *(call(index, piece) for piece in cut(arguments, places))]
+        deltas += [
+            call(index, "", name, f"call_{index}"),
+            *(call(index, piece) for piece in split_at(arguments, positions)),
+        ]
     tool_calls = [
         {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": arguments}}
         for index, (name, arguments) in enumerate(calls)
     ]
     message = {"reasoning": reasoning, "content": content, "refusal": refusal, "tool_calls": tool_calls}
-    found = streamed(*deltas, finish_reason=reason)
-    assert found[-1]["response"] == chat_to_response(completion(message, reason), {"input": "hi"})
-    said = [event["item"] for event in found if event["type"] == "response.output_item.done"]
-    assert said == found[-1]["response"]["output"]
-    assert "".join(e["delta"] for e in found if e["type"] == "response.output_text.delta") == content
+    events = streamed(*deltas, finish_reason=reason)
+    assert events[-1]["response"] == chat_to_response(completion(message, reason), {"input": "hi"})
+    items = [event["item"] for event in events if event["type"] == "response.output_item.done"]
+    assert items == events[-1]["response"]["output"]
+    assert "".join(e["delta"] for e in events if e["type"] == "response.output_text.delta") == content
 
 
 @given(st.sampled_from(["", "<think>", "\n<think>"]), TEXT, st.sampled_from(["", "</think>"]), TEXT, st.integers(0, 99))
-def test_however_think_tags_are_cut_they_separate_what_the_whole_would_separate(
-    opening: str, thought: str, closing: str, rest: str, place: int
+def test_however_think_tags_are_split_the_result_is_that_of_the_complete_text(
+    opening: str, reasoning: str, closing: str, rest: str, position: int
 ) -> None:
-    text = f"{opening}{thought}{closing}{rest}"
-    found = streamed(*({"content": piece} for piece in cut(text, [place])), dialect=TAGS)
-    assert found[-1]["response"] == chat_to_response(completion({"content": text}), {"input": "hi"}, TAGS)
+    text = f"{opening}{reasoning}{closing}{rest}"
+    events = streamed(*({"content": piece} for piece in split_at(text, [position])), dialect=TAGS)
+    assert events[-1]["response"] == chat_to_response(completion({"content": text}), {"input": "hi"}, TAGS)
 
 
 def test_the_events_come_in_openais_order() -> None:
-    found = streamed({"reasoning": "hm"}, {"content": "I "}, {"content": "go"}, call(0, "{}", "step", "a"))
+    events = streamed({"reasoning": "hm"}, {"content": "I "}, {"content": "go"}, call(0, "{}", "step", "a"))
     text = ["output_text.delta", "output_text.delta", "output_text.done", "content_part.done", "output_item.done"]
     summary = ["reasoning_summary_part.added", "reasoning_summary_text.delta"]
     summary += ["reasoning_summary_text.done", "reasoning_summary_part.done", "output_item.done"]
     arguments = ["function_call_arguments.delta", "function_call_arguments.done", "output_item.done"]
-    assert kinds(found) == [
+    assert kinds(events) == [
         *("created", "in_progress"),
         *("output_item.added", *summary),
         *("output_item.added", "content_part.added", *text),
@@ -100,121 +103,121 @@ def test_the_events_come_in_openais_order() -> None:
     ]
 
 
-def test_each_delta_is_an_event_as_soon_as_its_chunk_is_there() -> None:
-    made = ResponseEvents({"input": "hi"}, PLAIN)
+def test_each_delta_becomes_an_event_as_soon_as_its_chunk_arrives() -> None:
+    stream = ResponseEvents({"input": "hi"}, PLAIN)
     first, hello, *_ = chunks({"content": "hello"})
     assert isinstance(first, dict) and isinstance(hello, dict)
-    assert kinds(events(made.chunk(first))) == ["created", "in_progress"]
-    assert kinds(events(made.chunk(hello))) == ["output_item.added", "content_part.added", "output_text.delta"]
+    assert kinds(parse_events(stream.chunk(first))) == ["created", "in_progress"]
+    assert kinds(parse_events(stream.chunk(hello))) == ["output_item.added", "content_part.added", "output_text.delta"]
 
 
 @pytest.mark.parametrize("field", ["reasoning", "reasoning_content"])
-def test_reasoning_is_read_under_both_of_its_names(field: str) -> None:
-    found = streamed({field: "hm"})
-    assert found[-1]["response"]["output"][0]["summary"] == [{"type": "summary_text", "text": "hm"}]
+def test_reasoning_is_read_under_both_field_names(field: str) -> None:
+    events = streamed({field: "hm"})
+    assert events[-1]["response"]["output"][0]["summary"] == [{"type": "summary_text", "text": "hm"}]
 
 
-def test_a_second_text_after_a_tool_call_is_an_item_of_its_own() -> None:
+def test_a_text_after_a_tool_call_is_a_separate_item() -> None:
     output = streamed({"content": "a"}, call(0, "{}", "step", "x"), {"content": "b"})[-1]["response"]["output"]
     assert [item["type"] for item in output] == ["message", "function_call", "message"]
     assert len({item["id"] for item in output}) == 3
 
 
-def test_calls_that_are_all_numbered_0_are_told_apart_by_their_ids() -> None:
+def test_calls_that_all_have_index_0_are_distinguished_by_their_ids() -> None:
     output = streamed(call(0, "{}", "step", "x"), call(0, "[]", "look", "y"))[-1]["response"]["output"]
     assert [(item["name"], item["arguments"]) for item in output] == [("step", "{}"), ("look", "[]")]
 
 
-def test_deltas_of_parallel_calls_that_come_in_turns_belong_to_their_calls() -> None:
-    found = streamed(
+def test_interleaved_deltas_of_parallel_calls_are_assigned_to_their_calls() -> None:
+    events = streamed(
         call(0, '{"a"', "step", "x"),
         call(1, '{"b"', "look", "y"),
         call(0, ":1}"),
         call(1, ":2}"),
     )
-    output = found[-1]["response"]["output"]
-    read = [(item["call_id"], item["name"], item["arguments"]) for item in output]
-    assert read == [("x", "step", '{"a":1}'), ("y", "look", '{"b":2}')]
-    deltas = [event for event in found if event["type"] == "response.function_call_arguments.delta"]
+    output = events[-1]["response"]["output"]
+    calls = [(item["call_id"], item["name"], item["arguments"]) for item in output]
+    assert calls == [("x", "step", '{"a":1}'), ("y", "look", '{"b":2}')]
+    deltas = [event for event in events if event["type"] == "response.function_call_arguments.delta"]
     assert [event["output_index"] for event in deltas] == [0, 1, 0, 1]
 
 
-def test_a_call_whose_name_comes_later_has_it_in_the_end() -> None:
-    found = streamed(call(0, "", None, "x"), call(0, "{}", "step"))
-    assert found[-1]["response"]["output"][0]["name"] == "step"
+def test_a_call_may_receive_its_name_in_a_later_delta() -> None:
+    events = streamed(call(0, "", None, "x"), call(0, "{}", "step"))
+    assert events[-1]["response"]["output"][0]["name"] == "step"
 
 
-LOGGED: Json = {"input": "hi", "include": ["message.output_text.logprobs"]}
+WITH_LOGPROBS: Json = {"input": "hi", "include": ["message.output_text.logprobs"]}
 
 
-def logged(*tokens: str) -> Json:
+def logprobs_of(*tokens: str) -> Json:
     return {"content": [{"token": token, "logprob": -1.0, "bytes": [], "top_logprobs": []} for token in tokens]}
 
 
 @pytest.mark.parametrize("dialect", [PLAIN, TAGS])
-def test_log_probabilities_of_a_streamed_text_are_those_of_the_whole(dialect: Dialect) -> None:
+def test_log_probabilities_of_a_streamed_text_equal_those_of_the_complete_text(dialect: Dialect) -> None:
     pieces = [("<think>", None), ("hm", None), ("</think>", None), ("I ", "I "), ("go", "go"), ("<end>", "")]
     if dialect is PLAIN:
-        deltas = [{"content": said} if said is not None else {"reasoning": token} for token, said in pieces]
+        deltas = [{"content": text} if text is not None else {"reasoning": token} for token, text in pieces]
         message = {"reasoning": "<think>hm</think>", "content": "I go"}
     else:
         deltas = [{"content": token} for token, _ in pieces[:-1]] + [{"content": ""}]
         message = {"content": "<think>hm</think>I go"}
-    made = ResponseEvents(LOGGED, dialect)
+    stream = ResponseEvents(WITH_LOGPROBS, dialect)
     for delta, (token, _) in zip(deltas, pieces, strict=True):
-        made.chunk({**completion({}), "choices": [{"index": 0, "delta": delta, "logprobs": logged(token)}]})
-    made.chunk({**completion({}), "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+        stream.chunk({**completion({}), "choices": [{"index": 0, "delta": delta, "logprobs": logprobs_of(token)}]})
+    stream.chunk({**completion({}), "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
     whole = completion(message)
-    whole["choices"][0]["logprobs"] = logged(*[token for token, _ in pieces])
-    expected = chat_to_response(whole, LOGGED, dialect)["output"]
-    assert events(made.end())[-1]["response"]["output"] == expected
+    whole["choices"][0]["logprobs"] = logprobs_of(*[token for token, _ in pieces])
+    expected = chat_to_response(whole, WITH_LOGPROBS, dialect)["output"]
+    assert parse_events(stream.end())[-1]["response"]["output"] == expected
     assert [entry["token"] for entry in expected[-1]["content"][0]["logprobs"]] == ["I ", "go", "<end>"]
 
 
-def test_the_log_probabilities_of_the_deltas_add_up_to_those_of_the_whole_text() -> None:
-    made = ResponseEvents(LOGGED, PLAIN)
+def test_the_log_probabilities_of_the_deltas_add_up_to_those_of_the_complete_text() -> None:
+    stream = ResponseEvents(WITH_LOGPROBS, PLAIN)
     streamed_bytes = b""
     for text, token in (("I ", "I "), ("", ""), ("go", "go"), ("", "<end>")):
-        choice = {"index": 0, "delta": {"content": text}, "logprobs": logged(token)}
-        streamed_bytes += made.chunk({**completion({}), "choices": [choice]})
-    streamed_bytes += made.chunk({**completion({}), "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-    told = events(streamed_bytes + made.end())
-    deltas = [entry for event in told if "delta" in event for entry in event["logprobs"]]
-    assert deltas == told[-1]["response"]["output"][0]["content"][0]["logprobs"] and len(deltas) == 4
+        choice = {"index": 0, "delta": {"content": text}, "logprobs": logprobs_of(token)}
+        streamed_bytes += stream.chunk({**completion({}), "choices": [choice]})
+    streamed_bytes += stream.chunk({**completion({}), "choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
+    received = parse_events(streamed_bytes + stream.end())
+    deltas = [entry for event in received if "delta" in event for entry in event["logprobs"]]
+    assert deltas == received[-1]["response"]["output"][0]["content"][0]["logprobs"] and len(deltas) == 4
 
 
-def test_logprobs_come_with_their_deltas_where_they_were_asked_for() -> None:
+def test_logprobs_come_with_their_deltas_on_request() -> None:
     chunk = chunks({"content": "a"})[1]
     assert isinstance(chunk, dict)
     chunk["choices"][0]["logprobs"] = {"content": [{"token": "a", "logprob": -1.0}]}
     for include, count in ((["message.output_text.logprobs"], 1), ([], 0)):
-        made = ResponseEvents({"input": "hi", "include": include}, PLAIN)
-        assert [len(e["logprobs"]) for e in events(made.chunk(chunk)) if "delta" in e] == [count]
+        stream = ResponseEvents({"input": "hi", "include": include}, PLAIN)
+        assert [len(e["logprobs"]) for e in parse_events(stream.chunk(chunk)) if "delta" in e] == [count]
 
 
-def test_fields_that_no_api_knows_end_on_the_last_item() -> None:
+def test_unknown_fields_are_kept_on_the_last_item() -> None:
     details = [{"reasoning_details": [{"text": "a"}]}, {"reasoning_details": [{"text": "b"}]}]
     output = streamed({"content": "x"}, *details)[-1]["response"]["output"]
     assert output[-1]["reasoning_details"] == [{"text": "a"}, {"text": "b"}]
 
 
-def test_the_usage_is_that_of_the_last_chunk() -> None:
+def test_the_usage_of_the_last_chunk_counts() -> None:
     usage = {"prompt_tokens": 3, "completion_tokens": 4, "total_tokens": 7}
     assert streamed({"content": "a"}, usage=usage)[-1]["response"]["usage"]["output_tokens"] == 4
 
 
-def test_an_answer_cut_by_its_limit_ends_as_incomplete() -> None:
+def test_an_answer_truncated_by_its_limit_ends_as_incomplete() -> None:
     last = streamed({"content": "a"}, finish_reason="length")[-1]
     assert last["type"] == "response.incomplete"
     assert last["response"]["incomplete_details"] == {"reason": "max_output_tokens"}
 
 
-def test_the_last_look_is_taken_at_the_whole_response() -> None:
-    made = ResponseEvents({"input": "hi"}, PLAIN, lambda response: response.update(seen=len(response["output"])))
+def test_the_final_hook_receives_the_complete_response() -> None:
+    stream = ResponseEvents({"input": "hi"}, PLAIN, lambda response: response.update(seen=len(response["output"])))
     for chunk in chunks({"content": "a"}):
         if isinstance(chunk, dict):
-            made.chunk(chunk)
-    assert events(made.end())[-1]["response"]["seen"] == 1
+            stream.chunk(chunk)
+    assert parse_events(stream.end())[-1]["response"]["seen"] == 1
 
 
 @pytest.mark.parametrize(
@@ -226,52 +229,54 @@ def test_the_last_look_is_taken_at_the_whole_response() -> None:
         ({"choices": "none"}, FailureKind.MALFORMED_ANSWER),
     ],
 )
-def test_what_is_no_part_of_an_answer_is_a_failure(chunk: Json, kind: FailureKind) -> None:
+def test_an_invalid_chunk_is_a_failure(chunk: Json, kind: FailureKind) -> None:
     with pytest.raises(Failure) as caught:
         ResponseEvents({"input": "hi"}, PLAIN).chunk(chunk)
     assert caught.value.kind is kind
 
 
-def test_a_stream_without_a_finish_reason_is_not_whole() -> None:
-    made = ResponseEvents({"input": "hi"}, PLAIN)
-    made.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
+def test_a_stream_without_a_finish_reason_is_incomplete() -> None:
+    stream = ResponseEvents({"input": "hi"}, PLAIN)
+    stream.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
     with pytest.raises(Failure, match="ended before its response"):
-        made.end()
+        stream.end()
 
 
-def test_a_stream_that_breaks_off_ends_with_the_failed_response_and_an_error() -> None:
-    made = ResponseEvents({"input": "hi"}, PLAIN)
-    begun = made.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
+def test_an_interrupted_stream_ends_with_the_failed_response_and_an_error() -> None:
+    stream = ResponseEvents({"input": "hi"}, PLAIN)
+    started = stream.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
     problem = to_problem(Failure(FailureKind.CONNECTION_LOST, "the engine is gone"), "policy", "/v1/responses")
-    found = events(begun + made.broken_off(problem))
-    assert [event["sequence_number"] for event in found] == list(range(len(found)))
-    failed, error = found[-2:]
+    events = parse_events(started + stream.broken_off(problem))
+    assert [event["sequence_number"] for event in events] == list(range(len(events)))
+    failed, error = events[-2:]
     assert (failed["type"], failed["response"]["status"]) == ("response.failed", "failed")
     assert failed["response"]["error"] == {"code": "server_error", "message": "the engine is gone"}
     assert (error["type"], error["message"], error["code"]) == ("error", "the engine is gone", "connection_lost")
     assert error["error"]["server"] == "policy"
 
 
-def test_a_stream_whose_end_cannot_be_read_is_a_failure_that_can_still_be_told() -> None:
-    made = ResponseEvents({"input": "hi"}, PLAIN)
+def test_a_stream_with_an_unreadable_end_is_a_failure_that_can_still_be_sent() -> None:
+    stream = ResponseEvents({"input": "hi"}, PLAIN)
     for chunk in chunks({"content": "a"}):
         if isinstance(chunk, dict):
-            made.chunk(chunk)
-    made.chunk({"choices": [], "usage": "much"})
+            stream.chunk(chunk)
+    stream.chunk({"choices": [], "usage": "much"})
     with pytest.raises(Failure, match="unknown shape") as caught:
-        made.end()
-    found = events(made.broken_off(to_problem(caught.value, "policy", "/v1/responses")))
-    assert kinds(found) == ["failed", "error"]
+        stream.end()
+    events = parse_events(stream.broken_off(to_problem(caught.value, "policy", "/v1/responses")))
+    assert kinds(events) == ["failed", "error"]
 
 
-def test_before_the_first_chunk_there_is_only_the_error() -> None:
+def test_before_the_first_chunk_only_the_error_is_sent() -> None:
     problem = to_problem(Failure(FailureKind.CONNECTION_LOST, "gone"), "policy", "/v1/responses")
-    assert kinds(events(ResponseEvents({"input": "hi"}, PLAIN).broken_off(problem))) == ["error"]
+    assert kinds(parse_events(ResponseEvents({"input": "hi"}, PLAIN).broken_off(problem))) == ["error"]
 
 
-def test_a_thought_is_streamed_behind_its_opening_tag() -> None:
-    found = streamed({"content": "<thi"}, {"content": "nk>a"}, {"content": "b</th"}, {"content": "ink>c"}, dialect=TAGS)
-    assert [(kind, e["delta"]) for kind, e in zip(kinds(found), found, strict=True) if "delta" in e] == [
+def test_reasoning_is_streamed_after_its_opening_tag() -> None:
+    events = streamed(
+        {"content": "<thi"}, {"content": "nk>a"}, {"content": "b</th"}, {"content": "ink>c"}, dialect=TAGS
+    )
+    assert [(kind, e["delta"]) for kind, e in zip(kinds(events), events, strict=True) if "delta" in e] == [
         ("reasoning_summary_text.delta", "a"),
         ("reasoning_summary_text.delta", "b"),
         ("output_text.delta", "c"),

@@ -1,4 +1,4 @@
-"""What goes through a model server beside the bodies: headers and cookies, to the engine and back."""
+"""Headers and cookies that a model server forwards to the engine and back."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.http.transport import HttpResponse, LocalTransport
 from tests.support.scripted_engine import COMPLETION, Engine, Step, engine, model_server
 
-THROUGH = {
-    "cookie": "route=7; world=3",
+FORWARDED = {
+    "cookie": "route=7; theme=dark",
     "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01",
     "tracestate": "a=1",
     "baggage": "run=2",
@@ -23,7 +23,7 @@ THROUGH = {
     "x-data-parallel-rank": "3",
     "x-tenant": "blue",
 }
-STAYING = {
+WITHHELD = {
     "authorization": "Bearer for-the-model-server",
     "x-api-key": "for-the-model-server",
     "x-auth-token": "for-the-model-server",
@@ -34,19 +34,19 @@ STAYING = {
     "x-real-ip": "10.0.0.1",
     "accept": "text/plain",
     "accept-encoding": "gzip",
-    "user-agent": "somebody",
-    "content-type": "application/vnd.somebody+json",
+    "user-agent": "agent/1.0",
+    "content-type": "application/vnd.example+json",
     "expect": "100-continue",
 }
-BACK = {
+RETURNED = {
     "x-request-id": "r1",
     "x-ratelimit-remaining": "9",
     "openai-processing-ms": "12",
     "openai-version": "2020-10-01",
     "retry-after": "3",
 }
-KEPT = {
-    "x-rollyard-run": "somebody-elses",
+NOT_RETURNED = {
+    "x-rollyard-run": "another-run",
     "x-content-type-options": "nosniff",
     "x-frame-options": "DENY",
     "x-api-key": "the engine's",
@@ -57,10 +57,10 @@ KEPT = {
 }
 
 
-async def passed(
+async def call_through(
     path: str, headers: dict[str, str], step: Step | None = None, **settings: Any
 ) -> tuple[Engine, HttpResponse]:
-    """The engine that was asked with these headers, and the answer that came back."""
+    """The engine, and the response, of a call with these headers."""
     body = b'{"input": "hi"}' if path.endswith("responses") else b'{"messages": [{"role": "user", "content": "hi"}]}'
     async with (
         engine(step or Step()) as fake,
@@ -77,20 +77,20 @@ PATHS = ["/v1/responses", "/v1/chat/completions"]
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_routers_and_traces_need_reaches_the_engine_unchanged(path: str) -> None:
-    fake, _ = await passed(path, THROUGH)
-    assert {name: fake.headers[0].get(name) for name in THROUGH} == THROUGH
+async def test_headers_for_routers_and_traces_reach_the_engine_unchanged(path: str) -> None:
+    fake, _ = await call_through(path, FORWARDED)
+    assert {name: fake.headers[0].get(name) for name in FORWARDED} == FORWARDED
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_is_meant_for_this_server_alone_does_not_reach_the_engine(path: str) -> None:
-    fake, _ = await passed(path, STAYING)
-    told = fake.headers[0]
-    assert not [name for name, value in STAYING.items() if value in told.get(name, "")]
-    assert told["authorization"] == "Bearer the-engines-key"
+async def test_headers_for_the_model_server_do_not_reach_the_engine(path: str) -> None:
+    fake, _ = await call_through(path, WITHHELD)
+    received = fake.headers[0]
+    assert not [name for name, value in WITHHELD.items() if value in received.get(name, "")]
+    assert received["authorization"] == "Bearer the-engines-key"
 
 
-async def test_names_of_headers_are_read_in_any_case() -> None:
+async def test_header_names_are_case_insensitive() -> None:
     call = RawRequest(
         "/v1/responses", [(b"Cookie", b"a=1"), (b"X-Session-Id", b"e"), (b"Authorization", b"secret")], b"{}"
     )
@@ -101,34 +101,34 @@ async def test_names_of_headers_are_read_in_any_case() -> None:
     )
 
 
-def test_the_header_names_the_episode_before_the_body_does() -> None:
+def test_the_header_takes_precedence_over_the_body_for_the_episode() -> None:
     with_header = RawRequest("/v1/responses", [(b"x-session-id", b"header")], b"{}")
     assert RequestContext.of(with_header, "body").affinity == Affinity("header")
     assert RequestContext.of(RawRequest("/v1/responses", [], b"{}"), "body").affinity == Affinity("body", binding=False)
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_the_engine_says_beside_its_answer_comes_back(path: str) -> None:
-    _, answer = await passed(path, {}, Step(COMPLETION, headers=BACK))
-    assert {name: answer.headers.get(name) for name in BACK} == BACK
+async def test_informative_headers_of_the_engine_are_returned(path: str) -> None:
+    _, answer = await call_through(path, {}, Step(COMPLETION, headers=RETURNED))
+    assert {name: answer.headers.get(name) for name in RETURNED} == RETURNED
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_what_belongs_to_the_engines_own_connection_does_not_come_back(path: str) -> None:
-    _, answer = await passed(path, {}, Step(COMPLETION, headers=KEPT))
-    assert not [name for name, value in KEPT.items() if answer.headers.get(name) == value]
+async def test_connection_headers_of_the_engine_are_not_returned(path: str) -> None:
+    _, answer = await call_through(path, {}, Step(COMPLETION, headers=NOT_RETURNED))
+    assert not [name for name, value in NOT_RETURNED.items() if answer.headers.get(name) == value]
     assert answer.headers["x-rollyard-run"] == "run-1"
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_cookie_that_a_load_balancer_sets_comes_back_whole(path: str) -> None:
+async def test_a_load_balancers_cookie_is_returned_complete(path: str) -> None:
     cookie = "route=7; Path=/; HttpOnly; Expires=Sat, 21 Nov 2026 19:25:09 GMT"
-    _, answer = await passed(path, {}, Step(COMPLETION, headers={"set-cookie": cookie}))
+    _, answer = await call_through(path, {}, Step(COMPLETION, headers={"set-cookie": cookie}))
     assert answer.cookies == (cookie,)
 
 
 @pytest.mark.parametrize("value", ["na\u00efve", "\U0001f600", "\udcfc", "a\x01b"], ids=ascii)
-def test_no_header_of_an_endpoint_is_an_error(value: str) -> None:
+def test_no_header_value_of_an_endpoint_causes_an_error(value: str) -> None:
     request_context = RequestContext({})
     request_context.record_response(HttpResponse(200, {"x-note": value, "x-fine": "1"}, b"", (f"a={value}",)))
     assert (b"x-fine", b"1") in request_context.answer_headers
@@ -136,11 +136,11 @@ def test_no_header_of_an_endpoint_is_an_error(value: str) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_header_that_is_not_ascii_goes_through(path: str) -> None:
-    _, answer = await passed(path, {}, Step(COMPLETION, headers={"x-note": "na\u00efve \U0001f600"}))
+async def test_a_header_that_is_not_ascii_is_returned(path: str) -> None:
+    _, answer = await call_through(path, {}, Step(COMPLETION, headers={"x-note": "na\u00efve \U0001f600"}))
     assert answer.headers["x-note"].encode("latin-1").decode() == "na\u00efve \U0001f600"
 
 
-async def test_the_settings_own_headers_win_over_a_callers() -> None:
-    fake, _ = await passed("/v1/responses", {"x-tenant": "red"}, default_headers={"X-Tenant": "blue"})
+async def test_configured_headers_override_the_callers() -> None:
+    fake, _ = await call_through("/v1/responses", {"x-tenant": "red"}, default_headers={"X-Tenant": "blue"})
     assert fake.headers[0]["x-tenant"] == "blue"

@@ -1,4 +1,4 @@
-"""Patience that ends, failures that name themselves, a key that nobody sees."""
+"""Calls to engines: retries end, failures name their cause, and the key is never shown."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.types import Json
-from tests.support.scripted_engine import COMPLETION, Step, engine, http_transport, refusing_url
+from tests.support.fixtures import http_transport, unused_url
+from tests.support.scripted_engine import COMPLETION, Step, engine
 
 KEY = "sk-very-secret-key"
 
 
-def asking(transport: Transport, urls: str | list[str], **options: Any) -> Upstream:
+def make_upstream(transport: Transport, urls: str | list[str], **options: Any) -> Upstream:
     settings = EndpointSettings(
         base_url=urls, model="engine-model", **{"api_key": KEY, "retry_pause_s": 0.01, **options}
     )
@@ -31,7 +32,7 @@ def asking(transport: Transport, urls: str | list[str], **options: Any) -> Upstr
 
 async def post(urls: str | list[str], path: str = "/chat/completions", **options: Any) -> Json:
     async with http_transport() as transport:
-        return await asking(transport, urls, **options).post(path, b"{}", json_object)
+        return await make_upstream(transport, urls, **options).post(path, b"{}", json_object)
 
 
 async def failure_of(urls: str | list[str], path: str = "/chat/completions", **options: Any) -> Failure:
@@ -40,7 +41,7 @@ async def failure_of(urls: str | list[str], path: str = "/chat/completions", **o
     return caught.value
 
 
-async def test_the_key_travels_as_bearer_token() -> None:
+async def test_the_key_is_sent_as_a_bearer_token() -> None:
     async with engine() as fake:
         await post(fake.url)
     assert fake.headers[0]["authorization"] == f"Bearer {KEY}"
@@ -59,15 +60,15 @@ async def test_the_key_travels_as_bearer_token() -> None:
         Step(b"<html>busy</html>"),
         Step(cut=True),
     ],
-    ids=["500", "503", "429", "408", "409", "425", "torn json", "html", "connection lost"],
+    ids=["500", "503", "429", "408", "409", "425", "truncated json", "html", "connection lost"],
 )
-async def test_a_passing_fault_is_tried_again(step: Step) -> None:
+async def test_a_temporary_fault_is_retried(step: Step) -> None:
     async with engine(step, COMPLETION) as fake:
         assert await post(fake.url) == COMPLETION
-    assert len(fake.asked) == 2
+    assert len(fake.requests) == 2
 
 
-async def test_a_token_endpoint_that_vllm_keeps_shut_names_the_flag_that_opens_it_not_the_key() -> None:
+async def test_a_closed_token_endpoint_names_the_flag_that_opens_it_and_not_the_key() -> None:
     async with engine(Step({"error": {"message": "forbidden"}}, 403)) as fake:
         failure = await failure_of(fake.url, "/chat/completions/render")
     assert "--enable-scale-out" in failure.problem.detail
@@ -75,14 +76,14 @@ async def test_a_token_endpoint_that_vllm_keeps_shut_names_the_flag_that_opens_i
 
 
 @pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-async def test_a_refusal_is_never_tried_again(status: int) -> None:
+async def test_a_refusal_is_never_retried(status: int) -> None:
     async with engine(Step({"error": {"message": "no such thing"}}, status)) as fake:
         failure = await failure_of(fake.url)
     problem = failure.problem
     assert (failure.kind, problem.status, problem.upstream_status) == (FailureKind.UPSTREAM_REFUSED, status, status)
     assert "no such thing" in problem.detail
     assert fake.url in problem.detail
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "policy_api_key"), (404, "policy_model_name")])
@@ -91,12 +92,12 @@ async def test_a_refusal_says_what_to_check(status: int, hint: str) -> None:
         assert hint in (await failure_of(fake.url)).problem.detail
 
 
-async def test_a_404_below_an_address_without_v1_says_so() -> None:
+async def test_a_404_for_a_base_url_without_v1_says_so() -> None:
     async with engine(Step({"detail": "Not Found"}, 404)) as fake:
         assert "lacks its /v1" in (await failure_of(fake.url.removesuffix("/v1"))).problem.detail
 
 
-async def test_a_redirect_is_refused_with_its_goal() -> None:
+async def test_a_redirect_is_refused_with_its_target() -> None:
     async with engine(Step(b"", 301, {"location": "https://elsewhere/v1"})) as fake:
         failure = await failure_of(fake.url)
     assert (failure.kind, failure.problem.upstream_status) == (FailureKind.UPSTREAM_REFUSED, 301)
@@ -114,21 +115,21 @@ async def test_a_redirect_is_refused_with_its_goal() -> None:
     ],
     ids=["429", "500", "503", "a list", "cut"],
 )
-async def test_a_lasting_fault_ends_with_its_own_kind(
+async def test_a_persistent_fault_ends_with_its_own_kind(
     step: Step, kind: FailureKind, upstream_status: int | None
 ) -> None:
     async with engine(step) as fake:
         failure = await failure_of(fake.url, max_attempts=3)
     assert (failure.kind, failure.problem.upstream_status) == (kind, upstream_status)
     assert "tried 3 times" in failure.problem.detail
-    assert len(fake.asked) == 3
+    assert len(fake.requests) == 3
 
 
 async def test_a_dead_address_is_unreachable() -> None:
-    assert (await failure_of(refusing_url())).kind is FailureKind.UNREACHABLE
+    assert (await failure_of(unused_url() + "/v1")).kind is FailureKind.UNREACHABLE
 
 
-async def test_the_first_failure_is_logged_at_once(caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_first_failure_is_logged_immediately(caplog: pytest.LogCaptureFixture) -> None:
     async with engine(Step(status=500), Step(delay_s=30)) as fake:
         call = asyncio.create_task(failure_of(fake.url))
         async with asyncio.timeout(120):
@@ -139,43 +140,43 @@ async def test_the_first_failure_is_logged_at_once(caplog: pytest.LogCaptureFixt
     assert "attempt 1 of 3" in caplog.text
 
 
-async def test_a_flood_of_failures_is_one_line(caplog: pytest.LogCaptureFixture) -> None:
+async def test_many_failures_are_logged_in_one_line(caplog: pytest.LogCaptureFixture) -> None:
     async with engine(Step(status=500)) as fake, http_transport() as transport:
-        upstream = asking(transport, fake.url, max_attempts=1)
+        upstream = make_upstream(transport, fake.url, max_attempts=1)
         calls = [upstream.post("/x", b"{}", json_object) for _ in range(50)]
         await asyncio.gather(*calls, return_exceptions=True)
     assert len([record for record in caplog.records if "attempt 1" in record.message]) == 1
 
 
-async def test_no_answer_in_time_is_tried_again_while_a_whole_try_fits() -> None:
+async def test_a_timeout_is_retried_while_another_attempt_fits() -> None:
     async with engine(Step(delay_s=30), COMPLETION) as fake:
         assert await post(fake.url, request_timeout_s=2, total_timeout_s=60) == COMPLETION
 
 
-async def test_no_answer_in_time_is_final_when_no_whole_try_fits() -> None:
+async def test_a_timeout_is_final_when_no_other_attempt_fits() -> None:
     async with engine(Step(delay_s=30)) as fake:
         failure = await failure_of(fake.url, request_timeout_s=1.0, total_timeout_s=1.5)
     assert failure.kind is FailureKind.TIMEOUT
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
-async def test_the_wall_budget_bounds_all_tries_together() -> None:
+async def test_the_total_timeout_bounds_all_attempts_together() -> None:
     async with engine(Step(status=500)) as fake:
         await failure_of(fake.url, total_timeout_s=2, max_attempts=10_000, retry_pause_s=0.02)
-    assert 1 < len(fake.asked) < 10_000
+    assert 1 < len(fake.requests) < 10_000
 
 
-async def test_retry_after_is_waited_for() -> None:
-    begun = time.monotonic()
+async def test_the_time_of_retry_after_is_waited() -> None:
+    started = time.monotonic()
     async with engine(Step(status=429, headers={"retry-after": "0.4"}), COMPLETION) as fake:
         await post(fake.url)
-    assert time.monotonic() - begun >= 0.4
+    assert time.monotonic() - started >= 0.4
 
 
-async def test_a_retry_after_beyond_the_budget_fails_at_once() -> None:
+async def test_a_retry_after_beyond_the_total_timeout_fails_immediately() -> None:
     async with engine(Step(status=503, headers={"retry-after": "50"})) as fake, asyncio.timeout(49):
         await failure_of(fake.url, total_timeout_s=20)
-    assert len(fake.asked) == 1
+    assert len(fake.requests) == 1
 
 
 def test_retry_after_is_read_as_seconds_or_date_and_capped() -> None:
@@ -184,73 +185,73 @@ def test_retry_after_is_read_as_seconds_or_date_and_capped() -> None:
     assert [retry_after_s(text) for text in ("7", "1e9", "-3", "soon", "nan", None)] == [7, 60, 0, 0, 0, 0]
 
 
-async def test_a_dead_address_does_not_stop_a_call_that_another_can_answer() -> None:
+async def test_a_dead_address_does_not_fail_a_call_that_another_can_answer() -> None:
     async with engine() as fake:
-        assert await post([refusing_url(), fake.url]) == COMPLETION
+        assert await post([unused_url() + "/v1", fake.url]) == COMPLETION
 
 
-async def test_after_a_failure_the_dead_address_comes_last() -> None:
+async def test_a_dead_address_is_tried_last_after_a_failure() -> None:
     async with engine() as fake, http_transport() as transport:
-        upstream = asking(transport, [refusing_url(), fake.url], max_attempts=2)
+        upstream = make_upstream(transport, [unused_url() + "/v1", fake.url], max_attempts=2)
         await upstream.post("/x", b"{}", json_object)
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(20)))
-    assert len(fake.asked) == 21
+    assert len(fake.requests) == 21
 
 
 @pytest.mark.parametrize("status", [301, 400, 401, 403, 404, 422])
-async def test_a_refusal_of_one_endpoint_that_another_takes_points_at_the_endpoint(status: int) -> None:
+async def test_an_endpoint_that_refuses_what_another_accepts_is_avoided(status: int) -> None:
     async with engine(Step(b"", status)) as bad, engine() as good, http_transport() as transport:
-        upstream = asking(transport, [bad.url, good.url])
+        upstream = make_upstream(transport, [bad.url, good.url])
         for _ in range(20):
             assert await upstream.post("/x", b"{}", json_object) == COMPLETION
-    assert len(bad.asked) == 1
+    assert len(bad.requests) == 1
 
 
-async def test_a_refusal_of_all_endpoints_points_at_the_request_and_is_not_tried_again() -> None:
+async def test_a_refusal_by_all_endpoints_is_final() -> None:
     refusal = Step({"error": {"message": "no such thing"}}, 400)
     async with engine(refusal) as one, engine(refusal) as two:
         failure = await failure_of([one.url, two.url], max_attempts=10)
     assert (failure.kind, failure.terminal) == (FailureKind.UPSTREAM_REFUSED, True)
-    assert (len(one.asked), len(two.asked)) == (1, 1)
+    assert (len(one.requests), len(two.requests)) == (1, 1)
 
 
-async def test_a_single_endpoint_that_has_failed_is_asked_by_the_next_call() -> None:
+async def test_a_single_failed_endpoint_is_tried_again_by_the_next_call() -> None:
     async with engine(*[Step(status=500)] * 6, COMPLETION) as fake, http_transport() as transport:
-        upstream = asking(transport, fake.url)
+        upstream = make_upstream(transport, fake.url)
         for _ in range(2):
             with pytest.raises(Failure):
                 await upstream.post("/x", b"{}", json_object)
         assert await upstream.post("/x", b"{}", json_object) == COMPLETION
 
 
-async def test_a_call_that_fails_at_one_endpoint_goes_to_another_without_a_pause() -> None:
+async def test_a_failed_call_moves_to_another_endpoint_without_a_pause() -> None:
     async with engine(Step(status=429, headers={"retry-after": "60"})) as bad, engine() as good:
         async with asyncio.timeout(30):
             assert await post([bad.url, good.url], retry_pause_s=60.0) == COMPLETION
-    assert len(bad.asked) <= 1
+    assert len(bad.requests) <= 1
 
 
-async def test_calls_spread_over_the_addresses() -> None:
+async def test_calls_are_spread_over_the_addresses() -> None:
     async with engine(Step(delay_s=0.2)) as one, engine(Step(delay_s=0.2)) as two, http_transport() as transport:
-        upstream = asking(transport, [one.url, two.url])
+        upstream = make_upstream(transport, [one.url, two.url])
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(8)))
-    assert (len(one.asked), len(two.asked)) == (4, 4)
+    assert (len(one.requests), len(two.requests)) == (4, 4)
 
 
-async def test_hundreds_of_calls_are_in_flight_at_once() -> None:
+async def test_hundreds_of_calls_run_concurrently() -> None:
     async with engine(Step(delay_s=2.0)) as fake, http_transport() as transport:
-        upstream = asking(transport, fake.url)
+        upstream = make_upstream(transport, fake.url)
         await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(300)))
-    assert fake.most_at_once > 150  # a pool's usual cap is 100
+    assert fake.max_concurrent > 150  # connection pools usually allow 100
 
 
-async def test_cancelling_a_call_hangs_up_so_that_the_engine_can_abort() -> None:
+async def test_cancelling_a_call_disconnects_so_that_the_engine_can_abort() -> None:
     async with engine(Step(delay_s=30)) as fake:
         call = asyncio.create_task(post(fake.url))
-        while not fake.asked:
+        while not fake.requests:
             await asyncio.sleep(0.01)
         call.cancel()
-        await asyncio.wait_for(fake.hung_up.wait(), 120)
+        await asyncio.wait_for(fake.disconnected.wait(), 120)
 
 
 @pytest.mark.parametrize(
@@ -262,10 +263,10 @@ async def test_cancelling_a_call_hangs_up_so_that_the_engine_can_abort() -> None
     ],
     ids=["401", "garbage", "500"],
 )
-async def test_the_key_is_shown_nowhere(step: Step, caplog: pytest.LogCaptureFixture) -> None:
+async def test_the_key_is_never_shown(step: Step, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     async with engine(step) as fake, http_transport() as transport:
-        upstream = asking(transport, fake.url)
+        upstream = make_upstream(transport, fake.url)
         with pytest.raises(Failure) as caught:
             await upstream.post("/x", b"{}", json_object)
     shown = caplog.text + repr(upstream) + str(caught.value) + caught.value.problem.model_dump_json()
@@ -275,13 +276,13 @@ async def test_the_key_is_shown_nowhere(step: Step, caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     "url", ["127.0.0.1:8000/v1", "", "ftp://host/v1", "http://user:pass@host/v1", "http://[::1", []], ids=str
 )
-def test_an_address_that_cannot_work_is_refused_at_the_start(url: str | list[str]) -> None:
+def test_an_unusable_address_is_refused_at_startup(url: str | list[str]) -> None:
     with pytest.raises(OperatorError, match="base_url") as caught:
         EndpointSettings(base_url=url, model="m")
     assert "pass" not in str(caught.value)
 
 
-def test_a_key_that_no_header_can_carry_is_refused_without_being_shown() -> None:
+def test_a_key_that_cannot_be_a_header_value_is_refused_without_being_shown() -> None:
     with pytest.raises(OperatorError, match="api_key") as caught:
-        asking(HttpTransport(), "http://host/v1", api_key="sk-a\nb")
+        make_upstream(HttpTransport(), "http://host/v1", api_key="sk-a\nb")
     assert "sk-a" not in str(caught.value)

@@ -20,7 +20,7 @@ from rollyard.services.charts.pace import Moment, pace
 from rollyard.services.charts.profile_charts import by_calls, profile_charts
 from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.profile_records import ByCalls, ToolCalls
-from tests.support.rollout_files import failures, row, run_of, varied, write
+from tests.support.rollout_files import load_run, random_rows, row, write, write_failures
 
 ATTACK = """</title></svg><script>alert(1)</script><img src=x onerror="alert(2)">'&\u202e\x00"""
 
@@ -40,7 +40,7 @@ def marks(svg: str) -> int:
 
 
 def every_chart(folder: Path) -> list[Chart]:
-    first, second = run_of(folder / "a", varied(6, 4)), run_of(folder / "b", varied(6, 4, seed=1))
+    first, second = load_run(folder / "a", random_rows(6, 4)), load_run(folder / "b", random_rows(6, 4, seed=1))
     return [
         *profile_charts(first.profile, EveryLink()),
         *side_by_side([first.profile, second.profile]),
@@ -96,9 +96,9 @@ def test_charts_contain_no_script_inline_style_or_url(charts: Sequence[Chart]) -
 def test_names_from_rollouts_are_escaped(tmp_path: Path) -> None:
     rows = [row(0, i, float(i), finish_reason=ATTACK, agent_ref={"name": ATTACK + str(i)}) for i in range(3)]
     path = write(tmp_path / "x.jsonl", rows)
-    failures(path, [(0, 3, ATTACK)])
+    write_failures(path, [(0, 3, ATTACK)])
     svgs = [
-        *(chart.svg for chart in profile_charts(run_of(tmp_path, rows).profile, EveryLink())),
+        *(chart.svg for chart in profile_charts(load_run(tmp_path, rows).profile, EveryLink())),
         bars(ATTACK, [Row(ATTACK, 1.0, ATTACK, ATTACK)]),
         histogram(ATTACK, [Bar(0, 1, 1, ATTACK, ATTACK)], Axis(ATTACK), Axis(ATTACK)),
         lines(ATTACK, [Line(ATTACK, [Point(0, 0.5, None, None, ATTACK)])], Axis(ATTACK), Axis(ATTACK, percent=True)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.services.errors import OperatorError
-from tests.support.stacks import configured
+from tests.support.stacks import load_config
 
 
 @pytest.mark.parametrize(
@@ -25,9 +25,9 @@ from tests.support.stacks import configured
 )
 def test_an_invalid_override_is_rejected_with_its_reason(override: str, message: str) -> None:
     with pytest.raises(OperatorError, match=message.replace("?", r"\?")):
-        configured(override)
+        load_config(override)
 
 
 def test_a_server_may_be_added_with_a_plus() -> None:
-    config = configured("+second_model.responses_api_models.builtin_model.latency_s=0.5")
+    config = load_config("+second_model.responses_api_models.builtin_model.latency_s=0.5")
     assert [spec.name for spec in config.servers][-1] == "second_model"

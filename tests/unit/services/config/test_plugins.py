@@ -10,7 +10,7 @@ from rollyard.services.config.plugins import find_folder, load_server
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.fixtures import PLAIN_APP, make_folder, yaml_of
+from tests.support.fixtures import PLAIN_APP, make_folder, server_yaml
 
 
 def test_a_folder_is_searched_here_first_then_in_the_search_path_then_installed(tmp_path: Path) -> None:
@@ -33,7 +33,7 @@ def test_a_folder_without_code_does_not_hide_the_installed_server(tmp_path: Path
 
 
 def config_of(root: Path, mine: str) -> RunConfig:
-    (root / "a.yaml").write_text(yaml_of(mine, "{speed: 2}"))
+    (root / "a.yaml").write_text(server_yaml(mine, "{speed: 2}"))
     return load(["a.yaml"], [], [root, INSTALLED], {})
 
 

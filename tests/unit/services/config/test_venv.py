@@ -19,7 +19,7 @@ from rollyard.services.config.venv import REQUIREMENTS, interpreter_for, needs_i
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.preflight import Preflight
-from tests.support.fixtures import KEYS, load_text, make_folder, send, yaml_of
+from tests.support.fixtures import KEYS, load_text, make_folder, send, server_yaml
 from tests.support.stacks import colocated, processes
 
 APP = """
@@ -171,7 +171,7 @@ def test_the_shared_packages_are_visible_in_the_environment(built: Built) -> Non
 
 
 async def test_a_stack_of_processes_runs_a_server_in_its_own_environment(built: Built) -> None:
-    config = load_text(built.root, yaml_of(built.name, "{speed: 5}"))
+    config = load_text(built.root, server_yaml(built.name, "{speed: 5}"))
     assert config.servers[0].isolated
     async with processes(config, built.root) as stack:
         (url,) = stack.registry.directory().servers["environment"]
@@ -182,14 +182,14 @@ async def test_a_stack_of_processes_runs_a_server_in_its_own_environment(built: 
 
 
 async def test_a_colocated_stack_rejects_such_a_folder_with_the_reason(built: Built, tmp_path: Path) -> None:
-    config = load_text(built.root, yaml_of(built.name))
+    config = load_text(built.root, server_yaml(built.name))
     with pytest.raises(OperatorError, match="its own Python environment"):
         async with colocated(config, tmp_path):
             pass
 
 
 async def test_a_dry_run_checks_the_settings_of_an_isolated_server(built: Built) -> None:
-    preflight = Preflight(load_text(built.root, yaml_of(built.name, "{spead: 5}")).servers, KEYS, {})
+    preflight = Preflight(load_text(built.root, server_yaml(built.name, "{spead: 5}")).servers, KEYS, {})
     with pytest.raises(OperatorError, match="unknown option 'spead', did you mean 'speed'"):
         await preflight.check(built.cache, head=None, colocate=False)
     await preflight.close()

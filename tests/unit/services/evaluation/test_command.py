@@ -16,7 +16,7 @@ import pytest
 
 from rollyard.services.cli.lm_eval import run
 from rollyard.services.errors import OperatorError
-from tests.support.commands import BIN, DEADLINE_S, command, environment
+from tests.support.commands import BIN, DEADLINE_S, command, command_environ
 from tests.unit.services.evaluation.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end
 
@@ -31,7 +31,7 @@ def watching(folder: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
     checkpoint(folder / "checkpoints/step_10")
     with (folder / log).open("wb") as output:
         command_line = [str(BIN / WATCH[0]), *WATCH[1:]]
-        process = subprocess.Popen(command_line, cwd=folder, env=environment(), stdout=output, stderr=output)
+        process = subprocess.Popen(command_line, cwd=folder, env=command_environ(), stdout=output, stderr=output)
     try:
         deadline = time.monotonic() + DEADLINE_S
         while b"engine " not in (folder / log).read_bytes():

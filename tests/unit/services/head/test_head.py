@@ -19,7 +19,7 @@ from rollyard.services.run_types import Keys, Registration
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.fixtures import KEYS, client_of, load_text, make_folder, send, yaml_of
+from tests.support.fixtures import KEYS, load_text, make_client, make_folder, send, server_yaml
 
 NEMO_KEYS = {"process_name", "server_type", "name", "dir_path", "entrypoint", "host", "port", "pid", "config_path"}
 NEMO_KEYS |= {"url", "status", "start_time", "uptime_seconds"}
@@ -32,13 +32,13 @@ class HeadHarness:
     def __init__(self, root: Path, keys: Keys = KEYS, title: str = "") -> None:
         self.environment_folder, self.agent_folder = make_folder(root), make_folder(root, "agents")
         peer = f"{{peer: {{type: resources_servers, name: environment}}, title: '{title}'}}"
-        text = "policy_api_key: sk-1234\n" + yaml_of(
+        text = "policy_api_key: sk-1234\n" + server_yaml(
             self.environment_folder, "{api_key: '${policy_api_key}', speed: 3}"
         )
-        config = load_text(root, text + yaml_of(self.agent_folder, peer, "agent", "responses_api_agents"))
+        config = load_text(root, text + server_yaml(self.agent_folder, peer, "agent", "responses_api_agents"))
         self.transport = LocalTransport(HttpTransport())
         self.registry = registry = ServerRegistry(keys.run_id, config.servers, config.identity())
-        context = Context("head", keys, client_of({}, self.transport))
+        context = Context("head", keys, make_client({}, self.transport))
         self.transport.mount(BASE, Head(ServerSettings(port=11000), context, registry, config))
         self.admission = {SECRET_HEADER: keys.secret}
         if keys.token:

@@ -8,14 +8,14 @@ from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Heartbeat, Registration
-from tests.support.fixtures import load_text, make_folder, yaml_of
+from tests.support.fixtures import load_text, make_folder, server_yaml
 from tests.unit.services.clock import Clock
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> RunConfig:
     mine = make_folder(tmp_path)
-    return load_text(tmp_path, yaml_of(mine) + yaml_of(mine, "{replicas: 2}", name="twins"))
+    return load_text(tmp_path, server_yaml(mine) + server_yaml(mine, "{replicas: 2}", name="twins"))
 
 
 @pytest.fixture

@@ -15,12 +15,22 @@ from rollyard.services.http.callback_budget import CallbackBudget
 from rollyard.services.http.client import RUN_HEADER, RetryPolicy, Session
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpResponse, LocalTransport, Receive, Scope, Send
-from tests.support.fixtures import KEYS, client_of, failure_of, http, kind_of, network, peer, send, until
+from tests.support.fixtures import (
+    KEYS,
+    failure_kind_of,
+    failure_of,
+    http,
+    http_transport,
+    make_client,
+    peer,
+    send,
+    until,
+)
 from tests.unit.services.http.raw_peers import respond, tcp_server
 
 
 async def test_a_response_that_arrived_while_the_loop_was_blocked_is_not_a_timeout() -> None:
-    async with network() as transport, peer(http(b"on time")) as other:
+    async with http_transport() as transport, peer(http(b"on time")) as other:
         await send(transport, other.url + "/x")  # starts the measurement of the lag
         sending = asyncio.create_task(send(transport, other.url + "/x", timeout_s=0.3))
         await until(lambda: other.requests == 2)
@@ -30,11 +40,11 @@ async def test_a_response_that_arrived_while_the_loop_was_blocked_is_not_a_timeo
 
 @pytest.mark.parametrize("streamed", [False, True])
 async def test_a_request_without_a_response_still_times_out(streamed: bool) -> None:
-    async with network() as transport, tcp_server(respond(b"", close=False)) as port:
+    async with http_transport() as transport, tcp_server(respond(b"", close=False)) as port:
         url = f"http://127.0.0.1:{port}/x"
         work = transport.stream("POST", url, b"", {}, 0.1) if streamed else send(transport, url, timeout_s=0.1)
         async with asyncio.timeout(20.0):
-            assert await kind_of(work) is FailureKind.TIMEOUT
+            assert await failure_kind_of(work) is FailureKind.TIMEOUT
 
 
 async def test_the_lag_aware_clock_stops_while_the_loop_is_blocked() -> None:
@@ -68,7 +78,7 @@ async def test_the_lag_of_this_process_does_not_time_out_a_local_call() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b"done"})
 
-    async with network() as remote:
+    async with http_transport() as remote:
         transport = LocalTransport(remote)
         transport.mount("http://local:1", slow)
         assert (await send(transport, "http://local:1/x", timeout_s=0.4)).body == b"done"
@@ -98,8 +108,8 @@ async def test_a_session_survives_an_instance_that_is_too_busy_to_accept(monkeyp
     for client in waiting:
         client.setblocking(False)
         client.connect_ex(sock.getsockname())
-    async with network() as transport:
-        session = Session(client_of({"s": [url]}, transport, RetryPolicy(0.05, 0.01)), "s")
+    async with http_transport() as transport:
+        session = Session(make_client({"s": [url]}, transport, RetryPolicy(0.05, 0.01)), "s")
         session._url = url
         calling = asyncio.create_task(session.send("/x", b"{}", 20.0))
         await asyncio.sleep(0.5)
@@ -127,10 +137,10 @@ async def test_a_session_survives_an_instance_that_is_too_busy_to_accept(monkeyp
 
 
 async def test_a_session_is_lost_once_its_instance_leaves_the_directory() -> None:
-    async with network() as transport:
+    async with http_transport() as transport:
         async with peer(http()) as other:
             servers = {"s": [other.url]}
-            session = Session(client_of(lambda: servers, transport, RetryPolicy(20.0, 0.01)), "s")
+            session = Session(make_client(lambda: servers, transport, RetryPolicy(20.0, 0.01)), "s")
             await session.post("/x", b"{}", 5.0)
         calling = asyncio.create_task(failure_of(session.send("/x", b"{}", 20.0)))
         await asyncio.sleep(0.1)
@@ -161,24 +171,24 @@ class RecordingTransport:
 async def test_waiting_for_an_instance_counts_toward_the_deadline() -> None:
     directories: Iterator[list[str]] = iter([[], [], [], []])
     transport = RecordingTransport()
-    client = client_of(lambda: {"s": next(directories, ["http://instance:1"])}, transport, RetryPolicy(60.0, 0.01))
+    client = make_client(lambda: {"s": next(directories, ["http://instance:1"])}, transport, RetryPolicy(60.0, 0.01))
     await client.post("s", "/x", b"{}", 60.0)
     assert transport.timeouts[0] < 59.98
 
 
 async def test_a_session_whose_first_response_is_lost_may_be_open_and_keeps_its_instance() -> None:
-    async with peer(None, http()) as first, peer(http()) as second, network() as transport:
-        session = Session(client_of({"s": [first.url, second.url]}, transport), "s")
+    async with peer(None, http()) as first, peer(http()) as second, http_transport() as transport:
+        session = Session(make_client({"s": [first.url, second.url]}, transport), "s")
         session._client._rotation = 1  # the first instance is next in the rotation
         assert not session.may_be_open
-        assert await kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
+        assert await failure_kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
         assert session.may_be_open and not session.opened
         assert (await session.send("/close", b"{}", 5.0)).status == 200
         assert (first.requests, second.requests) == (2, 0)
 
 
 async def test_a_session_that_reached_no_instance_cannot_be_open() -> None:
-    async with network() as transport:
-        session = Session(client_of({"s": ["http://127.0.0.1:1"]}, transport, RetryPolicy(0.05, 0.01)), "s")
-        assert await kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.UNREACHABLE
+    async with http_transport() as transport:
+        session = Session(make_client({"s": ["http://127.0.0.1:1"]}, transport, RetryPolicy(0.05, 0.01)), "s")
+        assert await failure_kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.UNREACHABLE
         assert not session.may_be_open

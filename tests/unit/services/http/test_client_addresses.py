@@ -8,37 +8,37 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient, Session
 from rollyard.services.run_types import Directory
 from tests.support.asgi_requests import echo
-from tests.support.fixtures import KEYS, a_server, closed_port, failure_of, kind_of, listening, network
+from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, listening, make_server, unused_url
 
 
 async def test_another_server_of_the_run_on_the_old_port_rejects_the_call() -> None:
-    async with network() as transport, listening(a_server("model", routes={"/echo": echo})) as hosted:
+    async with http_transport() as transport, listening(make_server("model", routes={"/echo": echo})) as hosted:
 
         async def directory() -> Directory:
             return Directory(run_id=KEYS.run_id, servers={"agent": [hosted.url]}, families={}, settings={})
 
         client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.1, 0.01))
-        assert await kind_of(client.post("agent", "/echo", b"{}", 5.0)) is FailureKind.WRONG_RUN
-        assert await kind_of(Session(client, "agent").post("/echo", b"{}", 5.0)) is FailureKind.WRONG_RUN
+        assert await failure_kind_of(client.post("agent", "/echo", b"{}", 5.0)) is FailureKind.WRONG_RUN
+        assert await failure_kind_of(Session(client, "agent").post("/echo", b"{}", 5.0)) is FailureKind.WRONG_RUN
         assert hosted.server.requests == 2
 
 
 async def test_if_the_head_is_unreachable_too_the_failure_names_the_missing_server() -> None:
-    directories = iter([Directory(run_id=KEYS.run_id, servers={"agent": [closed_port()]}, families={}, settings={})])
+    directories = iter([Directory(run_id=KEYS.run_id, servers={"agent": [unused_url()]}, families={}, settings={})])
 
     async def directory() -> Directory:
         for known in directories:
             return known
         raise Failure(FailureKind.UNREACHABLE, "no head", server="head")
 
-    async with network() as transport:
+    async with http_transport() as transport:
         client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.1, 0.01))
         failure = await failure_of(client.post("agent", "/run", b"{}", 5.0))
     assert (failure.kind, failure.problem.server) == (FailureKind.UNREACHABLE, "agent")
 
 
 async def test_a_known_address_stays_in_use_while_the_head_is_unreachable() -> None:
-    async with network() as transport, listening(a_server("echo", routes={"/echo": echo})) as hosted:
+    async with http_transport() as transport, listening(make_server("echo", routes={"/echo": echo})) as hosted:
         directories = iter([Directory(run_id=KEYS.run_id, servers={"echo": [hosted.url]}, families={}, settings={})])
 
         async def directory() -> Directory:
@@ -54,7 +54,7 @@ async def test_a_known_address_stays_in_use_while_the_head_is_unreachable() -> N
 
 
 async def test_a_call_waits_for_a_starting_server_up_to_its_start_timeout() -> None:
-    async with network() as transport, listening(a_server("model", routes={"/echo": echo})) as hosted:
+    async with http_transport() as transport, listening(make_server("model", routes={"/echo": echo})) as hosted:
         directories: Iterator[list[str]] = iter([[]] * 4)
 
         async def directory() -> Directory:

@@ -11,7 +11,7 @@ import pytest
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.connection_pool import target_of
 from rollyard.services.http.transport import HttpTransport
-from tests.support.fixtures import failure_of, http, kind_of, network, peer, send, until
+from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send, until
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nx-trailer: 1\r\n\r\n"
@@ -32,14 +32,14 @@ FRAMINGS = {
 @pytest.mark.parametrize("framing", FRAMINGS)
 async def test_a_response_of_any_framing_is_complete_and_its_connection_is_reused(framing: str) -> None:
     response, body = FRAMINGS[framing]
-    async with peer(response) as other, network() as transport:
+    async with peer(response) as other, http_transport() as transport:
         for _ in range(2):
             assert (await send(transport, other.url + "/x")).body == body
         assert other.connections == 1
 
 
 async def test_a_body_without_a_length_ends_with_its_connection() -> None:
-    async with peer(b"HTTP/1.1 200 OK\r\nx-it: y\r\n\r\nhello", None) as other, network() as transport:
+    async with peer(b"HTTP/1.1 200 OK\r\nx-it: y\r\n\r\nhello", None) as other, http_transport() as transport:
         sending = asyncio.ensure_future(send(transport, other.url + "/x"))
         await until(lambda: other.requests)
         await asyncio.sleep(0.01)
@@ -52,25 +52,25 @@ async def test_a_body_without_a_length_ends_with_its_connection() -> None:
     "response", [http(b"{}", "200 OK", None, "connection: close"), b"HTTP/1.0 204 No Content\r\n\r\n"]
 )
 async def test_a_connection_that_the_peer_will_close_is_not_reused(response: bytes) -> None:
-    async with peer(response) as other, network() as transport:
+    async with peer(response) as other, http_transport() as transport:
         for _ in range(2):
             await send(transport, other.url + "/x")
         assert other.connections == 2
 
 
 async def test_an_unsolicited_response_is_never_matched_to_the_next_request() -> None:
-    async with peer(http(b"1") + http(b"stray"), http(b"2")) as other, network() as transport:
+    async with peer(http(b"1") + http(b"stray"), http(b"2")) as other, http_transport() as transport:
         assert [(await send(transport, other.url + "/x")).body for _ in range(2)] == [b"1", b"2"]
         assert other.connections == 2
 
 
 async def test_an_unknown_content_encoding_is_a_lost_connection() -> None:
-    async with peer(http(b"??", "200 OK", None, "content-encoding: br")) as other, network() as transport:
-        assert await kind_of(send(transport, other.url + "/x")) is FailureKind.CONNECTION_LOST
+    async with peer(http(b"??", "200 OK", None, "content-encoding: br")) as other, http_transport() as transport:
+        assert await failure_kind_of(send(transport, other.url + "/x")) is FailureKind.CONNECTION_LOST
 
 
 async def test_concurrent_requests_use_separate_connections_that_are_reused() -> None:
-    async with peer(http(b"1")) as other, network() as transport:
+    async with peer(http(b"1")) as other, http_transport() as transport:
         await asyncio.gather(*(send(transport, other.url + "/x") for _ in range(20)))
         assert other.connections <= 20
         await asyncio.gather(*(send(transport, other.url + "/x") for _ in range(20)))
@@ -89,7 +89,7 @@ async def test_a_connection_that_was_idle_too_long_is_not_reused(monkeypatch: py
 
 
 async def test_a_connection_that_the_peer_closed_while_idle_is_not_reused() -> None:
-    async with peer(http()) as other, network() as transport:
+    async with peer(http()) as other, http_transport() as transport:
         await send(transport, other.url + "/x")
         other.close()
         await asyncio.sleep(0.02)
@@ -108,7 +108,7 @@ async def test_a_cancelled_request_closes_its_connection_so_that_the_peer_notice
 
     listener = await asyncio.start_server(handle, "127.0.0.1", 0)
     port = listener.sockets[0].getsockname()[1]
-    async with network() as transport:
+    async with http_transport() as transport:
         sending = asyncio.create_task(send(transport, f"http://127.0.0.1:{port}/x"))
         await asyncio.sleep(0.02)
         sending.cancel()
@@ -117,7 +117,7 @@ async def test_a_cancelled_request_closes_its_connection_so_that_the_peer_notice
 
 
 async def test_a_request_has_its_host_length_query_and_headers() -> None:
-    async with peer(http()) as other, network() as transport:
+    async with peer(http()) as other, http_transport() as transport:
         await send(transport, other.url + "/a%20b?q=1&r=%20", b"four", headers={"X-It": "y"})
         await send(transport, other.url, b"", "GET")
     post, get = other.seen
@@ -133,7 +133,7 @@ async def test_a_request_has_its_host_length_query_and_headers() -> None:
 
 @pytest.mark.parametrize("value", ["a\r\nX-Evil: 1", "a\nb", "a\rb"])
 async def test_a_line_break_in_a_header_is_rejected_before_connecting(value: str) -> None:
-    async with peer(http()) as other, network() as transport:
+    async with peer(http()) as other, http_transport() as transport:
         await failure_of(send(transport, other.url + "/x", headers={"x-it": value}))
         assert not other.connections
 
@@ -148,7 +148,7 @@ async def test_a_response_before_the_whole_request_was_read_is_returned_and_the_
 
     listener = await asyncio.start_server(handle, "127.0.0.1", 0)
     url = f"http://127.0.0.1:{listener.sockets[0].getsockname()[1]}/x"
-    async with network() as transport:
+    async with http_transport() as transport:
         for _ in range(2):
             assert (await send(transport, url, b"x" * 50_000_000)).status == 413
     assert len(writers) == 2

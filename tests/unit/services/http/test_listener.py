@@ -15,7 +15,17 @@ from rollyard.services.http.listener import ListenerLimits
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer, bind
-from tests.support.fixtures import KEYS, a_server, client_of, failure_of, listening, network, peer, send, until
+from tests.support.fixtures import (
+    KEYS,
+    failure_of,
+    http_transport,
+    listening,
+    make_client,
+    make_server,
+    peer,
+    send,
+    until,
+)
 from tests.unit.services.http.raw_peers import exchange
 
 SMALL = ListenerLimits(Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
@@ -31,7 +41,7 @@ async def length_server(bounds: ListenerLimits) -> AsyncIterator[HostedServer]:
     async def body_length(call: RawRequest) -> bytes:
         return b"%d" % len(call.body)
 
-    hosted = HostedServer(a_server(routes={"/echo": body_length}), bind("127.0.0.1", 0), bounds=bounds)
+    hosted = HostedServer(make_server(routes={"/echo": body_length}), bind("127.0.0.1", 0), bounds=bounds)
     await hosted.listen()
     try:
         yield hosted
@@ -97,7 +107,7 @@ async def test_a_trailer_does_not_replace_the_host_header() -> None:
 
 
 async def test_the_total_size_of_bodies_in_flight_is_limited() -> None:
-    async with length_server(SMALL) as hosted, network() as transport:
+    async with length_server(SMALL) as hosted, http_transport() as transport:
         held = await asyncio.open_connection("127.0.0.1", port_of(hosted))
         held[1].write(REQUEST_START + b"content-length: 250000\r\n\r\n" + FILL * 2)
         await until(lambda: hosted._connections.held_bytes == 200_000)
@@ -138,9 +148,9 @@ async def test_the_time_limits_do_not_apply_to_a_running_handler() -> None:
         await release.wait()
         return b"{}"
 
-    hosted = HostedServer(a_server(routes={"/w": blocked}), bind("127.0.0.1", 0), bounds=STRICT_TIMES)
+    hosted = HostedServer(make_server(routes={"/w": blocked}), bind("127.0.0.1", 0), bounds=STRICT_TIMES)
     await hosted.listen()
-    async with network() as transport:
+    async with http_transport() as transport:
         waiting = asyncio.create_task(send(transport, hosted.url + "/w"))
         await until(lambda: hosted.server.requests)
         await asyncio.sleep(1.5)  # longer than a request may take to arrive
@@ -150,7 +160,7 @@ async def test_the_time_limits_do_not_apply_to_a_running_handler() -> None:
 
 
 async def test_a_response_repeats_the_id_of_its_request_even_for_errors() -> None:
-    async with length_server(ListenerLimits()) as hosted, network() as transport:
+    async with length_server(ListenerLimits()) as hosted, http_transport() as transport:
         for path, method in (("/echo", "POST"), ("/health", "GET"), ("/none", "POST")):
             response = await send(transport, hosted.url + path, b"", method, {"x-rollyard-request": "17"})
             assert response.headers["x-rollyard-request"] == "17"
@@ -164,7 +174,7 @@ async def test_a_response_to_another_request_is_never_accepted() -> None:
     # The second response repeats the id of the first request.
     async with peer(response_to(1, b"one"), response_to(1, b"one"), response_to(3, b"three"), raw=True) as other:
         transport = HttpTransport()
-        client = client_of({"s": [other.url]}, transport)
+        client = make_client({"s": [other.url]}, transport)
         assert (await client.post("s", "/x", b"{}", 5.0)).body == b"one"
         assert (await failure_of(client.post("s", "/x", b"{}", 5.0))).kind is FailureKind.CONNECTION_LOST
         assert (await client.post("s", "/x", b"{}", 5.0)).body == b"three"
@@ -174,8 +184,8 @@ async def test_a_response_to_another_request_is_never_accepted() -> None:
 
 async def test_a_response_of_the_run_without_the_request_id_is_a_lost_connection() -> None:
     without_id = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
-    async with peer(without_id, raw=True) as other, network() as transport:
-        failure = await failure_of(client_of({"s": [other.url]}, transport).post("s", "/x", b"{}", 5.0))
+    async with peer(without_id, raw=True) as other, http_transport() as transport:
+        failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", 5.0))
         assert failure.kind is FailureKind.CONNECTION_LOST
 
 
@@ -199,7 +209,7 @@ async def test_health_checks_overtake_requests_that_wait_for_the_budget() -> Non
         started.append(1)
         return b"{}"
 
-    async with listening(a_server(routes={"/w": work})) as hosted, network() as transport:
+    async with listening(make_server(routes={"/w": work})) as hosted, http_transport() as transport:
         budget = hosted._connections.budget
         budget._used = 10**9  # this iteration of the loop has no budget left
 
@@ -227,7 +237,7 @@ async def test_a_stream_whose_client_disconnects_is_counted_once_as_499() -> Non
     async def streaming(call: RawRequest) -> RawResponse:
         return RawResponse(stream=chunks(), content_type=b"text/event-stream")
 
-    async with listening(a_server(routes={"/s": streaming})) as hosted, network() as transport:
+    async with listening(make_server(routes={"/s": streaming})) as hosted, http_transport() as transport:
         _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
         writer.write(
             b"POST /s HTTP/1.1\r\nhost: 127.0.0.1\r\ncontent-type: application/json\r\ncontent-length: 2\r\n\r\n{}"

@@ -13,7 +13,7 @@ from yarl import URL
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.proxies import Proxies
 from rollyard.services.http.transport import endpoint_transport
-from tests.support.fixtures import closed_port, failure_of, http, network, peer, send
+from tests.support.fixtures import failure_of, http, http_transport, peer, send, unused_url
 from tests.unit.services.http.raw_peers import respond, tcp_server
 
 ENVIRONMENT = {
@@ -76,7 +76,7 @@ async def test_a_request_through_a_proxy_has_the_full_url_and_the_credentials() 
 
 @pytest.mark.parametrize("url", ["http://api.example/v1", "https://api.example/v1"])
 async def test_an_unreachable_proxy_is_named_without_its_password(url: str) -> None:
-    proxy = closed_port().replace("http://", "http://user:s3cret@")
+    proxy = unused_url().replace("http://", "http://user:s3cret@")
     transport = endpoint_transport({"http_proxy": proxy, "https_proxy": proxy})
     failure = await failure_of(send(transport, url))
     await transport.close()
@@ -100,8 +100,8 @@ async def test_a_proxy_of_an_unsupported_kind_is_reported() -> None:
 
 
 async def test_servers_of_the_run_are_never_reached_through_a_proxy(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("http_proxy", closed_port())
-    async with peer(http(b"direct")) as other, network() as transport:
+    monkeypatch.setenv("http_proxy", unused_url())
+    async with peer(http(b"direct")) as other, http_transport() as transport:
         assert (await send(transport, other.url + "/x")).body == b"direct"
 
 
@@ -126,7 +126,7 @@ async def test_the_second_address_of_a_name_is_tried_if_the_first_does_not_answe
         for client in waiting:
             client.setblocking(False)
             client.connect_ex(unresponsive.getsockname())
-    async with peer(http(b"second")) as other, network() as transport:
+    async with peer(http(b"second")) as other, http_transport() as transport:
         reachable = ("127.0.0.1", int(other.url.rpartition(":")[2]))
         monkeypatch.setattr(
             asyncio.get_running_loop(), "getaddrinfo", two_addresses(unresponsive.getsockname(), reachable)
@@ -139,8 +139,8 @@ async def test_the_second_address_of_a_name_is_tried_if_the_first_does_not_answe
 
 
 async def test_a_name_without_a_reachable_address_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
-    closed = int(closed_port().rpartition(":")[2])
-    async with network() as transport:
+    closed = int(unused_url().rpartition(":")[2])
+    async with http_transport() as transport:
         look_up = two_addresses(("127.0.0.1", closed), ("127.0.0.2", closed))
         monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", look_up)
         failure = await failure_of(send(transport, "http://engine.example:1/x"))

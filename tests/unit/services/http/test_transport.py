@@ -7,29 +7,29 @@ import pytest
 
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.transport import HttpTransport, LocalTransport, Receive, Scope, Send
-from tests.support.fixtures import closed_port, failure_of, http, kind_of, network, peer, send
+from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send, unused_url
 
 
 async def test_a_complete_response_of_any_status_is_returned() -> None:
-    async with peer(http(b"no", "503 Busy", None, "x-it: y")) as other, network() as transport:
+    async with peer(http(b"no", "503 Busy", None, "x-it: y")) as other, http_transport() as transport:
         response = await send(transport, other.url + "/x")
         assert (response.status, response.body, response.headers["X-It"]) == (503, b"no", "y")
 
 
 async def test_every_cookie_of_a_response_is_returned() -> None:
     two_cookies = http(b"{}", "200 OK", None, "set-cookie: a=1; Path=/", "set-cookie: b=2")
-    async with peer(two_cookies) as other, network() as transport:
+    async with peer(two_cookies) as other, http_transport() as transport:
         assert (await send(transport, other.url + "/x")).cookies == ("a=1; Path=/", "b=2")
 
 
 async def test_a_rejected_connection_is_unreachable() -> None:
-    async with network() as transport:
-        assert await kind_of(send(transport, closed_port() + "/x")) is FailureKind.UNREACHABLE
+    async with http_transport() as transport:
+        assert await failure_kind_of(send(transport, unused_url() + "/x")) is FailureKind.UNREACHABLE
 
 
 async def test_a_name_that_does_not_resolve_is_unreachable() -> None:
-    async with network() as transport:
-        assert await kind_of(send(transport, "http://no-such-host.invalid:1/x")) is FailureKind.UNREACHABLE
+    async with http_transport() as transport:
+        assert await failure_kind_of(send(transport, "http://no-such-host.invalid:1/x")) is FailureKind.UNREACHABLE
 
 
 INCOMPLETE = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this"
@@ -37,8 +37,8 @@ INCOMPLETE = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this"
 
 @pytest.mark.parametrize("response", [None, b"this is not HTTP\r\n\r\n", INCOMPLETE, b"HTTP/1.1 200 OK\r\nconte"])
 async def test_a_connection_that_breaks_before_the_response_is_complete_is_lost(response: bytes | None) -> None:
-    async with peer(response) as other, network() as transport:
-        sending = asyncio.ensure_future(kind_of(send(transport, other.url + "/x")))
+    async with peer(response) as other, http_transport() as transport:
+        sending = asyncio.ensure_future(failure_kind_of(send(transport, other.url + "/x")))
         while not other.requests:
             await asyncio.sleep(0.002)
         if response is not None:
@@ -49,39 +49,39 @@ async def test_a_connection_that_breaks_before_the_response_is_complete_is_lost(
 
 @pytest.mark.parametrize("response", [b"", INCOMPLETE])
 async def test_an_incomplete_response_is_a_timeout(response: bytes) -> None:
-    async with peer(response) as other, network() as transport:
+    async with peer(response) as other, http_transport() as transport:
         failure = await failure_of(send(transport, other.url + "/x", timeout_s=1.0))
         assert failure.kind is FailureKind.TIMEOUT and "1 s" in str(failure)
 
 
 @pytest.mark.parametrize("url", ["http://host:99999/x", "http://[bad/x", "ftp://host/x", "nonsense"])
 async def test_an_invalid_address_is_a_failure(url: str) -> None:
-    async with network() as transport:
+    async with http_transport() as transport:
         assert url in str(await failure_of(send(transport, url)))
 
 
 async def test_a_post_is_not_replayed_on_a_kept_connection_that_breaks() -> None:
-    async with peer(http(), None, http()) as other, network() as transport:
+    async with peer(http(), None, http()) as other, http_transport() as transport:
         await send(transport, other.url + "/x")
-        assert await kind_of(send(transport, other.url + "/x")) is FailureKind.CONNECTION_LOST
+        assert await failure_kind_of(send(transport, other.url + "/x")) is FailureKind.CONNECTION_LOST
         assert other.requests == 2
 
 
 async def test_a_connection_is_reused() -> None:
-    async with peer(http()) as other, network() as transport:
+    async with peer(http()) as other, http_transport() as transport:
         for _ in range(5):
             await send(transport, other.url + "/x")
         assert (other.requests, other.connections) == (5, 1)
 
 
 async def test_a_redirect_is_returned_not_followed() -> None:
-    async with peer(http(b"", "307 Temporary Redirect", None, "location: /y")) as other, network() as transport:
+    async with peer(http(b"", "307 Temporary Redirect", None, "location: /y")) as other, http_transport() as transport:
         assert (await send(transport, other.url + "/x")).status == 307
         assert other.requests == 1
 
 
 async def test_a_request_can_be_cancelled() -> None:
-    async with peer(b"") as other, network() as transport:
+    async with peer(b"") as other, http_transport() as transport:
         sending = asyncio.create_task(send(transport, other.url + "/x"))
         while not other.requests:
             await asyncio.sleep(0.002)
@@ -132,16 +132,19 @@ async def sleeping(scope: Scope, receive: Receive, send: Send) -> None:
 
 @pytest.mark.parametrize("app", [raising, failing_midway, silent])
 async def test_the_local_transport_reports_an_incomplete_response_as_a_lost_connection(app: Any) -> None:
-    assert await kind_of(send(local_transport(app), "http://local:1/x")) is FailureKind.CONNECTION_LOST
+    assert await failure_kind_of(send(local_transport(app), "http://local:1/x")) is FailureKind.CONNECTION_LOST
 
 
 async def test_the_local_transport_reports_a_late_app_as_a_timeout() -> None:
-    assert await kind_of(send(local_transport(sleeping), "http://local:1/x", timeout_s=0.02)) is FailureKind.TIMEOUT
+    assert (
+        await failure_kind_of(send(local_transport(sleeping), "http://local:1/x", timeout_s=0.02))
+        is FailureKind.TIMEOUT
+    )
 
 
 async def test_the_local_transport_sends_other_addresses_to_the_network() -> None:
     transport = local_transport(describing)
     async with peer(http(b"remote")) as other:
         assert (await send(transport, other.url + "/x")).body == b"remote"
-        assert await kind_of(send(transport, closed_port() + "/x")) is FailureKind.UNREACHABLE
+        assert await failure_kind_of(send(transport, unused_url() + "/x")) is FailureKind.UNREACHABLE
         await transport.close()

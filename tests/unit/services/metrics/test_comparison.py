@@ -9,11 +9,11 @@ from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.profile import Run
 from rollyard.services.types import Json
-from tests.support.rollout_files import grid, manifest, row, run_of, solved, write
+from tests.support.rollout_files import grid, load_run, row, solved, write, write_manifest
 
 
 def pair(folder: Path, before: list[int], after: list[int], repeats: int = 4) -> tuple[Run, Run]:
-    return run_of(folder, grid(before, repeats), "before"), run_of(folder, grid(after, repeats), "after")
+    return load_run(folder, grid(before, repeats), "before"), load_run(folder, grid(after, repeats), "after")
 
 
 def test_the_difference_of_runs_is_the_mean_difference_of_their_tasks(tmp_path: Path) -> None:
@@ -52,27 +52,27 @@ def test_swapping_the_runs_reverses_the_difference(tmp_path: Path) -> None:
 
 
 def test_tasks_that_are_in_only_one_run_are_excluded_and_counted(tmp_path: Path) -> None:
-    before = run_of(tmp_path, [row(task, 0, 0.0) for task in (0, 1, 2)], "before")
-    after = run_of(tmp_path, [row(task, 0, 1.0) for task in (1, 2, 3, 4)], "after")
+    before = load_run(tmp_path, [row(task, 0, 0.0) for task in (0, 1, 2)], "before")
+    after = load_run(tmp_path, [row(task, 0, 1.0) for task in (1, 2, 3, 4)], "after")
     found = difference(before, after)
     assert (found.tasks, found.only_baseline, found.only_here) == (2, 1, 2)
 
 
 def test_runs_without_a_common_task_are_not_compared(tmp_path: Path) -> None:
-    found = difference(run_of(tmp_path, [row(0, 0, 1.0)], "a"), run_of(tmp_path, [row(1, 0, 1.0)], "b"))
+    found = difference(load_run(tmp_path, [row(0, 0, 1.0)], "a"), load_run(tmp_path, [row(1, 0, 1.0)], "b"))
     assert found.reward is None
     assert found.notes == ["Nothing to compare: they have no task in common."]
 
 
 def test_an_empty_run_is_not_compared(tmp_path: Path) -> None:
-    assert difference(run_of(tmp_path, [], "a"), run_of(tmp_path, [row(1, 0, 1.0)], "b")).tasks == 0
+    assert difference(load_run(tmp_path, [], "a"), load_run(tmp_path, [row(1, 0, 1.0)], "b")).tasks == 0
 
 
 def test_differences_between_the_manifests_are_listed(tmp_path: Path) -> None:
     runs = []
     for name, temperature in (("a", 0.8), ("b", 1.0)):
         path = write(tmp_path / f"{name}.jsonl", grid([1, 2], 2))
-        manifest(path, 2, 2, responses_create_params={"temperature": temperature, "top_p": 1})
+        write_manifest(path, 2, 2, responses_create_params={"temperature": temperature, "top_p": 1})
         runs.append(load(path))
     found = difference(*runs)
     assert found.identity == ["responses_create_params.temperature: 0.8 -> 1.0"]
@@ -95,7 +95,7 @@ def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path
     expected = difference(*pair(tmp_path, before, after))
     for prepare in (list, lambda rows: with_keys(rows, base=7)):
         first, second = prepare(grid(before, 4)), reorder(prepare(grid(after, 4)), [3, 0, 1, 2])
-        found = difference(run_of(tmp_path, first, "before"), run_of(tmp_path, second, "after"))
+        found = difference(load_run(tmp_path, first, "before"), load_run(tmp_path, second, "after"))
         assert (found.reward, found.solve_rate, found.sign_test_p) == (
             expected.reward,
             expected.solve_rate,
@@ -106,7 +106,7 @@ def test_tasks_are_paired_by_their_content_regardless_of_their_position(tmp_path
 
 def test_only_common_tasks_are_compared_and_counted_in_a_note(tmp_path: Path) -> None:
     before, after = with_keys(grid([1, 2, 3, 4, 0], 4), base=1), with_keys(grid([4, 4, 4], 4), base=4)
-    found = difference(run_of(tmp_path, before, "a"), run_of(tmp_path, after, "b"))
+    found = difference(load_run(tmp_path, before, "a"), load_run(tmp_path, after, "b"))
     assert (found.paired_by, found.tasks, found.only_baseline, found.only_here) == ("content", 2, 3, 1)
     assert "2 tasks are in both runs (5 in a, 3 in b)" in found.notes[0]
     assert found.solve_rate is not None and found.solve_rate.mean == pytest.approx((0 + 1) / 2)
@@ -118,9 +118,9 @@ def test_runs_with_indistinguishable_tasks_are_not_compared(tmp_path: Path, seco
     for name, counts in (("a", [1, 2, 3]), ("b", [3, 4, 4])):
         rows = [{**row, "responses_create_params": {"input": "Solve the level."}} for row in grid(counts, 4)]
         paths.append(write(tmp_path / f"{name}.jsonl", rows))
-    manifest(paths[0], 3, 4)
+    write_manifest(paths[0], 3, 4)
     if second:
-        manifest(paths[1], 3, 4, input_sha256=second)
+        write_manifest(paths[1], 3, 4, input_sha256=second)
     found = difference(load(paths[0]), load(paths[1]))
     assert (found.tasks, found.reward, found.solve_rate, found.sign_test_p) == (0, None, None, None)
     assert ("their inputs differ" if second else "no manifest shows") in found.notes[0]
@@ -128,7 +128,7 @@ def test_runs_with_indistinguishable_tasks_are_not_compared(tmp_path: Path, seco
 
 def test_runs_on_different_inputs_are_not_compared(tmp_path: Path) -> None:
     first, second = with_keys(grid([1, 2], 2), base=1), with_keys(grid([1, 2], 2), base=10)
-    found = difference(run_of(tmp_path, first, "a"), run_of(tmp_path, second, "b"))
+    found = difference(load_run(tmp_path, first, "a"), load_run(tmp_path, second, "b"))
     assert (found.tasks, found.reward, found.sign_test_p) == (0, None, None)
     assert found.notes == ["Nothing to compare: they have no task in common."]
 
@@ -136,12 +136,12 @@ def test_runs_on_different_inputs_are_not_compared(tmp_path: Path) -> None:
 def test_a_task_whose_rollouts_have_different_keys_is_not_paired(tmp_path: Path) -> None:
     rows = with_keys(grid([1, 2], 2), base=1)
     mixed = [{**row, "_ng_task_key": f"{number:016x}"} for number, row in enumerate(rows)]
-    assert difference(run_of(tmp_path, rows, "a"), run_of(tmp_path, mixed, "b")).tasks == 0
+    assert difference(load_run(tmp_path, rows, "a"), load_run(tmp_path, mixed, "b")).tasks == 0
 
 
 def test_duplicate_tasks_count_as_one_task(tmp_path: Path) -> None:
     duplicates = [{**row, "_ng_task_key": f"{7:016x}"} for row in with_keys(grid([1, 3], 4))]
-    found = difference(run_of(tmp_path, duplicates, "a"), run_of(tmp_path, with_keys(grid([4], 4), base=7), "b"))
+    found = difference(load_run(tmp_path, duplicates, "a"), load_run(tmp_path, with_keys(grid([4], 4), base=7), "b"))
     assert found.tasks == 1 and found.solve_rate is not None and found.solve_rate.mean == pytest.approx(0.5)
 
 
@@ -152,7 +152,7 @@ def test_the_sign_test_excludes_tasks_with_different_numbers_of_rollouts(tmp_pat
     for task in range(200):
         before += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16)]
         after += [solved(task, repeat, dice.random() < 0.9) for repeat in range(16 if task < 50 else 1)]
-    found = difference(run_of(tmp_path, before, "a"), run_of(tmp_path, after, "b"))
+    found = difference(load_run(tmp_path, before, "a"), load_run(tmp_path, after, "b"))
     assert found.better > 2 * found.worse
     assert found.sign_test_tasks == 50 and found.sign_test_p is not None and found.sign_test_p > 0.05
     assert any("150 of 200 tasks have more rollouts" in note for note in found.notes)
@@ -174,7 +174,7 @@ def test_rewards_of_a_mixture_are_compared_per_dataset(tmp_path: Path) -> None:
             for task, (name, reward) in enumerate([("rooms", rooms), ("sums", sums)] * 3)
         ]
 
-    found = difference(run_of(tmp_path, mixed(5.0, 0.1), "a"), run_of(tmp_path, mixed(7.0, 0.2), "b"))
+    found = difference(load_run(tmp_path, mixed(5.0, 0.1), "a"), load_run(tmp_path, mixed(7.0, 0.2), "b"))
     assert (found.tasks, found.reward) == (6, None)
     assert [(dataset.name, dataset.tasks, round(dataset.reward.mean, 9)) for dataset in found.datasets] == [
         ("rooms", 3, 4.0),
@@ -183,8 +183,8 @@ def test_rewards_of_a_mixture_are_compared_per_dataset(tmp_path: Path) -> None:
 
 
 def test_without_success_tasks_are_compared_by_their_rewards(tmp_path: Path) -> None:
-    before = run_of(tmp_path, [row(task, 0, 5.0) for task in range(3)], "before")
-    after = run_of(tmp_path, [row(task, 0, reward) for task, reward in enumerate([7.0, 5.0, 1.0])], "after")
+    before = load_run(tmp_path, [row(task, 0, 5.0) for task in range(3)], "before")
+    after = load_run(tmp_path, [row(task, 0, reward) for task, reward in enumerate([7.0, 5.0, 1.0])], "after")
     found = difference(before, after)
     assert (found.outcome, found.solve_rate) == ("mean reward", None)
     assert (found.better, found.worse, found.equal) == (1, 1, 1)

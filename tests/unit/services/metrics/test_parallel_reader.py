@@ -15,7 +15,7 @@ from rollyard.services.metrics.loader.columns import FLOATS, INTS, MAX_CATEGORIE
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.loader.parallel_reader import read
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
-from tests.support.rollout_files import failures, grid, row, run_of, solved, varied, write
+from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures
 
 any_json = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
@@ -32,7 +32,7 @@ def equal_columns(first: Columns, second: Columns) -> bool:
 
 @pytest.mark.parametrize("part", [57, 400, 3000])
 def test_the_part_size_does_not_change_the_result(tmp_path: Path, part: int) -> None:
-    path = write(tmp_path / "x.jsonl", varied(2, 5))
+    path = write(tmp_path / "x.jsonl", random_rows(2, 5))
     seen: list[int] = []
     found = read(path, part=part, progress=seen.append)
     assert equal_columns(found.columns, read(path).columns)
@@ -40,20 +40,20 @@ def test_the_part_size_does_not_change_the_result(tmp_path: Path, part: int) -> 
 
 
 def test_the_number_of_processes_does_not_change_the_result(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", varied(4, 5))
+    path = write(tmp_path / "x.jsonl", random_rows(4, 5))
     assert equal_columns(read(path, workers=2, part=5000).columns, read(path).columns)
 
 
 def test_an_invalid_line_is_named_when_several_processes_read(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", varied(4, 5))
+    path = write(tmp_path / "x.jsonl", random_rows(4, 5))
     path.write_bytes(path.read_bytes() + b"{nothing\n")
     with pytest.raises(RunError, match="line 21 is not JSON"):
         read(path, workers=2, part=5000)
 
 
 def test_the_order_of_the_rollouts_does_not_change_the_profile(tmp_path: Path) -> None:
-    rows = varied(6, 4)
-    first, second = run_of(tmp_path, rows), run_of(tmp_path, rows[::-1])
+    rows = random_rows(6, 4)
+    first, second = load_run(tmp_path, rows), load_run(tmp_path, rows[::-1])
     assert first.profile == second.profile
 
 
@@ -80,7 +80,7 @@ def test_only_a_newline_ends_a_line(tmp_path: Path, text: str) -> None:
 
 
 def test_an_empty_file_has_an_empty_profile(tmp_path: Path) -> None:
-    profile = run_of(tmp_path, []).profile
+    profile = load_run(tmp_path, []).profile
     assert profile.coverage.measured == 0
     assert (profile.rewards, profile.tasks, profile.solved, profile.ends, profile.stages) == (None, None, None, [], [])
 
@@ -126,7 +126,7 @@ def test_a_duplicate_rollout_is_an_error_that_names_both_lines(tmp_path: Path) -
 )
 def test_a_row_without_a_valid_reward_is_a_failure(tmp_path: Path, failed: dict[str, Any], kind: str) -> None:
     rows = [*grid([1], 2), {**row(0, 2, None), **failed}]
-    profile = run_of(tmp_path, rows).profile
+    profile = load_run(tmp_path, rows).profile
     assert profile.coverage.measured == 2
     assert [(found.kind, found.attempts, found.lost) for found in profile.failures.kinds] == [(kind, 1, 1)]
 
@@ -140,12 +140,12 @@ def test_rewards_of_nan_and_infinity_are_failures(tmp_path: Path) -> None:
 
 
 def test_a_failed_row_of_a_rollout_that_succeeded_later_is_not_a_duplicate(tmp_path: Path) -> None:
-    profile = run_of(tmp_path, [row(0, 0, None), row(0, 0, 1.0)]).profile
+    profile = load_run(tmp_path, [row(0, 0, None), row(0, 0, 1.0)]).profile
     assert (profile.coverage.measured, profile.failures.mended, profile.failures.lost) == (1, 1, 0)
 
 
 def test_rows_of_nemo_gym_are_read_without_rollyards_extra_keys(tmp_path: Path) -> None:
-    profile = run_of(tmp_path, [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)]).profile
+    profile = load_run(tmp_path, [row(0, 0, 1.0, calls=2), row(0, 1, 0.0, calls=0)]).profile
     assert (
         profile.turns is not None and profile.turns.mean == 2.0
     )  # two calls and a message: 3 turns; a message only: 1 turn
@@ -156,7 +156,7 @@ def test_rows_of_nemo_gym_are_read_without_rollyards_extra_keys(tmp_path: Path) 
 
 def test_rows_of_an_older_nemo_gym_without_a_task_index_have_no_numbers_per_task(tmp_path: Path) -> None:
     rows = [{k: v for k, v in row.items() if not k.startswith("_ng")} for row in grid([1, 2], 2)]
-    profile = run_of(tmp_path, rows).profile
+    profile = load_run(tmp_path, rows).profile
     assert profile.tasks is None
     assert profile.solved is not None and profile.solved.rate.mean == 0.75
     assert any("_ng_task_index" in note for note in profile.notes)
@@ -164,7 +164,7 @@ def test_rows_of_an_older_nemo_gym_without_a_task_index_have_no_numbers_per_task
 
 def test_distinct_texts_are_limited_in_number_and_length(tmp_path: Path) -> None:
     rows = [row(task, 0, 0.0, finish_reason=f"{task} {'x' * 500}") for task in range(MAX_CATEGORIES + 50)]
-    profile = run_of(tmp_path, rows).profile
+    profile = load_run(tmp_path, rows).profile
     assert len(profile.ends) == MAX_CATEGORIES + 1
     assert profile.ends[0].name == "(others)" and profile.ends[0].rollouts == 50
     assert all(len(end.name) <= 100 for end in profile.ends)
@@ -179,7 +179,7 @@ def test_stages_that_only_some_rows_have_stay_aligned_with_their_rows(tmp_path: 
 
 def test_invalid_failure_rows_are_noted_and_do_not_hide_valid_ones(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
-    failures(path, [(0, 2, "timeout")])
+    write_failures(path, [(0, 2, "timeout")])
     failures_file = tmp_path / "x_failures.jsonl"
     failures_file.write_bytes(b'[]\n{"_ng_task_index": 1}\n' + failures_file.read_bytes() + b"{torn")
     profile = load(path).profile

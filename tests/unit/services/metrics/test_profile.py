@@ -9,13 +9,13 @@ import pytest
 
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.profile import histogram
-from tests.support.rollout_files import failures, grid, manifest, row, run_of, solved, varied, write
+from tests.support.rollout_files import grid, load_run, random_rows, row, solved, write, write_failures, write_manifest
 
 
 @pytest.fixture(scope="module")
 def table() -> pd.DataFrame:
     """The rows of `varied(20, 8)` as a pandas table."""
-    rows = varied(20, 8)
+    rows = random_rows(20, 8)
     table = pd.DataFrame([{k: row.get(k) for k in ("_ng_task_index", "reward", "success")} for row in rows])
     outputs = [row["response"]["output"] for row in rows]
     table["calls"] = [sum(item["type"] == "function_call" for item in output) for output in outputs]
@@ -23,7 +23,7 @@ def table() -> pd.DataFrame:
 
 
 def test_rewards_calls_and_success_rate_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    profile = run_of(tmp_path, varied(20, 8)).profile
+    profile = load_run(tmp_path, random_rows(20, 8)).profile
     rewards, calls, success = profile.rewards, profile.tool_calls, profile.solved
     assert rewards is not None and calls is not None and success is not None
     assert success.rollouts == int(table.success.sum())
@@ -40,7 +40,7 @@ def test_rewards_calls_and_success_rate_match_pandas(tmp_path: Path, table: pd.D
 
 
 def test_mean_reward_by_tool_calls_matches_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    calls = run_of(tmp_path, varied(20, 8)).profile.tool_calls
+    calls = load_run(tmp_path, random_rows(20, 8)).profile.tool_calls
     assert calls is not None
     grouped = table.groupby("calls").agg(mean=("reward", "mean"), count=("reward", "count"), success=("success", "sum"))
     assert [(by.tool_calls, by.rollouts, by.solved) for by in calls.by_count] == [
@@ -50,7 +50,7 @@ def test_mean_reward_by_tool_calls_matches_pandas(tmp_path: Path, table: pd.Data
 
 
 def test_the_most_frequent_rewards_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    rewards = run_of(tmp_path, varied(20, 8)).profile.rewards
+    rewards = load_run(tmp_path, random_rows(20, 8)).profile.rewards
     assert rewards is not None
     counts = table.reward.round(9).value_counts()  # sums that differ only by rounding are one value
     assert rewards.distinct == len(counts)
@@ -59,7 +59,7 @@ def test_the_most_frequent_rewards_match_pandas(tmp_path: Path, table: pd.DataFr
 
 
 def test_statistics_by_task_match_pandas(tmp_path: Path, table: pd.DataFrame) -> None:
-    run = run_of(tmp_path, varied(20, 8))
+    run = load_run(tmp_path, random_rows(20, 8))
     grouped = table.groupby("_ng_task_index").reward
     assert run.by_task is not None
     np.testing.assert_allclose(run.by_task.mean, grouped.mean(), rtol=1e-12)
@@ -70,7 +70,7 @@ def test_statistics_by_task_match_pandas(tmp_path: Path, table: pd.DataFrame) ->
 
 def test_success_reported_by_the_environment_decides_and_a_row_without_it_is_not_solved(tmp_path: Path) -> None:
     rows = [row(0, 0, 1.0, success=False), row(0, 1, -3.0, success=True), row(0, 2, 9.0)]
-    profile = run_of(tmp_path, rows).profile
+    profile = load_run(tmp_path, rows).profile
     assert profile.solved is not None
     assert (profile.solved.rollouts, profile.solved.rule) == (1, "the environment reports success")
     assert profile.notes == ["1 of 3 rows report no success although others do; they count as not solved."]
@@ -78,7 +78,7 @@ def test_success_reported_by_the_environment_decides_and_a_row_without_it_is_not
 
 def test_a_pass_threshold_overrides_the_environments_success(tmp_path: Path) -> None:
     rows = [row(0, 0, 0.5, success=False), row(0, 1, 0.25, success=True)]
-    found = run_of(tmp_path, rows, pass_threshold=0.5).profile.solved
+    found = load_run(tmp_path, rows, pass_threshold=0.5).profile.solved
     assert found is not None
     assert (found.rollouts, found.rule) == (1, "reward of at least 0.5 (pass_threshold)")
 
@@ -87,13 +87,13 @@ def test_a_pass_threshold_overrides_the_environments_success(tmp_path: Path) -> 
 def test_without_success_only_a_reward_of_1_on_a_0_to_1_scale_is_solved(
     tmp_path: Path, rewards: list[float], expected: int | None
 ) -> None:
-    found = run_of(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.solved
+    found = load_run(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.solved
     assert (found.rollouts if found else None) == expected
 
 
 def test_missing_rollouts_appear_in_coverage_and_bounds(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 2.0, success=True), row(0, 1, -1.0, success=False)])
-    manifest(path, tasks=3, repeats=2)
+    write_manifest(path, tasks=3, repeats=2)
     profile = load(path).profile
     coverage = profile.coverage
     assert (coverage.measured, coverage.expected, coverage.missing) == (2, 6, 4)
@@ -108,7 +108,7 @@ def test_missing_rollouts_appear_in_coverage_and_bounds(tmp_path: Path) -> None:
 
 def test_pass_at_k_is_also_given_with_missing_rollouts_as_failed(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([2], 2))
-    manifest(path, tasks=2, repeats=2)
+    write_manifest(path, tasks=2, repeats=2)
     tasks = load(path).profile.tasks
     assert tasks is not None
     assert [(entry.any.mean, entry.any_missing_failed) for entry in tasks.pass_at] == [(1.0, 0.5), (1.0, 0.5)]
@@ -142,12 +142,12 @@ def test_an_unreadable_manifest_is_noted_and_ignored(tmp_path: Path) -> None:
 
 def test_unexpected_extra_rollouts_are_noted(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1, 1], 2))
-    manifest(path, tasks=1, repeats=2)
+    write_manifest(path, tasks=1, repeats=2)
     assert any("2 rows are excluded" in note for note in load(path).profile.notes)
 
 
 def test_tasks_whose_rollouts_all_got_the_same_reward_are_counted(tmp_path: Path) -> None:
-    profile = run_of(tmp_path, [*grid([0, 0, 4, 2], 4), solved(4, 0, True)]).profile
+    profile = load_run(tmp_path, [*grid([0, 0, 4, 2], 4), solved(4, 0, True)]).profile
     assert profile.tasks is not None
     flat = profile.tasks.zero_variance
     assert (flat.tasks, flat.of, flat.all_solved, flat.none_solved) == (3, 4, 1, 2)
@@ -157,7 +157,7 @@ def test_tasks_whose_rollouts_all_got_the_same_reward_are_counted(tmp_path: Path
 @pytest.mark.parametrize("repeats", [4, 40])
 def test_every_task_is_in_exactly_one_bar_of_the_solve_rates(tmp_path: Path, repeats: int) -> None:
     counts = list(range(repeats + 1))
-    tasks = run_of(tmp_path, grid(counts, repeats)).profile.tasks
+    tasks = load_run(tmp_path, grid(counts, repeats)).profile.tasks
     assert tasks is not None
     assert sum(bar.tasks for bar in tasks.solve_rates) == len(counts)
     assert tasks.solve_rates[0].tasks == tasks.solve_rates[-1].tasks == 1
@@ -168,8 +168,10 @@ def test_every_task_is_in_exactly_one_bar_of_the_solve_rates(tmp_path: Path, rep
 
 def test_failures_are_counted_by_kind_and_outcome(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 2))
-    manifest(path, tasks=1, repeats=4)
-    failures(path, [(0, 0, "timeout"), (0, 2, "timeout"), (0, 2, "overloaded"), (0, 2, "timeout"), (0, 3, "bad_task")])
+    write_manifest(path, tasks=1, repeats=4)
+    write_failures(
+        path, [(0, 0, "timeout"), (0, 2, "timeout"), (0, 2, "overloaded"), (0, 2, "timeout"), (0, 3, "bad_task")]
+    )
     found = load(path).profile.failures
     assert (found.attempts, found.mended, found.lost) == (5, 1, 2)
     assert [(kind.kind, kind.attempts, kind.lost) for kind in found.kinds] == [
@@ -182,7 +184,7 @@ def test_failures_are_counted_by_kind_and_outcome(tmp_path: Path) -> None:
 
 def test_finish_reasons_carry_their_solved_count_and_mean_reward(tmp_path: Path) -> None:
     rows = [row(0, i, float(i), success=i > 1, finish_reason="done" if i else "length") for i in range(4)]
-    ends = run_of(tmp_path, rows).profile.ends
+    ends = load_run(tmp_path, rows).profile.ends
     assert [(end.name, end.rollouts, end.solved, end.mean_reward) for end in ends] == [
         ("done", 3, 2, 2.0),
         ("length", 1, 0, 0.0),
@@ -191,7 +193,7 @@ def test_finish_reasons_carry_their_solved_count_and_mean_reward(tmp_path: Path)
 
 def test_time_outside_all_stages_is_the_rest(tmp_path: Path) -> None:
     timings = {"model_s": 1.0, "tool_s": 0.5, "total_s": 2.0, "model_calls": 3}
-    profile = run_of(tmp_path, [row(0, i, 0.0, timings=timings) for i in range(3)]).profile
+    profile = load_run(tmp_path, [row(0, i, 0.0, timings=timings) for i in range(3)]).profile
     assert [(stage.stage, stage.seconds.total, stage.share) for stage in profile.stages] == [
         ("total", 6.0, 1.0),
         ("model", 3.0, 0.5),
@@ -205,7 +207,7 @@ def test_stage_shares_add_up_to_100_percent_though_few_rollouts_have_all_stages(
     # As in a mixture: rollouts with tools are short, and those without spend all their time in the model.
     rows = [row(i, 0, 0.0, timings={"model_s": 9.0, "total_s": 10.0}) for i in range(8)]
     rows += [row(8 + i, 0, 0.0, timings={"model_s": 0.1, "tool_s": 0.7, "total_s": 1.0}) for i in range(8)]
-    shares = {stage.stage: stage.share for stage in run_of(tmp_path, rows).profile.stages}
+    shares = {stage.stage: stage.share for stage in load_run(tmp_path, rows).profile.stages}
     assert shares == {
         "total": 1.0,
         "model": pytest.approx(9.1 / 11),
@@ -216,19 +218,21 @@ def test_stage_shares_add_up_to_100_percent_though_few_rollouts_have_all_stages(
 
 def test_shares_of_overlapping_stages_are_normalized(tmp_path: Path) -> None:
     rows = [row(i, 0, 0.0, timings={"model_s": 1.0, "tool_s": 3.0, "total_s": 2.0}) for i in range(3)]
-    shares = {stage.stage: stage.share for stage in run_of(tmp_path, rows).profile.stages}
+    shares = {stage.stage: stage.share for stage in load_run(tmp_path, rows).profile.stages}
     assert shares == {"total": None, "model": 0.25, "tool": 0.75, "(rest)": 0.0}
 
 
 def test_tokens_are_totalled_and_divided_by_solved_rollouts(tmp_path: Path) -> None:
-    tokens = run_of(tmp_path, grid([1, 0], 2)).profile.tokens
+    tokens = load_run(tmp_path, grid([1, 0], 2)).profile.tokens
     assert tokens.input is not None and tokens.output is not None
     assert (tokens.input.total, tokens.output.total, tokens.per_solved) == (400.0, 40.0, 440.0)
 
 
 def test_drift_is_the_share_of_turns_that_break_the_token_history(tmp_path: Path) -> None:
     histories = [{"turns": 3, "breaks": 1, "segments": 2}, {"turns": 5, "breaks": 0, "segments": 1}, None]
-    drift = run_of(tmp_path, [row(0, i, 0.0, token_trail=history) for i, history in enumerate(histories)]).profile.drift
+    drift = load_run(
+        tmp_path, [row(0, i, 0.0, token_trail=history) for i, history in enumerate(histories)]
+    ).profile.drift
     assert drift is not None
     assert (drift.rollouts, drift.turns, drift.breaks, drift.rate) == (2, 8, 1, 1 / 8)
     assert (drift.broken_rollouts, drift.most_segments) == (1, 2)
@@ -236,7 +240,7 @@ def test_drift_is_the_share_of_turns_that_break_the_token_history(tmp_path: Path
 
 def test_several_agents_have_a_group_each(tmp_path: Path) -> None:
     rows = [row(0, i, float(i), agent_ref={"name": "a" if i < 2 else "b"}) for i in range(5)]
-    groups = run_of(tmp_path, rows).profile.by_agent
+    groups = load_run(tmp_path, rows).profile.by_agent
     assert [(group.name, group.rollouts, group.mean_reward) for group in groups] == [("b", 3, 3.0), ("a", 2, 0.5)]
 
 
@@ -254,13 +258,13 @@ def test_rewards_that_differ_only_by_rounding_share_a_bar() -> None:
 
 def test_the_median_of_an_even_number_of_rewards_is_the_midpoint(tmp_path: Path) -> None:
     rewards = [3.0, 1.0, 10.0, 2.0]
-    found = run_of(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.rewards
+    found = load_run(tmp_path, [row(0, i, reward) for i, reward in enumerate(rewards)]).profile.rewards
     assert found is not None and found.median == statistics.median(rewards) == 2.5
 
 
 def test_pass_at_k_states_the_number_of_tasks_it_covers(tmp_path: Path) -> None:
     rows = [solved(task, repeat, True) for task in range(10) for repeat in range(4 if task < 3 else 2)]
-    tasks = run_of(tmp_path, rows).profile.tasks
+    tasks = load_run(tmp_path, rows).profile.tasks
     assert tasks is not None
     assert [(entry.k, entry.tasks, entry.tasks_measured) for entry in tasks.pass_at] == [
         (1, 10, 10),
@@ -272,7 +276,7 @@ def test_pass_at_k_states_the_number_of_tasks_it_covers(tmp_path: Path) -> None:
 
 def test_rollouts_that_the_manifest_does_not_list_are_excluded(tmp_path: Path) -> None:
     path = write(tmp_path / "rollouts.jsonl", [solved(0, 0, True), solved(1, 0, False), solved(7, 0, True)])
-    manifest(path, tasks=3, repeats=1)
+    write_manifest(path, tasks=3, repeats=1)
     found = load(path).profile
     assert (found.coverage.measured, found.coverage.missing) == (2, 1)
     assert any("1 rows are excluded" in note and "task 7, repeat 0" in note for note in found.notes)

@@ -20,7 +20,7 @@ from rollyard.services.report.html import html
 from rollyard.services.report.markdown import escaped, markdown
 from rollyard.services.report.task_rows import task_rows
 from rollyard.services.report.terminal_summary import summary
-from tests.support.rollout_files import failures, grid, manifest, row, run_of, varied, write
+from tests.support.rollout_files import grid, load_run, random_rows, row, write, write_failures, write_manifest
 
 ATTACK = """</title></svg></td><script>alert(1)</script><img src=x onerror=alert(2)>|`*[a](javascript:b)"'&\u202e"""
 
@@ -59,9 +59,9 @@ def report(*runs: Run) -> Report:
 
 @pytest.fixture
 def incomplete(tmp_path: Path) -> Run:
-    path = write(tmp_path / "rollouts.jsonl", varied(6, 4)[:20])
-    manifest(path, tasks=7, repeats=4)
-    failures(path, [(6, 0, "timeout")])
+    path = write(tmp_path / "rollouts.jsonl", random_rows(6, 4)[:20])
+    write_manifest(path, tasks=7, repeats=4)
+    write_failures(path, [(6, 0, "timeout")])
     return load(path)
 
 
@@ -75,8 +75,8 @@ def hostile(tmp_path: Path) -> Run:
         rollout["response"]["model"] = ATTACK
         rollout["timings"] = {f"{ATTACK[:40]}_s": 1.0, "total_s": 2.0}
     path = write(tmp_path / "x.jsonl", rows)
-    manifest(path, tasks=1, repeats=4, agent_name=ATTACK)
-    failures(path, [(0, 3, ATTACK)])
+    write_manifest(path, tasks=1, repeats=4, agent_name=ATTACK)
+    write_failures(path, [(0, 3, ATTACK)])
     return load(path, ATTACK)
 
 
@@ -101,7 +101,7 @@ def test_numbers_of_an_incomplete_run_have_an_asterisk_and_bounds(incomplete: Ru
 
 def test_a_complete_run_has_neither_asterisk_nor_bounds(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1, 2], 2))
-    manifest(path, 2, 2)
+    write_manifest(path, 2, 2)
     text = markdown(report(load(path)))
     assert r"\*" not in text and "## Bounds" not in text
     assert "All 4 expected rollouts are measured" in text
@@ -172,8 +172,8 @@ def test_the_json_has_no_nan_and_round_trips(hostile: Run, incomplete: Run) -> N
 
 def test_a_run_without_measured_rollouts_still_has_a_report(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [])
-    manifest(path, 2, 2)
-    failures(path, [(0, 0, "timeout")])
+    write_manifest(path, 2, 2)
+    write_failures(path, [(0, 0, "timeout")])
     document = report(load(path))
     assert "Only 0 of 4 measured" in markdown(document)
     assert "timeout" in Page(html(document)).text
@@ -188,7 +188,7 @@ def test_the_height_of_a_bar_is_proportional_to_its_value() -> None:
 
 
 def test_task_rows_have_nemo_gyms_keys_and_the_keys_of_the_dataset(tmp_path: Path) -> None:
-    run = run_of(tmp_path, [*grid([1], 2), row(2, 0, 0.5, success=False)])
+    run = load_run(tmp_path, [*grid([1], 2), row(2, 0, 0.5, success=False)])
     inputs = write(tmp_path / "tasks.jsonl", [{"level": level} for level in range(3)])
     rows = [orjson.loads(line) for line in task_rows(run, None, inputs)]
     assert rows[0] == {
@@ -222,7 +222,7 @@ def test_numbers_per_dataset_precede_numbers_over_a_whole_mixture(
         for number, rollout in enumerate(grid([0, 1, 2, 2, 1, 0], 2))
         for name in ["rooms" if number < 6 else "sums"]
     ]
-    report = Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[])
+    report = Report(version="1", runs=[load_run(tmp_path, rows).profile], differences=[])
     text = markdown(report)
     assert text.index("## Datasets") < text.index("## Headline")
     assert "| sums | 6 | 3 | 50.00% (3 / 6) |" in text and "pass@2" in text and "sums, 2" in text
@@ -241,7 +241,7 @@ def test_every_output_states_how_many_tasks_pass_at_k_covers(
     rows = [
         rollout for rollout in grid([1] * 10, 4) if rollout["_ng_task_index"] < 3 or rollout["_ng_rollout_index"] < 2
     ]
-    report = Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[])
+    report = Report(version="1", runs=[load_run(tmp_path, rows).profile], differences=[])
     summary(report, [])
     for page in (markdown(report), html(report), capsys.readouterr().out):
         assert "(over 10 tasks)" in page and "(over 3 of 10 tasks)" in page
@@ -250,7 +250,7 @@ def test_every_output_states_how_many_tasks_pass_at_k_covers(
 
 def test_huge_rewards_use_scientific_notation(tmp_path: Path) -> None:
     rows = [row(task, 0, reward) for task, reward in enumerate([1e60, -1e60, 5e59])]
-    text = markdown(Report(version="1", runs=[run_of(tmp_path, rows).profile], differences=[]))
+    text = markdown(Report(version="1", runs=[load_run(tmp_path, rows).profile], differences=[]))
     assert "1.66667e+59" in text and "00000000" not in text
 
 
@@ -274,7 +274,7 @@ def test_numbers_hide_rounding_noise_but_not_small_values() -> None:
 
 def test_rewards_that_differ_only_by_rounding_are_one_value(tmp_path: Path) -> None:
     values = [0.1 + 0.2, 0.3, 2.78e-17, -2.78e-17]
-    run = run_of(tmp_path, [row(task, 0, value) for task, value in enumerate(values)])
+    run = load_run(tmp_path, [row(task, 0, value) for task, value in enumerate(values)])
     assert run.profile.rewards is not None
     assert [(value.reward, value.rollouts) for value in run.profile.rewards.most_frequent] == [(0.0, 2), (0.3, 2)]
     assert "0.3000 | 2" in markdown(report(run)) and "e-17" not in html(report(run))

@@ -13,7 +13,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Registration
 from rollyard.services.runtime.code_watcher import CodeWatcher
-from tests.support.fixtures import load_text, make_folder, yaml_of
+from tests.support.fixtures import load_text, make_folder, server_yaml
 
 
 class WatchedServers:
@@ -21,7 +21,7 @@ class WatchedServers:
 
     def __init__(self, root: Path, *, reload: bool) -> None:
         names = make_folder(root, rules="A = 1\n"), make_folder(root, rules="A = 1\n")
-        self.config = load_text(root, yaml_of(names[0], name="one") + yaml_of(names[1], name="two"))
+        self.config = load_text(root, server_yaml(names[0], name="one") + server_yaml(names[1], name="two"))
         self.rules = {spec.name: spec.folder / "rules.py" for spec in self.config.servers}
         self.registry = ServerRegistry("run", self.config.servers, {}, reloads=reload)
         self.messages: list[str] = []

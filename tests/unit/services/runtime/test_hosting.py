@@ -21,7 +21,17 @@ from rollyard.services.run_types import Keys
 from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
-from tests.support.fixtures import KEYS, a_server, client_of, closed_port, failure_of, listening, network, send, until
+from tests.support.fixtures import (
+    KEYS,
+    failure_of,
+    http_transport,
+    listening,
+    make_client,
+    make_server,
+    send,
+    until,
+    unused_url,
+)
 
 
 class BlockingHandler:
@@ -56,7 +66,7 @@ async def disconnect_after(started: asyncio.Event | BlockingHandler, url: str) -
 
 async def test_a_cancellable_handler_is_cancelled_when_the_caller_disconnects() -> None:
     handler = BlockingHandler()
-    server = a_server(cancellable={"/w": handler})
+    server = make_server(cancellable={"/w": handler})
     async with listening(server) as hosted:
         await disconnect_after(handler, hosted.url + "/w")
         await until(lambda: handler.cancelled)
@@ -66,7 +76,7 @@ async def test_a_cancellable_handler_is_cancelled_when_the_caller_disconnects() 
 
 async def test_any_other_handler_finishes_when_the_caller_disconnects() -> None:
     handler = BlockingHandler()
-    server = a_server(routes={"/w": handler})
+    server = make_server(routes={"/w": handler})
     async with listening(server) as hosted:
         await disconnect_after(handler, hosted.url + "/w")
         handler.release.set()
@@ -91,15 +101,15 @@ async def test_a_stream_ends_when_the_caller_disconnects() -> None:
     async def streaming(call: RawRequest) -> RawResponse:
         return RawResponse(stream=chunks(), content_type=b"text/event-stream")
 
-    async with listening(a_server(cancellable={"/s": streaming})) as hosted:
+    async with listening(make_server(cancellable={"/s": streaming})) as hosted:
         await disconnect_after(started, hosted.url + "/s")
         await until(ended.is_set)
 
 
 async def test_a_thousand_concurrent_requests_are_all_answered() -> None:
     handler = BlockingHandler()
-    server = a_server(routes={"/w": handler})
-    async with listening(server) as hosted, network() as transport:
+    server = make_server(routes={"/w": handler})
+    async with listening(server) as hosted, http_transport() as transport:
         calls = [asyncio.create_task(send(transport, hosted.url + "/w")) for _ in range(1000)]
         await until(lambda: handler.started == 1000)
         handler.release.set()
@@ -120,8 +130,8 @@ async def test_connections_have_tcp_nodelay_on_asyncios_own_event_loop() -> None
 
 async def test_stopping_waits_for_running_requests() -> None:
     handler = BlockingHandler()
-    async with network() as transport:
-        hosted = HostedServer(a_server(routes={"/w": handler}), bind("127.0.0.1", 0))
+    async with http_transport() as transport:
+        hosted = HostedServer(make_server(routes={"/w": handler}), bind("127.0.0.1", 0))
         await hosted.listen()
         running = asyncio.create_task(send(transport, hosted.url + "/w"))
         await until(lambda: handler.started)
@@ -137,7 +147,7 @@ async def test_a_hosted_server_that_never_listened_releases_its_port() -> None:
     sock = bind("127.0.0.1", 0)
     port = sock.getsockname()[1]
     with contextlib.closing(sock):
-        await HostedServer(a_server(), sock).stop()
+        await HostedServer(make_server(), sock).stop()
         bind("127.0.0.1", port).close()
 
 
@@ -146,7 +156,7 @@ async def test_a_server_bound_to_ipv6_answers_at_its_url() -> None:
         bind("::1", 0).close()
     except OSError:
         pytest.skip("this machine has no IPv6")
-    async with listening(a_server(), "::1") as hosted, network() as transport:
+    async with listening(make_server(), "::1") as hosted, http_transport() as transport:
         assert (await send(transport, hosted.url + "/health", b"", "GET")).status == 200
 
 
@@ -163,17 +173,17 @@ def test_a_bound_port_accepts_connections_before_the_server_runs() -> None:
 @contextlib.asynccontextmanager
 async def listening_head(keys: Keys = KEYS) -> AsyncIterator[tuple[HostedServer, ServerRegistry]]:
     """A listening head without servers."""
-    async with network() as transport:
+    async with http_transport() as transport:
         registry = ServerRegistry(keys.run_id, (), {})
-        context = Context("head", keys, client_of({}, transport))
+        context = Context("head", keys, make_client({}, transport))
         async with listening(Head(ServerSettings(), context, registry, RunConfig((), {}))) as hosted:
             yield hosted, registry
 
 
 async def test_a_server_that_is_not_in_the_config_cannot_join() -> None:
-    async with listening_head() as (head, registry), network() as transport:
+    async with listening_head() as (head, registry), http_transport() as transport:
         registry_client = RegistryClient(transport, head.url, KEYS)
-        hosted = HostedServer(a_server("unknown"), bind("127.0.0.1", 0))
+        hosted = HostedServer(make_server("unknown"), bind("127.0.0.1", 0))
         failure = await failure_of(hosted.join("unknown#1", registry_client, AddressBook(registry_client.directory)))
         await hosted.stop()
         assert failure.kind is FailureKind.UNKNOWN_SERVER and failure.problem.server == "head"
@@ -181,24 +191,24 @@ async def test_a_server_that_is_not_in_the_config_cannot_join() -> None:
 
 
 async def test_an_unreachable_head_is_named_in_the_failure() -> None:
-    async with network() as transport:
-        failure = await failure_of(RegistryClient(transport, closed_port(), KEYS).directory())
+    async with http_transport() as transport:
+        failure = await failure_of(RegistryClient(transport, unused_url(), KEYS).directory())
     assert failure.kind is FailureKind.UNREACHABLE and failure.problem.server == "head"
 
 
 async def test_an_invalid_directory_from_the_head_is_a_failure() -> None:
-    server = a_server("head")
+    server = make_server("head")
 
     @server.app.get("/directory")
     async def directory() -> dict[str, int]:
         return {"hello": 1}
 
-    async with listening(server) as hosted, network() as transport:
+    async with listening(server) as hosted, http_transport() as transport:
         failure = await failure_of(RegistryClient(transport, hosted.url, KEYS).directory())
     assert failure.kind is FailureKind.MALFORMED_ANSWER
 
 
 async def test_health_names_server_and_run() -> None:
-    async with listening(a_server("echo")) as hosted, network() as transport:
+    async with listening(make_server("echo")) as hosted, http_transport() as transport:
         health = orjson.loads((await send(transport, hosted.url + "/health", b"", "GET")).body)
     assert health == {"status": "ok", "server": "echo", "run_id": "r1"}

@@ -16,7 +16,7 @@ from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.services.cli.run import run
 from rollyard.services.errors import RollyardError
 from rollyard.services.http.transport import HttpTransport
-from tests.support.fixtures import make_folder, yaml_of
+from tests.support.fixtures import make_folder, server_yaml
 
 APP = """
 from rollyard.services.errors import OperatorError
@@ -75,7 +75,7 @@ def test_a_dry_run_fails_with_the_same_error_as_the_start(
     message: str,
 ) -> None:
     name = make_folder(tmp_path, app=APP.format(construct=construct, check=check))
-    text = yaml_of(name, settings).replace("PORT", str(used_port)).replace("NAME", name)
+    text = server_yaml(name, settings).replace("PORT", str(used_port)).replace("NAME", name)
     if "nosuchhost" in settings:
         monkeypatch.setenv("ROLLYARD_TOKEN", "open")
     (tmp_path / "run.yaml").write_text(text)
@@ -92,14 +92,16 @@ def test_two_servers_with_the_same_port_are_named(tmp_path: Path, monkeypatch: p
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    (tmp_path / "run.yaml").write_text(yaml_of(name, f"{{port: {port}}}") + yaml_of(name, f"{{port: {port}}}", "two"))
+    (tmp_path / "run.yaml").write_text(
+        server_yaml(name, f"{{port: {port}}}") + server_yaml(name, f"{{port: {port}}}", "two")
+    )
     monkeypatch.chdir(tmp_path)
     _, message = error_of(["+config_paths=run.yaml", "+dry_run=true"])
     assert message == f"environment and two are both configured with port {port} on 127.0.0.1"
 
 
 def test_an_unwritable_run_folder_stops_a_dry_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "run.yaml").write_text(yaml_of(make_folder(tmp_path)))
+    (tmp_path / "run.yaml").write_text(server_yaml(make_folder(tmp_path)))
     (tmp_path / ".rollyard").write_text("a file where the folder belongs")
     monkeypatch.chdir(tmp_path)
     arguments = ["+config_paths=run.yaml", "+head_port=0"]

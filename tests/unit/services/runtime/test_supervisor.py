@@ -20,7 +20,7 @@ from rollyard.services.runtime.launcher import LocalProcess, Process
 from rollyard.services.runtime.ray_launcher import RayLauncher
 from rollyard.services.runtime.stack import new_keys
 from rollyard.services.runtime.supervisor import Supervisor
-from tests.support.fixtures import load_text, make_folder, until, yaml_of
+from tests.support.fixtures import load_text, make_folder, server_yaml, until
 from tests.unit.services.processes import wait_for_end
 
 KEYS = new_keys()
@@ -71,7 +71,7 @@ class ScriptedLauncher:
 def make_supervisor(
     tmp_path: Path, *errors: Exception, settings: str = "{}", restarts: Restarts | None = None
 ) -> tuple[Supervisor, ScriptedLauncher, list[str]]:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path), settings))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path), settings))
     registry = ServerRegistry(KEYS.run_id, config.servers, {}, reloads=True)
     launcher, messages = ScriptedLauncher(registry, *errors), list[str]()
     policy = restarts or Restarts(first_pause_s=0.001, longest_pause_s=0.002)

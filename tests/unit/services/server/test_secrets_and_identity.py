@@ -7,51 +7,53 @@ import pytest
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from tests.support.fixtures import load_text, make_folder, yaml_of
+from tests.support.fixtures import load_text, make_folder, server_yaml
 
 SECRET = "sk-1234-do-not-show"
 
 
 def test_a_secret_setting_is_redacted_and_the_others_are_not(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    redacted = load_text(tmp_path, yaml_of(mine, f"{{api_key: {SECRET}, speed: 3}}")).redacted()
+    redacted = load_text(tmp_path, server_yaml(mine, f"{{api_key: {SECRET}, speed: 3}}")).redacted()
     assert redacted["environment"]["resources_servers"][mine] == {"api_key": "***", "speed": 3}
 
 
 def test_a_secret_from_an_environment_variable_of_any_name_is_redacted(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    config = load_text(tmp_path, yaml_of(mine, "{api_key: '${MY_ROUTER}'}"), environ={"MY_ROUTER": SECRET})
+    config = load_text(tmp_path, server_yaml(mine, "{api_key: '${MY_ROUTER}'}"), environ={"MY_ROUTER": SECRET})
     assert SECRET not in orjson.dumps(config.redacted()).decode()
 
 
 def test_a_secret_inside_another_value_is_redacted(tmp_path: Path) -> None:
-    text = "policy_api_key: " + SECRET + "\n" + yaml_of(make_folder(tmp_path), "{title: 'Bearer ${policy_api_key}'}")
+    text = (
+        "policy_api_key: " + SECRET + "\n" + server_yaml(make_folder(tmp_path), "{title: 'Bearer ${policy_api_key}'}")
+    )
     assert SECRET not in orjson.dumps(load_text(tmp_path, text).redacted()).decode()
 
 
 def test_a_value_nested_under_a_secret_name_is_redacted(tmp_path: Path) -> None:
-    text = f"token: {{value: {SECRET}}}\n" + yaml_of(make_folder(tmp_path))
+    text = f"token: {{value: {SECRET}}}\n" + server_yaml(make_folder(tmp_path))
     assert SECRET not in orjson.dumps(load_text(tmp_path, text).redacted()).decode()
 
 
 def test_the_repr_of_settings_does_not_show_a_secret(tmp_path: Path) -> None:
-    (spec,) = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: {SECRET}}}")).servers
+    (spec,) = load_text(tmp_path, server_yaml(make_folder(tmp_path), f"{{api_key: {SECRET}}}")).servers
     assert SECRET not in repr(spec.settings) and SECRET not in str(spec.settings)
 
 
 def test_the_repr_of_a_run_config_does_not_show_a_secret(tmp_path: Path) -> None:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: {SECRET}}}"))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path), f"{{api_key: {SECRET}}}"))
     assert SECRET not in repr(config)
 
 
 def test_a_secret_of_the_wrong_type_is_not_printed(tmp_path: Path) -> None:
     with pytest.raises(OperatorError) as raised:
-        load_text(tmp_path, yaml_of(make_folder(tmp_path), f"{{api_key: [{SECRET}]}}"))
+        load_text(tmp_path, server_yaml(make_folder(tmp_path), f"{{api_key: [{SECRET}]}}"))
     assert "api_key" in str(raised.value) and SECRET not in str(raised.value)
 
 
 def identity(root: Path, mine: str, settings: str = "{}") -> Json:
-    return load_text(root, yaml_of(mine, settings)).identity()
+    return load_text(root, server_yaml(mine, settings)).identity()
 
 
 def test_the_identity_changes_with_a_setting(tmp_path: Path) -> None:
@@ -87,6 +89,6 @@ def test_the_identity_does_not_change_with_settings_that_do_not_affect_rollouts(
 
 def test_the_identity_does_not_change_with_the_order_of_settings_or_servers(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
-    first, second = yaml_of(mine, "{speed: 2, title: a}"), yaml_of(mine, "{title: a, speed: 2}")
-    extra = yaml_of(mine, name="other")
+    first, second = server_yaml(mine, "{speed: 2, title: a}"), server_yaml(mine, "{title: a, speed: 2}")
+    extra = server_yaml(mine, name="other")
     assert load_text(tmp_path, first + extra).identity() == load_text(tmp_path, extra + second).identity()

@@ -15,18 +15,18 @@ from rollyard.services.http.request import MAX_BODY_BYTES, RawRequest, RawRespon
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.asgi_requests import ask, echo, problem
-from tests.support.fixtures import KEYS, a_server, listening, network, send, until
+from tests.support.asgi_requests import call_app, echo, problem
+from tests.support.fixtures import KEYS, http_transport, listening, make_server, send, until
 
 
 async def test_a_raw_route_returns_its_bytes_and_the_run_header() -> None:
-    response = await ask(a_server(routes={"/echo": echo}), "/echo", {"a": 1})
+    response = await call_app(make_server(routes={"/echo": echo}), "/echo", {"a": 1})
     assert (response.status, response.body, response.headers[RUN_HEADER]) == (200, b'{"a":1}', KEYS.run_id)
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"\xff", b"[1]", b"5"])
 async def test_a_body_that_is_not_a_json_object_is_a_400_problem_that_names_the_server(body: bytes) -> None:
-    error = problem(await ask(a_server(routes={"/echo": echo}), "/echo", body))
+    error = problem(await call_app(make_server(routes={"/echo": echo}), "/echo", body))
     assert (error["status"], error["server"], error["instance"]) == (400, "echo", "/echo")
     assert error["type"] == "urn:rollyard:bad_request"
 
@@ -52,13 +52,13 @@ async def post_in_chunks(server: Server, chunks: list[bytes], *, end: bool = Tru
 
 
 async def test_a_body_in_several_chunks_is_joined() -> None:
-    assert await post_in_chunks(a_server(routes={"/echo": echo}), [b'{"a"', b":", b"1}"]) == (200, 3)
+    assert await post_in_chunks(make_server(routes={"/echo": echo}), [b'{"a"', b":", b"1}"]) == (200, 3)
 
 
 async def test_a_body_beyond_the_limit_is_rejected_without_reading_the_rest() -> None:
     chunk = b" " * (1 << 20)
     limit = MAX_BODY_BYTES // len(chunk) + 1
-    assert await post_in_chunks(a_server(routes={"/echo": echo}), [chunk] * (limit + 50)) == (413, limit)
+    assert await post_in_chunks(make_server(routes={"/echo": echo}), [chunk] * (limit + 50)) == (413, limit)
 
 
 @pytest.mark.parametrize("chunks", [[], [b'{"a"']])
@@ -69,7 +69,7 @@ async def test_an_incomplete_request_does_not_reach_its_handler(chunks: list[byt
         calls.append(call)
         return b"{}"
 
-    await post_in_chunks(a_server(routes={"/echo": record}), chunks, end=False)
+    await post_in_chunks(make_server(routes={"/echo": record}), chunks, end=False)
     assert not calls
 
 
@@ -80,7 +80,7 @@ async def test_an_exception_in_a_handler_is_logged_and_answered_with_a_500_probl
         raise RuntimeError("an internal error")
 
     with caplog.at_level(logging.ERROR):
-        response = await ask(a_server(routes={"/x": broken}), "/x")
+        response = await call_app(make_server(routes={"/x": broken}), "/x")
     error = problem(response)
     assert (
         error["status"] == 500
@@ -94,7 +94,7 @@ async def test_a_failure_keeps_its_server_and_upstream_status() -> None:
     async def failing(call: RawRequest) -> bytes:
         raise Failure(FailureKind.UPSTREAM_ERROR, "down", server="engine", upstream_status=503, instance="/v1")
 
-    error = problem(await ask(a_server(routes={"/x": failing}), "/x"))
+    error = problem(await call_app(make_server(routes={"/x": failing}), "/x"))
     assert (error["status"], error["server"], error["upstream_status"], error["instance"]) == (
         502,
         "engine",
@@ -109,7 +109,7 @@ class Pair(BaseModel):
 
 
 def server_with_fastapi_routes() -> Server:
-    server = a_server(routes={"/echo": echo})
+    server = make_server(routes={"/echo": echo})
 
     @server.app.get("/broken")
     async def broken() -> Json:
@@ -128,57 +128,57 @@ def server_with_fastapi_routes() -> Server:
 
 async def test_a_failure_in_a_fastapi_route_becomes_a_problem() -> None:
     assert (
-        problem(await ask(server_with_fastapi_routes(), "/failing", method="GET"))["type"]
+        problem(await call_app(server_with_fastapi_routes(), "/failing", method="GET"))["type"]
         == "urn:rollyard:session_lost"
     )
 
 
 async def test_an_exception_in_a_fastapi_route_is_a_500_problem() -> None:
-    async with listening(server_with_fastapi_routes()) as hosted, network() as transport:
+    async with listening(server_with_fastapi_routes()) as hosted, http_transport() as transport:
         error = problem(await send(transport, hosted.url + "/broken", b"", "GET"))
     assert (error["status"], error["server"]) == (500, "echo")
 
 
 async def test_an_invalid_body_for_a_fastapi_route_is_a_problem() -> None:
     sent = {"left": "x"}
-    error = problem(await ask(server_with_fastapi_routes(), "/pair", sent, "PUT", content_type="application/json"))
+    error = problem(await call_app(server_with_fastapi_routes(), "/pair", sent, "PUT", content_type="application/json"))
     assert error["status"] in (400, 422) and "left" in error["detail"]
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
 async def test_an_unknown_path_is_a_404_problem_that_names_the_routes(method: str) -> None:
-    error = problem(await ask(a_server(routes={"/echo": echo}), "/nowhere", method=method))
+    error = problem(await call_app(make_server(routes={"/echo": echo}), "/nowhere", method=method))
     assert error["status"] == 404 and "/nowhere" in error["detail"] and "/echo" in error["detail"]
 
 
 async def test_ready_is_503_before_start_and_200_after() -> None:
-    server = a_server()
-    assert (await ask(server, "/ready", method="GET")).status == 503
+    server = make_server()
+    assert (await call_app(server, "/ready", method="GET")).status == 503
     server.ready = True
-    assert (await ask(server, "/ready", method="GET")).status == 200
+    assert (await call_app(server, "/ready", method="GET")).status == 200
 
 
 async def test_openapi_lists_raw_and_fastapi_routes() -> None:
-    schema = orjson.loads((await ask(server_with_fastapi_routes(), "/openapi.json", b"", "GET")).body)
+    schema = orjson.loads((await call_app(server_with_fastapi_routes(), "/openapi.json", b"", "GET")).body)
     assert schema["openapi"].startswith("3.") and {"/echo", "/health", "/ready", "/metrics"} <= schema["paths"].keys()
     assert schema["paths"]["/echo"]["post"]["summary"] == "Say it again."
     assert "200" in schema["paths"]["/echo"]["post"]["responses"]
 
 
 async def test_metrics_count_responses_by_route_and_status() -> None:
-    server = a_server(routes={"/echo": echo})
+    server = make_server(routes={"/echo": echo})
     for body in (b"{}", b"{}", b"["):
-        await ask(server, "/echo", body)
-    text = (await ask(server, "/metrics", b"", "GET")).body.decode()
+        await call_app(server, "/echo", body)
+    text = (await call_app(server, "/metrics", b"", "GET")).body.decode()
     assert 'rollyard_requests_total{route="/echo",status="200"} 2.0' in text
     assert 'rollyard_requests_total{route="/echo",status="400"} 1.0' in text
     assert 'rollyard_request_seconds_count{route="/echo"} 3.0' in text
 
 
 async def test_rejected_callers_are_counted_separately_from_the_routes() -> None:
-    server = a_server(routes={"/echo": echo})
-    await ask(server, "/echo", b"{}", x_rollyard_run="another")
-    text = (await ask(server, "/metrics", b"", "GET")).body.decode()
+    server = make_server(routes={"/echo": echo})
+    await call_app(server, "/echo", b"{}", x_rollyard_run="another")
+    text = (await call_app(server, "/metrics", b"", "GET")).body.decode()
     assert 'rollyard_requests_total{route="refused",status="421"} 1.0' in text
     assert 'rollyard_failures_total{began="here",kind="wrong_run"} 1.0' in text
 
@@ -187,18 +187,18 @@ async def test_a_forwarded_failure_is_counted_as_originating_elsewhere() -> None
     async def forwarded(call: RawRequest) -> bytes:
         raise Failure(FailureKind.TIMEOUT, "late", server="environment")
 
-    server = a_server(routes={"/echo": forwarded})
-    await ask(server, "/echo")
+    server = make_server(routes={"/echo": forwarded})
+    await call_app(server, "/echo")
     assert (
         b'rollyard_failures_total{began="elsewhere",kind="timeout"} 1.0'
-        in (await ask(server, "/metrics", b"", "GET")).body
+        in (await call_app(server, "/metrics", b"", "GET")).body
     )
 
 
 async def test_two_servers_in_one_process_have_separate_metrics() -> None:
-    first, second = a_server(routes={"/echo": echo}), a_server("other", routes={"/echo": echo})
-    await ask(first, "/echo")
-    assert b'status="200"' not in (await ask(second, "/metrics", b"", "GET")).body
+    first, second = make_server(routes={"/echo": echo}), make_server("other", routes={"/echo": echo})
+    await call_app(first, "/echo")
+    assert b'status="200"' not in (await call_app(second, "/metrics", b"", "GET")).body
 
 
 async def test_a_streamed_response_arrives_complete() -> None:
@@ -209,7 +209,7 @@ async def test_a_streamed_response_arrives_complete() -> None:
     async def streaming(call: RawRequest) -> RawResponse:
         return RawResponse(stream=chunks(), content_type=b"text/event-stream")
 
-    async with listening(a_server(routes={"/s": streaming})) as hosted, network() as transport:
+    async with listening(make_server(routes={"/s": streaming})) as hosted, http_transport() as transport:
         response = await send(transport, hosted.url + "/s")
     assert response.body == b"data: 0\n\ndata: 1\n\ndata: 2\n\n"
     assert response.headers["content-type"] == "text/event-stream" and response.headers[RUN_HEADER] == "r1"
@@ -222,8 +222,8 @@ async def test_total_and_in_flight_requests_are_counted() -> None:
         await release.wait()
         return b"{}"
 
-    server = a_server(routes={"/w": waiting})
-    calls = [asyncio.create_task(ask(server, "/w")) for _ in range(3)]
+    server = make_server(routes={"/w": waiting})
+    calls = [asyncio.create_task(call_app(server, "/w")) for _ in range(3)]
     await until(lambda: server.in_flight == 3)
     release.set()
     await asyncio.gather(*calls)
@@ -240,6 +240,6 @@ async def test_a_subclass_may_use_any_attribute_name() -> None:
                 setattr(self, f"_{name}", b"own")
             self.route("/echo", echo)
 
-    server = CustomServer(ServerSettings(), a_server().context)
-    assert (await ask(server, "/echo", {"a": 1})).body == b'{"a":1}'
-    assert (await ask(server, "/nowhere")).status == 404
+    server = CustomServer(ServerSettings(), make_server().context)
+    assert (await call_app(server, "/echo", {"a": 1})).body == b'{"a":1}'
+    assert (await call_app(server, "/nowhere")).status == 404

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 
 from rollyard.services.run_types import Keys
-from tests.support.asgi_requests import ask, echo, problem
-from tests.support.fixtures import a_server
+from tests.support.asgi_requests import call_app, echo, problem
+from tests.support.fixtures import make_server
 
 
 async def test_a_caller_of_another_run_gets_421() -> None:
-    error = problem(await ask(a_server(routes={"/echo": echo}), "/echo", x_rollyard_run="r2"))
+    error = problem(await call_app(make_server(routes={"/echo": echo}), "/echo", x_rollyard_run="r2"))
     assert (error["status"], error["type"]) == (421, "urn:rollyard:wrong_run")
 
 
 async def test_a_run_header_that_is_not_ascii_gets_421() -> None:
-    error = problem(await ask(a_server(routes={"/echo": echo}), "/echo", x_rollyard_run="\xff"))
+    error = problem(await call_app(make_server(routes={"/echo": echo}), "/echo", x_rollyard_run="\xff"))
     assert error["status"] == 421
 
 
@@ -27,11 +27,13 @@ TOKEN = Keys(run_id="r1", secret="s", token="t0ken")
 async def test_every_endpoint_without_the_run_token_is_401(path: str, authorization: str) -> None:
     method = "POST" if path == "/echo" else "GET"
     error = problem(
-        await ask(a_server(keys=TOKEN, routes={"/echo": echo}), path, method=method, authorization=authorization)
+        await call_app(
+            make_server(keys=TOKEN, routes={"/echo": echo}), path, method=method, authorization=authorization
+        )
     )
     assert (error["status"], error["type"]) == (401, "urn:rollyard:unauthorized") and "t0ken" not in error["detail"]
 
 
 async def test_a_request_with_the_run_token_is_accepted() -> None:
-    server = a_server(keys=TOKEN, routes={"/echo": echo})
-    assert (await ask(server, "/echo", authorization="Bearer t0ken")).status == 200
+    server = make_server(keys=TOKEN, routes={"/echo": echo})
+    assert (await call_app(server, "/echo", authorization="Bearer t0ken")).status == 200

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from rollyard.services.viewer.access_middleware import HEADERS
-from tests.support.rollout_files import failures, grid, manifest, row, varied, write
+from tests.support.rollout_files import grid, random_rows, row, write, write_failures, write_manifest
 from tests.unit.services.viewer.opened_runs import get_json, open_index, viewer_client
 
 PATHS = [
@@ -34,7 +34,7 @@ def two_runs(tmp_path: Path) -> list[Path]:
         write(tmp_path / "second.jsonl", grid([2, 1, 2, 2], 2)),
     ]
     for path in files:
-        manifest(path, 4, 2)  # from the same input
+        write_manifest(path, 4, 2)  # from the same input
     return files
 
 
@@ -96,7 +96,7 @@ async def test_runs_on_different_inputs_show_their_common_tasks_with_both_indice
 
 async def test_a_rollout_with_only_failed_attempts_lists_them(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", grid([1], 1))
-    failures(path, [(5, 0, "unreachable"), (5, 0, "timeout"), (0, 0, "timeout")])
+    write_failures(path, [(5, 0, "unreachable"), (5, 0, "timeout"), (0, 0, "timeout")])
     async with viewer_client(open_index(path)) as client:
         lost, recovered = (
             await get_json(client, "/api/runs/0/rollouts/5/0"),
@@ -135,9 +135,9 @@ async def test_the_list_can_be_searched_for_text(tmp_path: Path) -> None:
 
 
 async def test_a_row_that_moved_is_not_confused_with_another(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", varied(3, 2))
+    path = write(tmp_path / "x.jsonl", random_rows(3, 2))
     file_index = open_index(path)
-    write(path, varied(3, 2, seed=1)[::-1])
+    write(path, random_rows(3, 2, seed=1)[::-1])
     async with viewer_client(file_index) as client:
         response = await client.get("/api/runs/0/rollouts/1/1")
         file_index.read_through()

@@ -11,7 +11,7 @@ from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.viewer.api.run_history import MAX_MOMENTS, RunHistory
 from rollyard.services.viewer.export.export import export
 from tests.external.browser.recordings import with_tokens
-from tests.support.rollout_files import failures, row, varied, write
+from tests.support.rollout_files import random_rows, row, write, write_failures
 from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index, viewer_client
 
 
@@ -28,7 +28,7 @@ def varied_run(tmp_path: Path) -> Path:
         for repeat in range(2)
     ]
     path = write(tmp_path / "many.jsonl", rows)
-    failures(path, [(900, 0, "time out"), (901, 0, "time out")])
+    write_failures(path, [(900, 0, "time out"), (901, 0, "time out")])
     return path
 
 
@@ -65,7 +65,7 @@ async def test_a_rollout_with_tokens_has_a_log_probability_chart_and_the_task_pa
 
 
 async def test_the_comparison_has_charts_of_both_runs_and_of_their_difference(tmp_path: Path) -> None:
-    files = [write(tmp_path / f"{seed}.jsonl", varied(6, 4, seed=seed)) for seed in (0, 1)]
+    files = [write(tmp_path / f"{seed}.jsonl", random_rows(6, 4, seed=seed)) for seed in (0, 1)]
     async with viewer_client(open_index(*files)) as client:
         names = [chart["name"] for chart in (await get_json(client, "/api/compare"))["charts"]]
     assert names == ["success_rates", "mean_rewards", "solve_rate_difference", "reward_difference"]

@@ -12,7 +12,7 @@ import pytest
 
 from rollyard.services.viewer.export.export import chosen, export
 from rollyard.services.viewer.export.single_file_page import STATIC, single_page
-from tests.support.rollout_files import row, solved, varied, write
+from tests.support.rollout_files import random_rows, row, solved, write
 from tests.unit.services.viewer.opened_runs import no_replay, open_index
 
 
@@ -24,7 +24,7 @@ def embedded(page: str) -> Any:
 
 def test_a_small_file_is_exported_completely_with_the_responses_of_the_server(tmp_path: Path) -> None:
     file_index = open_index(
-        write(tmp_path / "a.jsonl", varied(3, 2)), write(tmp_path / "b.jsonl", varied(3, 2, seed=1))
+        write(tmp_path / "a.jsonl", random_rows(3, 2)), write(tmp_path / "b.jsonl", random_rows(3, 2, seed=1))
     )
     page = export(file_index, no_replay).decode()
     data = embedded(page)
@@ -37,7 +37,7 @@ def test_a_small_file_is_exported_completely_with_the_responses_of_the_server(tm
 
 
 def test_a_large_file_is_exported_partially_with_a_note_and_complete_numbers(tmp_path: Path) -> None:
-    page = export(open_index(write(tmp_path / "big<i>.jsonl", varied(30, 4))), no_replay, limit=20).decode()
+    page = export(open_index(write(tmp_path / "big<i>.jsonl", random_rows(30, 4))), no_replay, limit=20).decode()
     data = embedded(page)
     assert len(data["stories"]) == len(data["pages"]["0"]["lines"]) == 20
     assert data["profiles"]["0"]["profile"]["coverage"]["measured"] == 120
@@ -59,7 +59,7 @@ def test_the_best_the_worst_and_failed_rollouts_are_selected(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 5, 7])
 def test_exactly_the_limit_is_selected(tmp_path: Path, limit: int) -> None:
-    table = open_index(write(tmp_path / "x.jsonl", [row(0, 0, None), *varied(6, 3)[1:]])).runs[0].table
+    table = open_index(write(tmp_path / "x.jsonl", [row(0, 0, None), *random_rows(6, 3)[1:]])).runs[0].table
     assert len(chosen(table, limit)) == limit
 
 

@@ -11,7 +11,7 @@ import pytest
 from rollyard.services.metrics.loader.columns import FLOATS, INTS
 from rollyard.services.types import Json
 from rollyard.services.viewer.index.growing_index import FollowedFile
-from tests.support.rollout_files import grid, row, solved, varied, write
+from tests.support.rollout_files import grid, random_rows, row, solved, write
 
 
 def read_through(path: Path, *, part: int = 2000, worth_saving: int = 0) -> FollowedFile:
@@ -44,7 +44,7 @@ def change_unnoticeably(path: Path, old: bytes, new: bytes) -> None:
 
 
 def test_the_part_size_does_not_change_the_index(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", varied(5, 4))
+    path = write(tmp_path / "x.jsonl", random_rows(5, 4))
     in_parts, at_once = read_through(path, part=500).snapshot, read_through(path, part=1 << 20).snapshot
     for name in (*INTS, *FLOATS):
         assert getattr(in_parts.columns, name).tolist() == pytest.approx(
@@ -115,7 +115,7 @@ def test_a_row_that_was_edited_before_an_append_is_reread(tmp_path: Path) -> Non
 
 
 def test_a_saved_index_opens_without_reading_the_file(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", varied(5, 4))
+    path = write(tmp_path / "x.jsonl", random_rows(5, 4))
     before = rewards(read_through(path))
     assert (tmp_path / "x_index.npz").is_file()
     change_unnoticeably(path, b'"reward":', b'"REWARD":')
@@ -132,7 +132,12 @@ def test_a_saved_index_is_extended_by_appended_rows(tmp_path: Path) -> None:
 
 
 def test_a_saved_index_keeps_all_its_data(tmp_path: Path) -> None:
-    rows = [*varied(3, 3), row(7, 0, None, failure_kind="timeout"), row(7, 1, 1.0, mask_sample=True), *varied(1, 1)]
+    rows = [
+        *random_rows(3, 3),
+        row(7, 0, None, failure_kind="timeout"),
+        row(7, 1, 1.0, mask_sample=True),
+        *random_rows(1, 1),
+    ]
     path = write(tmp_path / "x.jsonl", rows, tail=b"nonsense\n")
     first, reopened = read_through(path), read_through(path)
     assert (reopened.snapshot.error, reopened.snapshot.end) == (first.snapshot.error, first.snapshot.end)

@@ -9,12 +9,12 @@ from pathlib import Path
 
 from rollyard.services.viewer.api.rollout_list import Query
 from rollyard.services.viewer.index.library import FileIndex
-from tests.support.rollout_files import grid, varied, write
+from tests.support.rollout_files import grid, random_rows, write
 from tests.unit.services.viewer.opened_runs import open_index
 
 
 def test_the_number_of_processes_does_not_change_the_index(tmp_path: Path) -> None:
-    path = write(tmp_path / "x.jsonl", varied(20, 5))
+    path = write(tmp_path / "x.jsonl", random_rows(20, 5))
     single = open_index(path).runs[0]
     several = open_index(path, workers=2, worth_processes=1, part=5000).runs[0]
     assert several.page(Query(limit=500)) == single.page(Query(limit=500))
@@ -29,7 +29,7 @@ def test_an_unreadable_file_does_not_hide_the_others(tmp_path: Path) -> None:
 
 
 def test_an_index_can_be_queried_immediately_and_grows_in_the_background(tmp_path: Path) -> None:
-    file_index = FileIndex([("x", write(tmp_path / "x.jsonl", varied(40, 5)))], part=1000)
+    file_index = FileIndex([("x", write(tmp_path / "x.jsonl", random_rows(40, 5)))], part=1000)
     assert file_index.runs[0].page(Query()).total == 0
     file_index.start()
     deadline = time.monotonic() + 120
@@ -41,7 +41,9 @@ def test_an_index_can_be_queried_immediately_and_grows_in_the_background(tmp_pat
 
 
 def test_closing_during_a_parallel_read_leaves_no_process(tmp_path: Path) -> None:
-    file_index = FileIndex([("x", write(tmp_path / "x.jsonl", varied(400, 5)))], workers=2, worth_processes=1, part=500)
+    file_index = FileIndex(
+        [("x", write(tmp_path / "x.jsonl", random_rows(400, 5)))], workers=2, worth_processes=1, part=500
+    )
     file_index.start()
     deadline = time.monotonic() + 120
     while not active_children() and file_index.runs[0].file.unread_bytes >= 0:

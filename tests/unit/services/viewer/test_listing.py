@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from rollyard.services.viewer.api.api_records import RolloutLine
 from rollyard.services.viewer.api.rollout_list import SORTS, Listing, Query
-from tests.support.rollout_files import failures, row, varied, write
+from tests.support.rollout_files import random_rows, row, write, write_failures
 from tests.unit.services.viewer.opened_runs import open_index
 
 
@@ -20,10 +20,10 @@ from tests.unit.services.viewer.opened_runs import open_index
 def listing(tmp_path_factory: pytest.TempPathFactory) -> Listing:
     """Measured, masked and abandoned rollouts of two agents."""
     path = tmp_path_factory.mktemp("listing") / "x.jsonl"
-    rows = [*varied(12, 5), row(20, 0, None), row(20, 1, 3.0, mask_sample=True, agent_ref={"name": "other"})]
+    rows = [*random_rows(12, 5), row(20, 0, None), row(20, 1, 3.0, mask_sample=True, agent_ref={"name": "other"})]
     rows += [row(21, 0, 2.5, calls=3, agent_ref={"name": "other"})]
     write(path, rows)
-    failures(path, [(0, 0, "timeout"), (22, 3, "unreachable"), (22, 3, "timeout")])
+    write_failures(path, [(0, 0, "timeout"), (22, 3, "unreachable"), (22, 3, "timeout")])
     return open_index(path).runs[0].listing
 
 

@@ -1,4 +1,4 @@
-"""What is seen in a folder of weights before an engine is asked to load it."""
+"""The checks of a weights folder before any engine is asked to load it."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ from tests.support.checkpoints import (
     HEAD,
     INDEX,
     SHAPES,
-    rewritten_header,
-    shard,
-    sharded,
-    tied,
-    written,
+    rewrite_header,
+    write_checkpoint,
+    write_shard,
+    write_sharded_checkpoint,
+    write_tied_checkpoint,
 )
 
-ONE = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 
 
 def engine(folder: str) -> ModelSignature:
-    """The model of engines that were started with that folder."""
+    """The model of engines that were started from that folder."""
     started = start_checkpoint(folder)
     assert started is not None and started.signature is not None
     return started.signature
 
 
 def refused(folder: str | Path, started: str | None = None, **more: Any) -> str:
-    """Why it is."""
+    """The reason for which the check refuses the folder."""
     with pytest.raises(Failure) as caught:
         check(str(folder), engine(started) if started else None, **more)
     assert caught.value.kind == "bad_request"
@@ -45,26 +45,29 @@ def refused(folder: str | Path, started: str | None = None, **more: Any) -> str:
 
 @pytest.mark.parametrize("dtype", ["F64", "F32", "BF16", "F16", "F8_E5M2", "F8_E4M3"])
 def test_a_whole_checkpoint_of_the_same_model_passes_without_a_warning(tmp_path: Path, dtype: str) -> None:
-    before = engine(written(tmp_path / "before", dtype=dtype))
-    found = check(written(tmp_path / "after", seed=1, dtype=dtype), before)
+    before = engine(write_checkpoint(tmp_path / "before", dtype=dtype))
+    found = check(write_checkpoint(tmp_path / "after", seed=1, dtype=dtype), before)
     assert (found.folder, len(found.fingerprint), found.warnings) == (str(tmp_path / "after"), 16, ())
 
 
-def test_a_checkpoint_in_several_files_is_the_same_model_as_one_in_one_file(tmp_path: Path) -> None:
-    assert check(sharded(tmp_path / "after"), engine(written(tmp_path / "before"))).warnings == ()
+def test_a_sharded_checkpoint_is_the_same_model_as_one_in_a_single_file(tmp_path: Path) -> None:
+    assert (
+        check(write_sharded_checkpoint(tmp_path / "after"), engine(write_checkpoint(tmp_path / "before"))).warnings
+        == ()
+    )
 
 
 @pytest.mark.parametrize("size", [0, 3, 60, -1])
-def test_a_file_that_is_cut_short_is_refused(tmp_path: Path, size: int) -> None:
-    folder = written(tmp_path / "new")
-    file = tmp_path / "new" / ONE
+def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
+    folder = write_checkpoint(tmp_path / "new")
+    file = tmp_path / "new" / WEIGHTS_FILE
     file.write_bytes(file.read_bytes()[:size])
     assert "may still be writing it" in refused(folder)
 
 
 def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new")
-    with (tmp_path / "new" / ONE).open("ab") as file:
+    folder = write_checkpoint(tmp_path / "new")
+    with (tmp_path / "new" / WEIGHTS_FILE).open("ab") as file:
         file.write(b"\0")
     assert "is incomplete" in refused(folder)
 
@@ -83,22 +86,22 @@ def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path: Path) 
     ],
 )
 def test_a_header_that_does_not_describe_its_bytes_is_refused(tmp_path: Path, entry: Any) -> None:
-    folder = written(tmp_path / "new")
-    rewritten_header(tmp_path / "new" / ONE, **{EMBEDDINGS: entry})
-    assert ONE in refused(folder)
+    folder = write_checkpoint(tmp_path / "new")
+    rewrite_header(tmp_path / "new" / WEIGHTS_FILE, **{EMBEDDINGS: entry})
+    assert WEIGHTS_FILE in refused(folder)
 
 
-def test_a_header_that_claims_terabytes_is_refused_unread(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new")
-    (tmp_path / "new" / ONE).write_bytes(b"\xff" * 64)
+def test_a_header_that_claims_terabytes_is_refused_without_reading_it(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "new")
+    (tmp_path / "new" / WEIGHTS_FILE).write_bytes(b"\xff" * 64)
     assert "a header of" in refused(folder)
 
 
 @pytest.mark.parametrize(
     ("index", "why"),
     [
-        ({"weight_map": {"a": ONE, "b": "model-00002.safetensors"}}, "model-00002.safetensors is missing"),
-        ({"weight_map": {"a": ONE}}, "maps a to"),
+        ({"weight_map": {"a": WEIGHTS_FILE, "b": "model-00002.safetensors"}}, "model-00002.safetensors is missing"),
+        ({"weight_map": {"a": WEIGHTS_FILE}}, "maps a to"),
         ({"weight_map": {"a": "../other/model.safetensors"}}, "expected the name of a file in that folder"),
         ({"weight_map": {"a": 1}}, "expected the name of a file in that folder"),
         ({"weight_map": {}}, "has no weight_map"),
@@ -106,15 +109,15 @@ def test_a_header_that_claims_terabytes_is_refused_unread(tmp_path: Path) -> Non
         ([], "is not a JSON object"),
     ],
 )
-def test_an_index_that_does_not_fit_its_folder_is_refused(tmp_path: Path, index: Any, why: str) -> None:
-    folder = written(tmp_path / "new")
+def test_an_index_that_does_not_match_its_folder_is_refused(tmp_path: Path, index: Any, why: str) -> None:
+    folder = write_checkpoint(tmp_path / "new")
     (tmp_path / "new" / INDEX).write_bytes(orjson.dumps(index))
     assert why in refused(folder)
 
 
-def test_a_folder_with_two_checkpoints_in_it_is_refused(tmp_path: Path) -> None:
-    folder = sharded(tmp_path / "new")
-    shard(tmp_path / "new" / ONE, SHAPES)
+def test_a_folder_with_two_checkpoints_is_refused(tmp_path: Path) -> None:
+    folder = write_sharded_checkpoint(tmp_path / "new")
+    write_shard(tmp_path / "new" / WEIGHTS_FILE, SHAPES)
     assert "save each version into an empty folder" in refused(folder)
     (tmp_path / "new" / INDEX).unlink()
     assert "expected it only once" in refused(folder)
@@ -129,46 +132,48 @@ def test_a_folder_with_two_checkpoints_in_it_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_a_tensor_that_does_not_fit_the_engines_model_is_refused(tmp_path: Path, change: Any, why: str) -> None:
-    assert why in refused(written(tmp_path / "new", {**SHAPES, **change}), written(tmp_path / "before"))
+    assert why in refused(
+        write_checkpoint(tmp_path / "new", {**SHAPES, **change}), write_checkpoint(tmp_path / "before")
+    )
 
 
 @pytest.mark.parametrize("missing", SHAPES)
-def test_a_tensor_that_is_missing_is_refused(tmp_path: Path, missing: str) -> None:
-    folder = written(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != missing})
-    assert f"it lacks {missing}" in refused(folder, written(tmp_path / "before"))
+def test_a_missing_tensor_is_refused(tmp_path: Path, missing: str) -> None:
+    folder = write_checkpoint(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != missing})
+    assert f"it lacks {missing}" in refused(folder, write_checkpoint(tmp_path / "before"))
 
 
-def test_other_names_for_everything_are_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new", {f"language_{name}": shape for name, shape in SHAPES.items()})
-    assert "it lacks model.embed_tokens.weight" in refused(folder, written(tmp_path / "before"))
+def test_a_checkpoint_whose_tensors_all_have_other_names_is_refused(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "new", {f"language_{name}": shape for name, shape in SHAPES.items()})
+    assert "it lacks model.embed_tokens.weight" in refused(folder, write_checkpoint(tmp_path / "before"))
 
 
-def test_an_untied_model_without_its_head_is_refused_also_where_the_engines_model_is_not_visible(
+def test_an_untied_model_without_a_head_is_refused_even_if_the_engines_model_is_unknown(
     tmp_path: Path,
 ) -> None:
-    folder = written(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != HEAD})
+    folder = write_checkpoint(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != HEAD})
     assert f"lacks {HEAD}, but tie_word_embeddings is false" in refused(folder)
 
 
-def test_a_head_that_one_folder_spells_out_and_the_other_ties_is_no_difference(tmp_path: Path) -> None:
-    spelled = tmp_path / "spelled"
-    written(spelled, {HEAD: SHAPES[HEAD]})
-    # One tensor at the place of two names: the same bytes.
-    content, size = (spelled / ONE).read_bytes()[-128:], 128
+def test_a_tied_head_that_is_stored_explicitly_is_the_same_model(tmp_path: Path) -> None:
+    explicit = tmp_path / "spelled"
+    write_checkpoint(explicit, {HEAD: SHAPES[HEAD]})
+    # The same bytes under two tensor names.
+    content, size = (explicit / WEIGHTS_FILE).read_bytes()[-128:], 128
     entries = {
-        name: {"dtype": "F32", "shape": [8, 4], "data_offsets": [at, at + size]}
-        for name, at in ((EMBEDDINGS, 0), (HEAD, size))
+        name: {"dtype": "F32", "shape": [8, 4], "data_offsets": [offset, offset + size]}
+        for name, offset in ((EMBEDDINGS, 0), (HEAD, size))
     }
     head = orjson.dumps(entries)
-    (spelled / ONE).write_bytes(len(head).to_bytes(8, "little") + head + content * 2)
-    written(tmp_path / "tied", {EMBEDDINGS: SHAPES[EMBEDDINGS]}, tie_word_embeddings=True)
-    (spelled / "config.json").write_bytes((tmp_path / "tied" / "config.json").read_bytes())
-    assert check(str(spelled), engine(str(tmp_path / "tied"))).warnings == ()
+    (explicit / WEIGHTS_FILE).write_bytes(len(head).to_bytes(8, "little") + head + content * 2)
+    write_checkpoint(tmp_path / "tied", {EMBEDDINGS: SHAPES[EMBEDDINGS]}, tie_word_embeddings=True)
+    (explicit / "config.json").write_bytes((tmp_path / "tied" / "config.json").read_bytes())
+    assert check(str(explicit), engine(str(tmp_path / "tied"))).warnings == ()
 
 
-def test_a_head_of_its_own_is_refused_by_engines_that_take_the_embeddings_for_it(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new", tie_word_embeddings=True)
-    assert f"has its own {HEAD}" in refused(folder, tied(tmp_path / "before"))
+def test_engines_with_a_tied_head_refuse_a_checkpoint_with_a_separate_head(tmp_path: Path) -> None:
+    folder = write_checkpoint(tmp_path / "new", tie_word_embeddings=True)
+    assert f"has its own {HEAD}" in refused(folder, write_tied_checkpoint(tmp_path / "before"))
 
 
 @pytest.mark.parametrize(
@@ -184,13 +189,15 @@ def test_a_head_of_its_own_is_refused_by_engines_that_take_the_embeddings_for_it
         {"text_config": {"rms_norm_eps": 1e-5}},
     ],
 )
-def test_a_configuration_that_computes_something_else_is_refused(tmp_path: Path, config: Any) -> None:
+def test_a_config_that_changes_the_computation_is_refused(tmp_path: Path, config: Any) -> None:
     known: dict[str, Any] = {"rope_scaling": None, "rope_theta": 10000.0, "text_config": {"rms_norm_eps": 1e-6}}
-    before = written(tmp_path / "before", **known)
-    assert next(iter(config)).split("_")[0] in refused(written(tmp_path / "new", **{**known, **config}), before)
+    before = write_checkpoint(tmp_path / "before", **known)
+    assert next(iter(config)).split("_")[0] in refused(
+        write_checkpoint(tmp_path / "new", **{**known, **config}), before
+    )
 
 
-def test_a_configuration_as_another_version_of_transformers_writes_it_is_the_same_model(tmp_path: Path) -> None:
+def test_the_config_of_another_transformers_version_is_the_same_model(tmp_path: Path) -> None:
     old: dict[str, Any] = {
         "rope_theta": 10000,
         "rope_scaling": None,
@@ -200,27 +207,32 @@ def test_a_configuration_as_another_version_of_transformers_writes_it_is_the_sam
     }
     new: dict[str, Any] = {"rope_parameters": {"rope_theta": 10000.0, "rope_type": "default"}, "head_dim": 2}
     switched: dict[str, Any] = {"use_sliding_window": False, "transformers_version": "4.1"}
-    before = engine(written(tmp_path / "before", **old, **switched))
-    assert check(written(tmp_path / "new", **new, use_sliding_window=False, sliding_window=512), before).warnings == ()
-
-
-def test_another_vocabulary_is_refused_and_none_is_not(tmp_path: Path) -> None:
-    before = written(tmp_path / "before", tokens="ab")
-    assert "maps tokens to other ids" in refused(written(tmp_path / "new", tokens="ba"), before)
-    assert check(written(tmp_path / "bare"), engine(before)).warnings == ()
-
-
-def test_integers_for_floats_are_refused_and_another_width_of_floats_is_told(tmp_path: Path) -> None:
-    before = written(tmp_path / "before", dtype="BF16")
-    assert "of another type: model.embed_tokens.weight I32 for BF16" in refused(
-        written(tmp_path / "i", dtype="I32"), before
+    before = engine(write_checkpoint(tmp_path / "before", **old, **switched))
+    assert (
+        check(write_checkpoint(tmp_path / "new", **new, use_sliding_window=False, sliding_window=512), before).warnings
+        == ()
     )
-    assert "4 tensors are F32" in check(written(tmp_path / "f", dtype="F32"), engine(before)).warnings[0]
+
+
+def test_another_vocabulary_is_refused_but_a_missing_one_is_accepted(tmp_path: Path) -> None:
+    before = write_checkpoint(tmp_path / "before", tokens="ab")
+    assert "maps tokens to other ids" in refused(write_checkpoint(tmp_path / "new", tokens="ba"), before)
+    assert check(write_checkpoint(tmp_path / "bare"), engine(before)).warnings == ()
+
+
+def test_integer_weights_are_refused_and_another_float_width_is_a_warning(tmp_path: Path) -> None:
+    before = write_checkpoint(tmp_path / "before", dtype="BF16")
+    assert "of another type: model.embed_tokens.weight I32 for BF16" in refused(
+        write_checkpoint(tmp_path / "i", dtype="I32"), before
+    )
+    assert "4 tensors are F32" in check(write_checkpoint(tmp_path / "f", dtype="F32"), engine(before)).warnings[0]
 
 
 def test_a_folder_that_changes_while_it_is_checked_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = written(tmp_path / "new")
-    monkeypatch.setattr(checkpoint, "check_finite", lambda tensors: shard(tmp_path / "new" / ONE, SHAPES, seed=1))
+    folder = write_checkpoint(tmp_path / "new")
+    monkeypatch.setattr(
+        checkpoint, "check_finite", lambda tensors: write_shard(tmp_path / "new" / WEIGHTS_FILE, SHAPES, seed=1)
+    )
     assert "changed while it was checked" in refused(folder)
 
 
@@ -238,53 +250,53 @@ def test_a_folder_that_changes_while_it_is_checked_is_refused(tmp_path: Path, mo
         ("{}", "config.json cannot be read"),
     ],
 )
-def test_a_path_that_leads_to_no_checkpoint_is_refused(tmp_path: Path, path: str, why: str) -> None:
-    written(tmp_path / "new")
+def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path, path: str, why: str) -> None:
+    write_checkpoint(tmp_path / "new")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
     if path == "{}":
-        shard(tmp_path / ONE, SHAPES)
+        write_shard(tmp_path / WEIGHTS_FILE, SHAPES)
     assert why in refused(path.format(tmp_path))
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
-    folder = written(tmp_path / "new")
-    (tmp_path / "new" / ONE).rename(tmp_path / "new" / "pytorch_model.bin")
+    folder = write_checkpoint(tmp_path / "new")
+    (tmp_path / "new" / WEIGHTS_FILE).rename(tmp_path / "new" / "pytorch_model.bin")
     assert "contains no *.safetensors" in refused(folder)
 
 
-def test_spaces_dots_and_links_in_a_path_lead_to_one_real_folder(tmp_path: Path) -> None:
-    real = Path(written(tmp_path / "step 12 ü"))
+def test_paths_with_spaces_dots_and_links_resolve_to_the_real_folder(tmp_path: Path) -> None:
+    real = Path(write_checkpoint(tmp_path / "step 12 ü"))
     (tmp_path / "latest").symlink_to(real)
     (tmp_path / "x").mkdir()
     found = [check(str(path), None) for path in (real, tmp_path / "latest", f"{tmp_path}/x/../latest/")]
     assert {(one.folder, one.fingerprint) for one in found} == {(str(real), found[0].fingerprint)}
 
 
-def test_with_the_check_off_a_folder_that_only_engines_see_is_passed_on(tmp_path: Path) -> None:
+def test_with_the_check_off_a_folder_that_only_the_engines_see_is_accepted(tmp_path: Path) -> None:
     found = check("/only/there", None, "off")
     assert (found.folder, found.fingerprint, "nothing was checked" in found.warnings[0]) == ("/only/there", "", True)
 
 
-def test_a_fingerprint_tells_any_two_savings_into_one_folder_apart(tmp_path: Path) -> None:
+def test_the_fingerprint_changes_with_every_save_into_the_same_folder(tmp_path: Path) -> None:
     folder = tmp_path / "reused"
-    seen = {checkpoint_fingerprint.fingerprint(Path(written(folder)))}
-    stat = (folder / ONE).stat()
+    fingerprints = {checkpoint_fingerprint.fingerprint(Path(write_checkpoint(folder)))}
+    stat = (folder / WEIGHTS_FILE).stat()
     for seed in (1, 2):
-        written(folder, seed=seed)
-        os.utime(folder / ONE, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # as a copy that keeps the times
-        seen.add(checkpoint_fingerprint.fingerprint(folder))
-    os.utime(folder / ONE)
-    seen.add(checkpoint_fingerprint.fingerprint(folder))
-    written(folder, seed=2, vocab_size=9)
-    seen.add(checkpoint_fingerprint.fingerprint(folder))
-    assert len(seen) == 5
+        write_checkpoint(folder, seed=seed)
+        os.utime(folder / WEIGHTS_FILE, ns=(stat.st_atime_ns, stat.st_mtime_ns))  # like a copy that preserves the times
+        fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+    os.utime(folder / WEIGHTS_FILE)
+    fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+    write_checkpoint(folder, seed=2, vocab_size=9)
+    fingerprints.add(checkpoint_fingerprint.fingerprint(folder))
+    assert len(fingerprints) == 5
 
 
 def test_a_folder_that_is_gone_or_changed_differs_from_its_checkpoint(tmp_path: Path) -> None:
-    found = check(written(tmp_path / "new"), None)
+    found = check(write_checkpoint(tmp_path / "new"), None)
     assert difference(found) == ""
-    written(tmp_path / "new", seed=1)
+    write_checkpoint(tmp_path / "new", seed=1)
     assert "has changed: its fingerprint was" in difference(found)
     (tmp_path / "new").rename(tmp_path / "gone")
     assert "can no longer be read" in difference(found)

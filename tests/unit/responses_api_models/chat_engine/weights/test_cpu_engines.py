@@ -1,4 +1,4 @@
-"""What vLLM on a CPU does wrongly or dies of when weights change is refused, there and nowhere else."""
+"""On a CPU, vLLM mishandles some weight updates and crashes on others: these are refused there and only there."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from tests.support.checkpoints import tied, written
-from tests.support.token_clients import WORDS, asks
+from tests.support.checkpoints import write_checkpoint, write_tied_checkpoint
+from tests.support.token_clients import TEXT_TURN, user_message
 from tests.support.token_engine import TokenEngine
-from tests.support.weight_engine import STARTED, WeightEngine, door
+from tests.support.weight_engine import STARTED, WeightEngine, trainer_server
 
 CHAT = {"messages": [{"role": "user", "content": "hi"}]}
 SEEDED: list[tuple[str, Any]] = [
@@ -27,73 +27,73 @@ SEEDED: list[tuple[str, Any]] = [
 
 @pytest.mark.parametrize(("device", "status"), [("cpu", 400), ("cuda", 200)])
 async def test_new_weights_for_a_tied_model_are_refused_on_a_cpu(tmp_path: Path, device: str, status: int) -> None:
-    engine = WeightEngine(root=tied(tmp_path / "base"), device=device)
-    async with door(engine, weights_check="values") as policy:
-        answered, said = await policy.update(tied(tmp_path / "new", seed=1))
-        assert answered == status
+    engine = WeightEngine(root=write_tied_checkpoint(tmp_path / "base"), device=device)
+    async with trainer_server(engine, weights_check="values") as policy:
+        update_status, content = await policy.update(write_tied_checkpoint(tmp_path / "new", seed=1))
+        assert update_status == status
         if device == "cpu":
-            assert "keeps the old output head" in said["detail"]
+            assert "keeps the old output head" in content["detail"]
             await policy.post("/pause")
             assert (await policy.post("/start_weight_update", {}))[0] == 400
             assert engine.weights == str(tmp_path / "base")
 
 
-async def test_new_weights_for_an_untied_model_are_taken_on_a_cpu(tmp_path: Path) -> None:
-    engine = WeightEngine(root=written(tmp_path / "base"), device="cpu")
-    async with door(engine, weights_check="values") as policy:
-        assert (await policy.update(written(tmp_path / "new", seed=1)))[0] == 200
+async def test_new_weights_for_an_untied_model_are_accepted_on_a_cpu(tmp_path: Path) -> None:
+    engine = WeightEngine(root=write_checkpoint(tmp_path / "base"), device="cpu")
+    async with trainer_server(engine, weights_check="values") as policy:
+        assert (await policy.update(write_checkpoint(tmp_path / "new", seed=1)))[0] == 200
 
 
 @pytest.mark.parametrize(("path", "body"), SEEDED)
-async def test_a_request_with_a_seed_is_refused_where_updates_on_a_cpu_may_come(path: str, body: Any) -> None:
+async def test_a_seeded_request_is_refused_where_weights_may_be_updated_on_a_cpu(path: str, body: Any) -> None:
     engine = WeightEngine(device="cpu")
-    async with door(engine) as policy:
-        status, said = await policy.post(path, body)
-        assert (status, "crashes vLLM while a request with a seed runs" in said["detail"]) == (400, True)
-        assert (path not in engine.paths, await policy.asked()) == (True, (200, STARTED))
+    async with trainer_server(engine) as policy:
+        status, content = await policy.post(path, body)
+        assert (status, "crashes vLLM while a request with a seed runs" in content["detail"]) == (400, True)
+        assert (path not in engine.paths, await policy.call_model()) == (True, (200, STARTED))
 
 
 @pytest.mark.parametrize(("path", "body"), SEEDED[:2])
 @pytest.mark.parametrize(
     "settings", [{"device": "cuda"}, {"trainer_endpoints": False}, {"sampling_overrides": {"seed": None}}]
 )
-async def test_a_request_with_a_seed_is_answered_everywhere_else(path: str, body: Any, settings: Any) -> None:
+async def test_a_seeded_request_is_answered_everywhere_else(path: str, body: Any, settings: Any) -> None:
     more = {name: value for name, value in settings.items() if name != "device"}
     engine = WeightEngine(device=settings.get("device", "cpu"))
-    async with door(engine, **more) as policy:
+    async with trainer_server(engine, **more) as policy:
         assert (await policy.post(path, body))[0] == 200
 
 
 @pytest.mark.parametrize("settings", [{"extra_body": {"seed": 1}}, {"sampling_overrides": {"seed": 0}}])
-async def test_a_start_with_a_seed_for_every_request_is_refused(settings: Any) -> None:
+async def test_settings_that_seed_every_request_are_refused_at_startup(settings: Any) -> None:
     with pytest.raises(OperatorError, match="found seed"):
-        async with door(WeightEngine(device="cpu"), **settings):
+        async with trainer_server(WeightEngine(device="cpu"), **settings):
             pass
 
 
-async def test_an_engine_that_was_down_when_the_server_started_tells_its_device_later(tmp_path: Path) -> None:
-    engine = WeightEngine(root=tied(tmp_path / "base"), device="cpu")
+async def test_the_device_of_an_engine_that_was_down_at_startup_is_found_out_later(tmp_path: Path) -> None:
+    engine = WeightEngine(root=write_tied_checkpoint(tmp_path / "base"), device="cpu")
     engine.dead = True
-    async with door(engine, weights_check="values") as policy:
+    async with trainer_server(engine, weights_check="values") as policy:
         engine.dead = False
         assert (await policy.post(*SEEDED[0]))[0] == 400
-        assert (await policy.update(tied(tmp_path / "new", seed=1)))[0] == 400
+        assert (await policy.update(write_tied_checkpoint(tmp_path / "new", seed=1)))[0] == 400
         assert engine.weights == str(tmp_path / "base")
 
 
 class TokensOnCpu(TokenEngine):
-    """Says of itself that it runs on a CPU."""
+    """A token engine that reports a CPU."""
 
     def _answers(self, path: str) -> Callable[[Json], Json]:
         known: dict[str, Json] = {"/server_info": {"vllm_config": {"device_config": {"device": "cpu"}}}}
         return (lambda body: known[path]) if path in known else super()._answers(path)
 
 
-async def test_no_question_of_our_own_has_a_seed_where_updates_on_a_cpu_may_come() -> None:
-    engine = TokensOnCpu([WORDS])
-    async with door(engine, return_token_id_information=True) as policy:
+async def test_the_servers_own_requests_have_no_seed_where_weights_may_be_updated_on_a_cpu() -> None:
+    engine = TokensOnCpu([TEXT_TURN])
+    async with trainer_server(engine, return_token_id_information=True) as policy:
         assert (await policy.post("/token_check", {"samples": 3}))[0] == 200
-        assert (await policy.post("/v1/chat/completions", {"messages": [asks("<|im_end|>")]}))[0] == 200
-    bodies = [body for _, body in engine.asked]
+        assert (await policy.post("/v1/chat/completions", {"messages": [user_message("<|im_end|>")]}))[0] == 200
+    bodies = [body for _, body in engine.requests]
     assert len(bodies) > 20
     assert [body for body in bodies if body.get("seed") is not None] == []

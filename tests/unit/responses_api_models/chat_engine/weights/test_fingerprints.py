@@ -1,4 +1,4 @@
-"""One version is one set of files: whatever happens to a folder, no engine answers under a name that is another's."""
+"""One version is one set of files: whatever happens to a folder, no engine serves other weights under its version."""
 
 from __future__ import annotations
 
@@ -9,267 +9,272 @@ import pytest
 
 from rollyard.responses_api_models.chat_engine.weights import joining_engines
 from rollyard.services.types import Json
-from tests.support.checkpoint_run import UNTOUCHED, Run, pool
-from tests.support.checkpoints import EMBEDDINGS, written
+from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
+from tests.support.checkpoints import EMBEDDINGS, write_checkpoint
 from tests.support.fixtures import until
-from tests.support.weight_engine import address
+from tests.support.weight_engine import engine_url
 
 
 @pytest.fixture(autouse=True)
-def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
+def check_engines_often(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(joining_engines, "CHECK_INTERVAL_S", 0.02)
 
 
-async def test_an_update_and_the_status_tell_the_files_and_every_turn_is_marked_with_them(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    async with run.door(return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
+async def test_updates_and_status_report_the_fingerprint_and_every_turn_records_it(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve(return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
         started = (await policy.get("/weights"))[1]
-        status, said = await policy.update(run.step(1), version="step-1")
-        now = (await policy.get("/weights"))[1]
+        status, content = await policy.update(run.new_checkpoint(1), version="step-1")
+        current = (await policy.get("/weights"))[1]
         turn = (await policy.post("/v1/responses", {"input": "hi"}))[1]["output"][-1]
-    assert (status, said["path"], said["fingerprint"]) == (200, str(tmp_path / "step-1"), now["fingerprint"])
-    assert (started["version"], started["path"], now["version"], now["path"]) == ("0", run.base, "step-1", said["path"])
-    assert started["fingerprint"] not in (None, now["fingerprint"])
-    assert now["engines"] == [{"url": address(0), "version": "step-1"}]
+    assert (status, content["path"], content["fingerprint"]) == (200, str(tmp_path / "step-1"), current["fingerprint"])
+    assert (started["version"], started["path"], current["version"], current["path"]) == (
+        "0",
+        run.base,
+        "step-1",
+        content["path"],
+    )
+    assert started["fingerprint"] not in (None, current["fingerprint"])
+    assert current["engines"] == [{"url": engine_url(0), "version": "step-1"}]
     sampling = turn["token_trace"]["sampling"]
-    assert (sampling["policy_version"], sampling["policy_fingerprint"]) == ("step-1", said["fingerprint"])
+    assert (sampling["policy_version"], sampling["policy_fingerprint"]) == ("step-1", content["fingerprint"])
 
 
-async def test_a_name_stays_with_its_files_and_the_same_files_may_come_again(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    async with run.door() as policy:
-        first = run.step(1)
+async def test_a_version_keeps_its_files_and_the_same_files_may_be_loaded_again(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        first = run.new_checkpoint(1)
         assert [(await policy.update(first, version="a"))[0] for _ in range(2)] == [200, 200]
         run.engines[0].calls.clear()
-        status, said = await policy.update(run.step(2), version="a")
-        assert (status, set(run.engines[0].paths) <= UNTOUCHED) == (409, True)
-        assert "each version needs its own name" in said["detail"]
+        status, content = await policy.update(run.new_checkpoint(2), version="a")
+        assert (status, set(run.engines[0].paths) <= READ_ONLY_PATHS) == (409, True)
+        assert "each version needs its own name" in content["detail"]
         assert (await policy.update(run.base, version="0"))[0] == 200
-        assert await policy.asked() == (200, run.base)
+        assert await policy.call_model() == (200, run.base)
 
 
 @pytest.mark.parametrize("path", ["/finish_weight_update", "/update_weight_version"])
-async def test_a_name_is_not_taken_again_by_weights_that_come_another_way(tmp_path: Path, path: str) -> None:
-    run = Run(tmp_path)
-    async with run.door() as policy:
-        await policy.update(run.step(1), version="a")
-        await policy.update(run.step(2), version="b")
+async def test_weights_that_arrive_another_way_cannot_reuse_a_version(tmp_path: Path, path: str) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        await policy.update(run.new_checkpoint(1), version="a")
+        await policy.update(run.new_checkpoint(2), version="b")
         await policy.post("/pause")
         field = "weight_version" if path == "/finish_weight_update" else "new_version"
         assert (await policy.post(path, {field: "a"}))[0] == 409
         assert (await policy.post(path, {field: "c"}))[0] == 200
 
 
-async def test_an_engine_that_was_started_again_is_not_given_other_files_under_the_old_name(tmp_path: Path) -> None:
-    run = Run(tmp_path, engines=2)
+async def test_a_restarted_engine_does_not_load_changed_files_under_the_old_version(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
     good, other = run.engines
-    async with run.door() as policy:
-        await policy.update(run.reused(1), version="a")
-        run.reused(2)
+    async with run.serve() as policy:
+        await policy.update(run.overwrite_checkpoint(1), version="a")
+        run.overwrite_checkpoint(2)
         other.dead = True
-        policy.server.gone(address(1))
-        other.start_again()
+        policy.server.gone(engine_url(1))
+        other.restart()
         other.calls.clear()
-        await policy.server.register_engine(address(1))
-        assert (pool(policy), "/collective_rpc" in other.paths) == ([address(0)], False)
-        assert [await policy.asked() for _ in range(4)] == [(200, str(tmp_path / "latest"))] * 4
+        await policy.server.register_engine(engine_url(1))
+        assert (active_urls(policy), "/collective_rpc" in other.paths) == ([engine_url(0)], False)
+        assert [await policy.call_model() for _ in range(4)] == [(200, str(tmp_path / "latest"))] * 4
         assert (await policy.update(str(tmp_path / "latest"), version="b"))[0] == 200
-        await until(lambda: len(pool(policy)) == 2)
+        await until(lambda: len(active_urls(policy)) == 2)
         assert (good.label, other.label) == ("b", "b")
 
 
 @pytest.mark.parametrize("what", ["changed", "gone"])
-async def test_the_only_engine_is_refused_by_name_until_the_next_update(tmp_path: Path, what: str) -> None:
-    run = Run(tmp_path)
+async def test_calls_to_a_single_engine_with_changed_files_are_refused_until_the_next_update(
+    tmp_path: Path, what: str
+) -> None:
+    run = CheckpointRun(tmp_path)
     (engine,) = run.engines
-    async with run.door() as policy:
-        await policy.update(run.reused(1), version="a")
+    async with run.serve() as policy:
+        await policy.update(run.overwrite_checkpoint(1), version="a")
         if what == "gone":
             (tmp_path / "latest").rename(tmp_path / "elsewhere")
         else:
-            run.reused(2)
-        policy.server.gone(address(0))
-        engine.start_again()
-        await policy.server.register_engine(address(0))
-        status, why = await policy.asked()
-        assert (status, "version 'a' cannot be loaded again" in why, engine.weights) == (503, True, run.base)
-        assert "save each version into its own folder" in why
+            run.overwrite_checkpoint(2)
+        policy.server.gone(engine_url(0))
+        engine.restart()
+        await policy.server.register_engine(engine_url(0))
+        status, detail = await policy.call_model()
+        assert (status, "version 'a' cannot be loaded again" in detail, engine.weights) == (503, True, run.base)
+        assert "save each version into its own folder" in detail
         assert "cannot be loaded again" in (await policy.get("/weights"))[1]["difference"]
-        assert (await policy.update(run.step(3), version="b"))[0] == 200
-        assert await policy.asked() == (200, str(tmp_path / "step-3"))
+        assert (await policy.update(run.new_checkpoint(3), version="b"))[0] == 200
+        assert await policy.call_model() == (200, str(tmp_path / "step-3"))
 
 
-async def test_an_engine_that_its_operator_started_again_is_not_given_other_files_either(tmp_path: Path) -> None:
-    run = Run(tmp_path, engines=2)
+async def test_an_engine_restarted_by_its_operator_does_not_load_changed_files_either(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
     _, other = run.engines
-    async with run.door() as policy:
-        await policy.update(run.reused(1), version="a")
-        run.reused(2)
+    async with run.serve() as policy:
+        await policy.update(run.overwrite_checkpoint(1), version="a")
+        run.overwrite_checkpoint(2)
         other.dead = True
-        assert (await policy.post("/pause"))[1]["lost"] == [address(1)]
+        assert (await policy.post("/pause"))[1]["lost"] == [engine_url(1)]
         await policy.post("/resume")
-        other.start_again()
+        other.restart()
         await asyncio.sleep(0.2)
-        assert (pool(policy), other.weights) == ([address(0)], run.base)
+        assert (active_urls(policy), other.weights) == ([engine_url(0)], run.base)
 
 
-async def test_files_that_were_kept_are_given_to_an_engine_that_is_started_again(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+async def test_a_restarted_engine_loads_the_unchanged_files(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
     (engine,) = run.engines
-    async with run.door() as policy:
-        await policy.update(run.step(1))
-        policy.server.gone(address(0))
-        engine.start_again()
-        await policy.server.register_engine(address(0))
-        assert (engine.label, await policy.asked()) == ("1", (200, str(tmp_path / "step-1")))
+    async with run.serve() as policy:
+        await policy.update(run.new_checkpoint(1))
+        policy.server.gone(engine_url(0))
+        engine.restart()
+        await policy.server.register_engine(engine_url(0))
+        assert (engine.label, await policy.call_model()) == ("1", (200, str(tmp_path / "step-1")))
 
 
 @pytest.mark.parametrize("what", ["the same files", "other files"])
-async def test_an_engine_that_was_started_again_behind_its_address_is_noticed_without_a_call(
-    tmp_path: Path, what: str
-) -> None:
-    run = Run(tmp_path)
+async def test_a_restart_behind_the_same_address_is_noticed_without_a_call(tmp_path: Path, what: str) -> None:
+    run = CheckpointRun(tmp_path)
     (engine,) = run.engines
-    async with run.door() as policy:
-        await policy.update(run.reused(1), version="a")
+    async with run.serve() as policy:
+        await policy.update(run.overwrite_checkpoint(1), version="a")
         if what == "other files":
-            run.reused(2)
-        engine.start_again()
+            run.overwrite_checkpoint(2)
+        engine.restart()
         if what == "other files":
-            await until(lambda: policy.server.trainer.versions.held(address(0)) is None)
-            assert (await policy.asked())[0] == 503
+            await until(lambda: policy.server.trainer.versions.held(engine_url(0)) is None)
+            assert (await policy.call_model())[0] == 503
         else:
             await until(lambda: engine.label == "a")
-            assert await policy.asked() == (200, str(tmp_path / "latest"))
+            assert await policy.call_model() == (200, str(tmp_path / "latest"))
 
 
-async def test_a_tensor_of_another_shape_is_refused_when_a_trainer_announces_it(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+async def test_an_announced_tensor_of_another_shape_is_refused(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
     (engine,) = run.engines
-    async with run.door() as policy:
+    async with run.serve() as policy:
         await policy.post("/pause")
         await policy.post("/start_weight_update", {})
         announced: Json = {"update_info": {"names": [EMBEDDINGS, "joined"], "shapes": [[9, 4], [1]]}}
-        status, said = await policy.post("/update_weights", announced)
-        assert (status, EMBEDDINGS in said["detail"], "/update_weights" in engine.paths) == (400, True, False)
+        status, content = await policy.post("/update_weights", announced)
+        assert (status, EMBEDDINGS in content["detail"], "/update_weights" in engine.paths) == (400, True, False)
         announced["update_info"]["shapes"][0] = [8, 4]
         assert (await policy.post("/update_weights", announced))[0] == 200
 
 
 @pytest.mark.parametrize("endpoints", [True, False])
 @pytest.mark.parametrize("how", ["files", "link"])
-async def test_a_first_version_whose_folder_changed_is_refused_by_name(
-    tmp_path: Path, how: str, endpoints: bool
-) -> None:
-    run = Run(tmp_path)
+async def test_a_first_version_whose_folder_changed_is_refused(tmp_path: Path, how: str, endpoints: bool) -> None:
+    run = CheckpointRun(tmp_path)
     (engine,) = run.engines
-    written(tmp_path / "other", seed=5)
+    write_checkpoint(tmp_path / "other", seed=5)
     if how == "link":
         (tmp_path / "link").symlink_to(run.base)
         engine.root = str(tmp_path / "link")
-    async with run.door(trainer_endpoints=endpoints) as policy:
+    async with run.serve(trainer_endpoints=endpoints) as policy:
         if not endpoints:
-            policy.server.gone(address(0))
-            await policy.server.register_engine(address(0))
-        assert (await policy.asked())[0] == 200
+            policy.server.gone(engine_url(0))
+            await policy.server.register_engine(engine_url(0))
+        assert (await policy.call_model())[0] == 200
         if how == "link":
             (tmp_path / "link").unlink()
             (tmp_path / "link").symlink_to(tmp_path / "other")
         else:
-            written(tmp_path / "base", seed=5)
-        policy.server.gone(address(0))
-        engine.start_again()
-        await policy.server.register_engine(address(0))
-        status, why = await policy.asked()
-        assert (status, "version '0' cannot be loaded again" in why) == (503, True)
+            write_checkpoint(tmp_path / "base", seed=5)
+        policy.server.gone(engine_url(0))
+        engine.restart()
+        await policy.server.register_engine(engine_url(0))
+        status, detail = await policy.call_model()
+        assert (status, "version '0' cannot be loaded again" in detail) == (503, True)
 
 
-async def test_a_link_is_followed_once_and_all_engines_load_the_same_folder(tmp_path: Path) -> None:
-    run = Run(tmp_path, engines=2)
+async def test_a_link_is_resolved_once_and_all_engines_load_the_same_folder(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
     link = tmp_path / "latest"
-    link.symlink_to(run.step(1))
+    link.symlink_to(run.new_checkpoint(1))
 
     def point_elsewhere() -> None:
         link.unlink()
         link.symlink_to(tmp_path / "step-2")
 
-    run.step(2)
+    run.new_checkpoint(2)
     run.engines[0].on_load = lambda: point_elsewhere() if link.readlink().name == "step-1" else None
-    async with run.door(policy_version="sft") as policy:
-        status, said = await policy.update(str(link))
-        assert (status, said["version"], said["path"]) == (200, "step-1", str(tmp_path / "step-1"))
+    async with run.serve(policy_version="sft") as policy:
+        status, content = await policy.update(str(link))
+        assert (status, content["version"], content["path"]) == (200, "step-1", str(tmp_path / "step-1"))
     assert {engine.weights for engine in run.engines} == {str(tmp_path / "step-1")}
 
 
-async def test_files_that_change_while_engines_load_them_are_taken_back(tmp_path: Path) -> None:
-    run = Run(tmp_path, engines=2)
-    async with run.door() as policy:
-        folder = run.reused(1)
-        run.engines[1].on_load = lambda: run.reused(2) if run.engines[1].weights == folder else None
-        status, said = await policy.update(folder)
-        assert (status, "while the engine loaded it" in said["detail"], "was rolled back" in said["detail"]) == (
+async def test_files_that_change_while_engines_load_them_are_rolled_back(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
+    async with run.serve() as policy:
+        folder = run.overwrite_checkpoint(1)
+        run.engines[1].on_load = lambda: run.overwrite_checkpoint(2) if run.engines[1].weights == folder else None
+        status, content = await policy.update(folder)
+        assert (status, "while the engine loaded it" in content["detail"], "was rolled back" in content["detail"]) == (
             502,
             True,
             True,
         )
-        assert await policy.asked() == (200, run.base)
+        assert await policy.call_model() == (200, run.base)
     assert {(engine.weights, engine.label, engine.paused) for engine in run.engines} == {(run.base, "0", False)}
 
 
-async def test_files_that_change_while_an_engine_is_brought_back_give_it_no_name(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+async def test_files_that_change_while_an_engine_reloads_them_get_no_version(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
     (engine,) = run.engines
-    async with run.door() as policy:
-        await policy.update(run.reused(1), version="a")
-        policy.server.gone(address(0))
-        engine.start_again()
-        engine.on_load = lambda: run.reused(2)
-        await policy.server.register_engine(address(0))
-        status, why = await policy.asked()
-        assert (status, "while the engine loaded it" in why, engine.label) == (503, True, "changing")
+    async with run.serve() as policy:
+        await policy.update(run.overwrite_checkpoint(1), version="a")
+        policy.server.gone(engine_url(0))
+        engine.restart()
+        engine.on_load = lambda: run.overwrite_checkpoint(2)
+        await policy.server.register_engine(engine_url(0))
+        status, detail = await policy.call_model()
+        assert (status, "while the engine loaded it" in detail, engine.label) == (503, True, "changing")
 
 
-async def test_files_that_change_between_the_check_and_the_load_touch_no_engine(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+async def test_files_that_change_between_the_check_and_the_load_reach_no_engine(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
     (engine,) = run.engines
-    engine.slow["/pause"] = asyncio.Event()
-    async with run.door() as policy:
-        updating = asyncio.create_task(policy.update(run.reused(1)))
+    engine.delayed["/pause"] = asyncio.Event()
+    async with run.serve() as policy:
+        updating = asyncio.create_task(policy.update(run.overwrite_checkpoint(1)))
         await until(lambda: "/pause?mode=keep" in engine.paths)
-        run.reused(2)
-        engine.slow["/pause"].set()
-        status, said = await updating
-        assert (status, "nothing was changed" in said["detail"]) == (409, True)
+        run.overwrite_checkpoint(2)
+        engine.delayed["/pause"].set()
+        status, content = await updating
+        assert (status, "nothing was changed" in content["detail"]) == (409, True)
         assert (engine.weights, engine.paused, "/collective_rpc" in engine.paths) == (run.base, False, False)
 
 
-async def test_an_update_that_failed_leaves_its_name_free(tmp_path: Path) -> None:
-    run = Run(tmp_path, engines=2)
+async def test_a_failed_update_does_not_use_up_its_version(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
     run.engines[1].fails_once.add("/reset_prefix_cache")
-    async with run.door() as policy:
-        assert (await policy.update(run.step(1), version="a"))[0] == 502
-        assert (await policy.update(run.step(2), version="a"))[0] == 200
+    async with run.serve() as policy:
+        assert (await policy.update(run.new_checkpoint(1), version="a"))[0] == 502
+        assert (await policy.update(run.new_checkpoint(2), version="a"))[0] == 200
 
 
-async def test_a_folder_that_becomes_a_link_to_others_between_check_and_load_is_refused(tmp_path: Path) -> None:
-    run = Run(tmp_path)
+async def test_a_folder_replaced_by_a_link_between_the_check_and_the_load_is_refused(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
     (engine,) = run.engines
-    engine.slow["/pause"] = asyncio.Event()
-    folder, other = Path(run.step(1)), run.step(2)
-    async with run.door() as policy:
+    engine.delayed["/pause"] = asyncio.Event()
+    folder, other = Path(run.new_checkpoint(1)), run.new_checkpoint(2)
+    async with run.serve() as policy:
         updating = asyncio.create_task(policy.update(str(folder)))
         await until(lambda: "/pause?mode=keep" in engine.paths)
         folder.rename(tmp_path / "moved")
         folder.symlink_to(other)
-        engine.slow["/pause"].set()
-        status, said = await updating
-        assert (status, "nothing was changed" in said["detail"], engine.weights) == (409, True, run.base)
-        assert await policy.asked() == (200, run.base)
+        engine.delayed["/pause"].set()
+        status, content = await updating
+        assert (status, "nothing was changed" in content["detail"], engine.weights) == (409, True, run.base)
+        assert await policy.call_model() == (200, run.base)
 
 
-async def test_of_two_updates_in_flight_under_one_name_one_is_taken_and_the_other_refused(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    async with run.door() as policy:
-        both = await asyncio.gather(policy.update(run.step(1), version="x"), policy.update(run.step(2), version="x"))
-        twice = await asyncio.gather(*(policy.update(run.step(3), version="y") for _ in range(2)))
+async def test_of_two_concurrent_updates_with_one_version_the_second_is_refused(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        both = await asyncio.gather(
+            policy.update(run.new_checkpoint(1), version="x"), policy.update(run.new_checkpoint(2), version="x")
+        )
+        twice = await asyncio.gather(*(policy.update(run.new_checkpoint(3), version="y") for _ in range(2)))
     assert (sorted(status for status, _ in both), [status for status, _ in twice]) == ([200, 409], [200, 200])

@@ -1,4 +1,4 @@
-"""A weight that is not a finite number is found, in every format and wherever it is."""
+"""A NaN or an infinity among the weights is found in every format and at every position."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import pytest
 from rollyard.responses_api_models.chat_engine.weights import finite_weights
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import check
 from rollyard.services.errors import Failure
-from tests.support.checkpoints import EMBEDDINGS, poke, written
+from tests.support.checkpoints import EMBEDDINGS, overwrite_element, write_checkpoint
 
-ONE = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 
 
-NOT_NUMBERS = [
+NOT_FINITE = [
     ("F64", struct.pack("<d", float("nan"))),
     ("F64", struct.pack("<d", float("-inf"))),
     ("F32", struct.pack("<f", float("nan"))),
@@ -33,14 +33,14 @@ NOT_NUMBERS = [
 ]
 
 
-@pytest.mark.parametrize("place", [0, 7, -1])
-@pytest.mark.parametrize(("dtype", "value"), NOT_NUMBERS)
-def test_one_weight_that_is_not_a_finite_number_is_found_wherever_it_is(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, value: bytes, place: int
+@pytest.mark.parametrize("index", [0, 7, -1])
+@pytest.mark.parametrize(("dtype", "value"), NOT_FINITE)
+def test_a_single_weight_that_is_not_finite_is_found_at_any_position(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str, value: bytes, index: int
 ) -> None:
-    monkeypatch.setattr(finite_weights, "PIECE", 24)  # so that a tensor takes several
-    folder = written(tmp_path / "new", dtype=dtype)
-    poke(tmp_path / "new" / ONE, "model.layers.1.weight", value, place)
+    monkeypatch.setattr(finite_weights, "PIECE", 24)  # so that a tensor is read in several pieces
+    folder = write_checkpoint(tmp_path / "new", dtype=dtype)
+    overwrite_element(tmp_path / "new" / WEIGHTS_FILE, "model.layers.1.weight", value, index)
     with pytest.raises(Failure, match=r"model\.layers\.1\.weight in .* contains a NaN or an infinity"):
         check(folder, None)
     assert check(folder, None, "headers").fingerprint
@@ -55,7 +55,7 @@ def test_one_weight_that_is_not_a_finite_number_is_found_wherever_it_is(
         ("F8_E4M3", b"\x7e"),
     ],
 )
-def test_the_largest_number_of_a_type_is_a_number(tmp_path: Path, dtype: str, value: bytes) -> None:
-    folder = written(tmp_path / "new", dtype=dtype)
-    poke(tmp_path / "new" / ONE, EMBEDDINGS, value)
+def test_the_largest_number_of_a_type_is_finite(tmp_path: Path, dtype: str, value: bytes) -> None:
+    folder = write_checkpoint(tmp_path / "new", dtype=dtype)
+    overwrite_element(tmp_path / "new" / WEIGHTS_FILE, EMBEDDINGS, value)
     assert check(folder, None).fingerprint

@@ -1,4 +1,4 @@
-"""A pause has a lease: a trainer that died cannot stop the policy forever, and one that is slow is not cut off."""
+"""A pause has a lease: a dead trainer cannot stop the policy for ever, and a slow one is not interrupted."""
 
 from __future__ import annotations
 
@@ -11,168 +11,173 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSet
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from tests.support.fixtures import until
-from tests.support.weight_engine import STARTED, Door, WeightEngine, address, door
+from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
 
 SHORT = "lease_s=0.05"
 HEADER = "x-rollyard-pause-lease"
 
 
-async def status_of(policy: Door) -> Any:
+async def status_of(policy: TrainerClient) -> Any:
     return (await policy.get("/weights"))[1]
 
 
-async def test_a_pause_without_a_resume_ends_by_itself_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_pause_without_a_resume_expires_and_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         assert (await policy.post(f"/pause?mode=keep&{SHORT}"))[0] == 200
-        assert (await policy.asked(), engine.paused) == ((200, STARTED), False)  # it waited for the end
+        assert (await policy.call_model(), engine.paused) == (
+            (200, STARTED),
+            False,
+        )  # the call waited until the lease expired
         status = await status_of(policy)
     assert (status["lease"], status["lease_expired"]["lease_s"], status["waits_for"]) == (None, 0.05, [])
     assert "no control call for 0.05 s" in caplog.text
 
 
-async def test_the_engine_is_not_told_of_the_lease_and_the_answer_shows_it() -> None:
+async def test_engines_do_not_see_the_lease_and_the_response_reports_it() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
-        answer, said = await policy.send("POST", "/pause?mode=keep&lease_s=30", {"lease_s": 40, "x": 1})
+    async with trainer_server(engine) as policy:
+        answer, content = await policy.send("POST", "/pause?mode=keep&lease_s=30", {"lease_s": 40, "x": 1})
         status = await status_of(policy)
-    assert (engine.calls[0], said) == (("/pause?mode=keep", {"x": 1}), {"status": "paused"})
+    assert (engine.calls[0], content) == (("/pause?mode=keep", {"x": 1}), {"status": "paused"})
     assert (answer.headers[HEADER], status["lease"]["lease_s"]) == ("30", 30)
     assert 0 < status["lease"]["left_s"] <= 30
 
 
 @pytest.mark.parametrize(("settings", "length_s"), [({}, 600), ({"pause_lease_s": 12.5}, 12.5)])
-async def test_a_pause_without_a_lease_of_its_own_has_that_of_the_settings(settings: Any, length_s: float) -> None:
-    async with door(WeightEngine(), **settings) as policy:
+async def test_a_pause_without_a_lease_uses_the_one_from_the_settings(settings: Any, length_s: float) -> None:
+    async with trainer_server(WeightEngine(), **settings) as policy:
         await policy.post("/pause")
         assert (await status_of(policy))["lease"]["lease_s"] == length_s
         await policy.post("/resume")
         assert (await status_of(policy))["lease"] is None
 
 
-@pytest.mark.parametrize("sign", ["/pause?mode=keep", "/reset_prefix_cache", "/weights/update", "/start_weight_update"])
-async def test_every_control_call_renews_the_lease(sign: str) -> None:
+@pytest.mark.parametrize("path", ["/pause?mode=keep", "/reset_prefix_cache", "/weights/update", "/start_weight_update"])
+async def test_every_control_call_renews_the_lease(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?lease_s=60")
         await asyncio.sleep(0.05)
         before = (await status_of(policy))["lease"]["left_s"]
-        await policy.post(sign, {"path": "/weights/new"} if "update" in sign else {})
+        await policy.post(path, {"path": "/weights/new"} if "update" in path else {})
         lease = (await status_of(policy))["lease"]
     assert (lease["lease_s"], lease["left_s"] > before) == (60, True)
 
 
-async def test_a_call_that_takes_longer_than_the_lease_is_a_sign_of_life() -> None:
+async def test_a_control_call_that_takes_longer_than_the_lease_keeps_it_alive() -> None:
     engine = WeightEngine()
-    engine.slow["/reset_prefix_cache"] = asyncio.Event()
-    async with door(engine) as policy:
+    engine.delayed["/reset_prefix_cache"] = asyncio.Event()
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?lease_s=0.1")
         calling = asyncio.create_task(policy.post("/reset_prefix_cache"))
         await asyncio.sleep(0.2)
         assert engine.paused
-        engine.slow["/reset_prefix_cache"].set()
+        engine.delayed["/reset_prefix_cache"].set()
         await calling
         assert (await status_of(policy))["waits_for"]
-        assert await policy.asked() == (200, STARTED)
+        assert await policy.call_model() == (200, STARTED)
 
 
-async def test_after_the_lease_a_trainer_that_comes_back_is_told_to_pause_again() -> None:
+async def test_a_trainer_that_returns_after_the_lease_must_pause_again() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post(f"/pause?{SHORT}")
         await until(lambda: not engine.paused)
-        status, said = await policy.post("/start_weight_update", {})
-        assert (status, "POST /pause?mode=keep first" in said["detail"], engine.weights) == (409, True, STARTED)
+        status, content = await policy.post("/start_weight_update", {})
+        assert (status, "POST /pause?mode=keep first" in content["detail"], engine.weights) == (409, True, STARTED)
         assert (await policy.update("/weights/new"))[0] == 200
-        assert await policy.asked() == (200, "/weights/new")
+        assert await policy.call_model() == (200, "/weights/new")
 
 
-async def test_a_trainer_that_dies_in_the_middle_of_an_update_leaves_a_failure_with_a_name() -> None:
-    on_invalid_weights: list[str] = []
+async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_the_reason() -> None:
+    invalid_urls: list[str] = []
 
-    class Own(VllmModel):
+    class RecordingModel(VllmModel):
         def on_invalid_weights(self, url: str) -> None:
-            on_invalid_weights.append(url)
+            invalid_urls.append(url)
 
     engine = WeightEngine()
-    async with door(engine, kind=Own) as policy:
+    async with trainer_server(engine, kind=RecordingModel) as policy:
         await policy.update("/weights/one", version="a")
         await policy.post("/pause?lease_s=0.2")
         await policy.post("/start_weight_update", {})
         await policy.post("/update_weights", {})
-        status, why = await policy.asked()
-        assert (status, "stopped responding during an update" in why, engine.dead) == (503, True, False)
-        assert on_invalid_weights == [address(0)]
+        status, detail = await policy.call_model()
+        assert (status, "stopped responding during an update" in detail, engine.dead) == (503, True, False)
+        assert invalid_urls == [engine_url(0)]
         for path in ("/update_weights", "/finish_weight_update"):
             assert (await policy.post(path, {"weight_version": "b"}))[0] == 409
-        policy.server.gone(address(0))
-        engine.start_again()
-        await policy.server.register_engine(address(0))
-        assert await policy.asked() == (200, "/weights/one")
+        policy.server.gone(engine_url(0))
+        engine.restart()
+        await policy.server.register_engine(engine_url(0))
+        assert await policy.call_model() == (200, "/weights/one")
 
 
-async def test_a_sleep_has_a_lease_only_where_it_asks_for_one() -> None:
+async def test_a_sleep_has_a_lease_only_on_request() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause")
         await policy.post("/sleep?level=1")
         assert (await status_of(policy))["lease"] is None
         await policy.post("/sleep?level=1&lease_s=0.05")
-        assert await policy.asked() == (200, STARTED)
+        assert await policy.call_model() == (200, STARTED)
         assert "/wake_up" in engine.paths
 
 
-async def test_an_engine_that_refuses_to_go_on_is_asked_again() -> None:
+async def test_a_failed_resume_is_retried() -> None:
     engine = WeightEngine()
     engine.fails_once.add("/resume")
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post(f"/pause?{SHORT}")
-        assert await policy.asked() == (200, STARTED)
+        assert await policy.call_model() == (200, STARTED)
         assert engine.paths.count("/resume") == 2
 
 
-async def test_an_engine_that_does_not_go_on_after_an_update_is_asked_again() -> None:
+async def test_a_failed_resume_after_an_update_is_retried() -> None:
     engine = WeightEngine()
     engine.fails_once.add("/resume")
-    async with door(engine, pause_lease_s=0.05) as policy:
-        status, said = await policy.update("/weights/new")
-        assert (status, "its engine did not resume" in said["detail"]) == (502, True)
-        assert await policy.asked() == (200, "/weights/new")
+    async with trainer_server(engine, pause_lease_s=0.05) as policy:
+        status, content = await policy.update("/weights/new")
+        assert (status, "its engine did not resume" in content["detail"]) == (502, True)
+        assert await policy.call_model() == (200, "/weights/new")
 
 
-async def test_a_lease_ends_also_while_no_engine_is_up(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_lease_also_expires_while_no_engine_is_up(caplog: pytest.LogCaptureFixture) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post(f"/pause?{SHORT}")
-        policy.server.gone(address(0))
+        policy.server.gone(engine_url(0))
         await until(lambda: "no control call" in caplog.text)
-        engine.start_again()
-        await policy.server.register_engine(address(0))
-        assert await policy.asked() == (200, STARTED)
+        engine.restart()
+        await policy.server.register_engine(engine_url(0))
+        assert await policy.call_model() == (200, STARTED)
 
 
 @pytest.mark.parametrize("lease", ["0", "-1", "nan", "inf", "", "soon", "1e9", "true"])
 async def test_an_invalid_lease_is_refused_before_the_pause(lease: str) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
-        status, said = await policy.post(f"/pause?lease_s={lease}")
-        assert (status, engine.paused, "expected a number of seconds" in said["detail"]) == (400, False, True)
+    async with trainer_server(engine) as policy:
+        status, content = await policy.post(f"/pause?lease_s={lease}")
+        assert (status, engine.paused, "expected a number of seconds" in content["detail"]) == (400, False, True)
 
 
 @pytest.mark.parametrize("lease", [0, True, [], {}, "x"])
-async def test_a_lease_in_the_body_is_read_as_strictly(lease: Any) -> None:
-    async with door(WeightEngine()) as policy:
+async def test_a_lease_in_the_body_is_validated_as_strictly(lease: Any) -> None:
+    async with trainer_server(WeightEngine()) as policy:
         assert (await policy.post("/pause", {"lease_s": lease}))[0] == 400
 
 
-def test_a_lease_of_no_time_in_the_settings_is_refused() -> None:
+def test_a_lease_of_zero_in_the_settings_is_refused() -> None:
     with pytest.raises(OperatorError, match="pause_lease_s"):
-        parse_settings(VllmModelSettings, {"base_url": address(0), "model": "tiny", "pause_lease_s": 0}, "policy_model")
+        parse_settings(
+            VllmModelSettings, {"base_url": engine_url(0), "model": "tiny", "pause_lease_s": 0}, "policy_model"
+        )
 
 
-async def test_an_engine_that_does_not_go_on_is_not_asked_in_a_tight_loop(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_failing_resume_is_not_retried_in_a_tight_loop(caplog: pytest.LogCaptureFixture) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?lease_s=0.001")
         engine.fails.add("/resume")
         await until(lambda: "retrying in" in caplog.text)
@@ -181,40 +186,40 @@ async def test_an_engine_that_does_not_go_on_is_not_asked_in_a_tight_loop(caplog
         assert (await status_of(policy))["lease"]["lease_s"] == 5.0
 
 
-async def test_a_lease_that_ends_while_an_update_runs_ends_after_it_and_the_update_counts() -> None:
+async def test_a_lease_that_expires_during_an_update_ends_after_the_update() -> None:
     engine = WeightEngine()
-    engine.slow["/collective_rpc"] = asyncio.Event()
-    async with door(engine) as policy:
+    engine.delayed["/collective_rpc"] = asyncio.Event()
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?lease_s=0.1")
         updating = asyncio.create_task(policy.update("/weights/new"))
         await asyncio.sleep(0.25)
         assert engine.paused
-        engine.slow["/collective_rpc"].set()
+        engine.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
-        assert await policy.asked() == (200, "/weights/new")
+        assert await policy.call_model() == (200, "/weights/new")
         assert not engine.paused
 
 
-async def test_of_two_trainers_the_later_pause_sets_the_lease_and_neither_ends_the_others_update() -> None:
+async def test_of_two_trainers_the_later_pause_sets_the_lease_and_neither_aborts_the_others_update() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?lease_s=60")
         await policy.post("/pause?lease_s=0.05")
         await until(lambda: not engine.paused)
-        status, said = await policy.post("/start_weight_update", {})
-        assert (status, "POST /pause?mode=keep first" in said["detail"]) == (409, True)
+        status, content = await policy.post("/start_weight_update", {})
+        assert (status, "POST /pause?mode=keep first" in content["detail"]) == (409, True)
         both = await asyncio.gather(policy.update("/weights/a", version="x"), policy.update("/weights/b", version="x"))
         assert sorted(status for status, _ in both) == [200, 409]
-        assert await policy.asked() == (200, "/weights/a")
+        assert await policy.call_model() == (200, "/weights/a")
 
 
-async def test_an_update_from_a_folder_in_the_middle_of_another_trainers_is_refused_and_that_one_ends_well() -> None:
+async def test_an_update_from_a_folder_during_another_trainers_update_is_refused_and_the_latter_completes() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?lease_s=60")
         await policy.post("/start_weight_update", {})
-        status, said = await policy.update("/weights/new")
-        assert (status, "is not finished" in said["detail"], "/collective_rpc" in engine.paths) == (502, True, False)
+        status, content = await policy.update("/weights/new")
+        assert (status, "is not finished" in content["detail"], "/collective_rpc" in engine.paths) == (502, True, False)
         assert (await policy.post("/finish_weight_update", {"weight_version": "1"}))[0] == 200
         await policy.post("/resume")
-        assert await policy.asked() == (200, "/weights/sent")
+        assert await policy.call_model() == (200, "/weights/sent")

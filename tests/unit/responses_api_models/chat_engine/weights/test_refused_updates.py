@@ -1,4 +1,4 @@
-"""What is refused is refused before any engine is asked, and what can come back comes back."""
+"""Invalid updates are refused before any engine is asked, and an update can be repeated once engines are back."""
 
 from __future__ import annotations
 
@@ -8,90 +8,90 @@ from typing import Any
 
 import pytest
 
-from tests.support.checkpoint_run import UNTOUCHED, Run, pool
-from tests.support.checkpoints import EMBEDDINGS, HEAD, SHAPES, poke, written
+from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
+from tests.support.checkpoints import EMBEDDINGS, HEAD, SHAPES, overwrite_element, write_checkpoint
 from tests.support.fixtures import until
-from tests.support.weight_engine import address
+from tests.support.weight_engine import engine_url
 
-ONE = "model.safetensors"
+WEIGHTS_FILE = "model.safetensors"
 
 
-def _not_there(folder: Path) -> str:
+def _missing(folder: Path) -> str:
     return str(folder / "nwe")
 
 
 def _without_head(folder: Path) -> str:
-    return written(folder / "new", {name: shape for name, shape in SHAPES.items() if name != HEAD})
+    return write_checkpoint(folder / "new", {name: shape for name, shape in SHAPES.items() if name != HEAD})
 
 
 def _with_a_nan(folder: Path) -> str:
-    written(folder / "new", seed=1, dtype="F32")
-    poke(folder / "new" / ONE, EMBEDDINGS, b"\x00\x00\xc0\x7f")
+    write_checkpoint(folder / "new", seed=1, dtype="F32")
+    overwrite_element(folder / "new" / WEIGHTS_FILE, EMBEDDINGS, b"\x00\x00\xc0\x7f")
     return str(folder / "new")
 
 
 def _cut_short(folder: Path) -> str:
-    path = Path(written(folder / "new"))
-    (path / ONE).write_bytes((path / ONE).read_bytes()[:-1])
+    path = Path(write_checkpoint(folder / "new"))
+    (path / WEIGHTS_FILE).write_bytes((path / WEIGHTS_FILE).read_bytes()[:-1])
     return str(path)
 
 
 def _another_model(folder: Path) -> str:
-    return written(folder / "new", {**SHAPES, EMBEDDINGS: [9, 4]})
+    return write_checkpoint(folder / "new", {**SHAPES, EMBEDDINGS: [9, 4]})
 
 
-@pytest.mark.parametrize("make", [_not_there, _without_head, _with_a_nan, _cut_short, _another_model])
-async def test_what_is_refused_is_refused_before_any_engine_is_asked(tmp_path: Path, make: Any) -> None:
-    run = Run(tmp_path, engines=2)
-    async with run.door() as policy:
+@pytest.mark.parametrize("make", [_missing, _without_head, _with_a_nan, _cut_short, _another_model])
+async def test_an_invalid_checkpoint_is_refused_before_any_engine_is_asked(tmp_path: Path, make: Any) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
+    async with run.serve() as policy:
         folder = make(tmp_path)
-        status, said = await policy.update(folder)
-        assert (status, "\n" in said["detail"]) == (400, False)
+        status, content = await policy.update(folder)
+        assert (status, "\n" in content["detail"]) == (400, False)
         assert await policy.version() == "0"
-        assert await policy.asked() == (200, run.base)
-    assert all(set(engine.paths) <= UNTOUCHED for engine in run.engines)
+        assert await policy.call_model() == (200, run.base)
+    assert all(set(engine.paths) <= READ_ONLY_PATHS for engine in run.engines)
 
 
 @pytest.mark.parametrize("version", [True, 1.5, "", " ", " a", "a\n", "ü", [], {}, "default", "changing", "x" * 201])
-async def test_a_version_that_is_not_a_name_is_refused(tmp_path: Path, version: Any) -> None:
-    run = Run(tmp_path)
-    async with run.door() as policy:
-        assert (await policy.update(run.step(1), version=version))[0] == 400
-    assert set(run.engines[0].paths) <= UNTOUCHED
+async def test_an_invalid_version_is_refused(tmp_path: Path, version: Any) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        assert (await policy.update(run.new_checkpoint(1), version=version))[0] == 400
+    assert set(run.engines[0].paths) <= READ_ONLY_PATHS
 
 
-async def test_a_checkpoint_on_a_file_system_without_write_permission_is_loaded(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    folder = Path(run.step(1))
+async def test_a_checkpoint_without_write_permission_is_loaded(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    folder = Path(run.new_checkpoint(1))
     for file in (*folder.iterdir(), folder):
         file.chmod(0o555)
-    async with run.door() as policy:
+    async with run.serve() as policy:
         assert (await policy.update(str(folder)))[0] == 200
     folder.chmod(0o755)
 
 
-async def test_while_every_engine_is_being_started_an_update_is_refused_and_can_be_sent_again(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    async with run.door() as policy:
-        policy.server.gone(address(0))
-        status, said = await policy.update(run.step(1))
-        assert (status, "no engine is up" in said["detail"]) == (503, True)
-        await policy.server.register_engine(address(0))
-        assert (await policy.update(run.step(1)))[0] == 200
+async def test_an_update_while_all_engines_start_is_refused_and_can_be_repeated(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path)
+    async with run.serve() as policy:
+        policy.server.gone(engine_url(0))
+        status, content = await policy.update(run.new_checkpoint(1))
+        assert (status, "no engine is up" in content["detail"]) == (503, True)
+        await policy.server.register_engine(engine_url(0))
+        assert (await policy.update(run.new_checkpoint(1)))[0] == 200
 
 
-async def test_an_engine_that_comes_up_during_an_update_has_the_new_weights(tmp_path: Path) -> None:
-    run = Run(tmp_path, engines=2)
+async def test_an_engine_that_comes_up_during_an_update_gets_the_new_weights(tmp_path: Path) -> None:
+    run = CheckpointRun(tmp_path, engines=2)
     good, late = run.engines
-    good.slow["/collective_rpc"] = asyncio.Event()
-    async with run.door() as policy:
-        policy.server.gone(address(1))
-        updating = asyncio.create_task(policy.update(run.step(1)))
+    good.delayed["/collective_rpc"] = asyncio.Event()
+    async with run.serve() as policy:
+        policy.server.gone(engine_url(1))
+        updating = asyncio.create_task(policy.update(run.new_checkpoint(1)))
         await until(lambda: "/collective_rpc" in good.paths)
-        adopting = asyncio.create_task(policy.server.register_engine(address(1)))
+        registering = asyncio.create_task(policy.server.register_engine(engine_url(1)))
         await asyncio.sleep(0.02)
-        assert pool(policy) == [address(0)]
-        good.slow["/collective_rpc"].set()
+        assert active_urls(policy) == [engine_url(0)]
+        good.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
-        await adopting
-        assert (len(pool(policy)), late.weights, late.label) == (2, str(tmp_path / "step-1"), "1")
+        await registering
+        assert (len(active_urls(policy)), late.weights, late.label) == (2, str(tmp_path / "step-1"), "1")

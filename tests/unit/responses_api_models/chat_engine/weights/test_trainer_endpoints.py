@@ -1,4 +1,4 @@
-"""The endpoints that a trainer needs: closed unless asked for, tokens in and out, vLLM's own control calls."""
+"""The trainer's endpoints: closed by default, token-in and token-out calls, vLLM's control calls."""
 
 from __future__ import annotations
 
@@ -16,94 +16,94 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 from tests.support.fixtures import until
-from tests.support.stacks import colocated, configured
-from tests.support.weight_engine import ODD_STREAM, STARTED, WeightEngine, address, door
+from tests.support.stacks import colocated, load_config
+from tests.support.weight_engine import ODD_STREAM, STARTED, WeightEngine, engine_url, trainer_server
 
 VERSION = "x-rollyard-policy-version"
 
 
 @pytest.mark.parametrize("path", [*FORWARDED, "/weights/update", *POSTS])
-async def test_without_the_setting_an_endpoint_is_closed_and_says_which_setting_opens_it(path: str) -> None:
+async def test_a_closed_endpoint_names_the_setting_that_opens_it(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine, trainer_endpoints=False, token=None) as policy:
-        status, said = await policy.post(path, {"path": "/x"})
+    async with trainer_server(engine, trainer_endpoints=False, token=None) as policy:
+        status, content = await policy.post(path, {"path": "/x"})
     assert (status, engine.calls) == (404, [])
-    assert "set trainer_endpoints: true on policy_model" in said["detail"]
+    assert "set trainer_endpoints: true on policy_model" in content["detail"]
 
 
 @pytest.mark.parametrize("path", GETS)
-async def test_without_the_setting_questions_are_closed_too(path: str) -> None:
-    async with door(WeightEngine(), trainer_endpoints=False, token=None) as policy:
-        status, said = await policy.get(path)
-    assert (status, "trainer_endpoints" in said["detail"]) == (404, True)
+async def test_get_endpoints_are_closed_without_the_setting_too(path: str) -> None:
+    async with trainer_server(WeightEngine(), trainer_endpoints=False, token=None) as policy:
+        status, content = await policy.get(path)
+    assert (status, "trainer_endpoints" in content["detail"]) == (404, True)
 
 
-async def test_the_policys_version_may_be_asked_without_the_setting() -> None:
-    async with door(WeightEngine(), trainer_endpoints=False, token=None, policy_version="sft-3") as policy:
-        answer, said = await policy.send("GET", "/policy_version")
-    assert (answer.status, said, answer.headers[VERSION]) == (200, {"policy_version": "sft-3"}, "sft-3")
+async def test_the_policy_version_is_available_without_the_setting() -> None:
+    async with trainer_server(WeightEngine(), trainer_endpoints=False, token=None, policy_version="sft-3") as policy:
+        answer, content = await policy.send("GET", "/policy_version")
+    assert (answer.status, content, answer.headers[VERSION]) == (200, {"policy_version": "sft-3"}, "sft-3")
 
 
-async def test_a_closed_endpoint_is_in_no_document_and_an_open_one_is() -> None:
+async def test_only_open_endpoints_are_in_the_openapi_document() -> None:
     for opened in (True, False):
-        async with door(WeightEngine(), trainer_endpoints=opened) as policy:
+        async with trainer_server(WeightEngine(), trainer_endpoints=opened) as policy:
             _, document = await policy.get("/openapi.json")
         assert [path in document["paths"] for path in ("/tokenize", "/weights/update", "/is_paused")] == [opened] * 3
 
 
-async def test_a_start_without_a_run_token_is_refused() -> None:
+async def test_a_server_without_a_run_token_is_refused() -> None:
     with pytest.raises(OperatorError, match="set a run token"):
-        async with door(WeightEngine(), token=None):
+        async with trainer_server(WeightEngine(), token=None):
             pass
 
 
 def test_settings_with_two_model_servers_are_refused() -> None:
-    settings = {"base_url": address(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
+    settings = {"base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
     with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints is set with replicas=2.*use one"):
         parse_settings(VllmModelSettings, settings, "policy_model")
 
 
-async def test_a_whole_run_without_a_token_is_refused_with_the_same_words(tmp_path: Path) -> None:
-    settings = {"entrypoint": "app.py", "base_url": address(0), "model": "tiny", "trainer_endpoints": True}
+async def test_a_run_without_a_token_is_refused_with_the_same_message(tmp_path: Path) -> None:
+    settings = {"entrypoint": "app.py", "base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True}
     config = {"policy_model": {"responses_api_models": {"vllm_model": settings}}}
     with pytest.raises(OperatorError, match="set a run token"):
-        async with colocated(configured(config=config, tmp_path=tmp_path), tmp_path):
+        async with colocated(load_config(config=config, tmp_path=tmp_path), tmp_path):
             pass
 
 
 @pytest.mark.parametrize("path", ["/tokenize", "/weights/update", "/pause"])
 async def test_a_caller_without_the_token_is_refused(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         status, _ = await policy.post(path, {"path": "/x"}, authorization="Bearer another")
     assert (status, engine.calls) == (401, [])
 
 
 @pytest.mark.parametrize("path", FORWARDED)
-async def test_a_call_passes_with_its_unknown_fields_its_query_and_the_answers_bytes(path: str) -> None:
+async def test_a_forwarded_call_keeps_unknown_fields_its_query_and_the_bytes_of_the_response(path: str) -> None:
     engine = WeightEngine()
     engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
-    async with door(engine) as policy:
-        request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "theirs"}
+    async with trainer_server(engine) as policy:
+        request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "other"}
         answer, _ = await policy.send("POST", f"{path}?return=all&x=1", request, {"x-trace": "t"})
     assert engine.calls[-1] == (f"{path}?return=all&x=1", {"prompt": [1, 2], "odd": {"a": 1}, "model": "tiny"})
     assert (engine.headers[-1]["x-trace"], "authorization" in engine.headers[-1]) == ("t", False)
     assert (answer.status, answer.body, answer.headers[VERSION]) == (200, engine.answers[path][1], "0")
 
 
-async def test_what_the_engine_refuses_comes_back_as_a_problem_with_its_words_and_status() -> None:
+async def test_an_engines_refusal_is_returned_as_a_problem_with_its_message_and_status() -> None:
     engine = WeightEngine()
     error = b'{"error": {"message": "Token id 2000 is out of vocabulary", "code": 400}}'
     engine.answers["/inference/v1/generate"] = (400, error)
-    async with door(engine) as policy:
-        status, said = await policy.post("/inference/v1/generate", {"token_ids": [2000]})
-    assert (status, said["upstream_status"], said["server"]) == (400, 400, "policy_model")
-    assert "Token id 2000 is out of vocabulary" in said["detail"]
+    async with trainer_server(engine) as policy:
+        status, content = await policy.post("/inference/v1/generate", {"token_ids": [2000]})
+    assert (status, content["upstream_status"], content["server"]) == (400, 400, "policy_model")
+    assert "Token id 2000 is out of vocabulary" in content["detail"]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/inference/v1/generate"])
-async def test_a_stream_passes_as_it_comes(path: str) -> None:
-    async with door(WeightEngine()) as policy:
+async def test_a_stream_is_forwarded_unchanged(path: str) -> None:
+    async with trainer_server(WeightEngine()) as policy:
         answer, _ = await policy.send("POST", path, {"prompt": [1], "stream": True})
     assert answer.body == ODD_STREAM
     assert answer.headers["content-type"].startswith("text/event-stream")
@@ -112,7 +112,7 @@ async def test_a_stream_passes_as_it_comes(path: str) -> None:
 
 async def test_calls_of_one_episode_go_to_one_engine() -> None:
     engines = [WeightEngine() for _ in range(3)]
-    async with door(*engines) as policy:
+    async with trainer_server(*engines) as policy:
         for _ in range(6):
             await policy.post("/tokenize", {"prompt": "x"}, **{"x-session-id": "episode-1"})
     assert sorted(engine.paths.count("/tokenize") for engine in engines) == [0, 0, 6]
@@ -120,114 +120,114 @@ async def test_calls_of_one_episode_go_to_one_engine() -> None:
 
 async def test_a_control_call_reaches_every_engine_with_its_query_and_body() -> None:
     engines = [WeightEngine(), WeightEngine()]
-    async with door(*engines) as policy:
-        answer, said = await policy.send("POST", "/pause?mode=keep&clear_cache=false")
+    async with trainer_server(*engines) as policy:
+        answer, content = await policy.send("POST", "/pause?mode=keep&clear_cache=false")
         await policy.post("/init_weight_transfer_engine", {"init_info": {"rank": 1}})
     for engine in engines:
         assert "/pause?mode=keep&clear_cache=false" in engine.paths
         assert ("/init_weight_transfer_engine", {"init_info": {"rank": 1}}) in engine.calls
-    assert [one["url"] for one in said["engines"]] == [address(0), address(1)]
-    assert [(one["status"], one["body"]) for one in said["engines"]] == [(200, {"status": "paused"})] * 2
+    assert [one["url"] for one in content["engines"]] == [engine_url(0), engine_url(1)]
+    assert [(one["status"], one["body"]) for one in content["engines"]] == [(200, {"status": "paused"})] * 2
     assert answer.headers[VERSION] == "0"
 
 
-async def test_the_answer_of_one_engine_is_its_own() -> None:
+async def test_the_response_of_a_single_engine_is_returned_as_is() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         assert await policy.post("/pause") == (200, {"status": "paused"})
         assert (await policy.get("/is_paused"))[1]["is_paused"] is True
         engine.fails.add("/init_weight_transfer_engine")
-        status, said = await policy.post("/init_weight_transfer_engine", {})
-    assert (status, said) == (500, {"error": {"message": "it does not want to"}})
+        status, content = await policy.post("/init_weight_transfer_engine", {})
+    assert (status, content) == (500, {"error": {"message": "it does not want to"}})
 
 
-async def test_where_one_of_several_engines_refuses_the_answer_is_a_problem_that_shows_all() -> None:
+async def test_when_one_of_several_engines_fails_the_problem_lists_all_responses() -> None:
     one, two = WeightEngine(), WeightEngine()
     two.fails.add("/reset_prefix_cache")
-    async with door(one, two) as policy:
-        status, said = await policy.post("/reset_prefix_cache")
-    assert (status, [engine["status"] for engine in said["engines"]]) == (502, [200, 500])
-    assert "the call failed on 1 of 2 engines" in said["detail"]
+    async with trainer_server(one, two) as policy:
+        status, content = await policy.post("/reset_prefix_cache")
+    assert (status, [engine["status"] for engine in content["engines"]]) == (502, [200, 500])
+    assert "the call failed on 1 of 2 engines" in content["detail"]
 
 
-async def test_an_engine_that_is_not_there_is_a_problem_of_ours() -> None:
+async def test_an_unreachable_engine_is_reported_as_a_problem_of_the_server() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         engine.dead = True
-        status, said = await policy.post("/reset_prefix_cache")
-    assert (status, said["type"], said["server"]) == (502, "urn:rollyard:connection_lost", "policy_model")
+        status, content = await policy.post("/reset_prefix_cache")
+    assert (status, content["type"], content["server"]) == (502, "urn:rollyard:connection_lost", "policy_model")
 
 
 @pytest.mark.parametrize("path", ["/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/messages"])
-async def test_what_is_not_on_the_list_is_not_passed_on(path: str) -> None:
+async def test_unlisted_endpoints_are_not_forwarded(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         assert (await policy.post(path, {}))[0] == 404
     assert path not in engine.paths
 
 
 async def test_model_calls_wait_while_a_trainer_has_paused_the_engines() -> None:
-    async with door(WeightEngine()) as policy:
+    async with trainer_server(WeightEngine()) as policy:
         await policy.post("/pause?mode=keep")
-        calling = asyncio.create_task(policy.asked())
+        calling = asyncio.create_task(policy.call_model())
         await asyncio.sleep(0.02)
         assert not calling.done()
         await policy.post("/resume")
         assert await calling == (200, STARTED)
 
 
-async def test_an_answer_that_was_made_before_a_trainers_pause_is_good_and_does_not_wait() -> None:
+async def test_a_response_generated_before_a_pause_is_returned_without_waiting() -> None:
     engine = WeightEngine()
-    engine.slow["/v1/chat/completions"] = asyncio.Event()
+    engine.delayed["/v1/chat/completions"] = asyncio.Event()
     engine.answers["/v1/chat/completions"] = (200, b'{"choices": [{"message": {"content": "old"}}]}')
-    async with door(engine) as policy:
-        calling = asyncio.create_task(policy.asked())
+    async with trainer_server(engine) as policy:
+        calling = asyncio.create_task(policy.call_model())
         await until(lambda: "/v1/chat/completions" in engine.paths)
         await policy.post("/pause?mode=wait")
         await policy.post("/start_weight_update")
-        engine.slow["/v1/chat/completions"].set()
+        engine.delayed["/v1/chat/completions"].set()
         assert await calling == (200, "old")
 
 
-async def test_a_pause_that_lasts_too_long_is_a_failure_that_says_how_to_end_it() -> None:
-    async with door(WeightEngine(), request_timeout_s=0.05) as policy:
+async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end_it() -> None:
+    async with trainer_server(WeightEngine(), request_timeout_s=0.05) as policy:
         await policy.post("/pause?mode=keep")
-        status, why = await policy.asked()
-    assert (status, "POST /resume ends it" in why) == (504, True)
+        status, detail = await policy.call_model()
+    assert (status, "POST /resume ends it" in detail) == (504, True)
 
 
 async def test_an_update_during_a_trainers_own_pause_leaves_the_engines_paused() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?mode=keep")
         await policy.update("/weights/new")
         assert engine.paused
         await policy.post("/resume")
-        assert await policy.asked() == (200, "/weights/new")
+        assert await policy.call_model() == (200, "/weights/new")
 
 
-async def test_a_pause_that_no_engine_took_blocks_no_caller() -> None:
+async def test_a_pause_that_every_engine_refuses_blocks_no_caller() -> None:
     engine = WeightEngine()
     engine.fails.add("/pause")
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         assert (await policy.post("/pause?mode=odd"))[0] == 500
-        assert await policy.asked() == (200, STARTED)
+        assert await policy.call_model() == (200, STARTED)
 
 
-async def test_engines_that_sleep_sleep_on_through_an_update() -> None:
+async def test_sleeping_engines_stay_asleep_during_an_update() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/sleep?level=2")
         await policy.post("/wake_up?tags=weights")
         await policy.post("/sleep?level=1")
         assert (await policy.update("/weights/new"))[0] == 200
         assert "/resume" not in engine.paths
         await policy.post("/wake_up")
-        assert await policy.asked() == (200, "/weights/new")
+        assert await policy.call_model() == (200, "/weights/new")
 
 
 async def send_weights(policy: Any, **finish: Any) -> list[int]:
-    """A trainer's own protocol; the statuses."""
+    """Send weights as a trainer does; the statuses of its calls."""
     calls: list[tuple[str, Json]] = [
         ("/pause?mode=keep", {}),
         ("/start_weight_update", {}),
@@ -239,117 +239,117 @@ async def send_weights(policy: Any, **finish: Any) -> list[int]:
 
 
 @pytest.mark.parametrize(("finish", "version"), [({}, "1"), ({"weight_version": "step-3"}, "step-3")])
-async def test_weights_that_a_trainer_sends_are_another_version_of_the_policy(finish: Json, version: str) -> None:
+async def test_weights_sent_by_a_trainer_become_a_new_version_of_the_policy(finish: Json, version: str) -> None:
     engines = [WeightEngine(), WeightEngine()]
-    async with door(*engines) as policy:
+    async with trainer_server(*engines) as policy:
         assert await send_weights(policy, **finish) == [200] * 5
-        assert await policy.asked() == (200, "/weights/sent")
+        assert await policy.call_model() == (200, "/weights/sent")
         assert await policy.version() == version
     assert [engine.label for engine in engines] == [version] * 2
 
 
-async def test_a_version_that_is_neither_named_nor_implied_must_be_given() -> None:
-    async with door(WeightEngine(), policy_version="sft") as policy:
+async def test_a_version_is_required_if_the_current_one_is_not_a_number() -> None:
+    async with trainer_server(WeightEngine(), policy_version="sft") as policy:
         assert await send_weights(policy) == [200, 200, 200, 400, 409]
 
 
-async def test_weights_are_not_taken_away_from_an_engine_that_runs() -> None:
+async def test_a_weight_update_cannot_start_while_the_engine_runs() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
-        status, said = await policy.post("/start_weight_update")
-    assert (status, "POST /pause?mode=keep first" in said["detail"]) == (409, True)
+    async with trainer_server(engine) as policy:
+        status, content = await policy.post("/start_weight_update")
+    assert (status, "POST /pause?mode=keep first" in content["detail"]) == (409, True)
     assert engine.weights == STARTED
 
 
 @pytest.mark.parametrize("path", ["/resume", "/wake_up", "/update_weight_version"])
-async def test_engines_without_weights_do_not_go_on(path: str) -> None:
+async def test_engines_without_weights_do_not_resume(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?mode=keep")
         await policy.post("/start_weight_update")
-        status, said = await policy.post(path, {"new_version": "1"})
-        assert (status, "POST /finish_weight_update first" in said["detail"]) == (409, True)
+        status, content = await policy.post(path, {"new_version": "1"})
+        assert (status, "POST /finish_weight_update first" in content["detail"]) == (409, True)
         assert (await policy.post("/finish_weight_update", {}))[0] == 200
         assert (await policy.post("/resume"))[0] == 200
-        assert await policy.asked() == (200, "/weights/sent")
+        assert await policy.call_model() == (200, "/weights/sent")
 
 
-async def test_a_trainers_update_that_was_begun_and_broken_off_leaves_an_invalid_engine() -> None:
+async def test_an_aborted_trainer_update_leaves_the_engine_invalid() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.post("/pause?mode=keep")
         await policy.post("/start_weight_update")
         assert (await policy.update("/weights/new"))[0] == 502
-        engine.start_again()
+        engine.restart()
         assert (await policy.update("/weights/new"))[0] == 200
         assert (await policy.post("/resume"))[0] == 200
-        assert await policy.asked() == (200, "/weights/new")
+        assert await policy.call_model() == (200, "/weights/new")
 
 
-async def test_a_part_of_the_weights_that_does_not_arrive_shuts_the_gate() -> None:
+async def test_an_engine_that_misses_part_of_the_weights_blocks_model_calls() -> None:
     one, two = WeightEngine(), WeightEngine()
     two.fails.add("/finish_weight_update")
-    async with door(one, two) as policy:
+    async with trainer_server(one, two) as policy:
         assert await send_weights(policy) == [200, 200, 200, 502, 409]
         two.fails.clear()
         assert (await policy.post("/finish_weight_update", {}))[0] == 200
         assert (await policy.post("/resume"))[0] == 200
-        assert (await policy.asked())[0] == 200
+        assert (await policy.call_model())[0] == 200
 
 
-async def test_a_folder_is_not_loaded_past_the_account_of_versions() -> None:
+async def test_weights_cannot_be_loaded_without_the_version_tracking() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         body = {"method": "reload_weights", "kwargs": {"weights_path": "/x"}}
-        status, said = await policy.post("/collective_rpc", body)
-        assert (status, "POST /weights/update" in said["detail"]) == (400, True)
+        status, content = await policy.post("/collective_rpc", body)
+        assert (status, "POST /weights/update" in content["detail"]) == (400, True)
         assert (await policy.post("/collective_rpc", {"method": "take_from_my_trainer"}))[0] == 200
         assert (await policy.post("/update_weight_version", {"new_version": "7"}))[0] == 200
         assert await policy.version() == "7"
     assert engine.weights == STARTED
 
 
-async def test_no_control_call_comes_between_the_steps_of_an_update() -> None:
+async def test_control_calls_are_refused_during_an_update() -> None:
     engine = WeightEngine()
-    engine.slow["/collective_rpc"] = asyncio.Event()
-    async with door(engine) as policy:
+    engine.delayed["/collective_rpc"] = asyncio.Event()
+    async with trainer_server(engine) as policy:
         updating = asyncio.create_task(policy.update("/weights/new"))
         await until(lambda: "/collective_rpc" in engine.paths)
         assert (await policy.post("/resume"))[0] == 409
-        engine.slow["/collective_rpc"].set()
+        engine.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
 
 
-async def test_a_new_engine_cannot_be_given_weights_that_a_trainer_sent_so_model_calls_stop() -> None:
+async def test_model_calls_stop_when_a_new_engine_cannot_load_weights_that_a_trainer_sent() -> None:
     engine, other = WeightEngine(), WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await send_weights(policy)
         policy.transport.mount("http://engine-1:1", other)
-        await policy.server.register_engine(address(1))
-        assert (await policy.asked())[0] == 503
+        await policy.server.register_engine(engine_url(1))
+        assert (await policy.call_model())[0] == 503
         await send_weights(policy)
-        assert (await policy.asked())[0] == 200
+        assert (await policy.call_model())[0] == 200
 
 
-async def test_sleeping_engines_are_waited_for_and_those_that_threw_their_weights_away_are_not_asked() -> None:
-    async with door(WeightEngine()) as policy:
+async def test_calls_wait_for_sleeping_engines_but_not_for_engines_that_discarded_their_weights() -> None:
+    async with trainer_server(WeightEngine()) as policy:
         await policy.post("/sleep?level=1")
-        calling = asyncio.create_task(policy.asked())
+        calling = asyncio.create_task(policy.call_model())
         await asyncio.sleep(0.02)
         assert not calling.done()
         await policy.post("/wake_up")
         assert await calling == (200, STARTED)
         await policy.post("/sleep?level=2")
         await policy.post("/wake_up")
-        assert (await policy.asked())[0] == 503
+        assert (await policy.call_model())[0] == 503
 
 
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_every_answer_of_the_model_carries_the_policys_version(path: str, stream: bool) -> None:
+async def test_every_model_response_carries_the_policy_version(path: str, stream: bool) -> None:
     request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
     engine = WeightEngine()
-    async with door(engine, policy_version="sft", trainer_endpoints=False) as policy:
+    async with trainer_server(engine, policy_version="sft", trainer_endpoints=False) as policy:
         answer = await policy.transport.send("POST", f"http://policy:1{path}", orjson.dumps(request), _headers(), 30)
     assert (answer.status, answer.headers[VERSION]) == (200, "sft")
 

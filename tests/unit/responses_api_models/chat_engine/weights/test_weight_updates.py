@@ -1,4 +1,4 @@
-"""New weights through the model server, on engines that lose theirs when a load fails: all engines or none."""
+"""Weight updates reach all engines or none, although a failed load destroys an engine's weights."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.errors import Failure
 from rollyard.services.types import Json
 from tests.support.fixtures import until
-from tests.support.weight_engine import STARTED, WeightEngine, address, door
+from tests.support.weight_engine import STARTED, WeightEngine, engine_url, trainer_server
 
 NEW = "/weights/step-12"
-TORN = "/weights/torn"
+BROKEN = "/weights/broken"
 UPDATE = [
     "/pause?mode=keep",
     "/update_weight_version",
@@ -25,48 +25,48 @@ UPDATE = [
 ]
 
 
-def during(engine: WeightEngine) -> list[str]:
-    """What an update asked of it."""
+def update_calls(engine: WeightEngine) -> list[str]:
+    """The update's requests to this engine."""
     return [path for path in engine.paths if path in UPDATE]
 
 
-async def test_an_update_reaches_every_engine_and_none_goes_on_before_all_have_loaded() -> None:
+async def test_an_update_reaches_every_engine_and_none_resumes_before_all_have_loaded() -> None:
     first, second = WeightEngine(), WeightEngine()
-    second.slow["/collective_rpc"] = asyncio.Event()
-    async with door(first, second) as policy:
+    second.delayed["/collective_rpc"] = asyncio.Event()
+    async with trainer_server(first, second) as policy:
         updating = asyncio.create_task(policy.update(NEW))
         await until(lambda: "/reset_prefix_cache?reset_running_requests=true" in first.paths)
         await asyncio.sleep(0.02)
         assert first.paused
         assert second.paused
-        second.slow["/collective_rpc"].set()
-        status, said = await updating
-    assert (status, {**said, "seconds": 0, "warnings": []}) == (
+        second.delayed["/collective_rpc"].set()
+        status, content = await updating
+    assert (status, {**content, "seconds": 0, "warnings": []}) == (
         200,
         {"version": "1", "previous": "0", "seconds": 0, "engines": 2, "warnings": []},
     )
     for engine in (first, second):
-        assert during(engine) == UPDATE
+        assert update_calls(engine) == UPDATE
         assert (engine.weights, engine.label, engine.paused) == (NEW, "1", False)
 
 
 @pytest.mark.parametrize(
-    ("before", "asked", "after"),
+    ("before", "fields", "after"),
     [("7", {}, "8"), ("sft", {}, "step-12"), ("7", {"version": "a"}, "a"), ("7", {"version": 90}, "90")],
 )
-async def test_the_next_version_is_the_one_named_or_the_next_number_or_the_folders_name(
-    before: str, asked: Json, after: str
+async def test_the_new_version_is_the_given_one_or_the_next_number_or_the_folder_name(
+    before: str, fields: Json, after: str
 ) -> None:
-    async with door(WeightEngine(), policy_version=before) as policy:
-        _, said = await policy.update(NEW, **asked)
-        assert (said["previous"], said["version"]) == (before, after)
+    async with trainer_server(WeightEngine(), policy_version=before) as policy:
+        _, content = await policy.update(NEW, **fields)
+        assert (content["previous"], content["version"]) == (before, after)
         assert await policy.version() == after
         answer, _ = await policy.send("POST", "/v1/responses", {"input": "hi"})
     assert answer.headers["x-rollyard-policy-version"] == after
 
 
 @pytest.mark.parametrize(
-    "wrong",
+    "invalid",
     [
         {"path": NEW, "version": ""},
         {"path": NEW, "version": "ü"},
@@ -76,191 +76,195 @@ async def test_the_next_version_is_the_one_named_or_the_next_number_or_the_folde
         {},
     ],
 )
-async def test_an_update_that_cannot_be_read_touches_nothing(wrong: Json) -> None:
+async def test_an_invalid_update_reaches_no_engine(invalid: Json) -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
-        status, said = await policy.post("/weights/update", wrong)
-    assert (status, said["type"]) == (400, "urn:rollyard:bad_request")
-    assert during(engine) == []
+    async with trainer_server(engine) as policy:
+        status, content = await policy.post("/weights/update", invalid)
+    assert (status, content["type"]) == (400, "urn:rollyard:bad_request")
+    assert update_calls(engine) == []
 
 
-async def test_updates_that_come_at_the_same_time_follow_one_another() -> None:
+async def test_concurrent_updates_run_one_after_the_other() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         answers = await asyncio.gather(*(policy.update(f"/weights/{number}") for number in range(3)))
-    assert sorted((said["previous"], said["version"]) for _, said in answers) == [("0", "1"), ("1", "2"), ("2", "3")]
-    assert during(engine) == UPDATE * 3
+    assert sorted((content["previous"], content["version"]) for _, content in answers) == [
+        ("0", "1"),
+        ("1", "2"),
+        ("2", "3"),
+    ]
+    assert update_calls(engine) == UPDATE * 3
 
 
-async def test_where_one_engine_does_not_take_them_all_go_back_and_requests_in_flight_live() -> None:
+async def test_a_failed_update_rolls_back_all_engines_and_keeps_requests_in_flight() -> None:
     good, bad = WeightEngine(), WeightEngine()
-    bad.slow["/reset_prefix_cache"] = asyncio.Event()
+    bad.delayed["/reset_prefix_cache"] = asyncio.Event()
     bad.fails.add("/reset_prefix_cache")
-    async with door(good, bad) as policy:
+    async with trainer_server(good, bad) as policy:
         updating = asyncio.create_task(policy.update(NEW))
         await until(lambda: bad.weights == NEW)
-        in_flight = [asyncio.create_task(engine.generated()) for engine in (good, bad)]
+        in_flight = [asyncio.create_task(engine.generate()) for engine in (good, bad)]
         await until(lambda: good.running == bad.running == 1)
-        bad.slow["/reset_prefix_cache"].set()
+        bad.delayed["/reset_prefix_cache"].set()
         await until(lambda: bad.paths.count("/reset_prefix_cache?reset_running_requests=true") == 2)
-        status, said = await updating
+        status, content = await updating
         assert all(b'"stop"' in answer for answer in await asyncio.gather(*in_flight))
     assert status == 502
-    assert "it does not want to" in said["detail"]
+    assert "it does not want to" in content["detail"]
     assert [(engine.weights, engine.paused) for engine in (good, bad)] == [(STARTED, False)] * 2
 
 
-async def test_a_failure_that_was_fixed_by_going_back_refuses_no_request() -> None:
+async def test_a_failed_update_that_was_rolled_back_refuses_no_request() -> None:
     good, bad = WeightEngine(), WeightEngine()
     bad.fails_once.add("/reset_prefix_cache")
-    async with door(good, bad) as policy:
-        status, said = await policy.update(NEW)
+    async with trainer_server(good, bad) as policy:
+        status, content = await policy.update(NEW)
         assert (status, await policy.version()) == (502, "0")
-        assert [await policy.asked() for _ in range(2)] == [(200, STARTED)] * 2
-    assert "was rolled back; the policy stays at version '0'" in said["detail"]
+        assert [await policy.call_model() for _ in range(2)] == [(200, STARTED)] * 2
+    assert "was rolled back; the policy stays at version '0'" in content["detail"]
     assert (good.label, bad.label) == ("0", "0")
 
 
-async def test_an_engine_that_loses_its_weights_shuts_the_gate_and_the_others_go_back() -> None:
-    good, bad = WeightEngine(), WeightEngine(torn=TORN)
-    async with door(good, bad) as policy:
+async def test_an_engine_that_loses_its_weights_blocks_model_calls_and_the_others_roll_back() -> None:
+    good, bad = WeightEngine(), WeightEngine(failing_folder=BROKEN)
+    async with trainer_server(good, bad) as policy:
         await policy.update(NEW)
-        status, said = await policy.update(TORN)
-        refused, asked = await policy.asked(), await policy.get("/policy_version")
+        status, content = await policy.update(BROKEN)
+        refused, version = await policy.call_model(), await policy.get("/policy_version")
     assert (good.weights, good.paused, bad.paused, bad.dead) == (NEW, False, False, False)
-    difference = f"the policy is version '1', but {address(1)} holds unknown weights"
-    assert (status, f"failed: {difference}; {address(1)} must be restarted: " in said["detail"]) == (502, True)
-    assert "Worker failed with /weights/torn" in said["detail"]
-    assert refused[0] == asked[0] == 503
-    assert refused[1] == asked[1]["detail"]
+    difference = f"the policy is version '1', but {engine_url(1)} holds unknown weights"
+    assert (status, f"failed: {difference}; {engine_url(1)} must be restarted: " in content["detail"]) == (502, True)
+    assert "Worker failed with /weights/broken" in content["detail"]
+    assert refused[0] == version[0] == 503
+    assert refused[1] == version[1]["detail"]
     assert refused[1].startswith(f"model calls are rejected: {difference}")
 
 
-async def test_weights_are_not_loaded_on_an_engine_that_lost_them_before() -> None:
-    engine = WeightEngine(torn=TORN)
-    async with door(engine) as policy:
-        await policy.update(TORN)
-        status, said = await policy.update(NEW)
-        assert (await policy.asked())[0] == 503
-    assert (status, "restart the engine, then repeat the update" in said["detail"]) == (502, True)
+async def test_an_engine_that_lost_its_weights_loads_none_until_it_restarts() -> None:
+    engine = WeightEngine(failing_folder=BROKEN)
+    async with trainer_server(engine) as policy:
+        await policy.update(BROKEN)
+        status, content = await policy.update(NEW)
+        assert (await policy.call_model())[0] == 503
+    assert (status, "restart the engine, then repeat the update" in content["detail"]) == (502, True)
     assert engine.weights is None
 
 
-async def test_an_engine_that_was_started_again_is_given_the_last_update_and_the_gate_opens() -> None:
-    good, bad = WeightEngine(), WeightEngine(torn=TORN)
-    async with door(good, bad) as policy:
+async def test_a_restarted_engine_loads_the_last_update_and_unblocks_model_calls() -> None:
+    good, bad = WeightEngine(), WeightEngine(failing_folder=BROKEN)
+    async with trainer_server(good, bad) as policy:
         await policy.update(NEW)
-        await policy.update(TORN)
-        bad.start_again()
-        assert [await policy.asked() for _ in range(3)] == [(200, NEW)] * 3
+        await policy.update(BROKEN)
+        bad.restart()
+        assert [await policy.call_model() for _ in range(3)] == [(200, NEW)] * 3
         assert (bad.weights, bad.label, bad.paused) == (NEW, "1", False)
 
 
-async def test_an_engine_that_was_started_again_before_any_update_needs_nothing_to_open_the_gate() -> None:
-    engine = WeightEngine(torn=TORN)
-    async with door(engine) as policy:
-        await policy.update(TORN)
-        engine.start_again()
-        assert await policy.asked() == (200, STARTED)
+async def test_an_engine_restarted_before_any_update_unblocks_model_calls_at_once() -> None:
+    engine = WeightEngine(failing_folder=BROKEN)
+    async with trainer_server(engine) as policy:
+        await policy.update(BROKEN)
+        engine.restart()
+        assert await policy.call_model() == (200, STARTED)
         assert await policy.version() == "0"
 
 
-async def test_an_update_takes_an_engine_that_was_started_again() -> None:
-    engine = WeightEngine(torn=TORN)
-    async with door(engine) as policy:
-        await policy.update(TORN)
-        engine.start_again()
+async def test_an_update_reaches_a_restarted_engine() -> None:
+    engine = WeightEngine(failing_folder=BROKEN)
+    async with trainer_server(engine) as policy:
+        await policy.update(BROKEN)
+        engine.restart()
         assert (await policy.update(NEW))[0] == 200
-        assert await policy.asked() == (200, NEW)
+        assert await policy.call_model() == (200, NEW)
 
 
-async def test_who_starts_engines_is_told_of_one_that_lost_its_weights() -> None:
-    told: list[str] = []
+async def test_subclasses_are_notified_of_an_engine_that_lost_its_weights() -> None:
+    invalid_urls: list[str] = []
 
-    class Own(VllmModel):
+    class NotifiedModel(VllmModel):
         def on_invalid_weights(self, url: str) -> None:
-            told.append(url)
+            invalid_urls.append(url)
             self.upstream.replicas.remove(url)
 
-    async with door(WeightEngine(), WeightEngine(torn=TORN), kind=Own) as policy:
-        assert (await policy.update(TORN))[0] == 502
-        assert told == [address(1)]
-        assert await policy.asked() == (200, STARTED)
+    async with trainer_server(WeightEngine(), WeightEngine(failing_folder=BROKEN), kind=NotifiedModel) as policy:
+        assert (await policy.update(BROKEN))[0] == 502
+        assert invalid_urls == [engine_url(1)]
+        assert await policy.call_model() == (200, STARTED)
 
 
-async def test_a_request_in_flight_on_an_engine_that_lost_its_weights_ends_as_a_failure_and_the_engine_lives() -> None:
-    engine = WeightEngine(torn=TORN)
-    async with door(engine, max_attempts=1) as policy:
-        engine.hold()
-        calling = asyncio.create_task(policy.asked())
+async def test_a_request_in_flight_on_an_engine_that_lost_its_weights_fails_without_killing_the_engine() -> None:
+    engine = WeightEngine(failing_folder=BROKEN)
+    async with trainer_server(engine, max_attempts=1) as policy:
+        engine.hold_requests()
+        calling = asyncio.create_task(policy.call_model())
         await until(lambda: engine.running == 1)
-        assert (await policy.update(TORN))[0] == 502
-        assert (await calling)[0] == 502  # the engine broke it off
+        assert (await policy.update(BROKEN))[0] == 502
+        assert (await calling)[0] == 502  # the engine aborted it
         assert not engine.dead
 
 
-async def test_engines_that_do_not_pause_are_left_as_they_are() -> None:
+async def test_engines_that_fail_to_pause_are_left_unchanged() -> None:
     good, bad = WeightEngine(), WeightEngine()
     bad.fails.add("/pause")
-    async with door(good, bad) as policy:
-        status, said = await policy.update(NEW)
-        assert await policy.asked() == (200, STARTED)
-    assert (status, during(good)) == (502, ["/pause?mode=keep", "/resume"])
-    assert said["detail"].startswith("nothing was changed; the policy stays at version '0'")
+    async with trainer_server(good, bad) as policy:
+        status, content = await policy.update(NEW)
+        assert await policy.call_model() == (200, STARTED)
+    assert (status, update_calls(good)) == (502, ["/pause?mode=keep", "/resume"])
+    assert content["detail"].startswith("nothing was changed; the policy stays at version '0'")
 
 
-async def test_an_engine_without_control_endpoints_says_how_to_open_them() -> None:
+async def test_an_engine_without_control_endpoints_causes_an_error_that_says_how_to_enable_them() -> None:
     engine = WeightEngine()
-    engine._steered = lambda path, query, body: (404, {"detail": "Not Found"})  # type: ignore[method-assign]
-    async with door(engine) as policy:
+    engine._control = lambda path, query, body: (404, {"detail": "Not Found"})  # type: ignore[method-assign]
+    async with trainer_server(engine) as policy:
         assert "VLLM_SERVER_DEV_MODE=1" in (await policy.update(NEW))[1]["detail"]
 
 
-async def test_an_engine_that_counts_no_versions_is_updated_all_the_same() -> None:
-    async with door(WeightEngine(labels=False)) as policy:
+async def test_an_engine_without_version_labels_is_updated_too() -> None:
+    async with trainer_server(WeightEngine(supports_labels=False)) as policy:
         assert (await policy.update(NEW))[0] == 200
-        assert await policy.asked() == (200, NEW)
+        assert await policy.call_model() == (200, NEW)
 
 
-async def test_an_update_is_brought_to_its_end_when_its_caller_hangs_up() -> None:
+async def test_an_update_completes_when_its_caller_disconnects() -> None:
     engine = WeightEngine()
-    engine.slow["/collective_rpc"] = asyncio.Event()
-    async with door(engine) as policy:
+    engine.delayed["/collective_rpc"] = asyncio.Event()
+    async with trainer_server(engine) as policy:
         updating = asyncio.create_task(policy.update(NEW))
         await until(lambda: "/collective_rpc" in engine.paths)
         updating.cancel()
         await asyncio.wait([updating])
-        engine.slow["/collective_rpc"].set()
+        engine.delayed["/collective_rpc"].set()
         await policy.server.stop()
         assert (engine.weights, engine.paused, await policy.version()) == (NEW, False, "1")
 
 
 async def test_model_calls_wait_for_an_update_and_are_answered_by_the_new_weights() -> None:
     engine = WeightEngine()
-    engine.slow["/collective_rpc"] = asyncio.Event()
-    async with door(engine) as policy:
+    engine.delayed["/collective_rpc"] = asyncio.Event()
+    async with trainer_server(engine) as policy:
         updating = asyncio.create_task(policy.update(NEW))
         await until(lambda: "/collective_rpc" in engine.paths)
-        calling = asyncio.create_task(policy.asked())
+        calling = asyncio.create_task(policy.call_model())
         await asyncio.sleep(0.02)
         assert "/v1/chat/completions" not in engine.paths
-        engine.slow["/collective_rpc"].set()
+        engine.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
         assert await calling == (200, NEW)
 
 
-async def test_an_answer_that_was_made_before_an_update_and_comes_during_it_is_good() -> None:
+async def test_a_response_generated_before_an_update_is_returned_during_it() -> None:
     engine = WeightEngine()
-    engine.slow.update({"/v1/chat/completions": asyncio.Event(), "/collective_rpc": asyncio.Event()})
+    engine.delayed.update({"/v1/chat/completions": asyncio.Event(), "/collective_rpc": asyncio.Event()})
     engine.answers["/v1/chat/completions"] = (200, b'{"choices": [{"message": {"content": "old"}}]}')
-    async with door(engine) as policy:
-        calling = asyncio.create_task(policy.asked())
+    async with trainer_server(engine) as policy:
+        calling = asyncio.create_task(policy.call_model())
         await until(lambda: "/v1/chat/completions" in engine.paths)
         updating = asyncio.create_task(policy.update(NEW))
         await until(lambda: "/collective_rpc" in engine.paths)
-        engine.slow["/v1/chat/completions"].set()
+        engine.delayed["/v1/chat/completions"].set()
         await asyncio.sleep(0.02)
-        engine.slow["/collective_rpc"].set()
+        engine.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
         assert await calling == (200, "old")
 
@@ -268,31 +272,31 @@ async def test_an_answer_that_was_made_before_an_update_and_comes_during_it_is_g
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 async def test_a_turn_that_spans_an_update_shows_both_versions(path: str) -> None:
     engine = WeightEngine()
-    async with door(engine, return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
-        engine.hold()
+    async with trainer_server(engine, return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
+        engine.hold_requests()
         request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}]}
         calling = asyncio.create_task(policy.send("POST", path, request))
         await until(lambda: engine.running == 1)
         await policy.update(NEW)
-        answer, said = await calling
-    last = said["choices"][0]["message"] if "choices" in said else said["output"][-1]
+        answer, content = await calling
+    last = content["choices"][0]["message"] if "choices" in content else content["output"][-1]
     sampling = last["token_trace"]["sampling"]
     assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "1")
     assert answer.headers["x-rollyard-policy-version"] == "1"
     assert answer.headers["x-rollyard-policy-version-begun"] == "0"
 
 
-async def test_a_turn_within_one_version_shows_that_one() -> None:
-    async with door(WeightEngine(), return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
+async def test_a_turn_within_one_version_shows_only_that_version() -> None:
+    async with trainer_server(WeightEngine(), return_token_id_information=True, logprobs_mode="raw_logprobs") as policy:
         await policy.update(NEW)
-        answer, said = await policy.send("POST", "/v1/responses", {"input": "hi"})
-    sampling = said["output"][-1]["token_trace"]["sampling"]
+        answer, content = await policy.send("POST", "/v1/responses", {"input": "hi"})
+    sampling = content["output"][-1]["token_trace"]["sampling"]
     assert sampling["policy_version"] == "1"
     assert "policy_version_end" not in sampling
     assert "x-rollyard-policy-version-begun" not in answer.headers
 
 
-def test_the_engines_own_account_of_a_turn_is_kept_and_wins_over_ours() -> None:
+def test_the_engines_weight_versions_are_recorded_and_take_precedence() -> None:
     versions = PolicyVersions("0", is_exclusive=True)
     mark = versions.mark
     versions.advance("a", NEW)
@@ -305,96 +309,96 @@ def test_the_engines_own_account_of_a_turn_is_kept_and_wins_over_ours() -> None:
     assert versions.sampled(mark, spans[1:], None)["policy_version"] == "a"
 
 
-def test_tokens_of_weights_that_the_policy_did_not_have_are_a_failure_and_shut_the_gate() -> None:
+def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_calls() -> None:
     versions = PolicyVersions("0", is_exclusive=True)
     versions.advance("1", NEW)
-    versions.hold(address(0), "1")
+    versions.hold(engine_url(0), "1")
     with pytest.raises(Failure, match=r"sampled with weights '0' while the policy was version '1'.*restarted"):
-        versions.sampled(versions.mark, [{"version": "default", "start": 0, "end": 3}], address(0))
-    assert versions.difference([address(0)])
+        versions.sampled(versions.mark, [{"version": "default", "start": 0, "end": 3}], engine_url(0))
+    assert versions.difference([engine_url(0)])
 
 
-def test_versions_of_another_project_are_noted_as_the_engine_gives_them() -> None:
+def test_version_labels_of_other_software_are_recorded_as_reported() -> None:
     versions = PolicyVersions("0", is_exclusive=False)
-    assert versions.sampled(0, [{"version": "x", "start": 0, "end": 3}], address(0))["policy_version"] == "x"
+    assert versions.sampled(0, [{"version": "x", "start": 0, "end": 3}], engine_url(0))["policy_version"] == "x"
 
 
-async def test_a_new_engine_is_added_as_it_is_while_nothing_was_updated() -> None:
+async def test_a_new_engine_is_added_unchanged_before_the_first_update() -> None:
     engine, other = WeightEngine(), WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         policy.transport.mount("http://engine-1:1", other)
-        await policy.server.register_engine(address(1))
-        assert policy.server.upstream.replicas.urls == [address(0), address(1)]
-        assert await policy.asked() == (200, STARTED)
+        await policy.server.register_engine(engine_url(1))
+        assert policy.server.upstream.replicas.urls == [engine_url(0), engine_url(1)]
+        assert await policy.call_model() == (200, STARTED)
     assert "/collective_rpc" not in other.paths
 
 
-async def test_a_new_engine_holds_the_policys_weights_before_it_is_asked_anything() -> None:
+async def test_a_new_engine_loads_the_policys_weights_before_its_first_request() -> None:
     engine, other = WeightEngine(), WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.update(NEW)
         policy.transport.mount("http://engine-1:1", other)
-        await policy.server.register_engine(address(1))
-        assert [await policy.asked() for _ in range(4)] == [(200, NEW)] * 4
+        await policy.server.register_engine(engine_url(1))
+        assert [await policy.call_model() for _ in range(4)] == [(200, NEW)] * 4
     assert (other.weights, other.label) == (NEW, "1")
     assert "/v1/chat/completions" in other.paths
 
 
-async def test_a_new_engine_that_does_not_take_the_weights_is_not_added() -> None:
-    engine, other = WeightEngine(), WeightEngine(torn=NEW)
-    async with door(engine) as policy:
+async def test_a_new_engine_that_fails_to_load_the_weights_is_not_added() -> None:
+    engine, other = WeightEngine(), WeightEngine(failing_folder=NEW)
+    async with trainer_server(engine) as policy:
         await policy.update(NEW)
         policy.transport.mount("http://engine-1:1", other)
         with pytest.raises(Failure, match="Worker failed"):
-            await policy.server.register_engine(address(1))
-        assert policy.server.upstream.replicas.urls == [address(0)]
-        assert await policy.asked() == (200, NEW)
+            await policy.server.register_engine(engine_url(1))
+        assert policy.server.upstream.replicas.urls == [engine_url(0)]
+        assert await policy.call_model() == (200, NEW)
 
 
-async def test_an_engine_that_is_gone_in_the_middle_of_an_update_takes_no_part_in_it() -> None:
+async def test_an_engine_removed_during_an_update_is_left_out() -> None:
     good, dying = WeightEngine(), WeightEngine()
-    dying.slow["/collective_rpc"] = asyncio.Event()
-    async with door(good, dying) as policy:
+    dying.delayed["/collective_rpc"] = asyncio.Event()
+    async with trainer_server(good, dying) as policy:
         updating = asyncio.create_task(policy.update(NEW))
         await until(lambda: "/collective_rpc" in dying.paths)
         dying.fails.add("/collective_rpc")
-        policy.server.upstream.replicas.remove(address(1))
-        dying.slow["/collective_rpc"].set()
+        policy.server.upstream.replicas.remove(engine_url(1))
+        dying.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
-        assert await policy.asked() == (200, NEW)
+        assert await policy.call_model() == (200, NEW)
 
 
-async def test_a_server_that_was_restarted_goes_on_with_the_version_that_its_engines_hold() -> None:
+async def test_a_restarted_server_continues_with_the_version_of_its_engines() -> None:
     engine = WeightEngine()
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         await policy.update(NEW, version="step-12")
-    async with door(engine) as policy:
+    async with trainer_server(engine) as policy:
         assert await policy.version() == "step-12"
-        assert await policy.asked() == (200, NEW)
+        assert await policy.call_model() == (200, NEW)
 
 
-async def test_a_server_that_finds_engines_with_different_weights_refuses_model_calls() -> None:
+async def test_a_server_with_engines_of_different_weights_refuses_model_calls() -> None:
     one, two = WeightEngine(), WeightEngine()
     one.label = "step-12"
-    async with door(one, two) as policy:
-        status, why = await policy.asked()
-    assert (status, f"{address(0)} holds 'step-12'" in why) == (503, True)
+    async with trainer_server(one, two) as policy:
+        status, detail = await policy.call_model()
+    assert (status, f"{engine_url(0)} holds 'step-12'" in detail) == (503, True)
 
 
-async def test_a_server_that_finds_an_update_broken_off_refuses_model_calls() -> None:
+async def test_a_server_that_starts_after_an_aborted_update_refuses_model_calls() -> None:
     engine = WeightEngine()
     engine.label = "changing"
-    async with door(engine) as policy:
-        assert (await policy.asked())[0] == 503
+    async with trainer_server(engine) as policy:
+        assert (await policy.call_model())[0] == 503
         assert (await policy.update(NEW))[0] == 502
-        engine.start_again()
+        engine.restart()
         assert (await policy.update(NEW))[0] == 200
-        assert await policy.asked() == (200, NEW)
+        assert await policy.call_model() == (200, NEW)
 
 
-async def test_a_server_that_finds_its_engine_paused_lets_it_go_on() -> None:
+async def test_a_server_that_starts_with_a_paused_engine_resumes_it() -> None:
     engine = WeightEngine()
     engine.paused = True
-    engine.hold()
-    async with door(engine) as policy:
-        assert await policy.asked() == (200, STARTED)
+    engine.hold_requests()
+    async with trainer_server(engine) as policy:
+        assert await policy.call_model() == (200, STARTED)

@@ -15,16 +15,16 @@ from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.run_types import Registration, ServerCode
 from rollyard.services.types import Json
-from tests.support.fixtures import load_text, make_folder, yaml_of
+from tests.support.fixtures import load_text, make_folder, server_yaml
 
 
 def test_reachable_servers_are_found_through_settings_transitively(tmp_path: Path) -> None:
     mine = make_folder(tmp_path)
     text = (
-        yaml_of(mine, "{peer: {type: resources_servers, name: b}}", name="a")
-        + yaml_of(mine, "{peer: {name: c}}", name="b")
-        + yaml_of(mine, name="c")
-        + yaml_of(mine, name="unrelated")
+        server_yaml(mine, "{peer: {type: resources_servers, name: b}}", name="a")
+        + server_yaml(mine, "{peer: {name: c}}", name="b")
+        + server_yaml(mine, name="c")
+        + server_yaml(mine, name="unrelated")
     )
     config = load_text(tmp_path, text)
     directory = ServerRegistry("run", config.servers, config.identity()).directory()
@@ -111,7 +111,7 @@ def register(registry: ServerRegistry, instance: str, code: ServerCode) -> None:
 
 
 def test_a_run_rejects_an_instance_whose_code_changed(tmp_path: Path) -> None:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
     registry = ServerRegistry("run", config.servers, config.identity(), clock=time.monotonic)
     register(registry, "environment#1", OLD["environment"])
     registry.remove("environment#1")
@@ -124,7 +124,7 @@ def test_a_run_rejects_an_instance_whose_code_changed(tmp_path: Path) -> None:
 
 
 async def test_reloaded_code_enters_the_directory_once_running_collections_know_it(tmp_path: Path) -> None:
-    config = load_text(tmp_path, yaml_of(make_folder(tmp_path)))
+    config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
     registry = ServerRegistry("run", config.servers, config.identity(), reloads=True)
     known = {"old"}
     registry.withhold_while(lambda name, digest: digest not in known)

@@ -8,7 +8,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import Authority, KnownHosts, parse_authority
 from rollyard.services.run_types import AccessRules, Keys
 from tests.support.asgi_requests import echo
-from tests.support.fixtures import a_server, listening
+from tests.support.fixtures import listening, make_server
 from tests.unit.services.http.access.raw_requests import request
 
 LOOPBACK = ["localhost", "LOCALHOST:1", "localhost.", "127.0.0.1", "127.0.0.1:80", "127.9.9.9", "[::1]", "[::1]:8080"]
@@ -62,7 +62,7 @@ def test_an_authority_is_parsed_with_its_port() -> None:
 
 
 async def test_a_server_rejects_every_foreign_name_and_accepts_every_loopback_name() -> None:
-    async with listening(a_server()) as hosted:
+    async with listening(make_server()) as hosted:
         assert {(await request(hosted.url, hosts=[host]))[0] for host in LOOPBACK} == {200}
         responses = [await request(hosted.url, hosts=[host]) for host in FOREIGN if host.isascii()]
         assert {status for status, _ in responses} <= {400, 421}
@@ -70,13 +70,13 @@ async def test_a_server_rejects_every_foreign_name_and_accepts_every_loopback_na
 
 
 async def test_a_rejection_names_the_setting_that_allows_the_name() -> None:
-    async with listening(a_server()) as hosted:
+    async with listening(make_server()) as hosted:
         _, problem = await request(hosted.url, hosts=["evil.example"])
     assert "evil.example" in problem["detail"] and "ng_run +allowed_hosts=[NAME]" in problem["detail"]
 
 
 async def test_two_host_headers_or_none_are_rejected() -> None:
-    async with listening(a_server()) as hosted:
+    async with listening(make_server()) as hosted:
         assert (await request(hosted.url, hosts=["localhost", "localhost"]))[0] == 421
         assert (await request(hosted.url, hosts=["localhost", "evil.example"]))[0] == 421
         assert (await request(hosted.url, hosts=[]))[0] == 400
@@ -84,7 +84,7 @@ async def test_two_host_headers_or_none_are_rejected() -> None:
 
 
 async def test_the_host_of_an_absolute_target_takes_precedence_over_the_header() -> None:
-    async with listening(a_server()) as hosted:
+    async with listening(make_server()) as hosted:
         statuses = [
             (await request(hosted.url, line=f"GET {target}/health HTTP/1.1", hosts=[host]))[0]
             for target, host in (
@@ -98,13 +98,13 @@ async def test_the_host_of_an_absolute_target_takes_precedence_over_the_header()
 
 async def test_a_name_that_the_run_allows_reaches_its_servers() -> None:
     keys = Keys(run_id="r1", secret="s", access=AccessRules(hosts=("proxy.example.org",)))
-    async with listening(a_server(keys=keys)) as hosted:
+    async with listening(make_server(keys=keys)) as hosted:
         assert (await request(hosted.url, hosts=["proxy.example.org"]))[0] == 200
 
 
 async def test_a_request_with_the_run_token_may_use_any_name() -> None:
     keys = Keys(run_id="r1", secret="s", token="t0ken")
-    async with listening(a_server(keys=keys, routes={"/echo": echo})) as hosted:
+    async with listening(make_server(keys=keys, routes={"/echo": echo})) as hosted:
         authorization = "Authorization: Bearer t0ken"
         assert (await request(hosted.url, authorization, hosts=["head:11000"]))[0] == 200
         assert (await request(hosted.url, hosts=["head:11000"]))[0] == 401

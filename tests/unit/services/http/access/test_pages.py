@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 import aiohttp
 
 from tests.support.asgi_requests import echo
-from tests.support.fixtures import a_server, listening
+from tests.support.fixtures import listening, make_server
 from tests.unit.services.http.access.raw_requests import JSON, post, request
 
 OTHER_TYPES = [
@@ -30,14 +30,14 @@ JSON_TYPES += ["application/x-ndjson", "application/merge-patch+json"]
 
 
 async def test_a_body_of_a_type_that_needs_no_preflight_is_rejected() -> None:
-    async with listening(a_server(routes={"/echo": echo})) as hosted:
+    async with listening(make_server(routes={"/echo": echo})) as hosted:
         for content_type in OTHER_TYPES:
             status, problem = await post(hosted.url, f"Content-Type: {content_type}")
             assert status == 415 and "-H 'content-type: application/json'" in problem["detail"], content_type
 
 
 async def test_a_body_without_a_type_or_with_two_types_is_rejected() -> None:
-    async with listening(a_server(routes={"/echo": echo})) as hosted:
+    async with listening(make_server(routes={"/echo": echo})) as hosted:
         assert (await post(hosted.url))[0] == 415
         assert (await post(hosted.url, JSON, "Content-Type: text/plain"))[0] == 415
         chunked = b"Host: localhost\r\nTransfer-Encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\n\r\n"
@@ -48,7 +48,7 @@ async def test_a_body_without_a_type_or_with_two_types_is_rejected() -> None:
 
 
 async def test_json_types_of_any_spelling_are_accepted() -> None:
-    async with listening(a_server(routes={"/echo": echo})) as hosted:
+    async with listening(make_server(routes={"/echo": echo})) as hosted:
         assert {(await post(hosted.url, f"Content-Type: {content_type}"))[0] for content_type in JSON_TYPES} == {200}
 
 
@@ -65,7 +65,7 @@ ORIGINS = [
 
 
 async def test_a_request_with_another_origin_is_rejected() -> None:
-    async with listening(a_server(routes={"/echo": echo})) as hosted:
+    async with listening(make_server(routes={"/echo": echo})) as hosted:
         for origin in ORIGINS:
             assert (await post(hosted.url, JSON, f"Origin: {origin}"))[0] == 403
             assert (await request(hosted.url, f"Origin: {origin}"))[0] == 403
@@ -73,17 +73,17 @@ async def test_a_request_with_another_origin_is_rejected() -> None:
 
 
 async def test_two_origins_are_rejected_even_if_one_is_right() -> None:
-    async with listening(a_server(routes={"/echo": echo})) as hosted:
+    async with listening(make_server(routes={"/echo": echo})) as hosted:
         assert (await post(hosted.url, JSON, f"Origin: {hosted.url}", "Origin: http://evil.example"))[0] == 403
 
 
 async def test_the_servers_own_page_may_call_it() -> None:
-    async with listening(a_server(routes={"/echo": echo})) as hosted:
+    async with listening(make_server(routes={"/echo": echo})) as hosted:
         assert (await post(hosted.url, JSON, f"Origin: {hosted.url}", "Sec-Fetch-Site: same-origin"))[0] == 200
 
 
 async def test_a_request_that_the_browser_marks_as_cross_site_is_rejected() -> None:
-    async with listening(a_server()) as hosted:
+    async with listening(make_server()) as hosted:
         for mode in ("no-cors", "navigate"):
             status, _ = await request(hosted.url, "Sec-Fetch-Site: cross-site", f"Sec-Fetch-Mode: {mode}")
             assert status == 403
@@ -91,7 +91,7 @@ async def test_a_request_that_the_browser_marks_as_cross_site_is_rejected() -> N
 
 async def test_a_page_that_the_user_opens_is_served() -> None:
     browser = ("Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate", "Sec-Fetch-Dest: document", "Accept: text/html")
-    async with listening(a_server()) as hosted:
+    async with listening(make_server()) as hosted:
         port = urlsplit(hosted.url).port
         for path in ("/docs", "/openapi.json", "/health", "/metrics"):
             response = await request(hosted.url, *browser, line=f"GET {path} HTTP/1.1", hosts=[f"localhost:{port}"])
@@ -100,7 +100,7 @@ async def test_a_page_that_the_user_opens_is_served() -> None:
 
 async def test_a_preflight_request_is_denied() -> None:
     preflight = {"Access-Control-Request-Method": "POST", "Access-Control-Request-Headers": "content-type"}
-    async with listening(a_server(routes={"/echo": echo})) as hosted, aiohttp.ClientSession() as session:
+    async with listening(make_server(routes={"/echo": echo})) as hosted, aiohttp.ClientSession() as session:
         for origin in ("http://evil.example", hosted.url):
             async with session.options(hosted.url + "/echo", headers={"Origin": origin, **preflight}) as response:
                 assert response.status >= 400
@@ -109,7 +109,7 @@ async def test_a_preflight_request_is_denied() -> None:
 
 async def test_a_client_that_posts_json_needs_nothing_else() -> None:
     async with (
-        listening(a_server(routes={"/echo": echo})) as hosted,
+        listening(make_server(routes={"/echo": echo})) as hosted,
         aiohttp.ClientSession() as session,
         session.post(hosted.url + "/echo", json={"a": 1}) as response,
     ):

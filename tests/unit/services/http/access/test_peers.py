@@ -37,7 +37,7 @@ from rollyard.services.runtime.hosting import HostedServer, bind
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.fixtures import KEYS, a_server, client_of, network
+from tests.support.fixtures import KEYS, http_transport, make_client, make_server
 from tests.unit.services.http.access.raw_requests import request
 
 TIME_WAIT = 6
@@ -61,7 +61,7 @@ class FakeSocketTable:
 
 async def response_to(found: Socket | None, keys: Keys = KEYS, *headers: str, **peers: Any) -> tuple[int, Json]:
     """The response of a server to a connection for which the socket table returns `found`."""
-    hosted = HostedServer(a_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(FakeSocketTable(found), **peers))
+    hosted = HostedServer(make_server(keys=keys), bind("127.0.0.1", 0), peers=Peers(FakeSocketTable(found), **peers))
     await hosted.listen()
     try:
         return await request(hosted.url, *headers)
@@ -110,8 +110,8 @@ async def test_a_run_that_allows_other_users_shows_its_folder_only_to_its_own_us
     keys = Keys(run_id="r1", secret="s", access=AccessRules(other_users=True))
     statuses = []
     for uid in (OTHER, os.geteuid()):
-        async with network() as transport:
-            context = Context("head", keys, client_of({}, transport))
+        async with http_transport() as transport:
+            context = Context("head", keys, make_client({}, transport))
             head = Head(ServerSettings(), context, ServerRegistry("r1", (), {}), RunConfig((), {}), tmp_path)
             hosted = HostedServer(head, bind("127.0.0.1", 0), peers=Peers(FakeSocketTable(Socket(ESTABLISHED, uid, 7))))
             await hosted.listen()
@@ -129,7 +129,7 @@ async def test_any_user_with_the_run_token_is_accepted() -> None:
 
 async def test_the_owner_is_looked_up_once_per_connection() -> None:
     table = FakeSocketTable(Socket(ESTABLISHED, 0, 7))
-    hosted = HostedServer(a_server(), bind("127.0.0.1", 0), peers=Peers(table))
+    hosted = HostedServer(make_server(), bind("127.0.0.1", 0), peers=Peers(table))
     await hosted.listen()
     reader, writer = await asyncio.open_connection(*hosted.url.removeprefix("http://").split(":"))
     for _ in range(3):
@@ -191,7 +191,7 @@ def test_both_socket_tables_agree() -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can open a socket as another user")
 async def test_a_real_connection_of_another_user_is_rejected_and_one_of_root_accepted() -> None:
-    hosted = HostedServer(a_server(), bind("127.0.0.1", 0))
+    hosted = HostedServer(make_server(), bind("127.0.0.1", 0))
     await hosted.listen()
     try:
         for uid, status in ((65534, b"403"), (0, b"200")):
