@@ -11,7 +11,7 @@ from rollyard.resources_servers.math.hendrycks import last_box, same_string
 from rollyard.services.errors import OperatorError
 
 BEGIN, END = "<!-- rates: begin -->", "<!-- rates: end -->"
-LONGEST = 72
+MAX_LENGTH = 72
 """Maximum characters of an example."""
 
 
@@ -49,7 +49,9 @@ def tables(found: Found) -> str:
 
 def _class(style: str, scored: Sequence[Scored]) -> str:
     # Prefer an example with a note, because the note explains the class.
-    example_triple = min((one.triple for one in scored), key=lambda one: (len(_example(one)) > LONGEST, not one.note))
+    example_triple = min(
+        (one.triple for one in scored), key=lambda one: (len(_example(one)) > MAX_LENGTH, not one.note)
+    )
     example = _code(_example(example_triple)) + (f" ({example_triple.note})" if example_triple.note else "")
     counts = [str(sum(one.mistaken(grader) for one in scored)) for grader in GRADERS]
     return f"| {' | '.join((style, example, _code(example_triple.gold), str(len(scored)), *counts))} |"
@@ -60,7 +62,7 @@ def _example(triple: Triple) -> str:
     answer = last_box(triple.response)
     if answer is None:
         text = " ".join(triple.response.split()) or "(nothing)"
-        return text if len(text) <= LONGEST else f"... {text[4 - LONGEST :].partition(' ')[2]}"
+        return text if len(text) <= MAX_LENGTH else f"... {text[4 - MAX_LENGTH :].partition(' ')[2]}"
     if same_string(triple.gold, answer):
         lines = reversed(triple.response.splitlines())
         return next((line.strip() for line in lines if "\\boxed" in line), answer)

@@ -34,7 +34,7 @@ _NAME = re.compile(
 )
 _PLAIN_WORDS = re.compile(r"[a-zA-Z][a-zA-Z ]*")
 _TUPLE = re.compile(rf"\(?\s*({_LETTER}{_INDEX}?(?:\s*,\s*{_LETTER}{_INDEX}?)+)\s*\)?")
-_LONGEST = 120
+_MAX_LENGTH = 120
 _OF_NUMBER = re.compile(r".*\(-?\d.*\)")
 _SUM = re.compile(r"[a-zA-Z](?:\+[a-zA-Z])+")
 _PRODUCT = re.compile(r"[a-z]{2,4}")
@@ -82,7 +82,7 @@ def without_modulus(gold: str, answer: str, problem: Problem) -> str:
 def is_name(text: str, problem: Problem) -> bool:
     """Return whether `text` is a plain name or what the problem asks for."""
     text = text.strip()
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_LENGTH:
         return False
     bare = plain_spelling(text)
     if not bare or is_requested(text, problem):

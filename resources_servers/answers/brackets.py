@@ -8,7 +8,7 @@ from rollyard.resources_servers.answers.latex import normalized
 
 _SIGNS = re.compile(r"^\s*--\s*\d|^-?[\d.,]+\s*'+$|=\s*-?[\d.,]+\s*'+$")
 """`--7` and `7'` are not accepted as 7."""
-DEEPEST = 10
+MAX_DEPTH = 10
 """Maximum nesting depth of brackets; each level doubles the parser's time."""
 
 
@@ -22,7 +22,7 @@ def bracket_error(answer: str) -> str | None:
         return "the brackets are not balanced"
     if _SIGNS.search(answer):
         return "a number has a stray sign: a double minus or an apostrophe"
-    return f"the brackets are nested {deepest} deep; the limit is {DEEPEST}" if deepest > DEEPEST else None
+    return f"the brackets are nested {deepest} deep; the limit is {MAX_DEPTH}" if deepest > MAX_DEPTH else None
 
 
 def half_open(text: str) -> bool:

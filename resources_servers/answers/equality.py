@@ -19,7 +19,7 @@ from rollyard.resources_servers.answers.quantity import Quantity, quantity, unit
 from rollyard.resources_servers.answers.sets import with_usual_sets
 from rollyard.services.types import Record
 
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 """Longer answers count as wrong and are not parsed: gold answers are much shorter, and parsing would take seconds."""
 DECIMALS = 6
 """A decimal with at least this many digits after the point equals the exact number that rounds to it."""
@@ -43,8 +43,8 @@ def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Com
     """Compare without algebra; None if that is not enough. `problem` is the problem's text, which states the requested
     quantity.
     """
-    if len(answer) > MOST_CHARACTERS:
-        reason = f"the answer has {len(answer)} characters; the limit is {MOST_CHARACTERS}"
+    if len(answer) > MAX_CHARACTERS:
+        reason = f"the answer has {len(answer)} characters; the limit is {MAX_CHARACTERS}"
         return Comparison(equal=False, reason=reason)
     if not without_spaces(answer):
         return Comparison(equal=False, reason="the answer is empty")

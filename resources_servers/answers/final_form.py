@@ -12,7 +12,7 @@ from rollyard.resources_servers.answers.problem_statement import Problem
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.splitting import links, parts
 
-MOST_STEPS = 2
+MAX_STEPS = 2
 """Number of operations (sums, products, roots and so on) that a number may have in excess of the gold answer: `2^5` is
 accepted for 32."""
 _INVERSE = r"\\arc|\\(?:sin|cos|tan|cot|sec|csc)h?\s*\^\s*\{?\s*-\s*1"
@@ -87,7 +87,7 @@ def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
         return unsolved
     if quantity(gold) is not None and _is_set_up(answer, problem):
         return "the answer is an unevaluated calculation with the problem's numbers"
-    if not _LETTER.search(_bare(gold)) and _steps(answer) > 2 * _steps(gold) + MOST_STEPS * (answer.count(",") + 1):
+    if not _LETTER.search(_bare(gold)) and _steps(answer) > 2 * _steps(gold) + MAX_STEPS * (answer.count(",") + 1):
         return "the arithmetic is left unevaluated"
     return _other_form(gold, answer, problem)
 

@@ -11,16 +11,16 @@ from dataclasses import dataclass
 
 from rollyard.resources_servers.answers.latex import normalized
 
-MOST_DIGITS = 10_000
-MOST_TERMS = 2_000
+MAX_DIGITS = 10_000
+MAX_TERMS = 2_000
 """Maximum number of terms of an expanded product or power."""
-MOST_DEGREE = 300
-MOST_RANGE = 1_000
+MAX_DEGREE = 300
+MAX_RANGE = 1_000
 """Maximum number of steps of a sum or product over a range."""
-MOST_ROOTS = 8
-DEEPEST = 30
+MAX_ROOTS = 8
+MAX_DEPTH = 30
 """Maximum nesting depth of brackets, fractions, roots and exponents."""
-MOST_CELLS = 64
+MAX_CELLS = 64
 """Maximum number of cells of a matrix."""
 _TOKEN = re.compile(
     r"\\(?:begin|end)\s*\{[^{}]*\}|\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|\\.|\d(?:,?\d)*\.?\d*|\.\d+|\S", re.DOTALL
@@ -87,12 +87,12 @@ def why_too_costly(gold: str, answer: str) -> str | None:
 
 
 _LIMITS = {
-    "digits": MOST_DIGITS,
-    "terms": MOST_TERMS,
-    "degrees": MOST_DEGREE,
-    "roots": MOST_ROOTS,
-    "cells of matrices": MOST_CELLS,
-    "steps of a sum or product": MOST_RANGE,
+    "digits": MAX_DIGITS,
+    "terms": MAX_TERMS,
+    "degrees": MAX_DEGREE,
+    "roots": MAX_ROOTS,
+    "cells of matrices": MAX_CELLS,
+    "steps of a sum or product": MAX_RANGE,
     "factorials of factorials": 0,
     "integrals, derivatives and limits": 1,
     "symbols": 300,
@@ -193,7 +193,7 @@ class _Reader:
         if self._position < len(self._tokens) and self._tokens[self._position] == "^":
             self._position += 1
             self._depth += 1
-            size = size ** (_INFINITE if self._depth > DEEPEST else self._exponent())
+            size = size ** (_INFINITE if self._depth > MAX_DEPTH else self._exponent())
             self._depth -= 1
             return size
         if self._position < len(self._tokens) and self._tokens[self._position] == "!":
@@ -203,7 +203,7 @@ class _Reader:
 
     def _operand(self) -> _Size:
         """Parse one number, letter, command or group. The size is infinite beyond DEEPEST levels of nesting."""
-        if self._depth > DEEPEST:
+        if self._depth > MAX_DEPTH:
             self._position = len(self._tokens)
             return _INFINITE
         self._depth += 1

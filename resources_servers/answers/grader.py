@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import ParamSpec, TypeVar
 
-from rollyard.resources_servers.answers.equality import MOST_CHARACTERS, Comparison, compare_without_algebra
+from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, Comparison, compare_without_algebra
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.reading.adjacent_values import together
 from rollyard.resources_servers.answers.reading.alternatives import with_alternatives
@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 LONG = 20_000
 """Texts of at least this many characters are processed in a thread, so that they do not delay other episodes."""
-MOST_VALUES = 12
+MAX_VALUES = 12
 """Maximum number of values in one answer; an answer with more counts as wrong without a comparison."""
 _LISTING = re.compile(r",|;|\\pm|\\\\|\\{|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])")
 _INEQUALITY = re.compile(r"[<>≤≥]|\\[lg]eq?(?![a-z])")
@@ -85,16 +85,16 @@ class AnswerGrader:
             as_list = await self._equal(gold, listed, problem)
             if as_list.equal:
                 return as_list
-        compared = [await self._equal(gold, value, problem) for value in found.parts[:MOST_VALUES] or (found.text,)]
-        if all(one.equal for one in compared) and len(found.parts) <= MOST_VALUES:
+        compared = [await self._equal(gold, value, problem) for value in found.parts[:MAX_VALUES] or (found.text,)]
+        if all(one.equal for one in compared) and len(found.parts) <= MAX_VALUES:
             return compared[-1].model_copy(update={"exact": all(one.exact for one in compared)})
         if len(compared) == 1:
             return compared[0]
         return Comparison(equal=False, reason=f"{len(found.parts)} values are given: {found.text[:80]}")
 
     async def _equal(self, gold: str, answer: str, problem: str) -> Comparison:
-        if len(answer) > MOST_CHARACTERS:
-            reason = f"the answer has {len(answer)} characters; the limit is {MOST_CHARACTERS}"
+        if len(answer) > MAX_CHARACTERS:
+            reason = f"the answer has {len(answer)} characters; the limit is {MAX_CHARACTERS}"
             return Comparison(equal=False, reason=reason)
         decided = compare_without_algebra(gold, answer, problem=problem)
         if decided is not None:
@@ -135,7 +135,7 @@ def _listed(found: Found) -> str | None:
     """Return the values as one list: the adjacent ones, or all in the text if each is a single value."""
     single = not any(_LISTING.search(value) for value in found.every)
     values = found.every if single and len(found.every) > len(found.parts) else found.parts
-    if not 1 < len(values) <= MOST_VALUES:
+    if not 1 < len(values) <= MAX_VALUES:
         return None
     return (r" \text{ or } " if all(map(_INEQUALITY.search, values)) else ", ").join(values)
 

@@ -13,7 +13,7 @@ from rollyard.resources_servers.answers.reading.formulas import Formula, formula
 from rollyard.resources_servers.answers.splitting import links, parts, sides
 from rollyard.resources_servers.answers.vocabulary import unit_name
 
-MOST_CHARACTERS = 20_000
+MAX_CHARACTERS = 20_000
 """Only the first part of a longer problem is used."""
 _PRICE = re.compile(
     r"(?<!\\)\$(?=\d[\d,.]*(?:[ ?!;:)]|$)(?=[^$]{0,40}[a-z]{3})(?![^$]{0,40}[\\^=_+<>{}]))", re.MULTILINE
@@ -99,7 +99,7 @@ def problem_text(task: Mapping[str, Any]) -> str:
 def read_problem(text: str) -> Problem:
     if not text:
         return Problem()
-    text = _PRICE.sub(r"\\$", text[:MOST_CHARACTERS])
+    text = _PRICE.sub(r"\\$", text[:MAX_CHARACTERS])
     spans = list(formulas(text))
     found = [normalized(formula.text) for formula in spans]
     prose = _with_placeholders(text, spans)

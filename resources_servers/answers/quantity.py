@@ -12,7 +12,7 @@ from fractions import Fraction
 from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.vocabulary import SCALES, UNITS
 
-MOST_DIGITS = 1000
+MAX_DIGITS = 1000
 """Longer numbers are not parsed: they are never an intended answer, and their powers are expensive."""
 _NUM = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?![\d,])|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
 _PART = rf"[+-]?\s*(?:{_NUM})"
@@ -52,7 +52,7 @@ def quantity(text: str, *, any_words: bool = False) -> Quantity | None:
     """Parse `text` as a single number; None if it is not one. `any_words` ignores words after it, as in `18 eggs`."""
     text = _bare(normalized(text), any_words)
     match = _VALUE.match(text)
-    if match is None or len(match.group()) > MOST_DIGITS or (match["inner"] and not match["money"]):
+    if match is None or len(match.group()) > MAX_DIGITS or (match["inner"] and not match["money"]):
         return None
     value = _value(match)
     if value is None:
@@ -107,7 +107,7 @@ def _value(match: re.Match[str]) -> Fraction | None:
     sign = -1 if (match["sign"] == "-") != (match["inner"] == "-") else 1
     if match["number"] is not None:
         power = int(match["power"] or match["power1"] or match["power2"] or 0)
-        return sign * _number(match["number"]) * Fraction(10) ** power if abs(power) <= MOST_DIGITS else None
+        return sign * _number(match["number"]) * Fraction(10) ** power if abs(power) <= MAX_DIGITS else None
     above = _number(match["up"] or match["up1"] or match["up2"])
     below = _number(match["down"] or match["down1"] or match["down2"])
     whole = match["whole"] or match["whole2"]

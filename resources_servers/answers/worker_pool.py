@@ -16,7 +16,7 @@ from rollyard.services.io.search_path import INSTALLED
 
 WALL_S = 120.0
 """Wall-time limit of a comparison, for an overloaded host on which it does not use up its CPU time."""
-MOST_GOLDS = 10_000
+MAX_GOLDS = 10_000
 """Maximum number of gold answers for which the pool caches whether they can be parsed."""
 _EXITED: dict[str, object] = {"external": True, "failed": "the process exited"}
 _EXTERNAL_SIGNALS = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
@@ -56,7 +56,7 @@ class WorkerPool:
             result = await self._request(gold, None, "", self._cpu_s / 2)
             if _is_external(result):
                 return False
-            if len(self._parsable) >= MOST_GOLDS:
+            if len(self._parsable) >= MAX_GOLDS:
                 self._parsable.clear()
             self._parsable[gold] = "equal" in result
         return self._parsable[gold]

@@ -12,7 +12,7 @@ from rollyard.resources_servers.grl_sokoban.reverse_play import Start, reverse_p
 
 LAYOUTS_A_SEED = 4
 """Number of layouts that the reference carves from a seed before it abandons the seed."""
-MOST_SEEDS = 64
+MAX_SEEDS = 64
 """Maximum number of seeds tried; the public rows need at most 8."""
 _SEEDS = 2**32
 
@@ -81,7 +81,7 @@ class Streams:
 def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
     """Generate the room of a specification; pass `streams` to generate many.
 
-    If a seed yields no room, (1664525 * seed + 1013904223) mod 2**32 is tried next, up to MOST_SEEDS seeds in total.
+    If a seed yields no room, (1664525 * seed + 1013904223) mod 2**32 is tried next, up to MAX_SEEDS seeds in total.
     Raises InfeasibleRoom.
     """
     rows, cols = spec.dim_room
@@ -92,13 +92,13 @@ def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
     streams = streams or Streams()
     tables = geometry(rows, cols)
     seed = spec.seed
-    for tries in range(1, MOST_SEEDS + 1):
+    for tries in range(1, MAX_SEEDS + 1):
         streams.seed(seed)
         if made := _from_seed(tables, spec, streams):
             return Room(rows, cols, *made, seed, tries)
         seed = (1664525 * seed + 1013904223) % _SEEDS
     raise InfeasibleRoom(
-        f"found no seed for {description}: neither seed {spec.seed} nor the next {MOST_SEEDS - 1} yield one; "
+        f"found no seed for {description}: neither seed {spec.seed} nor the next {MAX_SEEDS - 1} yield one; "
         "use a larger board, fewer boxes or a deeper search"
     )
 

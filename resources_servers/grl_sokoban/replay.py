@@ -9,7 +9,7 @@ from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.grl_sokoban.game import DOWN, LEFT, RIGHT, UP, Room
 from rollyard.resources_servers.grl_sokoban.game_episode import GameEpisode
-from rollyard.resources_servers.grl_sokoban.rollout_moves import MOST, UNDO, Turn, turns_of
+from rollyard.resources_servers.grl_sokoban.rollout_moves import MAX_MAGNITUDE, UNDO, Turn, turns_of
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import Solution, UnsolvableRoom, solve
 from rollyard.services.io.json_values import number
@@ -34,7 +34,7 @@ CELLS = [
     Cell(symbol="S", name="player on a target", looks="player_on_target"),
 ]
 _STATES = 50_000
-_LARGEST_SOLVED = 144
+_MAX_SOLVED_SIZE = 144
 """Maximum number of cells of a room for which the solver is called."""
 
 
@@ -132,7 +132,7 @@ def _solution(room: Room) -> Solution | None:
 
 def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
     """Return the frames of an optimal solution, or the reason why there are none."""
-    if len(start.state) > _LARGEST_SOLVED:
+    if len(start.state) > _MAX_SOLVED_SIZE:
         return (), "The room is too large to search for an optimal solution."
     try:
         solution = _solution(start)
@@ -148,7 +148,7 @@ def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
     """Explain recorded rewards that differ from the rewards of the game."""
     if not turns or (recorded := turns[-1].total) is None:
         return ""
-    shaped, paid = (number(row.get(name), None, MOST) for name in ("shaping_reward", "reward"))
+    shaped, paid = (number(row.get(name), None, MAX_MAGNITUDE) for name in ("shaping_reward", "reward"))
     played = frames[-1].total or 0.0
     notes = []
     if shaped is not None and abs(played + shaped - recorded) < 1e-6:

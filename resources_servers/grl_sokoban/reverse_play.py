@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from rollyard.resources_servers.grl_sokoban.geometry import Geometry
 
-MOST_EXPLORED = 300_000
+MAX_EXPLORED = 300_000
 """Number of positions after which the reference stops its search."""
 
 
@@ -40,7 +40,7 @@ def reverse_play(geometry: Geometry, floor: int, targets: tuple[int, ...], playe
         key, player, boxes, changes, distance, last, left = stack.pop()
         if key in explored:
             continue
-        if len(explored) >= MOST_EXPLORED:
+        if len(explored) >= MAX_EXPLORED:
             break
         explored.add(key)
         if changes * distance > best_score and not key & goals and player not in targets:

@@ -19,9 +19,9 @@ UNDO = 0
 """Pseudo-move that undoes the last move that moved the player."""
 _SYMBOLS = frozenset("#_OX√PS")
 _LARGEST = 50
-_LONGEST_TEXT = 200_000
-_MOST_TURNS = 2000
-MOST = 1e9
+_MAX_TEXT_LENGTH = 200_000
+_MAX_TURNS = 2000
+MAX_MAGNITUDE = 1e9
 """Maximum absolute value of a reward that is shown."""
 _ACTION = re.compile(r"<action>.*?</action>", re.IGNORECASE | re.DOTALL)
 
@@ -49,7 +49,7 @@ def turns_of(row: Json) -> list[Turn]:
         found.append(Turn(board=shown[-1]))
     before = sum(map(_is_call, items(params.get("input"))))
     for turn in _played(items(mapping(row.get("response")).get("output")), before):
-        if len(found) < _MOST_TURNS:
+        if len(found) < _MAX_TURNS:
             found.append(turn)
     return found
 
@@ -60,12 +60,12 @@ def boards_in(text: str) -> Iterator[str]:
     If there is none, yield the board that is described by coordinates.
     """
     if "#" not in text:
-        board = board_in(text[:_LONGEST_TEXT])
+        board = board_in(text[:_MAX_TEXT_LENGTH])
         if board is not None and _is_room(board):
             yield board
         return
     block: list[str] = []
-    for line in [*text[:_LONGEST_TEXT].split("\n"), ""]:
+    for line in [*text[:_MAX_TEXT_LENGTH].split("\n"), ""]:
         cells = line.replace(" ", "").strip()
         if 3 <= len(cells) <= _LARGEST and _SYMBOLS.issuperset(cells):
             block.append(cells)
@@ -119,9 +119,9 @@ def _moves(call: Json) -> tuple[int, ...]:
         arguments = call.get("arguments")
         values = mapping(orjson.loads(arguments or "{}") if isinstance(arguments, str) else arguments)
         if call.get("name") == "undo":
-            return (UNDO,) * max(0, min(int(values.get("moves", 1)), _MOST_TURNS))
+            return (UNDO,) * max(0, min(int(values.get("moves", 1)), _MAX_TURNS))
         actions = values.get("actions", values.get("action", []))
-        return tuple(map(parse_action, actions if isinstance(actions, list) else [actions]))[:_MOST_TURNS]
+        return tuple(map(parse_action, actions if isinstance(actions, list) else [actions]))[:_MAX_TURNS]
     except (ValueError, TypeError, OverflowError):
         return ()
 
@@ -137,7 +137,7 @@ def _answered(item: Json, event: int | None, moves: tuple[int, ...]) -> Turn:
     board = next((board for words in shown[::-1] for board in boards_in(words)), None)
     # A call that the environment rejected did not move anything.
     played = () if "error" in answer and board is None else moves
-    reward, total = (number(answer.get(name), None, MOST) for name in ("reward", "total_reward"))
+    reward, total = (number(answer.get(name), None, MAX_MAGNITUDE) for name in ("reward", "total_reward"))
     return Turn(played, board, reward, total, event)
 
 

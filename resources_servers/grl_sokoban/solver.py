@@ -6,7 +6,7 @@ from functools import lru_cache
 
 from rollyard.resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, PLAYER, RIGHT, TARGET, UP, WALL, Room
 
-MOST_STATES = 100_000
+MAX_STATES = 100_000
 """Maximum number of positions that a search visits, which takes under a second; 8x8 rooms with 3 boxes need far fewer.
 """
 
@@ -48,7 +48,7 @@ class _Play:
     boxes: int
 
 
-def solve(room: Room, most_states: int = MOST_STATES) -> Solution | None:
+def solve(room: Room, most_states: int = MAX_STATES) -> Solution | None:
     """Return the optimum from this position; None if it was not found within `most_states` positions per search.
 
     Raises UnsolvableRoom if there is no solution.
@@ -60,7 +60,7 @@ def solve(room: Room, most_states: int = MOST_STATES) -> Solution | None:
     return None if path is None or pushes is None else Solution(len(path), pushes, path)
 
 
-def fewest_moves(room: Room, most_states: int = MOST_STATES) -> int | None:
+def fewest_moves(room: Room, most_states: int = MAX_STATES) -> int | None:
     """Return the fewest moves left; None if `most_states` positions are not enough. Raises UnsolvableRoom."""
     play = _play(room)
     # The search by pushes visits far fewer positions to detect a lost room.
@@ -70,7 +70,7 @@ def fewest_moves(room: Room, most_states: int = MOST_STATES) -> int | None:
     return None if path is None else len(path)
 
 
-def is_deadlocked(room: Room, most_states: int = MOST_STATES) -> bool | None:
+def is_deadlocked(room: Room, most_states: int = MAX_STATES) -> bool | None:
     """Return whether the position can no longer be solved; None if `most_states` positions are not enough to decide."""
     try:
         return None if _fewest_pushes(_play(room), most_states) is None else False

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rollyard.resources_servers.answers.environment import AnswerEnvironment, AnswerSettings
-from rollyard.resources_servers.answers.equality import MOST_CHARACTERS
+from rollyard.resources_servers.answers.equality import MAX_CHARACTERS
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
@@ -19,7 +19,7 @@ class Math(AnswerEnvironment):
         """Parse the row's gold answer. Raises BadTask."""
         super().__init__(task, settings)
         gold = gold_answer(task)
-        if gold is None or len(gold) > MOST_CHARACTERS:
+        if gold is None or len(gold) > MAX_CHARACTERS:
             found = "none" if gold is None else f"{len(gold)} characters long"
             raise BadTask(
                 f"the gold answer is {found}; expected expected_answer, answer, or a solution with a \\boxed{{}}"

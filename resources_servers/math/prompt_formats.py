@@ -22,7 +22,7 @@ from rollyard.services.types import Json
 SYSTEM = r"Think step by step, and put your final answer inside \boxed{...}."
 MAX_OUTPUT_TOKENS = 1024
 _WORD = re.compile(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}")
-LONGEST_CONCLUSION = 200
+MAX_CONCLUSION_LENGTH = 200
 _CONCLUDING = re.compile(
     r"\b(?:therefore|thus|hence|so|finally|consequently|in conclusion|we (?:get|have|find|obtain)|which gives"
     r"|this gives)\b[,:]?\s*(?:we (?:get|have|find|obtain|conclude that)\b[,:]?\s*|that\b\s*)?",
@@ -56,7 +56,7 @@ def whole(text: str) -> Found | None:
 def concluded(text: str) -> Found | None:
     """Return the conclusion at the end of a text, as in `Therefore, x = 5.`, if it consists only of the answer."""
     text = text.rstrip()
-    begin = max(text.rfind("\n"), text.rfind(". "), len(text) - LONGEST_CONCLUSION, 0)
+    begin = max(text.rfind("\n"), text.rfind(". "), len(text) - MAX_CONCLUSION_LENGTH, 0)
     lead = deque(_CONCLUDING.finditer(text, begin), 1)
     return replace(found, end=len(text)) if lead and (found := whole(text[lead[0].end() :])) else None
 

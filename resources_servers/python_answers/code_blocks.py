@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
-_MOST_BLOCKS = 50
+_MAX_BLOCKS = 50
 """Only the last blocks of a text are kept, because the answer is at the end."""
-_MOST_ENDS = 8
+_MAX_ENDS = 8
 """Maximum number of closing fences that are tried for one block; a docstring may contain fences."""
 _OPENING = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)[ \t]*+\{?\.?([\w+#.-]*+)[^\n`]*+\n", re.MULTILINE)
 _PYTHON = re.compile(r"(?:i?python|py)[\d.]*")
@@ -37,7 +37,7 @@ def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
     A block ends at the first closing fence at which `is_complete` accepts its code. If there is none, it ends at the
     first fence.
     """
-    found, position = deque[Block](maxlen=_MOST_BLOCKS), 0
+    found, position = deque[Block](maxlen=_MAX_BLOCKS), 0
     while opening := _OPENING.search(text, position):
         ends = list(_ends(text, opening))
         code, position = next(((code, end) for code, end in ends if is_complete(code)), ends[0])
@@ -53,7 +53,7 @@ def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
     quoted = ">" in opening.group().partition(opening.group(1))[0]
     own_line, last_line = (re.compile(rf"{before}{fence}[`~]*[ \t]*$", re.MULTILINE) for before in ("^[ \\t>]*+", ""))
     first = text_end = len(text)
-    for number, closing in enumerate(islice(own_line.finditer(text, begin), _MOST_ENDS)):
+    for number, closing in enumerate(islice(own_line.finditer(text, begin), _MAX_ENDS)):
         code = text[begin : closing.start()]
         if number == 0:
             first = closing.start()

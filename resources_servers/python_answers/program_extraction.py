@@ -14,10 +14,10 @@ from itertools import islice
 from rollyard.resources_servers.answers.reading.extraction import without_reasoning
 from rollyard.resources_servers.python_answers.code_blocks import blocks
 
-MOST_CHARACTERS = 30_000
+MAX_CHARACTERS = 30_000
 """Maximum length of a program that is parsed; parsing blocks the server."""
-_MOST_CUTS = 10
-_MOST_BEGINNINGS = 4
+_MAX_CUTS = 10
+_MAX_BEGINNINGS = 4
 _BEGINNING = r"(?:def |async def |class |import |from \w[\w.]* import |@\w|[A-Za-z_]\w* = )"
 _FIRST = re.compile(rf"^{_BEGINNING}", re.MULTILINE)
 _INDENTED = re.compile(rf"^([ \t]+){_BEGINNING}.*\n?(?:\1.*\n?|[ \t]*\n)*", re.MULTILINE)
@@ -46,7 +46,7 @@ def parsed(code: str) -> ast.Module | None:
 @lru_cache(maxsize=4)
 def _tree_or_line(code: str) -> ast.Module | int:
     """Return the syntax tree, or the number of the line with the syntax error."""
-    if len(code) > MOST_CHARACTERS:
+    if len(code) > MAX_CHARACTERS:
         return 1
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # such as an invalid escape "\d" in an answer
@@ -122,7 +122,7 @@ def _candidates(text: str) -> Iterator[Program]:
     plain = clean((marked.group(1) if marked else text).partition("[DONE]")[0].partition("\n```")[0])
     yield Program(plain, "text between [BEGIN] and [DONE]" if marked else "text")
     yield from shortened(plain)
-    for first in islice(_FIRST.finditer(plain), _MOST_BEGINNINGS):
+    for first in islice(_FIRST.finditer(plain), _MAX_BEGINNINGS):
         rest = plain[first.start() :]
         yield Program(rest, "text from its first definition")
         yield from shortened(rest)
@@ -148,7 +148,7 @@ def shortened(text: str, before: str = "") -> Iterator[Program]:
     is the code above `text`. The cuts remove what base models generate after their answer, and incomplete statements.
     """
     above = before.count("\n")
-    for _ in range(_MOST_CUTS):
+    for _ in range(_MAX_CUTS):
         error_line = _tree_or_line(before + text)
         if not isinstance(error_line, int):
             return

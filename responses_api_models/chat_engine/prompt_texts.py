@@ -23,7 +23,7 @@ _SOURCES: dict[str, Source] = {"role": "schema", "tools": "schema", "tool_call_i
 _PROSE = frozenset({"description", "title", "$comment"})
 """Keys of a tool or its JSON schema whose text only the model reads."""
 
-LONGEST = 128
+MAX_LENGTH = 128
 """Number of characters of the earlier parts that are examined together with the next part of a message."""
 
 
@@ -83,7 +83,7 @@ def _parts(parts: list[Any], path: str, rewrite: Rewrite, source: Source) -> lis
         if before and rewrite(f"{inside}.{key}", before + text, source) != before + text:
             text = f" {text}"
         result.append({**part, key: text})
-        before = (before + text)[-LONGEST:]
+        before = (before + text)[-MAX_LENGTH:]
     return result
 
 

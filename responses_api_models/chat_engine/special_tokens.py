@@ -42,7 +42,7 @@ _USUAL = re.compile(
     r"|\[/?(INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK)\]"
 )
 """Special tokens of well-known models, used if the engine does not support the lookup."""
-KNOWN = 10_000
+MAX_CACHED = 10_000
 """Maximum number of cached names."""
 AT_ONCE = 16
 """Number of names looked up per request, which must fit into the context of a small model."""
@@ -128,7 +128,7 @@ class SpecialTokens:
                 log.warning("%s: only special tokens with well-known names are found: %s", self._upstream, failure)
                 usual.update(name for name in unknown[start:] if _USUAL.fullmatch(name))
                 break
-            if len(self._known) + len(answers) > KNOWN:
+            if len(self._known) + len(answers) > MAX_CACHED:
                 self._known.clear()
             self._known.update(answers)
         return usual | {name for name in candidates if self._known.get(name)}

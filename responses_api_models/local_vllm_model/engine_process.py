@@ -21,7 +21,7 @@ GRACE_S = 1.5
 STOP_TIMEOUT_S = 30.0
 """How long a reaper may take to end its processes before it is killed."""
 _HERE = Path(__file__).parent
-_LONGEST_TAIL = 256 * 1024
+_MAX_TAIL_LENGTH = 256 * 1024
 
 
 def make_folder() -> Path:
@@ -76,7 +76,7 @@ class EngineProcess:
         """Return the complete lines printed since the last call; each state of a progress bar is a separate line."""
         with self._log.open("rb") as file:
             file.seek(self._read)
-            text = file.read(_LONGEST_TAIL)
+            text = file.read(_MAX_TAIL_LENGTH)
         self._read += len(text)
         *lines, self._rest = (self._rest + text.decode("utf-8", "replace")).replace("\r", "\n").split("\n")
         return lines
@@ -84,7 +84,7 @@ class EngineProcess:
     def printed(self) -> list[str]:
         """Return the last lines of the output."""
         with self._log.open("rb") as file:
-            file.seek(max(self._begin, file.seek(0, os.SEEK_END) - _LONGEST_TAIL))
+            file.seek(max(self._begin, file.seek(0, os.SEEK_END) - _MAX_TAIL_LENGTH))
             return file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines()
 
     async def _follow(self, reaper: asyncio.subprocess.Process) -> int:

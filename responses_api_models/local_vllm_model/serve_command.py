@@ -14,7 +14,7 @@ from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmMod
 from rollyard.services.server.settings import REDACTED, is_secret
 from rollyard.services.types import Json
 
-_LONGEST_SOCKET_FOLDER = 60
+_MAX_SOCKET_FOLDER_LENGTH = 60
 """Socket paths are limited to 107 characters; vLLM adds 37 to the folder's path."""
 
 
@@ -102,6 +102,6 @@ def engine_environment(
         environ["VLLM_SERVER_DEV_MODE"] = "1"
     if settings.ray_address:
         environ["RAY_ADDRESS"] = settings.ray_address
-    elif len(str(folder)) <= _LONGEST_SOCKET_FOLDER:  # Ray's workers get the variable too, without the folder
+    elif len(str(folder)) <= _MAX_SOCKET_FOLDER_LENGTH:  # Ray's workers get the variable too, without the folder
         environ["VLLM_RPC_BASE_PATH"] = str(folder)
     return environ

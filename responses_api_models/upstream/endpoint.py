@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 FIRST_COOL_DOWN_S = 1.0
-LONGEST_COOL_DOWN_S = 60.0
+MAX_COOL_DOWN_S = 60.0
 DOWN_AFTER = 3
 """Number of consecutive failures after which the episodes bound to the endpoint are abandoned."""
 
@@ -58,7 +58,7 @@ class Endpoint:
         # Calls that were in flight when the last cool-down started failed for the same reason.
         if not self.cool_downs or started >= self.cooling_since:
             self.cool_downs += 1
-        cool_down_s = min(FIRST_COOL_DOWN_S * 2 ** min(self.cool_downs - 1, 10), LONGEST_COOL_DOWN_S)
+        cool_down_s = min(FIRST_COOL_DOWN_S * 2 ** min(self.cool_downs - 1, 10), MAX_COOL_DOWN_S)
         self.cooling_since, self.cooling_until = now, now + max(cool_down_s, pause_s)
 
     def succeed(self, path: str) -> None:

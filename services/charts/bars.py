@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rollyard.services.charts.frame import NARROW
 from rollyard.services.charts.svg import Svg, cut, drawing, mark, percent, tag, text
 
-MOST_ROWS = 12
+MAX_ROWS = 12
 _LETTERS = 38
 """Maximum length of a name, so that it fits a phone."""
 _PITCH = 38
@@ -27,7 +27,7 @@ class Row:
 
 def bars(label: str, rows: Sequence[Row]) -> Svg:
     """Draw at most twelve bars, scaled to the largest value."""
-    rows = rows[:MOST_ROWS]
+    rows = rows[:MAX_ROWS]
     most = max((row.value for row in rows), default=0.0) or 1.0
     label_width = max((len(row.label) for row in rows), default=0) * _LETTER + 10
     longest = max(0.15, 1 - label_width / NARROW)

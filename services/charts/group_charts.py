@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollyard.services.charts.bars import MOST_ROWS, Row, bars
+from rollyard.services.charts.bars import MAX_ROWS, Row, bars
 from rollyard.services.charts.chart import Chart, chart, table
 from rollyard.services.charts.labels import pluralize, seconds, share, short
 from rollyard.services.charts.links import Links
@@ -52,7 +52,7 @@ def failures(found: Sequence[FailureKindCount], links: Links | None = None) -> C
     cells = [
         ((kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}"), href) for kind, href in zip(found, hrefs, strict=True)
     ]
-    numbers = table(("kind", "attempts", "lost"), cells[:MOST_ROWS])
+    numbers = table(("kind", "attempts", "lost"), cells[:MAX_ROWS])
     return chart("failures", "What failed", bars(f"Failures by kind. {caption}", rows), caption, numbers)
 
 
@@ -68,12 +68,12 @@ def _groups(
     means: bool,
 ) -> Chart:
     rows, cells = [], []
-    for group, href in zip(found[:MOST_ROWS], hrefs, strict=False):
+    for group, href in zip(found[:MAX_ROWS], hrefs, strict=False):
         part, reward = share(group.rollouts / (measured or 1)), short(group.mean_reward)
         label = f"{group.rollouts:,} · {part}{f' · reward {reward}' if means else ''}"
         rows.append(Row(group.name, group.rollouts, label, href))
         cells.append(((group.name, f"{group.rollouts:,}", part, *((reward,) if means else ())), href))
-    if len(found) > MOST_ROWS:
-        caption += f" The {MOST_ROWS} most frequent of {len(found):,}."
+    if len(found) > MAX_ROWS:
+        caption += f" The {MAX_ROWS} most frequent of {len(found):,}."
     numbers = table((head, "rollouts", "share", *(("mean reward",) if means else ())), cells)
     return chart(name, title, bars(f"{title}. {caption}", rows), caption, numbers)

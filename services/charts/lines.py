@@ -9,7 +9,7 @@ from rollyard.services.charts.axis import Axis, Scale
 from rollyard.services.charts.frame import Frame
 from rollyard.services.charts.svg import Svg, Value, drawing, mark, percent, tag, text
 
-_MOST_POINTS = 128
+_MAX_POINTS = 128
 _UNITS = 1000.0
 """Width of a plot in view box units."""
 
@@ -35,7 +35,7 @@ class Line:
 
 def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
     """Draw at most 128 points of each line; shares have an axis from 0 to 100%."""
-    drawn = [Line(line.name, thinned(line.points, _MOST_POINTS)) for line in drawn]
+    drawn = [Line(line.name, thinned(line.points, _MAX_POINTS)) for line in drawn]
     points = [point for line in drawn for point in line.points]
     values = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
     low, high = (0.0, 1.0) if y.percent else (min(values), max(values))

@@ -10,7 +10,7 @@ from rollyard.services.charts.chart import Chart, chart
 from rollyard.services.charts.labels import share, short
 from rollyard.services.charts.series import series
 
-_MOST_POINTS = 3000
+_MAX_POINTS = 3000
 """Above this number of tokens, a line joins the points."""
 
 
@@ -31,7 +31,7 @@ def log_probs(found: Sequence[float]) -> Chart | None:
     label = f"{caption} {len(found):,} tokens, mean {short(sum(found) / len(found))}, lowest {short(min(found))}."
     positions = [float(index) for index in range(len(found))]
     x, y = Axis("generated token", integers=True), Axis("log-probability")
-    svg = series(label, positions, found, x, y, describe, points=len(found) <= _MOST_POINTS)
+    svg = series(label, positions, found, x, y, describe, points=len(found) <= _MAX_POINTS)
     return chart("log_probs", "Log-probabilities", svg, caption)
 
 

@@ -14,8 +14,8 @@ from rollyard.services.charts.links import Links
 from rollyard.services.metrics.profile_records import Bin, ByCalls, Profile, Rewards, Tasks, ToolCalls
 
 _ROLLOUTS = Axis("rollouts", integers=True)
-_MOST_BARS = 60
-_MOST_LINKS = 8
+_MAX_BARS = 60
+_MAX_LINKS = 8
 _SAME = 1e-9
 """Rewards that differ by less are the same value, in the histogram and in the list's filter."""
 
@@ -66,7 +66,7 @@ def rewards(found: Rewards, links: Links | None = None) -> Chart:
 
 def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
     """Draw the mean reward by number of tool calls; many distinct numbers are grouped."""
-    size = -(-len(found.by_count) // _MOST_BARS)
+    size = -(-len(found.by_count) // _MAX_BARS)
     starts = range(0, len(found.by_count), size)
     groups = [_joined(found.by_count[start : start + size]) for start in starts]
     hrefs = [
@@ -109,7 +109,7 @@ def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
     caption = (
         f"{found.never_solved:,} of {pluralize(found.tasks, 'task')} never solved, {found.always_solved:,} always."
     )
-    never = found.never_solved_first[:_MOST_LINKS] if links else []
+    never = found.never_solved_first[:_MAX_LINKS] if links else []
     leads = [ChartLink(text=str(task), href=links.task(task)) for task in never] if links else []
     label = f"Tasks by the share of their rollouts that solved them; {caption}"
     across = Axis("share of a task's rollouts that solved it", percent=True)

@@ -9,8 +9,8 @@ from rollyard.services.charts.frame import Frame
 from rollyard.services.charts.lines import plot, spot
 from rollyard.services.charts.svg import Svg, drawing, mark, tag
 
-MOST_COLUMNS = 240
-_MOST_SPOTS = 4000
+MAX_COLUMNS = 240
+_MAX_SPOTS = 4000
 Tooltip = Callable[[Sequence[int]], str]
 """Returns a column's tooltip for the numbers at these indexes."""
 
@@ -39,7 +39,7 @@ def series(
         shape = tag("path", {"class": f"spots {kind}", "d": "".join(f"M{at}h0" for at in spots)})
     else:
         shape = tag("polyline", {"class": f"line {kind}", "points": " ".join(spots)})
-    columns = [_column(frame, xs, part, describe) for part in _ranges(len(xs), MOST_COLUMNS)]
+    columns = [_column(frame, xs, part, describe) for part in _ranges(len(xs), MAX_COLUMNS)]
     area = tag("rect", {"class": "area", "x": "0", "y": frame.top, "width": "100%", "height": frame.height})
     return drawing(
         label, frame.total_height, frame.around([area, plot(frame, "plot", [shape, *columns])]), "framed series"
@@ -56,10 +56,10 @@ def _column(frame: Frame, xs: Sequence[float], part: range, describe: Tooltip) -
 
 
 def _drawn(ys: Sequence[float]) -> list[int]:
-    if len(ys) <= _MOST_SPOTS:
+    if len(ys) <= _MAX_SPOTS:
         return list(range(len(ys)))
     chosen: set[int] = set()
-    for part in _ranges(len(ys), _MOST_SPOTS // 2):
+    for part in _ranges(len(ys), _MAX_SPOTS // 2):
         chosen |= {min(part, key=ys.__getitem__), max(part, key=ys.__getitem__)}
     return sorted(chosen)
 

@@ -145,11 +145,11 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
         registry = RegistryClient(transport, head.url, keys)
         client = ServerClient(transport, keys, AddressBook(registry.directory), clock=lag.now)
         stack = StackClients(client, registry)
-        async with OpenCollection.opened(plan, tasks, stack, say=_print_note) as collection:
+        async with OpenCollection.opened(plan, tasks, stack, print_line=_print_note) as collection:
             display = display_for(collection.progress.expected)
             for note in collection.notes:
-                display.say(note)
-            state = await collection.run(partial(_collect, collection.progress, display), say=display.say)
+                display.print_line(note)
+            state = await collection.run(partial(_collect, collection.progress, display), print_line=display.print_line)
         refused = len(collection.store.permanently_failed)
         summary(state, collection.progress, collection.paths, collection.stopped_because, refused)
     finally:
@@ -174,7 +174,7 @@ async def _collect(progress: CollectionProgress, display: Display, collector: Co
             collector.cancel()
             return
         interrupted = True
-        display.say(f"finishing the {progress.in_flight} episodes in flight; Ctrl-C again abandons them")
+        display.print_line(f"finishing the {progress.in_flight} episodes in flight; Ctrl-C again abandons them")
         collector.drain()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)

@@ -21,7 +21,7 @@ from rollyard.services.run_types import HeadFile, RunOrigin
 from rollyard.services.runtime.run_dir import running_heads
 
 DEFAULT_HEAD = "http://127.0.0.1:11000"
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 ListenerOwner = Callable[[str, int], int | None]
 """(address, port) -> user id of the local process that listens there."""
 
@@ -31,14 +31,14 @@ def on_stderr(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-def without_repeats(say: Say) -> Say:
-    """Return a `say` that prints each message only once, for commands that poll."""
+def without_repeats(print_line: PrintLine) -> PrintLine:
+    """Return a `print_line` that prints each message only once, for commands that poll."""
     printed: set[str] = set()
 
     def say_once(text: str) -> None:
         if text not in printed:
             printed.add(text)
-            say(text)
+            print_line(text)
 
     return say_once
 
@@ -53,15 +53,16 @@ async def find_run(
     here: Path,
     head: str | None,
     token: str | None,
-    say: Say = on_stderr,
+    print_line: PrintLine = on_stderr,
     *,
     default: str | None = DEFAULT_HEAD,
     listener: ListenerOwner = _listener,
 ) -> HeadFile:
     """Return the head at `head`, else of the newest run started from this folder, else of this user's run at `default`.
 
-    If `default` is None, runs of other folders are not used. If `default` is used, `say` receives a message. Raises
-    RunError with the addresses that were tried and a hint.
+    If `default` is None, runs of other folders are not used. If `default` is used, `print_line` receives a message.
+
+    Raises RunError with the addresses that were tried and a hint.
     """
     if head is not None:
         url = (head if "://" in head else f"http://{head}").rstrip("/")
@@ -84,7 +85,9 @@ async def find_run(
                 continue
             if not candidate.run_id:
                 origin = await _origin(transport, candidate)
-                say(f"using run {run_id} of {origin.folder} at {candidate.url}: no run was started from this folder")
+                print_line(
+                    f"using run {run_id} of {origin.folder} at {candidate.url}: no run was started from this folder"
+                )
         except Failure as failure:
             tried.append(f"{candidate.url}: {failure.problem.detail}")
             continue

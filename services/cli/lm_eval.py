@@ -105,14 +105,14 @@ def run(arguments: Sequence[str]) -> int:
     environment = _environment(options)
     if name is None or any(results_store.is_pending(name, one, harness.measured(one, model)) for one in benchmarks):
         tasks = [benchmark.task for benchmark in benchmarks]
-        check_task_names(options.lm_eval_command, tasks, options.include_path, environment, _say)
+        check_task_names(options.lm_eval_command, tasks, options.include_path, environment, _print_line)
     evaluator = Evaluator(
         harness=harness,
         results_store=results_store,
         benchmarks=benchmarks,
         environment=environment,
         baselines=BASELINES[options.baseline],
-        say=_say,
+        print_line=_print_line,
         show=lambda text: print(f"  {text}", file=sys.stderr, flush=True),
     )
     stopped = Event()
@@ -132,7 +132,7 @@ def run(arguments: Sequence[str]) -> int:
     return EXIT_FAILED if failed else EXIT_DONE
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)
 
 

@@ -111,15 +111,15 @@ def _write(path: Path, options: PrepareOptions, settings: MixtureSettings, files
     replace(path, (orjson.dumps(row) + b"\n" for row in mixture.rows()))
     again = [name for name, times in Counter(name for _, name in mixture.row_refs()).items() if times > 1]
     # Standard output contains only the JSON.
-    say = partial(print, file=sys.stderr if options.json_output else sys.stdout)
+    print_line = partial(print, file=sys.stderr if options.json_output else sys.stdout)
     for note in mixture.notes:
-        say(f"note      {note}")
+        print_line(f"note      {note}")
     if again:
-        say(
+        print_line(
             f"note      {len(again):,} ids occur more than once (the first: {again[0]}): the file can be "
             "collected, but not mixed or ordered again"
         )
-    say(f"written   {mixture.count:,} tasks of {_format_count(len(mixture.datasets))} -> {path}")
+    print_line(f"written   {mixture.count:,} tasks of {_format_count(len(mixture.datasets))} -> {path}")
 
 
 def _format_count(count: int) -> str:

@@ -29,7 +29,7 @@ class Display(Protocol):
         """Update the display."""
         ...
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         """Print a message on a separate line."""
         ...
 
@@ -59,7 +59,7 @@ class Bar:
         self._progress.update(self._task, completed=progress.measured, numbers=numbers(progress, room))
         self._progress.refresh()
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         self._progress.console.print(text, markup=False, highlight=False)
 
     def close(self) -> None:
@@ -75,9 +75,9 @@ class PlainLines:
     def show(self, progress: CollectionProgress) -> None:
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + PLAIN_EVERY_S
-            self.say(f"rollouts {progress.measured}/{progress.expected}  {numbers(progress)}")
+            self.print_line(f"rollouts {progress.measured}/{progress.expected}  {numbers(progress)}")
 
-    def say(self, text: str) -> None:
+    def print_line(self, text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
     def close(self) -> None:

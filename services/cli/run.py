@@ -131,10 +131,12 @@ async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec],
     head = str(options.head)
     url = (head if "://" in head else f"http://{head}").rstrip("/")
     address = ListenAddress(url, options.host, options.advertise)
-    _say(f"run {keys.run_id}: {', '.join(spec.name for spec in specs)}, joining the head at {url}")
+    _print_line(f"run {keys.run_id}: {', '.join(spec.name for spec in specs)}, joining the head at {url}")
     timeout_s = options.ready_timeout_s
-    await join_run(config, specs, keys, address, stopped, environ=os.environ, say=_say, timeout_s=timeout_s)
-    _say("stopped")
+    await join_run(
+        config, specs, keys, address, stopped, environ=os.environ, print_line=_print_line, timeout_s=timeout_s
+    )
+    _print_line("stopped")
     return EXIT_DONE
 
 
@@ -170,7 +172,7 @@ async def _run(
             config,
             keys,
             folder,
-            say=_say,
+            print_line=_print_line,
             launcher=launcher,
             head_host=head_host,
             head_port=options.head_port,
@@ -189,7 +191,7 @@ def _code_watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) ->
         stack.registry,
         stack.config.files,
         [] if on_ray else [spec.name for spec in specs],
-        say=_say,
+        print_line=_print_line,
         remedy=f"restart ng_run to use the new code{'' if options.colocate else ', or start it with +reload=true'}",
         reload=stack.reload if options.reload else None,
     )
@@ -197,11 +199,11 @@ def _code_watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) ->
 
 async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight, watcher: CodeWatcher) -> int:
     config, keys, folder = stack.config, stack.keys, stack.folder
-    _say(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
+    _print_line(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     if keys.access.other_users and not keys.token:
-        _say("every user of this host may call these servers (+allow_other_users=true)")
+        _print_line("every user of this host may call these servers (+allow_other_users=true)")
     if stack.has_processes:
-        _say(f"logs in {folder.logs.relative_to(here)}/")
+        _print_line(f"logs in {folder.logs.relative_to(here)}/")
     interrupted = asyncio.create_task(stopped.wait())
     starting = asyncio.create_task(stack.start())
     advising = asyncio.create_task(preflight.advice())
@@ -212,11 +214,11 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
             tune_gc()
             await asyncio.wait({interrupted, advising}, return_when=asyncio.FIRST_COMPLETED)
             for advice in advising.result() if advising.done() else ():
-                _say(f"note: {advice}")
+                _print_line(f"note: {advice}")
             watching = asyncio.create_task(watcher.run())
             await stopped.wait()
             watching.cancel()
-            _say("stopping ...")
+            _print_line("stopping ...")
             return EXIT_DONE
         return EXIT_INTERRUPTED
     finally:
@@ -224,7 +226,7 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
         interrupted.cancel()
         advising.cancel()
         await stack.stop()
-        _say("stopped")
+        _print_line("stopped")
 
 
 @contextlib.asynccontextmanager
@@ -236,7 +238,7 @@ async def _launcher(options: RunOptions) -> AsyncIterator[tuple[Launcher | None,
         return
     async with on_cluster(options.ray_head_node_address, cache) as launcher:
         if launcher.on_network:
-            _say(f"Ray cluster of {len(launcher.hosts)} hosts; requests need the run's token (in its head.json)")
+            _print_line(f"Ray cluster of {len(launcher.hosts)} hosts; requests need the run's token (in its head.json)")
         yield launcher, launcher.node_ip if launcher.on_network else None
 
 
@@ -280,5 +282,5 @@ def _print_plan(specs: Sequence[ServerSpec], advice: Sequence[str]) -> None:
     print(f"All {len(specs)} servers are configured correctly; nothing was started (dry_run).")
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     print(text, flush=True)

@@ -16,7 +16,7 @@ from rich.live import Live
 from rich.text import Text
 
 from rollyard.services.cli.console import console, is_terminal
-from rollyard.services.cli.find_run import Say, find_run, on_stderr, without_repeats
+from rollyard.services.cli.find_run import PrintLine, find_run, on_stderr, without_repeats
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.status_view import view
 from rollyard.services.errors import Failure, RunError
@@ -73,37 +73,39 @@ async def _show_once(options: StatusOptions) -> int:
 
 async def _watch(options: StatusOptions) -> None:
     """Refresh every second. Wait if there is no run yet, or if it has ended."""
-    transport, screen, say = HttpTransport(), _console(), without_repeats(on_stderr)
+    transport, screen, print_line = HttpTransport(), _console(), without_repeats(on_stderr)
     try:
         if options.json_output:
-            async for snapshot in _poll(transport, options, say):
+            async for snapshot in _poll(transport, options, print_line):
                 print(_json(snapshot, options, 0), flush=True)
         elif screen.is_terminal:
             with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as display:
-                async for snapshot in _poll(transport, options, say):
+                async for snapshot in _poll(transport, options, print_line):
                     display.update(
                         view(snapshot, screen) if isinstance(snapshot, RunSnapshot) else Text(snapshot), refresh=True
                     )
         else:
-            async for snapshot in _poll(transport, options, say):
+            async for snapshot in _poll(transport, options, print_line):
                 screen.print(view(snapshot, screen) if isinstance(snapshot, RunSnapshot) else Text(snapshot), Text())
     finally:
         await transport.close()
 
 
-async def _poll(transport: HttpTransport, options: StatusOptions, say: Say) -> AsyncIterator[RunSnapshot | str]:
+async def _poll(
+    transport: HttpTransport, options: StatusOptions, print_line: PrintLine
+) -> AsyncIterator[RunSnapshot | str]:
     """Yield the status every second, or a message if it cannot be fetched."""
     while True:
         try:
-            yield await _fetch(transport, options, say)
+            yield await _fetch(transport, options, print_line)
         except (RunError, Failure) as error:
             yield str(error)
         await asyncio.sleep(INTERVAL_S)
 
 
-async def _fetch(transport: HttpTransport, options: StatusOptions, say: Say) -> RunSnapshot:
+async def _fetch(transport: HttpTransport, options: StatusOptions, print_line: PrintLine) -> RunSnapshot:
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
-    return await fetch_snapshot(transport, await find_run(transport, Path.cwd(), options.head, token, say))
+    return await fetch_snapshot(transport, await find_run(transport, Path.cwd(), options.head, token, print_line))
 
 
 def _json(snapshot: RunSnapshot | str, options: StatusOptions, style: int) -> str:

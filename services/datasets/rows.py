@@ -12,7 +12,7 @@ from rollyard.services.errors import OperatorError, RollyardError
 from rollyard.services.io.json_values import json_kind
 from rollyard.services.io.jsonl import BadLine, ParsedLine, hand_over, iter_jsonl, lenient, refuse
 from rollyard.services.io.lines import line_at, with_offsets
-from rollyard.services.io.strict_json import DEEPEST, TOO_DEEP, ExactParser
+from rollyard.services.io.strict_json import MAX_DEPTH, TOO_DEEP, ExactParser
 from rollyard.services.types import Json
 
 ID_KEYS = ("prompt_id", "task_id", "id", "level_id")
@@ -133,10 +133,10 @@ def id_of_row(row: Json) -> str | None:
 
 def _too_deep(encoded: bytes, value: Json) -> str:
     """Return a problem if the row can be parsed (1,024 levels) but not encoded as part of a request (254)."""
-    if encoded.count(b"{") + encoded.count(b"[") < DEEPEST:
+    if encoded.count(b"{") + encoded.count(b"[") < MAX_DEPTH:
         return ""
     wrapped: Any = value
-    for _ in range(254 - DEEPEST):
+    for _ in range(254 - MAX_DEPTH):
         wrapped = [wrapped]
     try:
         orjson.dumps(wrapped)

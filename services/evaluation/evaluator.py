@@ -25,7 +25,7 @@ class Evaluator:
     benchmarks: Sequence[Benchmark]
     environment: Mapping[str, str]
     baselines: Sequence[Baseline] = ()
-    say: Callable[[str], None] = lambda text: None
+    print_line: Callable[[str], None] = lambda text: None
     """Called with progress messages."""
     show: Callable[[str], None] = lambda text: None
     """Called with the output lines of lm_eval."""
@@ -39,21 +39,21 @@ class Evaluator:
         for benchmark in self.benchmarks:
             measured = self.harness.measured(benchmark, model)
             if not self.results_store.is_pending(checkpoint, benchmark, measured):
-                self.say(f"{checkpoint}: {benchmark.title} is already recorded in {self.results_store.folder}")
+                self.print_line(f"{checkpoint}: {benchmark.title} is already recorded in {self.results_store.folder}")
                 continue
-            self.say(f"{checkpoint}: {benchmark.title} ...")
+            self.print_line(f"{checkpoint}: {benchmark.title} ...")
             try:
                 scores = self._scores(checkpoint, model, benchmark)
             except RunError as error:
                 self.results_store.fail(checkpoint, benchmark, str(error), measured)
-                self.say(f"{checkpoint}: {benchmark.title} failed: {error}")
+                self.print_line(f"{checkpoint}: {benchmark.title} failed: {error}")
             except OperatorError as error:
                 permanent_error = permanent_error or error
             else:
                 self.results_store.record(checkpoint, benchmark, scores, measured)
                 for score in scores:
                     base = "" if score.baseline is None else f" (baseline {score.baseline:.4f})"
-                    self.say(f"{checkpoint}: {score.task} {score.metric} {score.value:.4f}{base}")
+                    self.print_line(f"{checkpoint}: {score.task} {score.metric} {score.value:.4f}{base}")
         if permanent_error is not None:
             raise permanent_error
 
@@ -67,7 +67,7 @@ class Evaluator:
         def report(topic: str, message: str) -> None:
             if reported.get(topic) != message:
                 reported[topic] = message
-                self.say(message)
+                self.print_line(message)
 
         attempts = 0
         while not stopped.is_set():

@@ -21,12 +21,12 @@ def check_task_names(
     tasks: Iterable[str],
     include_path: Path | None,
     environment: Mapping[str, str],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> None:
     """Raise OperatorError with each unknown task and the most similar existing name.
 
-    If lm_eval does not support the check (before 0.4.10), `say` receives a message, and a mistyped task fails when it
-    runs.
+    If lm_eval does not support the check (before 0.4.10), `print_line` receives a message, and a mistyped task fails
+    when it runs.
     """
     named = [
         task for task in dict.fromkeys(tasks) if not Path(task).is_file()
@@ -48,11 +48,11 @@ def check_task_names(
         missing = _NOT_FOUND.search(found.stdout)
         if missing is None:
             last = (found.stderr or found.stdout).strip().rpartition("\n")[2]
-            say(f"lm_eval could not check the task names in advance ({last or f'status {found.returncode}'})")
+            print_line(f"lm_eval could not check the task names in advance ({last or f'status {found.returncode}'})")
             return
         known = _LISTED.findall(run_lm_eval("ls", "tasks").stdout)
     except subprocess.TimeoutExpired:
-        say(f"lm_eval did not finish checking the task names within {_TIMEOUT_S:.0f} s")
+        print_line(f"lm_eval did not finish checking the task names within {_TIMEOUT_S:.0f} s")
         return
     wrong = [task.strip() for task in missing[1].split(",")]
     hints = "; ".join(f"{task!r}{did_you_mean(task, known)}" for task in wrong)

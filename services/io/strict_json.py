@@ -27,9 +27,9 @@ _LONG_NUMBER = 16
 """Length of numbers that a double may not represent exactly: digits and decimal point. It represents shorter ones."""
 
 
-DEEPEST = 230
+MAX_DEPTH = 230
 """Maximum nesting of lists and objects in a row."""
-TOO_DEEP = f"it is nested deeper than {DEEPEST} levels, the maximum that can be written"
+TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the maximum that can be written"
 
 
 class ExactParser:

@@ -9,7 +9,7 @@ from rollyard.services.metrics.reward_scale import NO_NAME, Scale, why_not_compa
 from rollyard.services.metrics.running_mean import ClusteredMean, Scores, mean_reward, success_rate
 from rollyard.services.rollout_types import RolloutRow
 
-MOST_DATASETS = 100
+MAX_DATASETS = 100
 """Upper bound on distinct dataset names, because rows are user input."""
 _SHARE_NEW = 256
 """Inexact means are recomputed once 1/256 of the tasks has a new rollout."""
@@ -41,7 +41,7 @@ class RunScores:
 
     def add(self, row: RolloutRow) -> None:
         name, task, success = row.get("dataset_name"), row.get("_ng_task_index"), row.get("success")
-        if not isinstance(name, str) or (name not in self.parts and len(self.parts) >= MOST_DATASETS):
+        if not isinstance(name, str) or (name not in self.parts and len(self.parts) >= MAX_DATASETS):
             name = ""
         if name not in self.parts:
             self.parts[name] = Scores()

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rollyard.services.metrics.confidence_intervals import share_bounds, t_975
 
-_MOST_AGENTS = 8
+_MAX_AGENTS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class Scores:
             self.solved += success
             self.solved_counts[index] += success
             self.unlike_success += success != (reward == 1)
-        if len(self.agents) < _MOST_AGENTS:
+        if len(self.agents) < _MAX_AGENTS:
             self.agents.add(agent)
 
     @property

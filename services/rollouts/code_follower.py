@@ -18,14 +18,14 @@ _POLL_S = 0.2
 
 
 async def wait_for_reload(
-    registry_client: RegistryClient, directory: Directory, servers: Set[str], *, say: Callable[[str], None]
+    registry_client: RegistryClient, directory: Directory, servers: Set[str], *, print_line: Callable[[str], None]
 ) -> Directory:
     """Wait until none of `servers` is reloading, so that a new collection uses the new code; return the directory."""
     for number in range(round(RELOAD_S / _POLL_S)):
         if not (reloading := servers & set(directory.reloading)):
             break
         if number == 0:
-            say(f"waiting for {', '.join(sorted(reloading))}: ng_run reloads changed code")
+            print_line(f"waiting for {', '.join(sorted(reloading))}: ng_run reloads changed code")
         await asyncio.sleep(_POLL_S)
         directory = await registry_client.directory()
     return directory
@@ -50,14 +50,14 @@ class CodeFollower:
         store: RolloutStore,
         *,
         accept: bool,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
     ) -> None:
         """`accept`: continue with changed code, mark the rows, and record both versions."""
         self._registry_client = registry_client
         self._collector = collector
         self._store = store
         self._accept = accept
-        self._say = say
+        self._print_line = print_line
 
     @property
     def digests(self) -> dict[str, str]:
@@ -95,7 +95,7 @@ class CodeFollower:
         except RunError as error:
             self._collector.stop(str(error))
             return False
-        self._say(
+        self._print_line(
             f"ng_run reloaded servers with different code ({differences_text}): new rows are marked with _ng_code"
         )
         return True

@@ -100,7 +100,7 @@ class OpenCollection:
     @classmethod
     @asynccontextmanager
     async def opened(
-        cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, say: Callable[[str], None]
+        cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, print_line: Callable[[str], None]
     ) -> AsyncIterator[OpenCollection]:
         """Open the output and its sidecar files, once no server is reloading its code.
 
@@ -111,7 +111,7 @@ class OpenCollection:
         paths = StorePaths(plan.output)
         _check_inputs(paths, tasks.files)
         reached = reachable(tasks.agents, directory.references)
-        directory = await wait_for_reload(stack.registry, directory, reached, say=say)
+        directory = await wait_for_reload(stack.registry, directory, reached, print_line=print_line)
         code = await stack.registry.code()
         store = RolloutStore(
             paths,
@@ -132,7 +132,7 @@ class OpenCollection:
         self,
         watch: Watch = Collector.run,
         *,
-        say: Callable[[str], None] = lambda text: None,
+        print_line: Callable[[str], None] = lambda text: None,
         on_rollout: Callable[[bytes], None] | None = None,
     ) -> State:
         """Collect the missing rollouts. `watch` runs the collector; `on_rollout` receives each line once it is stored.
@@ -150,12 +150,12 @@ class OpenCollection:
                 self.progress,
                 plan.limits,
                 seeded=plan.seeded,
-                say=say,
+                print_line=print_line,
                 materialize=materialized.append if materialized else None,
                 on_rollout=on_rollout,
             )
             registry, accept = self._stack.registry, plan.accept_changed_code
-            follower = CodeFollower(registry, collector, self.store, accept=accept, say=say)
+            follower = CodeFollower(registry, collector, self.store, accept=accept, print_line=print_line)
             async with reporting(registry, self.paths.output, collector, follower):
                 state = await watch(collector)
             self.store.check()  # the files may have changed during the last report to the head

@@ -58,7 +58,7 @@ class Collector:
         limits: Limits,
         *,
         seeded: bool = False,
-        say: Callable[[str], None] = lambda text: None,
+        print_line: Callable[[str], None] = lambda text: None,
         materialize: Callable[[bytes], None] | None = None,
         on_rollout: Callable[[bytes], None] | None = None,
     ) -> None:
@@ -70,7 +70,7 @@ class Collector:
         self._progress = progress
         self._limits = limits
         self._seeded = seeded
-        self._say = say
+        self._print_line = print_line
         self._materialize = materialize
         self._on_rollout = on_rollout
         self._workers: list[asyncio.Task[None]] = []
@@ -242,7 +242,9 @@ class Collector:
             # Report the first of each kind; the others are only counted and recorded.
             self._reported_kinds.add(failure.kind)
             where = f"task {rollout.task_index}, repeat {rollout.rollout_index}"
-            self._say(f"first failure of kind {failure.kind} ({where}, {problem.server or '?'}): {problem.detail}")
+            self._print_line(
+                f"first failure of kind {failure.kind} ({where}, {problem.server or '?'}): {problem.detail}"
+            )
         self._check_failure_rate(rollout, failure)
 
     def _check_failure_rate(self, rollout: Rollout, failure: Failure) -> None:

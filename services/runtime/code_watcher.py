@@ -31,7 +31,7 @@ class CodeWatcher:
         configs: Mapping[Path, str],
         servers: Collection[str],
         *,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         remedy: str,
         reload: Reload | None = None,
     ) -> None:
@@ -42,7 +42,7 @@ class CodeWatcher:
         self._registry = registry
         self._servers = servers
         self._disk = CodeOnDisk(configs)
-        self._say = say
+        self._print_line = print_line
         self._remedy = remedy
         self._reload_server = reload
         self._reported: dict[str, frozenset[str]] = {}
@@ -61,7 +61,7 @@ class CodeWatcher:
                 await self.check()
         except Exception as error:
             log.warning("code changes are no longer watched", exc_info=error)
-            self._say(f"ng_run no longer detects changed code ({type(error).__name__}: {error})")
+            self._print_line(f"ng_run no longer detects changed code ({type(error).__name__}: {error})")
 
     async def check(self) -> None:
         """Check the files once, then report the changes or reload the servers."""
@@ -88,21 +88,21 @@ class CodeWatcher:
             back |= before - now.keys()
         self._reported = {name: frozenset(files) for name, files in changes.servers.items()}
         if new:
-            self._say(f"{_describe(new, self._loaded_files())}; {self._remedy}")
+            self._print_line(f"{_describe(new, self._loaded_files())}; {self._remedy}")
         if back:
             differ = "differs" if len(back) == 1 else "differ"
-            self._say(f"{_join(back)} no longer {differ} from what the servers loaded")
+            self._print_line(f"{_join(back)} no longer {differ} from what the servers loaded")
 
     def _report_configs(self, changed: frozenset[Path]) -> None:
         if new := changed - self._reported_configs:
             has = "has" if len(new) == 1 else "have"
-            self._say(
+            self._print_line(
                 f"{_join(map(_short_path, new))} {has} changed; configs are only read at startup: "
                 "restart ng_run to apply the changes"
             )
         if back := self._reported_configs - changed:
             differ = "differs" if len(back) == 1 else "differ"
-            self._say(f"{_join(map(_short_path, back))} no longer {differ} from what was read at startup")
+            self._print_line(f"{_join(map(_short_path, back))} no longer {differ} from what was read at startup")
         self._reported_configs = changed
 
     def _loaded_files(self) -> set[str]:
@@ -124,19 +124,19 @@ class CodeWatcher:
                     self._refused.add(name)
                     why = str(error).removeprefix(f"{name}: ")
                     running = "; its old code keeps running" if self._registry.directory().servers[name] else ""
-                    self._say(f"{name} cannot start with the changed code: {why}{running}")
+                    self._print_line(f"{name} cannot start with the changed code: {why}{running}")
 
         for name in self._tried.keys() - changes.servers.keys():
             del self._tried[name]
             if name in self._refused:
                 self._refused.discard(name)
-                self._say(f"{name} runs the code on disk again")
+                self._print_line(f"{name} runs the code on disk again")
         changed = {name: files for name, files in changes.servers.items() if self._tried.get(name) != files}
         if not changed:
             return
         self._tried |= changed
         files = {file: digest for own in changed.values() for file, digest in own.items()}
-        self._say(f"{_describe(files, self._loaded_files())}; reloading {_join(changed)}")
+        self._print_line(f"{_describe(files, self._loaded_files())}; reloading {_join(changed)}")
         await asyncio.gather(*(reload_server(name) for name in changed))
 
 

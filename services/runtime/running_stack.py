@@ -123,7 +123,7 @@ async def started(
     head_port: int,
     ready_timeout_s: float,
     environ: Mapping[str, str],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
 ) -> AsyncIterator[StackAccess]:
     """Start the servers of `config`, yield when all are ready, and stop them. Raises OperatorError, RunError."""
     keys = new_keys(token)
@@ -133,7 +133,7 @@ async def started(
         config,
         keys,
         RunFolder.create(folder, keys.run_id),
-        say=say,
+        print_line=print_line,
         launcher=None if colocate else LocalLauncher(cache_folder(environ)),
         head_port=head_port,
         ready_timeout_s=ready_timeout_s,

@@ -28,9 +28,9 @@ from rollyard.services.server.settings import parse_settings
 
 
 async def serve(
-    launch: Launch, environ: Mapping[str, str], stop: asyncio.Event, say: Callable[[str], None] | None = None
+    launch: Launch, environ: Mapping[str, str], stop: asyncio.Event, print_line: Callable[[str], None] | None = None
 ) -> None:
-    """Host the server until `stop`; call `say` with a line when it is ready."""
+    """Host the server until `stop`; call `print_line` with a line when it is ready."""
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
     loaded = loaded_code(Path(launch.folder), kind, FAMILIES, launch.settings)
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
@@ -55,8 +55,8 @@ async def serve(
         if joining.done():
             joining.result()
             tune_gc()
-            if say is not None:
-                say(f"  {launch.name:<36} ready  {hosted.url}")
+            if print_line is not None:
+                print_line(f"  {launch.name:<36} ready  {hosted.url}")
             await stopping
     finally:
         joining.cancel()

@@ -30,7 +30,7 @@ from rollyard.services.runtime.supervisor import REPORT_EVERY_S, StartupProgress
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def new_keys(token: str | None = None, access: AccessRules | None = None) -> Keys:
@@ -50,7 +50,7 @@ def refuse_isolated(servers: Iterable[ServerSpec]) -> None:
 
 
 class Stack:
-    """One run. Call `start`, then always `stop`; both print status lines through `say`."""
+    """One run. Call `start`, then always `stop`; both print status lines through `print_line`."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class Stack:
         keys: Keys,
         folder: RunFolder,
         *,
-        say: Say,
+        print_line: PrintLine,
         launcher: Launcher | None,
         head_host: str = "127.0.0.1",
         head_port: int = 11000,
@@ -83,7 +83,7 @@ class Stack:
         self.registry = ServerRegistry(
             keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, reloads=reloads, clock=lag.now
         )
-        self._say = say
+        self._print_line = print_line
         self._launcher = launcher
         self._ready_timeout_s = ready_timeout_s
         self._restarts = restarts
@@ -129,14 +129,14 @@ class Stack:
                 self.keys,
                 self.head_url,
                 self.folder.logs,
-                say=self._say,
+                print_line=self._print_line,
                 ready_timeout_s=self._ready_timeout_s,
                 restarts=self._restarts,
             )
             await self._supervisor.start()
         await self._wait_for_remote()
         count = len(self.config.servers)
-        self._say(f"All {count} / {count} servers ready!")
+        self._print_line(f"All {count} / {count} servers ready!")
 
     async def reload(self, name: str) -> None:
         """Restart a server with the code that is now on disk. Its sessions end.
@@ -172,10 +172,10 @@ class Stack:
             for instance in self.registry.instances():
                 if instance.ready and instance.server_name in pending:
                     pending.remove(instance.server_name)
-                    self._say(f"  {instance.server_name:<36} ready  {instance.url}")
+                    self._print_line(f"  {instance.server_name:<36} ready  {instance.url}")
             if pending and time.monotonic() > reported_at + REPORT_EVERY_S:
                 reported_at = time.monotonic()
-                self._say(f"waiting for {', '.join(sorted(pending))} to join from other hosts")
+                self._print_line(f"waiting for {', '.join(sorted(pending))} to join from other hosts")
             await asyncio.sleep(0.1)
 
     async def _start_here(self) -> None:
@@ -204,10 +204,10 @@ class Stack:
                 raise
             except Exception as error:
                 raise RunError(f"{spec.name} cannot start: {type(error).__name__}: {error}") from error
-            self._say(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - started:5.1f} s")
+            self._print_line(f"  {spec.name:<36} ready  {hosted.url:<28} {time.monotonic() - started:5.1f} s")
 
         async def report_phases() -> None:
-            progress = StartupProgress(self._say)
+            progress = StartupProgress(self._print_line)
             while True:
                 await asyncio.sleep(1.0)
                 for instance in self.registry.instances():
@@ -234,5 +234,7 @@ class Stack:
         except OSError as error:
             raise RunError(f"the head cannot listen on {host}: {error}") from error
         owner = owner_of_port(port)
-        self._say(f"port {port} is taken{owner}; the head listens on http://{host}:{sock.getsockname()[1]} instead")
+        self._print_line(
+            f"port {port} is taken{owner}; the head listens on http://{host}:{sock.getsockname()[1]} instead"
+        )
         return sock

@@ -59,8 +59,8 @@ class _Replica:
 class StartupProgress:
     """Prints the phases of starting servers: new phases immediately, counts (3/8, 4/8) every `REPORT_EVERY_S`."""
 
-    def __init__(self, say: Callable[[str], None]) -> None:
-        self._say = say
+    def __init__(self, print_line: Callable[[str], None]) -> None:
+        self._print_line = print_line
         self._started_at = time.monotonic()
         self._reported: dict[str, tuple[str, float]] = {}
 
@@ -70,7 +70,7 @@ class StartupProgress:
         reported, reported_at = self._reported.get(title, ("", 0.0))
         if phase and (kind != reported or now - reported_at > REPORT_EVERY_S):
             self._reported[title] = kind, now
-            self._say(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
+            self._print_line(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
 
 
 class Supervisor:
@@ -85,7 +85,7 @@ class Supervisor:
         head_url: str,
         log_dir: Path,
         *,
-        say: Callable[[str], None],
+        print_line: Callable[[str], None],
         ready_timeout_s: float = 300.0,
         restarts: Restarts | None = None,
         parent_pid: int | None = None,
@@ -96,7 +96,7 @@ class Supervisor:
         self._keys = keys
         self._head_url = head_url
         self._log_dir = log_dir
-        self._say = say
+        self._print_line = print_line
         self._ready_timeout_s = ready_timeout_s
         self._restarts = restarts or Restarts()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
@@ -105,7 +105,7 @@ class Supervisor:
         self._watch_tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._started_at = time.monotonic()
-        self._progress = StartupProgress(say)
+        self._progress = StartupProgress(print_line)
 
     async def start(self) -> None:
         """Start all replicas and wait until they are ready.
@@ -120,7 +120,7 @@ class Supervisor:
                 if self._registry.is_ready(replica.instance):
                     replica.was_ready = True
                     waiting.remove(replica)
-                    self._say(self._ready_line(replica))
+                    self._print_line(self._ready_line(replica))
                 elif replica.process is None and not replica.was_ready:
                     # A configuration error stays an OperatorError, even if the server's process detected it.
                     kind = OperatorError if replica.status == EXIT_OPERATOR else RunError
@@ -238,7 +238,7 @@ class Supervisor:
         while not self._stopping.is_set():
             replica.pause_s = self._restarts.next_pause_s(replica.pause_s)
             again = f"restarting it in {replica.pause_s:g} s"
-            self._say(
+            self._print_line(
                 f"{replica.title} ended ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(replica)}"
             )
             if await self._is_interrupted(replica):
@@ -268,7 +268,7 @@ class Supervisor:
             await self._spawn(replica)
         except Exception as error:  # retry after any exception of a launcher
             log.warning("%s cannot be started", replica.title, exc_info=error)
-            self._say(f"{replica.title} cannot be started: {error or type(error).__name__}")
+            self._print_line(f"{replica.title} cannot be started: {error or type(error).__name__}")
             return False
         if replica not in self._waiting:  # `start` reports those
             self._watch_tasks.append(asyncio.create_task(self._announce(replica, replica.instance)))
@@ -278,7 +278,7 @@ class Supervisor:
         """Print a line when the instance is ready, unless it ends first."""
         while replica.process is not None and replica.instance == instance and not self._stopping.is_set():
             if self._registry.is_ready(instance):
-                self._say(self._ready_line(replica))
+                self._print_line(self._ready_line(replica))
                 return
             await asyncio.sleep(0.1)
 

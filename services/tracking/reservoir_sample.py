@@ -12,7 +12,7 @@ from rollyard.services.tracking.tracker import Cell
 from rollyard.services.types import Json
 
 COLUMNS = ("task", "repeat", "reward", "success", "end", "tool_calls", "output_tokens", "conversation")
-LONGEST = 20_000
+MAX_LENGTH = 20_000
 """Maximum characters of a conversation."""
 
 
@@ -46,7 +46,7 @@ def conversation(row: Json) -> str:
     output = response.get("output") if isinstance(response, dict) else None
     items = [{"role": "user", "content": start}] if isinstance(start, str) else _list(start)
     text = "\n\n".join(filter(None, (_item_text(item) for item in [*items, *_list(output)])))
-    return text if len(text) <= LONGEST else f"{text[:LONGEST]}\n... ({len(text) - LONGEST} more characters)"
+    return text if len(text) <= MAX_LENGTH else f"{text[:MAX_LENGTH]}\n... ({len(text) - MAX_LENGTH} more characters)"
 
 
 def _cells(row: Json) -> tuple[Cell, ...]:

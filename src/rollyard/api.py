@@ -54,7 +54,7 @@ from rollyard.services.types import State
 
 log = logging.getLogger("rollyard")
 
-Say = Callable[[str], None]
+PrintLine = Callable[[str], None]
 
 
 def stack(
@@ -66,7 +66,7 @@ def stack(
     token: str | None = None,
     head_port: int = 0,
     ready_timeout_s: float = 300.0,
-    say: Say = log.info,
+    print_line: PrintLine = log.info,
 ) -> RunningStack:
     """Return the servers of a config for `async with`: all are ready inside the block and stopped at its end.
 
@@ -74,7 +74,7 @@ def stack(
     `server_roots`, then in the installed package. `overrides`: as for `ng_run`, `"policy_model...temperature=0.5"`.
     `colocate`: run all servers in this process, on its event loop, instead of one process per server. `folder`: where
     the run stores its logs and commands find it; default: the working directory. `head_port`: 0 for a free port.
-    `say` gets the lines that `ng_run` prints.
+    `print_line` gets the lines that `ng_run` prints.
 
     Raises OperatorError for an invalid config. Entering raises OperatorError or RunError.
     """
@@ -86,7 +86,7 @@ def stack(
     check("token", token, TEXT, optional=True)
     check("head_port", head_port, PORT)
     check("ready_timeout_s", ready_timeout_s, SECONDS)
-    check("say", say, FUNCTION)
+    check("say", print_line, FUNCTION)
     here = Path.cwd() if folder is None else Path(folder).absolute()
     roots = list(dict.fromkeys([here, *(Path(root).absolute() for root in server_roots), INSTALLED]))
     given = [config] if isinstance(config, str | Path | Mapping) else config
@@ -103,7 +103,7 @@ def stack(
             head_port=head_port,
             ready_timeout_s=ready_timeout_s,
             environ=os.environ,
-            say=say,
+            print_line=print_line,
         )
     )
 
@@ -126,7 +126,7 @@ async def _connected(head: str | None, folder: Path, token: str | None) -> Async
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
-        found = await find_run(transport, folder, head, token, say=log.info)
+        found = await find_run(transport, folder, head, token, print_line=log.info)
         keys = Keys(run_id=found.run_id, secret="", token=found.token)
         registry = RegistryClient(transport, found.url, keys)
         latest = [await registry.directory()]
@@ -196,7 +196,7 @@ async def collect(
     rollout_timeout_s: float = 3600.0,
     max_failure_rate: float = 0.5,
     on_rollout: Callable[[RolloutRow], None] | None = None,
-    say: Say = log.info,
+    print_line: PrintLine = log.info,
 ) -> CollectionSummary:
     """Collect `repeats` rollouts of every row and store them in `out`, with the guarantees of `ng_collect_rollouts`.
 
@@ -215,7 +215,7 @@ async def collect(
     check("agent", agent, TEXT, optional=True)
     check("params", params, MAPPING, optional=True)
     check("on_rollout", on_rollout, FUNCTION, optional=True)
-    check("say", say, FUNCTION)
+    check("say", print_line, FUNCTION)
     flags = {"seeded": seeded, "resume": resume, "overwrite": overwrite, "accept_changed_code": accept_changed_code}
     for name, flag in flags.items():
         check(name, flag, FLAG)
@@ -242,10 +242,10 @@ async def collect(
     )
     tasks = TaskFile(_file_of(rows), agent=player, limit=limit)
     deliver = None if on_rollout is None else lambda line: on_rollout(orjson.loads(line))
-    async with OpenCollection.opened(plan, tasks, clients, say=say) as collection:
+    async with OpenCollection.opened(plan, tasks, clients, print_line=print_line) as collection:
         for note in collection.notes:
-            say(note)
-        state = await collection.run(say=say, on_rollout=deliver)
+            print_line(note)
+        state = await collection.run(print_line=print_line, on_rollout=deliver)
     return _summary(state, collection.progress, collection.stopped_because, collection.paths)
 
 

@@ -35,7 +35,7 @@ from rollyard.services.server.settings import parse_settings
 from tests.support.commands import command, config, in_this_process, ng_run
 from tests.support.doc_pages import commands
 from tests.support.stacks import read_rows
-from tests.unit.resources_servers.answers.grading import serving
+from tests.unit.resources_servers.answers.grading import in_process_server
 
 PAGES = [INSTALLED / "README.md", *sorted((INSTALLED / "docs").glob("*.md")), *INSTALLED.glob("*/*/README.md")]
 AUTHORING = {INSTALLED / "docs" / name for name in ("environments.md", "agents.md", "model-servers.md")}
@@ -178,7 +178,7 @@ def test_every_link_between_pages_leads_somewhere() -> None:
 async def test_the_documented_verdict_is_what_the_environment_returns() -> None:
     (text,) = re.findall(r"```json\n(.*?)```", (INSTALLED / "docs/evaluating.md").read_text(), re.DOTALL)
     documented = orjson.loads(text)
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         verdict = await environment.verdict(
             {"question": "9 times 2?", "expected_answer": "18"}, r"So it is \boxed{18}."
         )

@@ -125,7 +125,7 @@ def test_everything_that_a_command_prints_or_logs_is_plain(capsys: pytest.Captur
         sys.stdout.writelines([HOSTILE])
         handler = logging.StreamHandler()
         handler.emit(logging.LogRecord("x", logging.ERROR, "", 0, HOSTILE, None, None))
-        PlainLines().say(HOSTILE)
+        PlainLines().print_line(HOSTILE)
         return 0
 
     before = sys.stdout, sys.stderr
@@ -186,7 +186,7 @@ def test_a_line_beside_the_progress_bar_is_plain(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(sys, "stderr", stream)
     with plain_output():
         bar = Bar(3)
-        bar.say(HOSTILE)
+        bar.print_line(HOSTILE)
         bar.close()
     assert "markup" in stream.getvalue() and "\x1b[31m" not in stream.getvalue() and "\x9b" not in stream.getvalue()
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollyard import Agent, AgentSettings, Environment, Episode, ModelServer, ServerSettings, Verdict, Verification
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.testing import play, serving
+from rollyard.testing import in_process_server, play
 
 
 class Hello(Environment[Any]):
@@ -37,7 +37,7 @@ async def test_a_model_server_that_returns_no_response_is_named_and_not_a_broken
         async def responses(self, request: Any, call: Any) -> Any:
             return returned
 
-    async with serving(Slip) as servers:
+    async with in_process_server(Slip) as servers:
         with pytest.raises(Failure, match="the model server returned") as raised:
             await servers.client.post("server", "/v1/responses", b'{"input": "Hello."}', 10.0)
     assert raised.value.kind is FailureKind.SERVER_ERROR

@@ -20,7 +20,7 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.in_process import Script, agent, says, wired
+from tests.support.in_process import Script, agent, in_process_servers, says
 
 PAGE = INSTALLED / "docs/rewards.md"
 ROW: Json = {"responses_create_params": {"input": "6 x 7?"}, "question": "6 x 7?", "answer": "42"}
@@ -68,7 +68,7 @@ def judged_stack(kind: type[ResourcesServer], text: str, **judge: Any) -> Any:
     Grader.calls = 0
     settings = {"judge": {"model_server": "grader", **judge}}
     policy = Script([[says(text)]]).model
-    return wired(
+    return in_process_servers(
         {
             "grader": lambda context: Grader(ServerSettings(), context),
             "environment": environment(kind, **settings),
@@ -84,7 +84,7 @@ async def test_the_rubric_of_the_page_reports_its_components(example: Callable[[
         "model": Script([[says("It is: 42")]]).model,
         "agent": agent(SimpleAgent),
     }
-    async with wired(servers) as stack:
+    async with in_process_servers(servers) as stack:
         rollout = await stack.run(ROW)
     assert rollout["reward_components"] == {"correct": 1.0, "brief": 0.2 * (1 - 9 / 200)}
     assert (rollout["reward"], rollout["success"]) == (sum(rollout["reward_components"].values()), True)

@@ -25,7 +25,7 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSet
 from rollyard.services.errors import Failure
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json, Verdict
-from tests.support.in_process import agent, environment, wired
+from tests.support.in_process import agent, environment, in_process_servers
 
 MODEL = "policy"
 TURNS = 3
@@ -249,7 +249,7 @@ async def play(
             turn_bad()
         for fake in fakes:
             fake.on_call = on_call
-        async with wired(
+        async with in_process_servers(
             {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": policy}
         ) as stack:
             rewards: list[float] = []

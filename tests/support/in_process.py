@@ -1,4 +1,4 @@
-"""Servers wired together in this process: `rollyard.testing` with defaults for this project's own tests."""
+"""Servers in this process: `rollyard.testing` with defaults for this project's own tests."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from rollyard.agents.base import Agent
 from rollyard.resources_servers.base import Environment
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
-from rollyard.testing import Wired, says, wired
+from rollyard.testing import InProcessServers, in_process_servers, says
 from rollyard.testing.in_process import KEYS, agent_server, environment_server
 from rollyard.testing.scripted_model import Script as StrictScript
 from rollyard.testing.scripted_model import calls as call_item
 
-__all__ = ["KEYS", "Script", "Wired", "agent", "calls", "environment", "says", "wired"]
+__all__ = ["KEYS", "InProcessServers", "Script", "agent", "calls", "environment", "in_process_servers", "says"]
 
 
 def environment(environment: type[Environment[Any]], **settings: Any) -> Callable[[Context], Server]:

@@ -68,7 +68,7 @@ async def _started(
         config,
         keys,
         RunFolder.create(folder, keys.run_id),
-        say=(messages if messages is not None else []).append,
+        print_line=(messages if messages is not None else []).append,
         launcher=launcher,
         head_port=0,
         ready_timeout_s=300.0,

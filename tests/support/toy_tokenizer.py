@@ -27,8 +27,8 @@ _TEXTS = {number: piece for piece, number in (_NUMBERED | SPECIAL).items()}
 _LETTERS = 1000
 """A single letter's id is this plus its code point."""
 _SPLIT = re.compile("(" + "|".join(map(re.escape, SPECIAL)) + ")")
-_LONGEST = sorted(PIECES, key=len, reverse=True)
-_PIECE = re.compile("|".join(map(re.escape, _LONGEST)) + "|.", re.DOTALL)
+_MAX_LENGTH = sorted(PIECES, key=len, reverse=True)
+_PIECE = re.compile("|".join(map(re.escape, _MAX_LENGTH)) + "|.", re.DOTALL)
 
 
 def encode(text: str) -> list[int]:

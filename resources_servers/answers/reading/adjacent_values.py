@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from rollyard.resources_servers.answers.reading.extraction import Found
 
-MOST_BETWEEN = 100
+MAX_BETWEEN = 100
 """Maximum number of characters between two adjacent values."""
 _BETWEEN = re.compile(
     r"""(?:
@@ -23,7 +23,7 @@ _BETWEEN = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 _NAME = re.compile(r"(?<![a-zA-Z\\])([a-zA-Z](?:_\{?\w{1,9}\}?)?) *= *\$?$")
-LONGEST_NAME = 20
+MAX_NAME_LENGTH = 20
 
 
 def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern[str] = _BETWEEN) -> Found | None:
@@ -35,7 +35,7 @@ def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern
         row.append((start, value))
     if not row:
         return None
-    names = [_NAME.search(text, max(start - LONGEST_NAME, 0), start) for start, _ in row]
+    names = [_NAME.search(text, max(start - MAX_NAME_LENGTH, 0), start) for start, _ in row]
     named = [name[1] for name in names if name]
     texts = [value.text for _, value in row]
     if len(row) > 1 and len(set(named)) == len(row) and not any("=" in each for each in texts):
@@ -51,4 +51,4 @@ def together(last: Found, texts: Iterable[str]) -> Found:
 
 def _adjacent(text: str, value: Found, start: int, between: re.Pattern[str]) -> bool:
     gap = start - value.end
-    return value.whole and 0 <= gap <= MOST_BETWEEN and bool(between.fullmatch(text, value.end, start))
+    return value.whole and 0 <= gap <= MAX_BETWEEN and bool(between.fullmatch(text, value.end, start))

@@ -12,9 +12,9 @@ from rollyard.resources_servers.answers.reading.adjacent_values import last_row,
 from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.sentence_values import is_value, sentence, undecorated
 
-MOST = 40
+MAX_CANDIDATES = 40
 """Only this many announcements at the end of a text are considered."""
-MOST_LINES = 10
+MAX_LINES = 10
 SECTION = 400
 """Maximum length of the text below a heading that counts as an answer; a longer section is reasoning."""
 _MARKS = r"[ \t*_]{0,8}"
@@ -56,7 +56,9 @@ _COPULA = re.compile(r"\s*(?:です|である|だ|になります|입니다|이�
 def phrased(text: str) -> Found | None:
     """Find an answer such as `The answer is 18.` or `Answer: 18`, up to the end of the sentence."""
     matches = {
-        match.end(): match for opening in (_OPENING, _HEADING, _JSON) for match in deque(scan(opening, text), MOST)
+        match.end(): match
+        for opening in (_OPENING, _HEADING, _JSON)
+        for match in deque(scan(opening, text), MAX_CANDIDATES)
     }
     fallback, with_value = None, list[tuple[int, Found]]()
     for _, match in sorted(matches.items()):
@@ -86,7 +88,7 @@ def _after(text: str, opening: re.Match[str]) -> Found | None:
 def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str, int]]:
     """Return the remaining lines of a list of values."""
     found = list[tuple[str, int]]()
-    while text[end : end + 1] == "\n" and len(found) < MOST_LINES:
+    while text[end : end + 1] == "\n" and len(found) < MAX_LINES:
         begin = _BULLET.match(text, end + 1)
         if bool(bullet and bullet.group()) != bool(begin and begin.group()):
             break

@@ -14,9 +14,9 @@ from dataclasses import replace
 from rollyard.resources_servers.answers.reading.adjacent_values import last_row, together
 from rollyard.resources_servers.answers.reading.extraction import Found
 
-MOST_CHARACTERS = 3000
+MAX_CHARACTERS = 3000
 """Maximum length of a box. Without it, each of many unclosed boxes would be searched to the end of the text."""
-MOST_BOXES = 50
+MAX_BOXES = 50
 """Only this many boxes at the end of a text are considered."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _DENIED = re.compile(r"\b(?:not|rather than|instead of)[ $*({\[\\]{0,9}$", re.I)
@@ -29,7 +29,7 @@ _OR_BEFORE = re.compile(
 r"""Does not match `which is $13+15$, or \boxed{28}`, where the box restates the value before it."""
 _BESIDE = 150
 """Characters before a box that are searched for another value."""
-_DEEPEST = 5
+_MAX_DEPTH = 5
 
 
 def boxed(text: str) -> Found | None:
@@ -46,7 +46,7 @@ def boxed(text: str) -> Found | None:
 
 def _boxes(text: str) -> Iterator[tuple[int, Found]]:
     end = 0
-    for match in deque(_BOX.finditer(text), MOST_BOXES):
+    for match in deque(_BOX.finditer(text), MAX_BOXES):
         if match.start() < end:  # a nested box repeats the same value
             continue
         if _DENIED.search(text, max(match.start() - _BESIDE, 0), match.start()):
@@ -71,7 +71,7 @@ def _box(text: str, start: int) -> Found | None:
 
 def _unnested(inner: str) -> str:
     """Remove boxes and braces that enclose the whole content."""
-    for _ in range(_DEEPEST):
+    for _ in range(_MAX_DEPTH):
         nested = _BOX.match(inner)
         start = nested.end() if nested else 0
         if inner[start : start + 1] != "{" or closing(inner, start) != len(inner) - 1:
@@ -82,7 +82,7 @@ def _unnested(inner: str) -> str:
 
 def closing(text: str, opening: int) -> int | None:
     """Return the position of the brace that closes the one at `opening`; None if there is none within the limit."""
-    depth, position, end = 0, opening, min(len(text), opening + MOST_CHARACTERS)
+    depth, position, end = 0, opening, min(len(text), opening + MAX_CHARACTERS)
     while position < end:
         if text[position] == "\\":
             position += 1

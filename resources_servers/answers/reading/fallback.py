@@ -9,7 +9,7 @@ from rollyard.resources_servers.answers.reading.adjacent_values import last_row,
 from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.formulas import formulas
 
-MOST_FORMULAS = 20
+MAX_FORMULAS = 20
 """Only this many formulas at the end of a text are considered."""
 _NUMBER = re.compile(
     r"(?<![\da-zA-Z_.,/])(?:-\s?)?\$?-?(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?(?:%|π|√\(?\d+\)?)?|(?<![\da-zA-Z_.])-?\.\d+"
@@ -24,7 +24,7 @@ _JOINED = re.compile(rf"[ ,(]*{_OR}[ (]*")
 
 def dollars(text: str) -> Found | None:
     """Return the last formula between dollar signs or LaTeX brackets, together with adjacent ones."""
-    last = deque(formulas(text), MOST_FORMULAS)
+    last = deque(formulas(text), MAX_FORMULAS)
     return last_row(text, [(each.start, Found(each.text, "last_formula", each.end)) for each in last], _JOINED)
 
 

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 """Maximum length of a formula; anything longer is an unclosed delimiter."""
 MASK = "\ue000"
 """Replaces each character of a formula in a masked text."""
@@ -50,7 +50,7 @@ def formulas(text: str) -> Iterator[Formula]:
 
 
 def _is_formula(text: str, sign: str, begin: int, end: int) -> bool:
-    if not 0 < end - begin <= MOST_CHARACTERS:
+    if not 0 < end - begin <= MAX_CHARACTERS:
         return False
     inner = text[begin:end]
     if not inner.strip() or (sign == "$" and "\n\n" in inner):

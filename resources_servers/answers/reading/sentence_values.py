@@ -9,7 +9,7 @@ import re
 
 from rollyard.resources_servers.answers.reading.formulas import MASK, formulas, masked
 
-MOST_CHARACTERS = 2000
+MAX_CHARACTERS = 2000
 """Maximum length of a sentence; the rest is ignored."""
 _SENTENCE_END = re.compile(
     r"(?<!approx)(?<!i\.e)(?<!e\.g)\.(?=[*_\"'”)\]]{0,4}(?:\s|$))|[\n。！？।؟]|(?<!\d)．|</|[!?](?=[*_\"'”)\]]{0,4}\s+[A-Z])"
@@ -60,7 +60,7 @@ _REMARK = re.compile(r"\s\([^()=]*=[^()]*\)$")
 
 def sentence(text: str, start: int) -> tuple[str, int]:
     """Return the text from `start` to the end of its line or sentence, and the end's position. Formulas stay intact."""
-    window = text[start : start + MOST_CHARACTERS]
+    window = text[start : start + MAX_CHARACTERS]
     hidden = masked(window, list(formulas(window)))
     end = _SENTENCE_END.search(hidden)
     found = window[: end.start()] if end else window
@@ -77,7 +77,7 @@ def undecorated(text: str) -> str:
 
 def values(answer: str) -> tuple[str, ...]:
     """Return the values in the text after `The answer is`, as written; at least one, which may be empty."""
-    answer = _CLOSING.sub("", _OPENING.sub("", undecorated(answer[:MOST_CHARACTERS])))
+    answer = _CLOSING.sub("", _OPENING.sub("", undecorated(answer[:MAX_CHARACTERS])))
     spans = list(formulas(answer))
     hidden = _TEXT.sub(lambda match: MASK * len(match.group()), masked(answer, spans))
     stop = next((match.start() for match in _REASON.finditer(hidden) if _VALUE.search(hidden[: match.start()])), None)

@@ -11,8 +11,8 @@ from rollyard.resources_servers.answers.reading.boxes import boxed
 from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.sentence_values import undecorated
 
-LONGEST_LINE = 3000
-MOST_TAGS = 50
+MAX_LINE_LENGTH = 3000
+MAX_TAGS = 50
 """Only this many tags of one kind at the end of a text are considered."""
 _HASHES = re.compile(r"####[ \t]*(?![ \t]|[^\W\d_]{2})")
 """Does not match a Markdown heading, `#### Step 2`."""
@@ -23,7 +23,7 @@ _TAG = re.compile(r"<(/?)(?:final_?)?answer>", re.IGNORECASE)
 def tagged(text: str) -> Found | None:
     """Return the content of the last tag. `</answer>` may be missing, because it is a common stop string."""
     opening, found = None, list[tuple[int, Found]]()
-    for match in deque(_TAG.finditer(text), MOST_TAGS):
+    for match in deque(_TAG.finditer(text), MAX_TAGS):
         if not match[1]:
             opening = match
         elif opening is not None:
@@ -52,8 +52,8 @@ def boxed_or_tagged(text: str) -> Found | None:
 def hashes(text: str) -> Found | None:
     """Return the last non-empty answer in GSM8K's format, `#### 18`, or several successive ones."""
     found, end = deque[tuple[int, Found]](), len(text)
-    for match in reversed(deque(_HASHES.finditer(text), MOST_TAGS)):
-        line = text[match.end() : min(end, match.end() + LONGEST_LINE)].partition("\n")[0].rstrip()
+    for match in reversed(deque(_HASHES.finditer(text), MAX_TAGS)):
+        line = text[match.end() : min(end, match.end() + MAX_LINE_LENGTH)].partition("\n")[0].rstrip()
         if line:
             found.appendleft((match.start(), Found(line.strip("* "), "hashes", match.end() + len(line))))
         end = match.start()

@@ -23,7 +23,7 @@ from rollyard.services.types import Json
 _USER: Json = {"role": "user", "content": "x"}
 _OTHER = '{"y": ["y"]}.\n\n</y>\n## y'
 """Ends in another character than "x" and contains the punctuation of ordinary text and calls."""
-KNOWN = 1024
+MAX_CACHED = 1024
 """Maximum number of cached endings, one per set of tools and template arguments."""
 _TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents")
 
@@ -68,7 +68,7 @@ class Continuation:
         if key not in self._endings:
             one = await backend.render(body, [_USER, _placeholder("x")], request_context, ask=False)
             two = await backend.render(body, [_USER, _placeholder(_OTHER)], request_context, ask=False)
-            if len(self._endings) >= KNOWN:
+            if len(self._endings) >= MAX_CACHED:
                 self._endings.clear()
             self._endings[key] = _shared_ending(one.ids, two.ids)
         return self._endings[key]

@@ -18,7 +18,7 @@ from rollyard.services.types import Json
 
 T = TypeVar("T")
 
-LONGEST_S = 7 * 24 * 3600.0
+MAX_LEASE_S = 7 * 24 * 3600.0
 FIELD = "lease_s"
 
 
@@ -99,9 +99,9 @@ def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
         length_s = float(requested) if not isinstance(requested, bool) else math.nan
     except (TypeError, ValueError):
         length_s = math.nan
-    if not 0 < length_s <= LONGEST_S:
+    if not 0 < length_s <= MAX_LEASE_S:
         raise bad_request(
-            f"{FIELD}: found {str(requested)[:50]!r}; expected a number of seconds above 0 and at most {LONGEST_S:.0f}"
+            f"{FIELD}: found {str(requested)[:50]!r}; expected seconds above 0, at most {MAX_LEASE_S:.0f}"
         )
     rest = urlencode([(name, value) for name, value in pairs if name != FIELD])
     return length_s, rest, {name: value for name, value in request.items() if name != FIELD}

@@ -18,7 +18,7 @@ from rollyard.services.types import Json
 
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
-LONGEST_HEADER = 100_000_000
+MAX_HEADER_LENGTH = 100_000_000
 """The safetensors library's own limit, in bytes."""
 SIZES = {
     **dict.fromkeys(("BOOL", "U8", "I8", "F8_E4M3", "F8_E5M2", "F8_E8M0"), 1),
@@ -78,7 +78,7 @@ def read_header(file: Path) -> list[Tensor]:
     try:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
-            if length > LONGEST_HEADER:
+            if length > MAX_HEADER_LENGTH:
                 raise ValueError(f"a header of {length} bytes")
             header: Any = orjson.loads(opened.read(length))
             tensors = [_tensor(name, entry, file, 8 + length) for name, entry in header.items() if _is_tensor(name)]

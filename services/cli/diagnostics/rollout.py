@@ -38,7 +38,7 @@ async def run_rollout(
         keys = new_keys()
         launcher = LocalLauncher(cache)
         folder = RunFolder.create(Path(temporary), keys.run_id)
-        stack = Stack(config, keys, folder, say=lambda _: None, launcher=launcher, head_port=0, environ=environ)
+        stack = Stack(config, keys, folder, print_line=lambda _: None, launcher=launcher, head_port=0, environ=environ)
         try:
             await stack.start()
             ready_s = time.monotonic() - started

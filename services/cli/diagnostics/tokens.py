@@ -97,7 +97,9 @@ async def _started_stack(options: TokenOptions, overrides: list[Override]) -> As
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
     with tempfile.TemporaryDirectory() as folder:
         keys = new_keys()
-        stack = Stack(config, keys, RunFolder.create(Path(folder), keys.run_id), say=_quiet, launcher=None, head_port=0)
+        stack = Stack(
+            config, keys, RunFolder.create(Path(folder), keys.run_id), print_line=_quiet, launcher=None, head_port=0
+        )
         try:
             await stack.start()
             yield stack.client

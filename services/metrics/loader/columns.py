@@ -32,7 +32,7 @@ LOST_CATEGORIES = ("kind", "agent")
 """Columns of rows without a reward."""
 MAX_CATEGORIES = 1000
 """Maximum number of distinct texts per column. Without it, a new reason in every row would fill the memory."""
-MOST_STAGES = 32
+MAX_STAGES = 32
 OTHERS = "(others)"
 INITIAL_CODE = "(initial)"
 
@@ -118,7 +118,7 @@ def merged(parts: list[Columns]) -> Columns:
     Empties `parts` and works column by column to avoid a second copy in memory.
     """
     lost = _joined_unmeasured([part.unmeasured for part in parts])
-    stages = list(dict.fromkeys(stage for part in parts for stage in part.stages))[:MOST_STAGES]
+    stages = list(dict.fromkeys(stage for part in parts for stage in part.stages))[:MAX_STAGES]
     absent = np.empty(0)
     timed = [{name: padded(part.stages.get(name, absent), len(part)) for name in stages} for part in parts]
     kept: list[dict[str, Any]] = [

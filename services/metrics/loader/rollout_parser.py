@@ -18,7 +18,7 @@ from rollyard.services.metrics.loader.columns import (
     LOST_FLOATS,
     LOST_INTS,
     MAX_CATEGORIES,
-    MOST_STAGES,
+    MAX_STAGES,
     OTHERS,
     CategoryColumn,
     Columns,
@@ -30,7 +30,7 @@ from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.rollout_keys import prompt_key
 from rollyard.services.types import MAX_REWARD, Json
 
-_MOST = 2**53
+_MAX_COUNT = 2**53
 """Upper bound of counts and times."""
 
 
@@ -60,9 +60,9 @@ class RolloutParser:
         calls, turns = _count_calls_and_turns(response.get("output"))
         if row.get("mask_sample") is True or reward != reward:
             self._lost_ints.extend((task, repeat, offset))
-            turns = number(timings.get("model_calls"), turns, _MOST)
-            tokens = number(usage.get("output_tokens"), math.nan, _MOST)
-            self._lost_floats.extend((calls, turns, tokens, number(timings.get("total_s"), math.nan, _MOST)))
+            turns = number(timings.get("model_calls"), turns, _MAX_COUNT)
+            tokens = number(usage.get("output_tokens"), math.nan, _MAX_COUNT)
+            self._lost_floats.extend((calls, turns, tokens, number(timings.get("total_s"), math.nan, _MAX_COUNT)))
             self._lost_categories["kind"].add(_why(row))
             self._lost_categories["agent"].add(mapping(row.get("agent_ref")).get("name"))
             return
@@ -73,13 +73,13 @@ class RolloutParser:
                 reward,
                 float(success) if success is True or success is False else math.nan,
                 calls,
-                number(timings.get("model_calls"), turns, _MOST),
-                number(usage.get("input_tokens"), math.nan, _MOST),
-                number(usage.get("output_tokens"), math.nan, _MOST),
-                number(mapping(usage.get("output_tokens_details")).get("reasoning_tokens"), math.nan, _MOST),
-                number(token_history.get("turns"), math.nan, _MOST),
-                number(token_history.get("breaks"), math.nan, _MOST),
-                number(token_history.get("segments"), math.nan, _MOST),
+                number(timings.get("model_calls"), turns, _MAX_COUNT),
+                number(usage.get("input_tokens"), math.nan, _MAX_COUNT),
+                number(usage.get("output_tokens"), math.nan, _MAX_COUNT),
+                number(mapping(usage.get("output_tokens_details")).get("reasoning_tokens"), math.nan, _MAX_COUNT),
+                number(token_history.get("turns"), math.nan, _MAX_COUNT),
+                number(token_history.get("breaks"), math.nan, _MAX_COUNT),
+                number(token_history.get("segments"), math.nan, _MAX_COUNT),
             )
         )
         self._categories["end"].add(row.get("finish_reason"))
@@ -116,12 +116,12 @@ class RolloutParser:
         for key, value in timings.items():
             kept = self._stages.get(key)
             if kept is None:
-                if not key.endswith("_s") or len(self._stages) >= MOST_STAGES:
+                if not key.endswith("_s") or len(self._stages) >= MAX_STAGES:
                     continue
                 kept = self._stages[key] = array("d")
             if len(kept) < self._count:
                 kept.extend([math.nan] * (self._count - len(kept)))
-            kept.append(number(value, math.nan, _MOST))
+            kept.append(number(value, math.nan, _MAX_COUNT))
 
 
 class Vocabulary:

@@ -61,7 +61,7 @@ async def join_run(
     stop: asyncio.Event,
     *,
     environ: Mapping[str, str],
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     timeout_s: float,
 ) -> None:
     """Serve `specs` until `stop`. Raises OperatorError or RunError if the head is unreachable or of another run."""
@@ -71,14 +71,14 @@ async def join_run(
             f"{listed}: requires its own Python environment, which servers that join a remote head cannot have. "
             "Install its requirements next to Rollyard on this host, or start it together with the head"
         )
-    finding_head = asyncio.create_task(_directory(keys, address.head_url, say, timeout_s))
+    finding_head = asyncio.create_task(_directory(keys, address.head_url, print_line, timeout_s))
     stopped = asyncio.create_task(stop.wait())
     await asyncio.wait({finding_head, stopped}, return_when=asyncio.FIRST_COMPLETED)
     if not finding_head.done():
         finding_head.cancel()
         return
     _check_same(config, specs, finding_head.result(), address.head_url)
-    serving = [asyncio.create_task(serve(address.launch(spec, keys), environ, stop, say)) for spec in specs]
+    serving = [asyncio.create_task(serve(address.launch(spec, keys), environ, stop, print_line)) for spec in specs]
     try:
         await asyncio.wait(serving, return_when=asyncio.FIRST_COMPLETED)
     finally:
@@ -89,7 +89,7 @@ async def join_run(
             raise error
 
 
-async def _directory(keys: Keys, head_url: str, say: Callable[[str], None], timeout_s: float) -> Directory:
+async def _directory(keys: Keys, head_url: str, print_line: Callable[[str], None], timeout_s: float) -> Directory:
     """Wait for the head and return its directory."""
     transport = HttpTransport()
     registry_client, started, reported = RegistryClient(transport, head_url, keys), time.monotonic(), False
@@ -107,7 +107,7 @@ async def _directory(keys: Keys, head_url: str, say: Callable[[str], None], time
                     detail = failure.problem.detail
                     raise RunError(f"no head at {head_url} within {timeout_s:g} s: {detail}") from failure
                 if not reported:
-                    say(f"waiting for the head at {head_url}")
+                    print_line(f"waiting for the head at {head_url}")
                     reported = True
             await asyncio.sleep(_RETRY_S)
     finally:

@@ -6,8 +6,18 @@
 Only the model is scripted. Servers, HTTP API, sessions and verdict are the real ones.
 """
 
-from rollyard.testing.in_process import Wired, serving, wired
+from rollyard.testing.in_process import InProcessServers, in_process_server, in_process_servers
 from rollyard.testing.play import Rollout, load, play
 from rollyard.testing.scripted_model import Script, calls, says
 
-__all__ = ["Rollout", "Script", "Wired", "calls", "load", "play", "says", "serving", "wired"]
+__all__ = [
+    "InProcessServers",
+    "Rollout",
+    "Script",
+    "calls",
+    "in_process_server",
+    "in_process_servers",
+    "load",
+    "play",
+    "says",
+]

@@ -23,7 +23,7 @@ Maker = Callable[[Context], Server]
 
 
 @dataclass
-class Wired:
+class InProcessServers:
     """Servers by name, reachable through `client`."""
 
     client: ServerClient
@@ -41,7 +41,7 @@ class Wired:
 
 
 @contextlib.asynccontextmanager
-async def wired(make: Mapping[str, Maker]) -> AsyncIterator[Wired]:
+async def in_process_servers(make: Mapping[str, Maker]) -> AsyncIterator[InProcessServers]:
     """Start the servers that the functions in `make` build; stop them at the end."""
     async with contextlib.AsyncExitStack() as started:
         transport = LocalTransport(HttpTransport())
@@ -57,14 +57,14 @@ async def wired(make: Mapping[str, Maker]) -> AsyncIterator[Wired]:
             transport.mount(f"http://{name}:1", server)
             await server.start()
             started.push_async_callback(server.stop)
-        yield Wired(client, servers, transport)
+        yield InProcessServers(client, servers, transport)
 
 
 @contextlib.asynccontextmanager
-async def serving(kind: type[Server], **settings: Any) -> AsyncIterator[Wired]:
+async def in_process_server(kind: type[Server], **settings: Any) -> AsyncIterator[InProcessServers]:
     """Start one server of any family under the name `server`. Raises OperatorError for unknown settings."""
     checked = parse_settings(kind.Settings, settings, kind.__name__)
-    async with wired({"server": lambda context: kind(checked, context)}) as servers:
+    async with in_process_servers({"server": lambda context: kind(checked, context)}) as servers:
         yield servers
 
 

@@ -13,7 +13,7 @@ from rollyard.resources_servers.base import Environment, ResourcesServer
 from rollyard.services.config.plugins import FAMILIES, load_server
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from rollyard.testing.in_process import agent_server, environment_server, wired
+from rollyard.testing.in_process import agent_server, environment_server, in_process_servers
 from rollyard.testing.scripted_model import Script, Turns
 
 
@@ -84,8 +84,8 @@ async def play(
         "agent": agent_server(agent or _agent_for(kind), agent_settings or {}, **names),
         **{name: Script(replies).model for name, replies in (models or {}).items()},
     }
-    async with wired(make) as servers:
-        return Rollout(await servers.run(row), script.asked)
+    async with in_process_servers(make) as servers:
+        return Rollout(await servers.run(row), script.requests)
 
 
 def load(folder: str | Path) -> Any:

@@ -44,7 +44,7 @@ class Script:
     """The turns of a scripted model, and the requests that it received."""
 
     turns: Turns
-    asked: list[Json] = field(default_factory=list)
+    requests: list[Json] = field(default_factory=list)
     """The requests so far, oldest first."""
     status: str = "completed"
     incomplete: Json | None = None
@@ -64,9 +64,9 @@ class Script:
 
     def response(self, request: Json) -> Json:
         """Return the next turn as a Response object. Raises Failure if there is none."""
-        self.asked.append(request)
+        self.requests.append(request)
         return {
-            "id": f"resp_{len(self.asked)}",
+            "id": f"resp_{len(self.requests)}",
             "object": "response",
             "created_at": 0,
             "model": "scripted",
@@ -82,11 +82,11 @@ class Script:
     def _turn(self, request: Json) -> Turn:
         if callable(self.turns):
             return self.turns(request)
-        index = len(self.asked) - 1
+        index = len(self.requests) - 1
         if index >= len(self.turns) and not (self.repeat and self.turns):
             written = f"{len(self.turns)} turn{'' if len(self.turns) == 1 else 's'}"
             detail = (
-                f"the script has {written}, but the model was called {len(self.asked)} times: add a turn, such as a "
+                f"the script has {written}, but the model was called {len(self.requests)} times: add a turn, such as a "
                 "text without a tool call, which ends the episode"
             )
             raise Failure(FailureKind.BAD_REQUEST, detail)

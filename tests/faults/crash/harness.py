@@ -145,7 +145,7 @@ async def forked(
         config,
         keys,
         RunFolder.create(folder, keys.run_id),
-        say=lambda text: None,
+        print_line=lambda text: None,
         launcher=launcher or ForkLauncher(),
         head_port=0,
         ready_timeout_s=60.0,

@@ -19,7 +19,7 @@ from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import FinishReason, Json
-from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
+from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "level": 3}
 
@@ -61,7 +61,9 @@ class Counter(Environment[EnvironmentSettings]):
 
 def counting(script: Script, kind: Any = GameAgent, **settings: Any) -> Any:
     Counter.closed.clear()
-    return wired({"environment": environment(Counter), "model": script.model, "agent": agent(kind, **settings)})
+    return in_process_servers(
+        {"environment": environment(Counter), "model": script.model, "agent": agent(kind, **settings)}
+    )
 
 
 async def test_a_rollout_holds_the_request_the_whole_episode_the_verdict_and_the_keys_of_the_row() -> None:
@@ -92,7 +94,7 @@ async def test_every_turn_sends_the_whole_conversation_so_far() -> None:
     script = Script([[calls("add", {}, "a")], [says("enough")]])
     async with counting(script) as stack:
         await stack.run(ROW)
-    start, call, output = script.asked[1]["input"]
+    start, call, output = script.requests[1]["input"]
     assert start == {"role": "user", "content": "Play."}
     assert call["call_id"] == output["call_id"] == "a"
     assert orjson.loads(output["output"]) == {"count": 1, "done": False}
@@ -158,7 +160,7 @@ async def test_a_bad_tool_call_returns_an_error_message_to_the_model(call: Json,
     assert rollout["reward"] == 0.0
 
 
-async def failure_of(stack: Wired, row: Json) -> Failure:
+async def failure_of(stack: InProcessServers, row: Json) -> Failure:
     with pytest.raises(Failure) as raised:
         await stack.run(row)
     return raised.value
@@ -250,7 +252,7 @@ async def test_a_foreign_environment_that_echoes_the_row_and_has_no_close_is_pla
                 return {**(await request.json()), "reward": 1.0, "extra": "kept"}
 
     script = Script([[calls("roll", {})], [says("4")]])
-    async with wired({"environment": Foreign, "model": script.model, "agent": agent(GameAgent)}) as stack:
+    async with in_process_servers({"environment": Foreign, "model": script.model, "agent": agent(GameAgent)}) as stack:
         answer = await stack.post("agent", "/run", ROW)
         rollout = orjson.loads(answer.body)
         foreign = stack.servers["environment"]
@@ -306,7 +308,7 @@ async def test_self_settings_has_the_type_of_the_agents_type_argument() -> None:
     script = Script([[says("thinking")]])
     async with counting(script, Limited, questions=3) as stack:
         rollout = await stack.run(ROW)
-    assert (rollout["finish_reason"], len(script.asked)) == ("max_steps", 3)
+    assert (rollout["finish_reason"], len(script.requests)) == ("max_steps", 3)
 
 
 def test_an_agent_subclass_inherits_its_settings_or_overrides_them() -> None:

@@ -15,7 +15,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import Session
 from rollyard.services.types import Json
 from tests.support.fixtures import until
-from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
+from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Go."}}
 
@@ -52,7 +52,7 @@ def reset_counters() -> None:
     Slow.go = asyncio.Event()
 
 
-def lose_response(stack: Wired, path: str, kind: FailureKind) -> list[str]:
+def lose_response(stack: InProcessServers, path: str, kind: FailureKind) -> list[str]:
     """From now on the environment handles the next request to `path`, but its response is lost."""
     send, lost = stack.transport.send, list[str]()
 
@@ -71,7 +71,9 @@ def lose_response(stack: Wired, path: str, kind: FailureKind) -> list[str]:
 @pytest.mark.parametrize("kind", [FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT])
 async def test_a_lost_response_leaks_no_session(path: str, kind: FailureKind) -> None:
     script = Script([[calls("echo", {"value": 1})], [calls("echo", "{")], [says("done")]])
-    async with wired({"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with in_process_servers(
+        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
+    ) as stack:
         if path == "/close":
             lose_response(stack, "/verify", kind)
         lost = lose_response(stack, path, kind)
@@ -83,7 +85,9 @@ async def test_a_lost_response_leaks_no_session(path: str, kind: FailureKind) ->
 
 async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name() -> None:
     script = Script([[says("done")]])
-    async with wired({"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with in_process_servers(
+        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
+    ) as stack:
         running = asyncio.create_task(stack.run({**ROW, "slow": True}))
         await until(lambda: Slow.seeding == 1)
         running.cancel()
@@ -93,7 +97,7 @@ async def test_an_agent_cancelled_while_it_seeds_closes_the_session_by_its_name(
 async def test_a_seed_that_exceeds_the_agents_timeout_leaks_no_session() -> None:
     script = Script([[says("done")]])
     settings = {"tool_timeout_s": 0.05}
-    async with wired(
+    async with in_process_servers(
         {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent, **settings)}
     ) as stack:
         with pytest.raises(Failure, match="timeout"):
@@ -102,7 +106,7 @@ async def test_a_seed_that_exceeds_the_agents_timeout_leaks_no_session() -> None
 
 
 async def test_a_session_that_no_request_reached_has_nothing_to_close() -> None:
-    async with wired({"environment": environment(Slow)}) as stack:
+    async with in_process_servers({"environment": environment(Slow)}) as stack:
         session = Session(stack.client, "nowhere")
         with pytest.raises(Failure):
             await session.post("/seed_session", b"{}", 0.1)
@@ -137,7 +141,9 @@ MALFORMED_CALLS = [
 @pytest.mark.parametrize("call", MALFORMED_CALLS)
 async def test_a_malformed_tool_call_never_fails_the_rollout(call: Json) -> None:
     script = Script([[call], [says("I see")]])
-    async with wired({"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with in_process_servers(
+        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
+    ) as stack:
         rollout = await stack.run(ROW)
     output = rollout["response"]["output"][1]["output"]
     assert (rollout["reward"], list(orjson.loads(output))) == (1.0, ["error"])
@@ -147,8 +153,10 @@ async def test_a_malformed_tool_call_never_fails_the_rollout(call: Json) -> None
 @pytest.mark.parametrize("call_id", [None, "", 7, {"a": 1}])
 async def test_a_call_without_a_usable_id_gets_one(call_id: Any) -> None:
     script = Script([[{**calls("echo", {"value": 1}), "call_id": call_id}], [says("I see")]])
-    async with wired({"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}) as stack:
+    async with in_process_servers(
+        {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
+    ) as stack:
         rollout = await stack.run(ROW)
     call, answer = rollout["response"]["output"][:2]
     assert isinstance(call["call_id"], str) and call["call_id"] == answer["call_id"]
-    assert [item["call_id"] for item in script.asked[1]["input"][1:]] == [call["call_id"]] * 2
+    assert [item["call_id"] for item in script.requests[1]["input"][1:]] == [call["call_id"]] * 2

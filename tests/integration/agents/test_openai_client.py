@@ -18,7 +18,7 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 from tests.integration.agents.test_agents import Counter
-from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
+from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 from tests.support.openai_client import make_openai_client
 from tests.support.scripted_engine import listening
 
@@ -27,9 +27,11 @@ KINDS = ["function_call", "function_call_output", "message", "function_call", "f
 
 
 @contextlib.asynccontextmanager
-async def playing(model: Any) -> AsyncIterator[tuple[AsyncOpenAI, Wired, str]]:
+async def playing(model: Any) -> AsyncIterator[tuple[AsyncOpenAI, InProcessServers, str]]:
     """The client in front of an agent, the stack, and the cookie of an open session."""
-    async with wired({"environment": environment(Counter), "model": model, "agent": agent(GameAgent)}) as stack:
+    async with in_process_servers(
+        {"environment": environment(Counter), "model": model, "agent": agent(GameAgent)}
+    ) as stack:
         cookie = (await stack.post("environment", "/seed_session", {"level": 3})).cookies[0].partition(";")[0]
         async with (
             listening(stack.servers["agent"]) as url,
@@ -38,7 +40,7 @@ async def playing(model: Any) -> AsyncIterator[tuple[AsyncOpenAI, Wired, str]]:
             yield client.with_options(default_headers={"cookie": cookie}), stack, cookie
 
 
-async def verdict(stack: Wired, cookie: str, response: Json) -> float:
+async def verdict(stack: InProcessServers, cookie: str, response: Json) -> float:
     headers = {"cookie": cookie, SESSION_END_HEADER: "1"}
     body = {"responses_create_params": {"input": []}, "response": response}
     answer = await stack.post("environment", "/verify", body, headers)
@@ -66,7 +68,7 @@ async def test_the_client_reads_an_episode_as_a_stream() -> None:
     done = [cast(Any, event).item.type for event in events if event.type == "response.output_item.done"]
     assert done == KINDS
     assert cookie in stream.response.headers["set-cookie"]
-    assert not any("stream" in request for request in script.asked)
+    assert not any("stream" in request for request in script.requests)
 
 
 async def test_the_final_response_of_the_clients_stream_is_the_whole_episode() -> None:

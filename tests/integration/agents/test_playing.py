@@ -16,7 +16,7 @@ from rollyard.resources_servers.base import Environment, EnvironmentSettings, Ve
 from rollyard.services.errors import Failure
 from rollyard.services.head.activity import RunningEpisodes, Stage
 from rollyard.services.types import Json
-from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
+from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "_ng_task_index": 7, "_ng_rollout_index": 2}
 
@@ -54,15 +54,15 @@ def gates() -> Iterator[None]:
 
 
 @contextlib.asynccontextmanager
-async def stack(**settings: Any) -> AsyncIterator[Wired]:
+async def stack(**settings: Any) -> AsyncIterator[InProcessServers]:
     script = Script([[calls("look", {})], [says("bye")]])
-    async with wired(
+    async with in_process_servers(
         {"environment": environment(Gates), "model": script.model, "agent": agent(GameAgent, **settings)}
     ) as wired_stack:
         yield wired_stack
 
 
-async def running_episodes(wired_stack: Wired, query: str = "") -> RunningEpisodes:
+async def running_episodes(wired_stack: InProcessServers, query: str = "") -> RunningEpisodes:
     answer = await wired_stack.transport.send("GET", f"http://agent:1/episodes{query}", b"", {}, 5.0)
     return RunningEpisodes.model_validate_json(answer.body)
 
@@ -197,7 +197,7 @@ async def test_concurrent_calls_are_timed_separately() -> None:
             return Verdict(reward=1.0)
 
     script = Script([[calls("look", {}, "a"), says("and")]])
-    async with wired(
+    async with in_process_servers(
         {"environment": environment(Sleepy), "model": script.model, "agent": agent(Together)}
     ) as wired_stack:
         timings = (await wired_stack.run(ROW))["timings"]

@@ -14,7 +14,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.in_process import Script, agent, calls, environment, says, wired
+from tests.support.in_process import Script, agent, calls, environment, in_process_servers, says
 
 
 class Plain(Environment[EnvironmentSettings]):
@@ -44,8 +44,8 @@ async def played(kind: type[Environment[Any]], row: Json, **settings: Any) -> tu
     """The rollout, and the first request that the model received."""
     script = Script([[says("done")]])
     servers = {"environment": environment(kind, **settings), "model": script.model, "agent": agent(GameAgent)}
-    async with wired(servers) as stack:
-        return await stack.run(row), script.asked[0]
+    async with in_process_servers(servers) as stack:
+        return await stack.run(row), script.requests[0]
 
 
 def names(request: Json) -> list[str]:
@@ -66,7 +66,7 @@ async def test_the_tools_of_a_row_are_used_unchanged_even_if_the_list_is_empty(t
 
 
 async def test_seed_session_adds_nothing_for_a_row_with_input_and_tools() -> None:
-    async with wired({"environment": environment(Plain)}) as stack:
+    async with in_process_servers({"environment": environment(Plain)}) as stack:
         answer = await stack.post(
             "environment", "/seed_session", {"responses_create_params": {"input": "", "tools": []}}
         )
@@ -107,7 +107,7 @@ async def test_settings_override_the_environments_prompts_and_an_empty_text_disa
 
 async def refusal(kind: type[Environment[Any]], row: Json) -> Failure:
     servers = {"environment": environment(kind), "model": Script([[says("no")]]).model, "agent": agent(GameAgent)}
-    async with wired(servers) as stack:
+    async with in_process_servers(servers) as stack:
         with pytest.raises(Failure) as raised:
             await stack.run(row)
         assert stack.servers["environment"].sessions == 0
@@ -142,7 +142,7 @@ async def test_a_row_with_a_malformed_request_is_a_bad_task(params: Any) -> None
 async def test_a_tool_result_with_done_ends_the_episode() -> None:
     script = Script([[calls("guess", {"number": 1})], [says("never")]])
     servers = {"environment": environment(Plain), "model": script.model, "agent": agent(GameAgent)}
-    async with wired(servers) as stack:
+    async with in_process_servers(servers) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "Play."}})
     assert rollout["finish_reason"] == "done"
     assert orjson.loads(rollout["response"]["output"][1]["output"]) == {"hint": "right", "done": True}
@@ -186,10 +186,10 @@ async def test_a_foreign_environment_offers_no_tools_and_plays_rows_unchanged() 
     script = Script([[says("done")]])
     row = {"responses_create_params": {"input": "Play."}}
     servers = {"environment": foreign_environment, "model": script.model, "agent": agent(GameAgent)}
-    async with wired(servers) as stack:
+    async with in_process_servers(servers) as stack:
         rollout = await stack.run(row)
     assert rollout["responses_create_params"] == row["responses_create_params"]
-    assert "tools" not in script.asked[0]
+    assert "tools" not in script.requests[0]
 
 
 async def test_a_rollout_has_success_and_reward_components_only_if_the_environment_returns_them() -> None:

@@ -10,7 +10,7 @@ from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from tests.support.in_process import Script, agent, says, wired
+from tests.support.in_process import Script, agent, in_process_servers, says
 
 STALE: dict[str, Any] = {"finish_reason": "max_steps", "truncated": True, "timings": {"total_s": -1}}
 
@@ -33,7 +33,7 @@ class Echoing(Server):
 async def test_a_row_that_is_a_finished_rollout_is_recorded_as_what_happened_now() -> None:
     row = {"responses_create_params": {"input": "Hi"}, "_ng_task_index": 3, "agent_ref": {"name": "agent"}, **STALE}
     make = {"environment": Echoing, "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
-    async with wired(make) as stack:
+    async with in_process_servers(make) as stack:
         rollout = await stack.run(row)
     assert (rollout["finish_reason"], rollout["truncated"]) == ("answered", False)
     assert rollout["timings"]["total_s"] > 0

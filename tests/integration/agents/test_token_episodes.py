@@ -21,7 +21,7 @@ from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import TOKEN_FIELDS, Json
-from tests.support.in_process import Wired, agent, environment, wired
+from tests.support.in_process import InProcessServers, agent, environment, in_process_servers
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, TOOL, turn_tokens
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import END, encode, encode_letters
@@ -49,7 +49,7 @@ async def stack(
     kind: type[Agent[Any]] = GameAgent,
     env_class: type[Environment[Any]] = Wall,
     **settings: Any,
-) -> AsyncIterator[Wired]:
+) -> AsyncIterator[InProcessServers]:
     options: Json = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
     options |= {
         "logprobs_mode": "processed_logprobs",
@@ -61,7 +61,9 @@ async def stack(
     def model(context: Context) -> Server:
         return VllmModel(VllmModelSettings(**options), context)
 
-    async with wired({"environment": environment(env_class), "model": model, "agent": agent(kind)}) as wired_stack:
+    async with in_process_servers(
+        {"environment": environment(env_class), "model": model, "agent": agent(kind)}
+    ) as wired_stack:
         wired_stack.transport.mount("http://engine:1", engine)
         yield wired_stack
 
@@ -140,7 +142,7 @@ async def test_agents_send_back_only_the_tokens_of_the_last_turn() -> None:
     options = {"base_url": "http://engine:1/v1", "model": "tiny", "return_token_id_information": True}
     builds = {"environment": environment(Wall), "agent": agent(GameAgent)}
     model = {"model": lambda context: Recording(VllmModelSettings(**options), context)}
-    async with wired({**builds, **model}) as wired_stack:
+    async with in_process_servers({**builds, **model}) as wired_stack:
         wired_stack.transport.mount("http://engine:1", TokenEngine([CALL_TURN, CALL_TURN, CALL_TURN, TEXT_TURN]))
         row = await wired_stack.run(ROW)
     held = [[item for item in request["input"] if "generation_token_ids" in item] for request in requests]

@@ -15,7 +15,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
+from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Guess the number."}, "secret": 7}
 
@@ -61,14 +61,16 @@ class Scored(Guess):
 def guessing(script: Script, kind: type[Guess] = Guess, **settings: Any) -> Any:
     Guess.closed.clear()
     Guess.seen.clear()
-    return wired({"environment": environment(kind), "model": script.model, "agent": agent(TurnAgent, **settings)})
+    return in_process_servers(
+        {"environment": environment(kind), "model": script.model, "agent": agent(TurnAgent, **settings)}
+    )
 
 
 def messages(*texts: str) -> Script:
     return Script([[says(text)] for text in texts])
 
 
-def closed(stack: Wired) -> bool:
+def closed(stack: InProcessServers) -> bool:
     return stack.servers["environment"].sessions == 0
 
 
@@ -77,7 +79,7 @@ async def test_the_model_sees_the_first_observation_and_then_one_after_each_of_i
     async with guessing(script) as stack:
         rollout = await stack.run(ROW)
         assert closed(stack)
-    roles_and_texts = [(item["role"], item["content"]) for item in script.asked[2]["input"]]
+    roles_and_texts = [(item["role"], item["content"]) for item in script.requests[2]["input"]]
     assert [text for role, text in roles_and_texts if role == "user"] == [
         "Guess the number.",
         "A number from 1 to 9.",
@@ -143,7 +145,7 @@ async def test_each_ending_has_its_own_finish_reason(
         rollout = await stack.run(ROW)
         assert closed(stack)
     assert (rollout["finish_reason"], rollout["truncated"]) == (reason, truncated)
-    assert rollout["timings"]["model_calls"] == len(script.asked)
+    assert rollout["timings"]["model_calls"] == len(script.requests)
 
 
 async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> None:
@@ -154,7 +156,7 @@ async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> No
         respond = server.responses
 
         async def responses(request: Json, call: Any) -> Json:
-            if script.asked:
+            if script.requests:
                 raise Failure(FailureKind.CONTEXT_OVERFLOW, "too long")
             answer: Json = await respond(request, call)
             return answer
@@ -162,7 +164,9 @@ async def test_a_full_context_ends_the_episode_and_its_steps_still_count() -> No
         server.responses = responses
         return server
 
-    async with wired({"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)}) as stack:
+    async with in_process_servers(
+        {"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)}
+    ) as stack:
         rollout = await stack.run(ROW)
         assert closed(stack)
     assert (rollout["finish_reason"], rollout["step_rewards"]) == ("context_overflow", [-0.1])
@@ -181,8 +185,8 @@ async def test_a_message_without_the_tag_costs_a_turn_and_returns_an_error_messa
     async with guessing(script, action_tag="action", max_steps=2) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["step_rewards"], rollout["reward"]) == ("max_steps", [0.0, 0.0], 0.0)
-    assert "has no <action>...</action>" in script.asked[1]["input"][-1]["content"]
-    assert (Guess.seen, len(script.asked)) == ([], 2)
+    assert "has no <action>...</action>" in script.requests[1]["input"][-1]["content"]
+    assert (Guess.seen, len(script.requests)) == ([], 2)
 
 
 async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason() -> None:
@@ -199,7 +203,9 @@ async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason(
         return server
 
     Guess.seen.clear()
-    async with wired({"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)}) as stack:
+    async with in_process_servers(
+        {"environment": environment(Guess), "model": model, "agent": agent(TurnAgent)}
+    ) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["reward"], Guess.seen) == ("unreadable_call", 0.0, [])
 
@@ -224,7 +230,7 @@ async def test_a_mistake_of_the_model_becomes_an_observation_and_not_a_failure()
     script = messages("seven", "7")
     async with guessing(script) as stack:
         rollout = await stack.run(ROW)
-    assert script.asked[1]["input"][-1]["content"] == "'seven' is not a number"
+    assert script.requests[1]["input"][-1]["content"] == "'seven' is not a number"
     assert rollout["step_rewards"] == [0.0, 1.0]
 
 
@@ -243,7 +249,7 @@ async def test_an_environment_that_is_not_turn_based_rejects_the_row() -> None:
     class Other(Environment[EnvironmentSettings]):
         """Has tools only."""
 
-    async with wired(
+    async with in_process_servers(
         {"environment": environment(Other), "model": messages("x").model, "agent": agent(TurnAgent)}
     ) as stack:
         with pytest.raises(Failure, match="not turn-based"):
@@ -255,7 +261,7 @@ async def test_a_tool_call_in_a_turn_based_environment_gets_an_error_message() -
     script = Script([[says("5"), calls("guess", {"number": 5}, "c9")], [says("7")]])
     async with guessing(script) as stack:
         rollout = await stack.run(ROW)
-    tool_outputs = [item for item in script.asked[1]["input"] if item.get("type") == "function_call_output"]
+    tool_outputs = [item for item in script.requests[1]["input"] if item.get("type") == "function_call_output"]
     assert [(item["call_id"], "no tool calls" in item["output"]) for item in tool_outputs] == [("c9", True)]
     assert rollout["reward"] == 0.9
 
@@ -289,7 +295,7 @@ def step_result(observation: Any, reward: Any, *, end: bool = False, **info: Any
 
 def gym(script: Script, steps: list[Any], **settings: Any) -> Any:
     make = {"environment": lambda context: Gym(context, steps), "model": script.model}
-    return wired({**make, "agent": agent(TurnAgent, **settings)})
+    return in_process_servers({**make, "agent": agent(TurnAgent, **settings)})
 
 
 async def test_a_gymnasium_style_server_is_played_with_its_cookies_and_scored_by_its_steps() -> None:
@@ -315,7 +321,7 @@ async def test_tool_outputs_of_a_gymnasium_style_server_answer_the_models_calls(
         rollout = await stack.run(ROW)
     kinds = [item.get("type") for item in rollout["response"]["output"]]
     assert kinds == ["function_call", "function_call_output", "message"]
-    assert script.asked[1]["input"][-1] == {"type": "function_call_output", "call_id": "c1", "output": "2"}
+    assert script.requests[1]["input"][-1] == {"type": "function_call_output", "call_id": "c1", "output": "2"}
 
 
 @pytest.mark.parametrize(

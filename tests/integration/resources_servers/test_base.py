@@ -20,7 +20,7 @@ from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.tools import tools_of
 from rollyard.services.errors import FailureKind
 from rollyard.services.types import Json
-from tests.support.in_process import Wired, environment, wired
+from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.support.stacks import EXAMPLES
 
 
@@ -45,7 +45,7 @@ class Notes(Environment[EnvironmentSettings]):
 
 
 async def foreign_post(
-    stack: Wired, path: str, body: Json, cookies: tuple[str, ...] = ()
+    stack: InProcessServers, path: str, body: Json, cookies: tuple[str, ...] = ()
 ) -> tuple[Any, tuple[str, ...]]:
     """A request of a foreign client: without Rollyard's headers, and only with the cookies that it received."""
     headers = {"cookie": "; ".join(cookie.partition(";")[0] for cookie in cookies)} if cookies else {}
@@ -55,7 +55,7 @@ async def foreign_post(
 
 
 async def test_a_client_that_keeps_only_the_last_answers_cookies_stays_in_its_session() -> None:
-    async with wired({"environment": environment(Notes)}) as stack:
+    async with in_process_servers({"environment": environment(Notes)}) as stack:
         _, cookies = await foreign_post(stack, "/seed_session", {})
         for path, body in (("/note", {"text": "a"}), ("/nothing", {}), ("/note", {"text": ""})):
             _, cookies = await foreign_post(stack, path, body, cookies)
@@ -65,19 +65,19 @@ async def test_a_client_that_keeps_only_the_last_answers_cookies_stays_in_its_se
         assert stack.servers["environment"].sessions == 0
 
 
-async def session(stack: Wired) -> dict[str, str]:
+async def session(stack: InProcessServers) -> dict[str, str]:
     answer = await stack.post("environment", "/seed_session", {})
     return {"cookie": answer.cookies[0].partition(";")[0]}
 
 
 async def test_an_invalid_tool_call_returns_a_message_for_the_model() -> None:
-    async with wired({"environment": environment(Notes)}) as stack:
+    async with in_process_servers({"environment": environment(Notes)}) as stack:
         answer = await stack.post("environment", "/note", {"text": ""}, await session(stack))
     assert orjson.loads(answer.body) == {"error": "an empty note says nothing: give it a text"}
 
 
 async def test_any_other_exception_of_a_tool_is_a_failure_of_the_environment() -> None:
-    async with wired({"environment": environment(Notes)}) as stack:
+    async with in_process_servers({"environment": environment(Notes)}) as stack:
         answer = await stack.post("environment", "/look_up", {"text": "b"}, await session(stack))
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"]) == (500, f"urn:rollyard:{FailureKind.SERVER_ERROR}")
@@ -95,7 +95,7 @@ def test_a_tool_may_not_use_a_reserved_name(name: str) -> None:
 
 
 async def test_metrics_are_means_over_verify_responses_and_other_bodies_are_rejected() -> None:
-    async with wired({"environment": environment(Notes)}) as stack:
+    async with in_process_servers({"environment": environment(Notes)}) as stack:
         rows = [{"reward": 1.0, "success": True, "_x": 3}, {"reward": 0.0, "success": False}]
         good = await stack.post("environment", "/aggregate_metrics", {"verify_responses": rows})
         bad = await stack.post("environment", "/aggregate_metrics", {"verify_responses": [1]})
@@ -113,19 +113,19 @@ class Rounds(Notes):
 
 
 async def test_a_turn_based_session_gets_the_system_prompt_and_no_tools() -> None:
-    async with wired({"environment": environment(Rounds)}) as stack:
+    async with in_process_servers({"environment": environment(Rounds)}) as stack:
         answer = await stack.post("environment", "/reset", {"responses_create_params": {"input": []}})
     assert orjson.loads(answer.body)["additions"] == {"input": [{"role": "system", "content": "Be brief."}]}
 
 
 async def test_an_environment_without_example_rows_reports_the_expected_path() -> None:
-    async with wired({"environment": environment(Notes)}) as stack:
+    async with in_process_servers({"environment": environment(Notes)}) as stack:
         answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert answer.status == 404
     assert str(Path(__file__).parent / "data" / "example.jsonl") in orjson.loads(answer.body)["detail"]
 
 
 async def test_example_rows_are_those_of_the_folder_that_defines_the_environment() -> None:
-    async with wired({"environment": environment(GrlSokoban)}) as stack:
+    async with in_process_servers({"environment": environment(GrlSokoban)}) as stack:
         answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert len(orjson.loads(answer.body)) == len(EXAMPLES.read_bytes().splitlines())

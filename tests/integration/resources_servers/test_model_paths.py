@@ -11,7 +11,7 @@ import pytest
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
-from tests.support.in_process import Wired, environment, wired
+from tests.support.in_process import InProcessServers, environment, in_process_servers
 
 REPLY: Json = {"response": {"output": [{"type": "message", "content": "go on"}]}}
 
@@ -60,11 +60,11 @@ class Both(Environment[EnvironmentSettings]):
         return Verdict(reward=1.0, text=response.text)
 
 
-async def open_session(stack: Wired, path: str) -> dict[str, str]:
+async def open_session(stack: InProcessServers, path: str) -> dict[str, str]:
     return {"cookie": (await stack.post("environment", path, {})).cookies[0].partition(";")[0]}
 
 
-async def post(stack: Wired, cookie: dict[str, str], path: str, body: Json | bytes) -> tuple[int, Any]:
+async def post(stack: InProcessServers, cookie: dict[str, str], path: str, body: Json | bytes) -> tuple[int, Any]:
     content = body if isinstance(body, bytes) else orjson.dumps(body)
     answer = await stack.client.send("http://environment:1", path, content, 30.0, cookie)
     return answer.status, orjson.loads(answer.body)
@@ -75,7 +75,7 @@ async def post(stack: Wired, cookie: dict[str, str], path: str, body: Json | byt
     [REPLY, {"response": {}}, {"response": "x"}, b'{"response": {', b'"response"', b'{"response": {"output": NaN}}'],
 )
 async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(body: Json | bytes) -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/seed_session")
         status, answer = await post(stack, cookie, "/step", body)
         assert status == 200 and ("stepped" in answer or answer["error"].startswith("Invalid call of step"))
@@ -84,7 +84,7 @@ async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(bo
 
 @pytest.mark.parametrize("path", ["/power", "/fly", "/step"])
 async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/reset")
         status, answer = await post(stack, cookie, path, {"exponent": 1, "amount": 1})
         assert (status, answer["type"]) == (400, "urn:rollyard:bad_request")
@@ -97,7 +97,7 @@ async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
     "name", ["health", "tools", "openapi.json", "Close", "RESET", "v1/responses", "run", "", ".", "%63lose"]
 )
 async def test_an_unknown_tool_returns_a_message_and_leaves_the_session_open(name: str) -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/seed_session")
         status, answer = await post(stack, cookie, f"/{name}", {})
         assert (status, answer["error"].startswith("There is no tool")) == (200, True)
@@ -106,20 +106,20 @@ async def test_an_unknown_tool_returns_a_message_and_leaves_the_session_open(nam
 
 @pytest.mark.parametrize("how", ["bad_task", "bad_request", "recursion", "memory", "overflow"])
 async def test_arguments_that_a_tool_rejects_return_a_message_for_the_model(how: str) -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         status, answer = await post(stack, await open_session(stack, "/seed_session"), "/refuse", {"how": how})
     assert (status, list(answer)) == (200, ["error"])
 
 
 @pytest.mark.parametrize("how", ["upstream_error", "timeout", "bug"])
 async def test_an_environment_or_infrastructure_error_in_a_tool_is_a_failure(how: str) -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         status, answer = await post(stack, await open_session(stack, "/seed_session"), "/refuse", {"how": how})
     assert (status >= 500, answer["server"]) == (True, "environment")
 
 
 async def test_a_message_that_the_environment_rejects_is_an_observation_and_the_episode_continues() -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "odd"}]}}
         _, turn = await post(stack, cookie, "/step", body)
@@ -128,7 +128,7 @@ async def test_a_message_that_the_environment_rejects_is_an_observation_and_the_
 
 
 async def test_a_result_beyond_64_bits_is_sent_and_one_with_too_many_digits_returns_a_message() -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/seed_session")
         answer = await stack.client.send(
             "http://environment:1", "/twice", b'{"numbers": [4611686018427387904]}', 30.0, cookie
@@ -143,7 +143,7 @@ async def test_a_result_beyond_64_bits_is_sent_and_one_with_too_many_digits_retu
     [None, 1, [1], [{"type": "message"}], [{"type": "message", "content": [1, {"type": "output_text", "text": None}]}]],
 )
 async def test_a_response_of_any_shape_can_be_verified(output: Any) -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         status, answer = await post(
             stack, await open_session(stack, "/seed_session"), "/verify", {"response": {"output": output}}
         )
@@ -151,7 +151,7 @@ async def test_a_response_of_any_shape_can_be_verified(output: Any) -> None:
 
 
 async def test_calls_of_one_session_still_wait_for_one_another() -> None:
-    async with wired({"environment": environment(Both)}) as stack:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/seed_session")
         answers = await asyncio.gather(*(post(stack, cookie, "/step", {"amount": number}) for number in range(5)))
     assert [body["stepped"] for _, body in answers] == list(range(5))

@@ -18,7 +18,7 @@ from rollyard.services.http.transport import HttpResponse
 from rollyard.services.run_types import Directory
 from rollyard.services.types import Json
 from tests.support.fixtures import until
-from tests.support.in_process import Wired, environment, wired
+from tests.support.in_process import InProcessServers, environment, in_process_servers
 
 NAME = {SESSION_HEADER: "0123456789abcdef0123456789abcdef"}
 
@@ -76,20 +76,20 @@ def reset_room(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(session_cleanup, "CLOSE_S", 0.2)
 
 
-async def seed(stack: Wired, row: Json, headers: dict[str, str] | None = None) -> HttpResponse:
+async def seed(stack: InProcessServers, row: Json, headers: dict[str, str] | None = None) -> HttpResponse:
     return await stack.post("environment", "/seed_session", row, headers)
 
 
-async def cookie(stack: Wired, row: Json) -> dict[str, str]:
+async def cookie(stack: InProcessServers, row: Json) -> dict[str, str]:
     return {"cookie": (await seed(stack, row)).cookies[0].partition(";")[0]}
 
 
-def open_now(stack: Wired) -> int:
+def open_now(stack: InProcessServers) -> int:
     return stack.servers["environment"].sessions
 
 
 async def test_a_close_whose_caller_is_cancelled_while_a_call_works_still_ends_the_episode() -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         headers = await cookie(stack, {})
         working = asyncio.create_task(stack.post("environment", "/work", {}, headers))
         await asyncio.sleep(0)
@@ -105,7 +105,7 @@ async def test_a_close_whose_caller_is_cancelled_while_a_call_works_still_ends_t
 
 @pytest.mark.parametrize("how", ["hangs", "raises", "cancels"])
 async def test_a_close_that_fails_keeps_no_other_session_from_being_reaped(how: str) -> None:
-    async with wired({"environment": environment(Room, session_idle_s=0.04)}) as stack:
+    async with in_process_servers({"environment": environment(Room, session_idle_s=0.04)}) as stack:
         for number in range(3):
             await seed(stack, {"close": how, "name": number})
         await until(lambda: len(Room.closed) == 3)
@@ -116,21 +116,21 @@ async def test_a_close_that_fails_keeps_no_other_session_from_being_reaped(how: 
 
 @pytest.mark.parametrize("how", ["hangs", "raises", "cancels"])
 async def test_a_verdict_is_returned_even_if_the_close_after_it_fails(how: str) -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         headers = {**await cookie(stack, {"close": how}), "x-rollyard-session-end": "1"}
         answer = await stack.post("environment", "/verify", {"response": {}}, headers)
     assert orjson.loads(answer.body)["reward"] == 1.0
 
 
 async def test_a_stopping_server_closes_all_sessions_even_if_one_hangs() -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         for number in range(300):
             await seed(stack, {"close": "hangs" if number == 0 else "", "name": number})
     assert sorted(Room.closed) == list(range(300))
 
 
 async def test_an_environment_is_not_created_if_the_session_limit_is_reached() -> None:
-    async with wired({"environment": environment(Room, max_sessions=1)}) as stack:
+    async with in_process_servers({"environment": environment(Room, max_sessions=1)}) as stack:
         await seed(stack, {})
         answers = [await seed(stack, {}) for _ in range(3)]
         assert [answer.status for answer in answers] == [503] * 3
@@ -144,13 +144,13 @@ async def test_an_environment_is_not_created_if_the_session_limit_is_reached() -
 )
 @pytest.mark.parametrize("path", ["/seed_session", "/reset"])
 async def test_a_session_whose_set_up_fails_does_not_stay_open(path: str, row: Json, closed: int) -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         assert (await stack.post("environment", path, row)).status >= 400
         assert (open_now(stack), len(Room.closed)) == (0, closed)
 
 
 async def test_a_seed_whose_caller_is_cancelled_closes_its_session() -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         seeding = asyncio.create_task(seed(stack, {"seed": "slow"}))
         await until(lambda: open_now(stack) == 1)
         seeding.cancel()
@@ -158,14 +158,14 @@ async def test_a_seed_whose_caller_is_cancelled_closes_its_session() -> None:
 
 
 async def test_a_session_can_be_closed_by_the_name_that_its_agent_chose() -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         await seed(stack, {}, NAME)
         assert (await stack.post("environment", "/close", {}, NAME)).status == 200
         assert (open_now(stack), Room.closed) == (0, [None])
 
 
 async def test_a_close_by_name_during_the_seed_ends_the_seed_at_once() -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         seeding = asyncio.create_task(seed(stack, {"seed": "slow"}, NAME))
         await until(lambda: open_now(stack) == 1)
         assert (await stack.post("environment", "/close", {}, NAME)).status == 200
@@ -174,14 +174,14 @@ async def test_a_close_by_name_during_the_seed_ends_the_seed_at_once() -> None:
 
 
 async def test_a_seed_that_arrives_after_its_close_opens_nothing() -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         assert (await stack.post("environment", "/close", {}, NAME)).status == 200
         assert (await seed(stack, {}, NAME)).status == 410
         assert (open_now(stack), Room.made) == (0, 0)
 
 
 async def test_tombstones_are_bounded() -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(sessions, "TOMBSTONES", 5)
             for number in range(20):
@@ -192,13 +192,13 @@ async def test_tombstones_are_bounded() -> None:
 
 @pytest.mark.parametrize("name", ["short", "a.b" * 10, "x" * 65, "../" * 8])
 async def test_an_invalid_session_name_is_rejected(name: str) -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         assert (await seed(stack, {}, {SESSION_HEADER: name})).status == 400
         assert Room.made == 0
 
 
 async def test_a_session_name_can_only_close_its_session() -> None:
-    async with wired({"environment": environment(Room)}) as stack:
+    async with in_process_servers({"environment": environment(Room)}) as stack:
         await seed(stack, {}, NAME)
         for path in ("/work", "/verify", "/step"):
             assert (await stack.post("environment", path, {"response": {}}, NAME)).status == 410

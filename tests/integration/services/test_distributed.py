@@ -84,7 +84,7 @@ def test_conflicting_options_are_rejected_before_anything_starts(
 async def head_alone(config: RunConfig, folder: Path) -> AsyncIterator[tuple[Stack, asyncio.Task[None]]]:
     """A head on its own, and the task that waits for the other servers."""
     files = RunFolder.create(folder, KEYS.run_id)
-    stack = Stack(config, KEYS, files, say=lambda line: None, launcher=None, head_port=0, here=[])
+    stack = Stack(config, KEYS, files, print_line=lambda line: None, launcher=None, head_port=0, here=[])
     starting = asyncio.create_task(stack.start())
     try:
         yield stack, starting
@@ -101,7 +101,7 @@ async def join(config: RunConfig, url: str, only: list[str], stop: asyncio.Event
         ListenAddress(url),
         stop,
         environ={},
-        say=messages.append,
+        print_line=messages.append,
         timeout_s=0.5,
     )
 
@@ -142,7 +142,7 @@ async def test_a_server_with_another_token_is_rejected(tmp_path: Path) -> None:
                 ListenAddress(stack.head_url),
                 asyncio.Event(),
                 environ={},
-                say=lambda line: None,
+                print_line=lambda line: None,
                 timeout_s=60,
             )
 

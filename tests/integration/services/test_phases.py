@@ -145,7 +145,7 @@ async def test_a_server_with_its_own_start_timeout_may_take_longer_than_the_othe
 def one_server_stack(
     folder: Path,
     app: str,
-    say: Callable[[str], None],
+    print_line: Callable[[str], None],
     launcher: Launcher | None,
     ready_s: float = 60.0,
     **settings: Any,
@@ -154,4 +154,4 @@ def one_server_stack(
     tree = {"environment": {"resources_servers": {make_folder(folder, app=app): {"entrypoint": "app.py", **settings}}}}
     config = load_config(config=tree, roots=[folder], tmp_path=folder)
     logs = RunFolder.create(folder, KEYS.run_id)
-    return Stack(config, KEYS, logs, say=say, launcher=launcher, head_port=0, ready_timeout_s=ready_s)
+    return Stack(config, KEYS, logs, print_line=print_line, launcher=launcher, head_port=0, ready_timeout_s=ready_s)

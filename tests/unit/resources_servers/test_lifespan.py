@@ -17,7 +17,7 @@ from rollyard.resources_servers.base import Environment, EnvironmentSettings, Ve
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.server.app import Context
 from rollyard.services.types import Json
-from tests.support.in_process import KEYS, Script, Wired, agent, environment, says, wired
+from tests.support.in_process import KEYS, InProcessServers, Script, agent, environment, in_process_servers, says
 
 ROW: Json = {"responses_create_params": {"input": "Play."}}
 
@@ -66,7 +66,7 @@ class Pooled(Environment[PoolSettings]):
         return Verdict(reward=float(self.size), pool_is_open=self.shared.open)
 
 
-async def verdict(stack: Wired, server: str) -> Json:
+async def verdict(stack: InProcessServers, server: str) -> Json:
     seeded = await stack.post(server, "/seed_session", ROW)
     cookie = seeded.cookies[0].partition(";")[0]
     answer: Json = orjson.loads((await stack.post(server, "/verify", {**ROW, "response": {}}, {"cookie": cookie})).body)
@@ -74,32 +74,32 @@ async def verdict(stack: Wired, server: str) -> Json:
 
 
 async def test_every_episode_gets_the_value_that_its_servers_lifespan_yielded() -> None:
-    async with wired({"environment": environment(Pooled, size=3)}) as stack:
+    async with in_process_servers({"environment": environment(Pooled, size=3)}) as stack:
         found = await verdict(stack, "environment")
     assert (found["reward"], found["pool_is_open"]) == (3.0, True)
 
 
 async def test_two_servers_of_one_class_in_one_process_do_not_share_their_values() -> None:
-    async with wired({"one": environment(Pooled, size=1), "two": environment(Pooled, size=2)}) as stack:
+    async with in_process_servers({"one": environment(Pooled, size=1), "two": environment(Pooled, size=2)}) as stack:
         assert [(await verdict(stack, name))["reward"] for name in ("one", "two", "one")] == [1.0, 2.0, 1.0]
     assert Pooled.shared is None
 
 
 async def test_the_lifespan_ends_when_the_server_stops_even_in_another_task() -> None:
     Pooled.pools.clear()
-    async with wired({"environment": environment(Pooled)}) as stack:
+    async with in_process_servers({"environment": environment(Pooled)}) as stack:
         assert Pooled.pools[0].open
         await asyncio.create_task(stack.servers["environment"].stop())
         assert not Pooled.pools[0].open
 
 
-def _context(stack: Wired) -> Context:
+def _context(stack: InProcessServers) -> Context:
     return Context("environment", KEYS, stack.client)
 
 
 async def test_a_check_enters_and_exits_the_lifespan() -> None:
     Pooled.pools.clear()
-    async with wired({}) as stack:
+    async with in_process_servers({}) as stack:
         await environment(Pooled)(_context(stack)).check()
     assert [pool.open for pool in Pooled.pools] == [False]
 
@@ -116,7 +116,7 @@ async def test_a_failing_lifespan_stops_the_start_with_its_reason(
     fails: str, kind: type[Exception], message: str
 ) -> None:
     with pytest.raises(kind, match=message):
-        async with wired({"environment": environment(Pooled, fails=fails)}):
+        async with in_process_servers({"environment": environment(Pooled, fails=fails)}):
             pass
 
 
@@ -127,7 +127,7 @@ async def test_a_lifespan_without_its_decorator_is_rejected_with_the_fix() -> No
             yield None
 
     with pytest.raises(OperatorError, match="@asynccontextmanager"):
-        async with wired({"environment": environment(Plain)}):
+        async with in_process_servers({"environment": environment(Plain)}):
             pass
 
 
@@ -148,7 +148,7 @@ class Slow(Environment[EnvironmentSettings]):
 
 async def test_a_start_that_is_cancelled_inside_the_lifespan_exits_it() -> None:
     Slow.exits.clear()
-    async with wired({}) as stack:
+    async with in_process_servers({}) as stack:
         server = environment(Slow)(_context(stack))
         starting = asyncio.create_task(server.start())
         await asyncio.sleep(0)
@@ -176,10 +176,10 @@ async def test_an_environment_calls_a_model_server_of_its_run_by_name() -> None:
         "judge": judge.model,
         "agent": agent(GameAgent),
     }
-    async with wired(servers) as stack:
+    async with in_process_servers(servers) as stack:
         rollout = await stack.run(ROW)
     assert rollout["reward"] == 0.5
-    assert judge.asked[0]["input"] == "Grade: It is 4."
+    assert judge.requests[0]["input"] == "Grade: It is 4."
 
 
 @pytest.mark.parametrize(("status", "kind"), [(None, FailureKind.UNKNOWN_SERVER), ("[]", FailureKind.MALFORMED_ANSWER)])
@@ -187,7 +187,7 @@ async def test_a_judge_that_does_not_answer_is_a_failure_and_never_a_reward(stat
     servers = {"environment": environment(Judged), "model": Script([[says("4")]]).model, "agent": agent(GameAgent)}
     if status:
         servers["judge"] = Script([[]], status=status).model
-    async with wired(servers) as stack:
+    async with in_process_servers(servers) as stack:
         with pytest.raises(Failure) as raised:
             await stack.run(ROW)
     assert raised.value.kind is kind
@@ -198,13 +198,13 @@ async def test_a_judge_that_does_not_answer_is_a_failure_and_never_a_reward(stat
 async def test_a_check_does_not_wait_for_a_slow_lifespan_and_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lifespan, "CHECK_S", 0.01)
     Slow.exits.clear()
-    async with wired({}) as stack:
+    async with in_process_servers({}) as stack:
         await environment(Slow)(_context(stack)).check()
     assert Slow.exits == ["exited"]
 
 
 async def test_a_check_does_not_need_the_models_that_a_lifespan_calls() -> None:
-    async with wired({}) as stack:
+    async with in_process_servers({}) as stack:
         server = environment(Pooled, judge="judge")(_context(stack))
         await server.check()
 

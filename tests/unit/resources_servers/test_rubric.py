@@ -14,7 +14,7 @@ from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSet
 from rollyard.resources_servers.rubric import Part, Rubric, Score
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.types import Json
-from tests.support.in_process import Script, agent, environment, says, wired
+from tests.support.in_process import Script, agent, environment, in_process_servers, says
 
 TASK: Json = {"gold": "42"}
 NOT_A_DICT: Any = ["x"]
@@ -158,7 +158,7 @@ PARTS = Rubric(right=(1.0, Asked.is_right), success="right")
 
 async def test_methods_of_an_environment_are_parts_and_the_components_reach_the_rollout() -> None:
     make = {"environment": environment(Asked), "model": Script([[says("42")]]).model, "agent": agent(SimpleAgent)}
-    async with wired(make) as stack:
+    async with in_process_servers(make) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "?"}, **TASK})
     assert (rollout["reward"], rollout["success"], rollout["reward_components"]) == (1.0, True, {"right": 1.0})
 

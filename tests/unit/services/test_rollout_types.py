@@ -18,7 +18,7 @@ from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import RolloutStore, StorePaths
 from rollyard.services.server.app import Context, Server
-from tests.support.in_process import agent, environment, wired
+from tests.support.in_process import agent, environment, in_process_servers
 from tests.support.stacks import read_rows
 from tests.support.typed_keys import untyped_keys
 
@@ -36,7 +36,7 @@ async def test_sokoban_rollouts_match_their_type_and_contain_no_undeclared_key(t
     tasks = TaskFile(PUZZLES, agent="agent", limit=3)
     store = RolloutStore(StorePaths(tmp_path / "rollouts.jsonl"), {}, {}, resume=True, overwrite=False)
     servers = {"environment": environment(GrlSokoban), "model": model, "agent": agent(GameAgent)}
-    async with wired(servers) as stack:
+    async with in_process_servers(servers) as stack:
         collector = Collector(
             tasks.rollouts(2), {}, stack.client, store, CollectionProgress(6), Limits(parallel=2), seeded=True
         )

@@ -12,7 +12,7 @@ from tests.faults.chaos.fault_context import TASKS, FaultContext, stack
 from tests.faults.chaos.faults.hostile_responses import raw, reset, silent, slow
 from tests.faults.chaos.invariants import hold, injected, no_crash, whole
 
-MOST_CALLS = 0.05
+MAX_CALLS = 0.05
 """Share of all calls that one bad endpoint of ten may get."""
 REPEATS = 6
 
@@ -67,7 +67,7 @@ async def of_ten(behaviour: Behaviour | str, bad: int, context: FaultContext, rn
         for endpoint in bad_endpoints:
             if callable(behaviour):
                 injected(endpoint.calls, "the bad endpoint was never called")
-            hold(endpoint.calls < MOST_CALLS * calls, f"{endpoint.calls} of {calls} calls went to a bad endpoint")
+            hold(endpoint.calls < MAX_CALLS * calls, f"{endpoint.calls} of {calls} calls went to a bad endpoint")
     finally:
         for sock in closed:
             sock.close()

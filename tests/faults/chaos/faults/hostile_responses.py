@@ -15,8 +15,8 @@ from tests.faults.chaos.fault_context import FaultContext
 from tests.faults.chaos.faults.engines import FEW, MANY, sometimes
 from tests.faults.chaos.invariants import hold, injected
 
-MOST_POURED = 2**30
-MOST_TAKEN = 2**28
+MAX_POURED = 2**30
+MAX_TAKEN = 2**28
 """Bytes of one response that a server may accept before it closes the connection."""
 
 
@@ -41,7 +41,7 @@ class Pour:
 
         def more() -> None:
             nonlocal sent
-            if transport.is_closing() or sent >= MOST_POURED:
+            if transport.is_closing() or sent >= MAX_POURED:
                 transport.close()
                 return
             if transport.get_write_buffer_size() < 4 * len(self.piece):
@@ -57,7 +57,7 @@ async def check_pour(pour: Pour, context: FaultContext, rng: random.Random) -> N
     """Like `sometimes`; the server closes the connection long before its deadline."""
     await sometimes(pour, FEW, context, rng)
     injected(pour.taken >= pour.least, f"one answer sent {pour.taken} bytes at most")
-    hold(pour.taken < MOST_TAKEN, f"{pour.taken / 2**20:.0f} MB of one response were accepted")
+    hold(pour.taken < MAX_TAKEN, f"{pour.taken / 2**20:.0f} MB of one response were accepted")
 
 
 def announced(request: Request, transport: asyncio.Transport) -> None:

@@ -19,7 +19,7 @@ from rollyard.services.http.transport import HttpResponse
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.app import Server
 from rollyard.services.types import Json
-from tests.support.in_process import Wired, wired
+from tests.support.in_process import InProcessServers, in_process_servers
 
 DATA = INSTALLED.parent / "shared" / "data"
 
@@ -40,7 +40,7 @@ def rows_of(path: Path) -> list[Json]:
 class EnvironmentClient:
     """A client of a running environment server."""
 
-    stack: Wired
+    stack: InProcessServers
 
     async def verdict(self, row: Json, text: str, status: str = "completed") -> Json:
         """Return the verdict on `text`."""
@@ -61,9 +61,11 @@ class EnvironmentClient:
 
 
 @contextlib.asynccontextmanager
-async def serving(server: type[Server], **settings: Any) -> AsyncIterator[EnvironmentClient]:
+async def in_process_server(server: type[Server], **settings: Any) -> AsyncIterator[EnvironmentClient]:
     """Run an environment's server in this process."""
-    async with wired({"environment": lambda context: server(server.Settings(**settings), context)}) as stack:
+    async with in_process_servers(
+        {"environment": lambda context: server(server.Settings(**settings), context)}
+    ) as stack:
         yield EnvironmentClient(stack)
 
 

@@ -14,31 +14,31 @@ from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettin
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec
 from rollyard.resources_servers.grl_sokoban.task import prepared
 from rollyard.services.types import Json
-from tests.support.in_process import Wired, environment, wired
+from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.unit.resources_servers.grl_sokoban.reference import trajectories
 
 ROW: Json = {"seed": 84810, "dim_room": [5, 5], "num_boxes": 1}
 BOARD = "#####\n#O__#\n#_X_#\n#_P_#\n#####"
 
 
-def serving(**settings: Any) -> Any:
-    return wired({"environment": environment(GrlSokoban, **settings)})
+def in_process_server(**settings: Any) -> Any:
+    return in_process_servers({"environment": environment(GrlSokoban, **settings)})
 
 
-async def start_session(stack: Wired, row: Json, path: str = "/seed_session") -> dict[str, str]:
+async def start_session(stack: InProcessServers, row: Json, path: str = "/seed_session") -> dict[str, str]:
     answer = await stack.post("environment", path, row)
     assert answer.status == 200, answer.body
     return {"cookie": answer.cookies[0].partition(";")[0]}
 
 
-async def step(stack: Wired, cookie: dict[str, str], actions: Any) -> Json:
+async def step(stack: InProcessServers, cookie: dict[str, str], actions: Any) -> Json:
     answer = await stack.post("environment", "/step", {"actions": actions}, cookie)
     assert answer.status == 200, answer.body
     result: Json = orjson.loads(answer.body)
     return result
 
 
-async def get_verdict(stack: Wired, cookie: dict[str, str], row: Json = ROW) -> Json:
+async def get_verdict(stack: InProcessServers, cookie: dict[str, str], row: Json = ROW) -> Json:
     body = {**row, "responses_create_params": {"input": []}, "response": {"output": []}}
     answer = await stack.post("environment", "/verify", body, cookie)
     result: Json = orjson.loads(answer.body)
@@ -46,14 +46,14 @@ async def get_verdict(stack: Wired, cookie: dict[str, str], row: Json = ROW) -> 
 
 
 async def test_an_empty_list_of_actions_returns_the_board_without_moving() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         result = await step(stack, await start_session(stack, ROW), [])
     assert result == {"observation": BOARD, "reward": 0.0, "total_reward": 0.0, "done": False, "steps": 0}
 
 
 @pytest.mark.parametrize("actions", [["Left", "Up"], ["left", "UP"], [3, 1], ["3", "1"], [" left ", 1]])
 async def test_labels_in_any_case_and_numbers_are_the_same_moves(actions: Sequence[Any]) -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         moved = await step(stack, await start_session(stack, ROW), actions)
     assert moved["observation"] == "#####\n#O__#\n#PX_#\n#___#\n#####"
     assert (moved["steps"], moved["total_reward"]) == (2, -0.2)
@@ -64,7 +64,7 @@ async def test_labels_in_any_case_and_numbers_are_the_same_moves(actions: Sequen
     [["Up", "Fly"], ["Up", 5], ["Up", None], ["Up", 1.5], "Up", None, [True], ["Up", False], ["true"], "1", True],
 )
 async def test_an_invalid_action_returns_an_error_and_executes_nothing(actions: Any) -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         cookie = await start_session(stack, ROW)
         answer = await step(stack, cookie, actions)
         assert set(answer) == {"error"}
@@ -73,7 +73,7 @@ async def test_an_invalid_action_returns_an_error_and_executes_nothing(actions: 
 
 
 async def test_moves_after_the_end_are_not_executed() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         cookie = await start_session(stack, {**ROW, "max_steps": 3})
         ended = await step(stack, cookie, ["Left", "Right", "Left", "Right", "Left"])
         assert (ended["steps"], ended["done"]) == (3, True)
@@ -83,7 +83,7 @@ async def test_moves_after_the_end_are_not_executed() -> None:
 
 async def test_recorded_trajectories_are_reproduced_exactly_over_http() -> None:
     recorded = [found for found in trajectories() if found["kind"] != "random"][:40]
-    async with serving() as stack:
+    async with in_process_server() as stack:
         for found in recorded:
             row = {key: found[key] for key in ("seed", "dim_room", "num_boxes", "max_steps")}
             cookie = await start_session(stack, row)
@@ -102,7 +102,7 @@ async def test_recorded_trajectories_are_reproduced_exactly_over_http() -> None:
 async def test_the_verdict_reports_the_optimum_and_the_outcome() -> None:
     puzzle = prepared(RoomSpec(84810, (5, 5), 1))
     assert puzzle.optimum is not None
-    async with serving() as stack:
+    async with in_process_server() as stack:
         cookie = await start_session(stack, ROW)
         await step(stack, cookie, list(puzzle.optimum.path))
         verdict = await get_verdict(stack, cookie)
@@ -113,7 +113,7 @@ async def test_the_verdict_reports_the_optimum_and_the_outcome() -> None:
 
 
 async def test_a_box_pushed_into_a_corner_is_a_deadlock_in_the_verdict() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         cookie = await start_session(stack, ROW)
         await step(stack, cookie, ["Up"])
         before = await get_verdict(stack, cookie)
@@ -124,7 +124,7 @@ async def test_a_box_pushed_into_a_corner_is_a_deadlock_in_the_verdict() -> None
 
 
 async def test_an_episode_without_moves_has_reward_zero() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         verdict = await get_verdict(stack, await start_session(stack, ROW))
     assert (verdict["reward"], verdict["success"], verdict["moves"]) == (0.0, False, 0)
 
@@ -147,7 +147,7 @@ async def test_an_episode_without_moves_has_reward_zero() -> None:
     ],
 )
 async def test_an_invalid_row_is_refused_with_the_reason(row: Json, message: str) -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         answer = await stack.post("environment", "/seed_session", row)
         problem = orjson.loads(answer.body)
         assert (answer.status, problem["type"]) == (422, "urn:rollyard:bad_task")
@@ -160,7 +160,7 @@ async def test_an_invalid_row_is_refused_with_the_reason(row: Json, message: str
 async def test_a_boolean_or_a_string_in_a_row_is_not_a_number(name: str, invalid: Any) -> None:
     room: Json = {"level_file": "levels.txt", "level_index": 0} if name == "level_index" else {"seed": 1}
     row = {**room, name: [6, invalid] if name == "dim_room" else invalid}
-    async with serving() as stack:
+    async with in_process_server() as stack:
         answer = await stack.post("environment", "/seed_session", row)
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"]) == (422, "urn:rollyard:bad_task")
@@ -174,14 +174,14 @@ def test_a_boolean_in_a_config_is_not_a_number() -> None:
 
 
 async def test_room_limits_are_settings() -> None:
-    async with serving(max_rows=6, max_boxes=1) as stack:
+    async with in_process_server(max_rows=6, max_boxes=1) as stack:
         refused = [await stack.post("environment", "/seed_session", {"seed": 1, "dim_room": [7, 6]})]
         refused += [await stack.post("environment", "/seed_session", {"seed": 1, "num_boxes": 2})]
     assert [answer.status for answer in refused] == [422, 422]
 
 
 async def test_the_turn_based_form_returns_gymnasiums_five_values() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         answer = await stack.post("environment", "/reset", ROW)
         cookie = {"cookie": answer.cookies[0].partition(";")[0]}
         first = orjson.loads(answer.body)
@@ -196,7 +196,7 @@ async def test_the_turn_based_form_returns_gymnasiums_five_values() -> None:
 
 
 async def test_a_message_without_a_move_gets_a_hint_and_costs_nothing() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         cookie = await start_session(stack, ROW, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "hmm"}]}}
         turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
@@ -205,7 +205,7 @@ async def test_a_message_without_a_move_gets_a_hint_and_costs_nothing() -> None:
 
 
 async def test_a_finished_turn_based_episode_leaves_no_session_behind() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         cookie = await start_session(stack, {**ROW, "max_steps": 1}, "/reset")
         body = {"response": {"output": [{"type": "message", "content": "up"}]}}
         turn = orjson.loads((await stack.post("environment", "/step", body, cookie)).body)
@@ -232,7 +232,7 @@ def test_the_first_action_tag_or_else_the_first_direction_is_the_move(text: str,
 
 
 async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         cookies = await asyncio.gather(*(start_session(stack, ROW) for _ in range(8)))
         await step(stack, cookies[0], ["Left", "Up", "Up"])
         boards = [(await step(stack, cookie, []))["observation"] for cookie in cookies[1:]]
@@ -240,7 +240,7 @@ async def test_equal_rows_give_equal_rooms_and_their_sessions_do_not_share_state
 
 
 async def test_the_tool_describes_itself_for_a_dataset() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, 5.0)
     (schema,) = orjson.loads(answer.body)
     assert (schema["name"], schema["type"]) == ("step", "function")

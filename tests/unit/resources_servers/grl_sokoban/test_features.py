@@ -13,27 +13,27 @@ from rollyard.resources_servers.grl_sokoban.app import GrlSokoban, SokobanSettin
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
-from tests.support.in_process import Script, Wired, agent, calls, environment, says, wired
+from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
-from .test_app import BOARD, ROW, get_verdict, serving, start_session, step
+from .test_app import BOARD, ROW, get_verdict, in_process_server, start_session, step
 
 XSB = "#####\n#.  #\n# $ #\n# @ #\n#####"
 CORNER = ["Up", "Left", "Up", "Right"]
 
 
-async def undo(stack: Wired, cookie: dict[str, str], moves: Any) -> Json:
+async def undo(stack: InProcessServers, cookie: dict[str, str], moves: Any) -> Json:
     answer = await stack.post("environment", "/undo", {"moves": moves}, cookie)
     result: Json = orjson.loads(answer.body)
     return result
 
 
-async def tools(stack: Wired) -> list[str]:
+async def tools(stack: InProcessServers) -> list[str]:
     answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, 5.0)
     return [tool["name"] for tool in orjson.loads(answer.body)]
 
 
 async def refusal(row: Json, **settings: Any) -> str:
-    async with serving(**settings) as stack:
+    async with in_process_server(**settings) as stack:
         answer = await stack.post("environment", "/seed_session", row)
         assert answer.status == 422
         assert stack.servers["environment"].sessions == 0
@@ -42,14 +42,14 @@ async def refusal(row: Json, **settings: Any) -> str:
 
 
 async def test_without_the_setting_there_is_no_undo_tool() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         assert await tools(stack) == ["step"]
         result = await undo(stack, await start_session(stack, ROW), 1)
     assert result == {"error": "There is no tool 'undo'. Tools: step."}
 
 
 async def test_undo_reverts_moves_and_returns_the_board() -> None:
-    async with serving(undo=True) as stack:
+    async with in_process_server(undo=True) as stack:
         assert await tools(stack) == ["step", "undo"]
         cookie = await start_session(stack, ROW)
         await step(stack, cookie, ["Left", "Up"])
@@ -66,7 +66,7 @@ async def test_undo_reverts_moves_and_returns_the_board() -> None:
 
 @pytest.mark.parametrize("moves", [2, 0, -1, "all", None, 1.5, True, "1", " 1 ", [1]])
 async def test_an_impossible_undo_returns_an_error_and_undoes_nothing(moves: Any) -> None:
-    async with serving(undo=True) as stack:
+    async with in_process_server(undo=True) as stack:
         cookie = await start_session(stack, ROW)
         await step(stack, cookie, ["Left"])
         assert set(await undo(stack, cookie, moves)) == {"error"}
@@ -74,7 +74,7 @@ async def test_an_impossible_undo_returns_an_error_and_undoes_nothing(moves: Any
 
 
 async def test_undone_moves_count_as_steps_up_to_the_limit() -> None:
-    async with serving(undo=True) as stack:
+    async with in_process_server(undo=True) as stack:
         cookie = await start_session(stack, {**ROW, "max_steps": 3})
         await step(stack, cookie, ["Left", "Right"])
         result = await undo(stack, cookie, 2)
@@ -84,7 +84,7 @@ async def test_undone_moves_count_as_steps_up_to_the_limit() -> None:
 
 
 async def test_a_lost_room_is_flagged_and_the_episode_continues() -> None:
-    async with serving(deadlock="flag") as stack:
+    async with in_process_server(deadlock="flag") as stack:
         cookie = await start_session(stack, ROW)
         assert (await step(stack, cookie, ["Up"]))["deadlocked"] is False
         result = await step(stack, cookie, CORNER[1:])
@@ -94,15 +94,15 @@ async def test_a_lost_room_is_flagged_and_the_episode_continues() -> None:
 async def test_a_lost_room_ends_the_agents_episode_without_a_penalty() -> None:
     script = Script([[calls("step", {"actions": [*CORNER, "Down", "Down"]})], [says("never asked")]])
     servers = {"environment": environment(GrlSokoban, deadlock="end"), "model": script.model, "agent": agent(GameAgent)}
-    async with wired(servers) as stack:
+    async with in_process_servers(servers) as stack:
         rollout = await stack.run({**ROW, "responses_create_params": {"input": "Play."}})
-    assert (rollout["finish_reason"], rollout["truncated"], len(script.asked)) == ("done", False, 1)
+    assert (rollout["finish_reason"], rollout["truncated"], len(script.requests)) == ("done", False, 1)
     assert (rollout["deadlocked"], rollout["success"], rollout["moves"]) == (True, False, 4)
     assert rollout["reward"] == pytest.approx(-0.4)
 
 
 async def test_a_lost_room_terminates_the_turn_based_form() -> None:
-    async with serving(deadlock="end") as stack:
+    async with in_process_server(deadlock="end") as stack:
         cookie = await start_session(stack, ROW, "/reset")
         for move in CORNER:
             body = {"response": {"output": [{"type": "message", "content": move}]}}
@@ -111,17 +111,17 @@ async def test_a_lost_room_terminates_the_turn_based_form() -> None:
 
 
 async def test_the_turn_based_form_shows_coordinates_and_refuses_unsupported_settings() -> None:
-    async with serving(observations=["coordinates"]) as stack:
+    async with in_process_server(observations=["coordinates"]) as stack:
         answer = orjson.loads((await stack.post("environment", "/reset", ROW)).body)
         assert "Player: (3, 2)" in answer["observation"] and "# wall" not in answer["observation"]
     for settings in ({"observations": ["image"]}, {"charge_unplayed": True}):
-        async with serving(**settings) as stack:
+        async with in_process_server(**settings) as stack:
             answer = await stack.post("environment", "/reset", ROW)
             assert (answer.status, stack.servers["environment"].sessions) == (422, 0)
 
 
 async def test_an_image_is_a_content_part_after_the_text() -> None:
-    async with serving(observations=["image"]) as stack:
+    async with in_process_server(observations=["image"]) as stack:
         answer = await stack.post("environment", "/step", {"actions": ["Left"]}, await start_session(stack, ROW))
     text, image = orjson.loads(answer.body)
     assert orjson.loads(text["text"])["observation"] == "The board is in the image."
@@ -129,7 +129,7 @@ async def test_an_image_is_a_content_part_after_the_text() -> None:
 
 
 async def test_an_idle_episode_gets_less_than_one_with_moves() -> None:
-    async with serving(charge_unplayed=True, max_steps=10) as stack:
+    async with in_process_server(charge_unplayed=True, max_steps=10) as stack:
         idle = await get_verdict(stack, await start_session(stack, ROW))
         cookie = await start_session(stack, ROW)
         await step(stack, cookie, CORNER)
@@ -138,7 +138,7 @@ async def test_an_idle_episode_gets_less_than_one_with_moves() -> None:
 
 
 async def test_the_verdict_reports_the_shaping_reward() -> None:
-    async with serving(shaping={"scale": 2}) as stack:
+    async with in_process_server(shaping={"scale": 2}) as stack:
         cookie = await start_session(stack, ROW)
         result = await step(stack, cookie, ["Up", "Right"])
         verdict = await get_verdict(stack, cookie)
@@ -150,7 +150,7 @@ async def test_the_verdict_reports_the_shaping_reward() -> None:
 async def test_a_row_may_contain_its_board_or_name_a_level(tmp_path: Path, row: Json) -> None:
     (tmp_path / "own").mkdir()
     (tmp_path / "own" / "a.xsb").write_text(f"#####\n#@$.#\n#####\n\n{XSB}\n")
-    async with serving(levels_folder=tmp_path) as stack:
+    async with in_process_server(levels_folder=tmp_path) as stack:
         cookie = await start_session(stack, row)
         assert (await step(stack, cookie, []))["observation"] == BOARD
         verdict = await get_verdict(stack, cookie)
@@ -158,7 +158,7 @@ async def test_a_row_may_contain_its_board_or_name_a_level(tmp_path: Path, row: 
 
 
 async def test_a_symmetry_transforms_the_room_and_keeps_its_optimum() -> None:
-    async with serving() as stack:
+    async with in_process_server() as stack:
         cookie = await start_session(stack, {**ROW, "symmetry": "mirror_turn180"})
         result = await step(stack, cookie, [])
         verdict = await get_verdict(stack, cookie)

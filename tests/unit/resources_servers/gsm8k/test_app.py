@@ -13,13 +13,13 @@ from rollyard.resources_servers.gsm8k.prepare import main
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
+from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 
 ROW: Json = {"question": "How many?", "expected_answer": "18", "form": "chat"}
 
 
 async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         right = await environment.verdict(ROW, r"9 times 2: \boxed{18}")
         lenient = await environment.verdict(ROW, "The answer is 18.")
         wrong = await environment.verdict(ROW, r"\boxed{17}")
@@ -33,27 +33,27 @@ async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason(
 
 
 async def test_the_reward_can_be_the_strict_score_with_a_weight_for_the_format() -> None:
-    async with serving(server, score="strict", format_weight=0.1) as environment:
+    async with in_process_server(server, score="strict", format_weight=0.1) as environment:
         texts = (r"\boxed{18}", r"\boxed{17}", "The answer is 18.")
         assert [(await environment.verdict(ROW, text))["reward"] for text in texts] == [1.0, 0.1, 0.0]
 
 
 async def test_an_original_row_of_the_dataset_works() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         row = rows_of(DATA / "gsm8k" / "test.jsonl")[0]
         assert (await environment.verdict(row, r"\boxed{18}"))["reward"] == 1.0
 
 
 @pytest.mark.parametrize("row", [{}, {"expected_answer": "many"}, {"answer": "no end"}, {**ROW, "form": "poem"}])
 async def test_a_row_without_a_number_or_with_an_unknown_form_is_refused(row: Json) -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         assert (await environment.ask(row, "18")).status == 422
 
 
 async def test_an_answer_that_needs_algebra_is_compared_with_it() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         assert (await environment.verdict(ROW, r"\boxed{2 \cdot 3^2}"))["reward"] == 1.0
-    async with serving(server, equality="numbers") as environment:
+    async with in_process_server(server, equality="numbers") as environment:
         verdict = await environment.verdict(ROW, r"\boxed{2 \cdot 3^2}")
         assert (verdict["reward"], verdict["reason"]) == (0.0, "not a number (setting equality: numbers)")
 
@@ -63,14 +63,14 @@ async def test_it_does_not_start_without_math_verify_unless_configured(
 ) -> None:
     monkeypatch.setitem(sys.modules, "math_verify", None)
     with pytest.raises(OperatorError, match="pip install"):
-        async with serving(server):
+        async with in_process_server(server):
             pass
-    async with serving(server, equality="numbers") as environment:
+    async with in_process_server(server, equality="numbers") as environment:
         assert (await environment.verdict(ROW, r"\boxed{18}"))["reward"] == 1.0
 
 
 async def test_the_example_rows_are_served() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     rows = orjson.loads(answer.body)
     assert {row["form"] for row in rows} == set(ANSWER_FORMS)

@@ -12,7 +12,7 @@ from rollyard.resources_servers.ifeval.app import server
 from rollyard.resources_servers.ifeval.prepare import main
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
+from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 
 ROW: Json = {
     "instruction_id_list": ["punctuation:no_comma", "startend:quotation"],
@@ -21,7 +21,7 @@ ROW: Json = {
 
 
 async def test_a_verdict_has_strict_and_loose_scores_on_both_levels() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         both = await environment.verdict(ROW, '"text"')
         framed = await environment.verdict(ROW, 'Sure, here:\n"text"')
         half = await environment.verdict(ROW, "text")
@@ -34,14 +34,14 @@ async def test_a_verdict_has_strict_and_loose_scores_on_both_levels() -> None:
 
 
 async def test_the_reward_can_be_the_share_of_instructions_or_the_loose_score() -> None:
-    async with serving(server, reward="instruction") as environment:
+    async with in_process_server(server, reward="instruction") as environment:
         assert (await environment.verdict(ROW, "text"))["reward"] == 0.5
-    async with serving(server, score="lenient") as environment:
+    async with in_process_server(server, score="lenient") as environment:
         assert (await environment.verdict(ROW, 'Sure, here:\n"text"'))["reward"] == 1.0
 
 
 async def test_reasoning_is_not_part_of_the_answer() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         assert (await environment.verdict(ROW, '<think>one, two</think>\n\n"text"'))["reward"] == 1.0
         assert (await environment.verdict(ROW, '<think>"text"'))["reward"] == 0.0
 
@@ -59,19 +59,19 @@ async def test_reasoning_is_not_part_of_the_answer() -> None:
     ],
 )
 async def test_a_row_that_cannot_be_scored_is_refused(row: Json) -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         assert (await environment.ask(row, "text")).status == 422
 
 
 async def test_without_langdetect_it_refuses_to_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "langdetect", None)
     with pytest.raises(OperatorError, match=r"pip install 'rollyard\[ifeval\]'"):
-        async with serving(server):
+        async with in_process_server(server):
             pass
 
 
 async def test_the_example_rows_are_served() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert len(orjson.loads(answer.body)) == 5
 

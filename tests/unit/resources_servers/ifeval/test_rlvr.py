@@ -14,7 +14,7 @@ from rollyard.resources_servers.ifeval.prepare import main
 from rollyard.resources_servers.ifeval.rlvr import FUNCTIONS, instruction
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
-from tests.unit.resources_servers.answers.grading import rows_of, serving
+from tests.unit.resources_servers.answers.grading import in_process_server, rows_of
 from tests.unit.resources_servers.ifeval.following_texts import SAMPLES
 
 EXAMPLES = INSTALLED / "resources_servers/ifeval/data/train_example.jsonl"
@@ -132,7 +132,7 @@ def test_every_function_is_fast_on_a_long_text(name: str) -> None:
 )
 async def test_a_training_row_that_cannot_be_scored_is_refused_with_its_id(kwargs: Any, message: str) -> None:
     text = kwargs if isinstance(kwargs, str) else orjson.dumps(kwargs).decode()
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         answer = await environment.ask({"id": "ifeval_train_7", "ground_truth": text}, "text")
     assert answer.status == 422
     detail = orjson.loads(answer.body)["detail"]
@@ -141,7 +141,7 @@ async def test_a_training_row_that_cannot_be_scored_is_refused_with_its_id(kwarg
 
 async def test_the_example_rows_of_the_training_set_are_scored_strictly_and_loosely() -> None:
     rows = rows_of(EXAMPLES)
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         points = next(row for row in rows if row["constraint_type"] == "Number Bullets")
         right = await environment.verdict(points, "* wires\n* pipes\n* coins")
         framed = await environment.verdict(points, "- Sure:\n* wires\n* pipes\n* coins")

@@ -12,7 +12,7 @@ from rollyard.resources_servers.ifeval.prepare import main
 from rollyard.resources_servers.ifeval.scoring import instructions
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
+from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 
 FILE = DATA / "ifeval" / "input_data.jsonl"
 ROWS = rows_of(FILE)
@@ -78,7 +78,7 @@ async def test_a_row_that_no_text_or_every_text_follows_is_refused_with_its_id(
     kinds: object, kwargs: object, message: str
 ) -> None:
     row: Json = {"id": "ifeval_7", "instruction_id_list": kinds, "kwargs": kwargs}
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         answer = await environment.ask(row, "text")
     assert answer.status == 422
     detail = orjson.loads(answer.body)["detail"]

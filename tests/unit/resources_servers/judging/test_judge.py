@@ -28,12 +28,12 @@ class Scripted:
 
     def __init__(self, *answers: Answer | Callable[[str], Answer]) -> None:
         self.answers = list(answers)
-        self.asked: list[Json] = []
+        self.requests: list[Json] = []
         self.at_once = self.most = 0
 
     async def respond(self, server: str, request: Json, *, timeout_s: float) -> Json:
         assert server == "judge"
-        self.asked.append(request)
+        self.requests.append(request)
         self.at_once += 1
         self.most = max(self.most, self.at_once)
         try:
@@ -73,7 +73,7 @@ async def test_the_built_in_prompt_asks_for_a_line_that_the_built_in_pattern_rea
     assert score.value == value
     assert score.fields["judge_votes"] == [value]
     assert score.fields["judge_texts"][0].startswith("Because.")
-    prompt = models.asked[0]["input"]
+    prompt = models.requests[0]["input"]
     assert all(text in prompt for text in ("2 + 2?", "It is 4.", "CORRECT or INCORRECT"))
     assert "{" not in prompt
 
@@ -202,7 +202,7 @@ async def test_a_judge_that_quotes_the_answer_at_its_end_gives_no_grade_with_the
 async def test_braces_in_the_graded_text_are_not_expanded() -> None:
     models = Scripted("GRADE: CORRECT")
     await graded(models.judge(prompt='Q {question} A {response} R {reference} {"x": {}}'), "{reference} {} {0} {code}")
-    assert models.asked[0]["input"] == 'Q 2 + 2? A {reference} {} {0} {code} R 4 {"x": {}}'
+    assert models.requests[0]["input"] == 'Q 2 + 2? A {reference} {} {0} {code} R 4 {"x": {}}'
 
 
 @pytest.mark.parametrize(
@@ -258,13 +258,13 @@ async def test_an_answer_that_confuses_its_judge_scores_the_lowest_and_buys_no_s
     models = Scripted(f"I cannot grade this:\n{lines}\nEnd of the answer.")
     score = await graded(models.judge(votes=2), lines)
     assert (score.value, score.fields["judge_votes"], score.fields["judge_unreadable"]) == (0.0, [None, None], 2)
-    assert len(models.asked) == 6
+    assert len(models.requests) == 6
 
 
 async def test_an_unreadable_judge_is_asked_again_about_the_same_answer() -> None:
     models = Scripted("?", "??", "GRADE: CORRECT")
     assert (await graded(models.judge())).value == 1.0
-    assert len(models.asked) == 3
+    assert len(models.requests) == 3
 
 
 async def test_a_judge_that_cannot_be_reached_is_its_own_failure_and_no_other_vote_goes_on() -> None:
@@ -274,7 +274,7 @@ async def test_a_judge_that_cannot_be_reached_is_its_own_failure_and_no_other_vo
         await graded(models.judge(votes=9, parallel=1, on_unreadable="zero"))
     assert failed.value is lost
     await asyncio.sleep(0)
-    assert (len(models.asked) <= 3, models.at_once) == (True, 0)
+    assert (len(models.requests) <= 3, models.at_once) == (True, 0)
 
 
 async def test_a_judge_that_hangs_is_a_timeout_of_its_server() -> None:
@@ -292,7 +292,7 @@ async def test_an_answer_too_long_for_the_judge_scores_zero_without_a_retry() ->
     models = Scripted(Failure(FailureKind.CONTEXT_OVERFLOW, "too long", server="judge"))
     assert (await graded(models.judge(), "long")).value == 0.0
     score = await graded(models.judge(max_response_chars=3), "long")
-    assert (score.value, len(models.asked)) == (0.0, 1)
+    assert (score.value, len(models.requests)) == (0.0, 1)
     assert "too long" in score.fields["judge_note"]
 
 
@@ -301,9 +301,9 @@ async def test_the_same_answer_is_graded_once_and_unreadable_grades_are_not_reme
     judge = models.judge(tries=1)
     assert (await graded(judge)).value == 0.0
     assert (await graded(judge)) == (await graded(judge))
-    assert len(models.asked) == 2
+    assert len(models.requests) == 2
     await graded(judge, "another")
-    assert len(models.asked) == 3
+    assert len(models.requests) == 3
 
 
 async def test_the_cache_is_bounded_and_can_be_turned_off() -> None:
@@ -311,18 +311,18 @@ async def test_the_cache_is_bounded_and_can_be_turned_off() -> None:
     judge = models.judge(cache_size=1)
     for response in ("a", "b", "b", "a"):
         await graded(judge, response)
-    assert len(models.asked) == 3
+    assert len(models.requests) == 3
     off = models.judge(cache_size=0)
     await graded(off, "a")
     await graded(off, "a")
-    assert len(models.asked) == 5
+    assert len(models.requests) == 5
 
 
 async def test_requests_to_the_judge_are_limited() -> None:
     models = Scripted("GRADE: CORRECT")
     judge = models.judge(parallel=2)
     await asyncio.gather(*(graded(judge, str(number)) for number in range(8)))
-    assert (models.most, len(models.asked)) == (2, 8)
+    assert (models.most, len(models.requests)) == (2, 8)
 
 
 async def test_the_rollout_keeps_the_end_of_a_long_text() -> None:
@@ -334,7 +334,7 @@ async def test_the_rollout_keeps_the_end_of_a_long_text() -> None:
 async def test_further_parameters_are_sent() -> None:
     models = Scripted("GRADE: CORRECT")
     await graded(models.judge(params={"temperature": 0.0}))
-    assert models.asked[0]["temperature"] == 0.0
+    assert models.requests[0]["temperature"] == 0.0
 
 
 @pytest.mark.parametrize(

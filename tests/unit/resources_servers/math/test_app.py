@@ -13,14 +13,14 @@ from rollyard.resources_servers.math.prepare import main
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from tests.unit.resources_servers.answers.grading import DATA, rows_of, serving
+from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 
 ROW: Json = {"problem": "Halve one.", "expected_answer": r"\frac{1}{2}"}
 
 
 async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason() -> None:
     keys = ("reward", "strict_score", "lenient_score", "extracted_answer", "extraction_method", "reason")
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         right = await environment.verdict(ROW, r"<think>\boxed{2}</think> \boxed{1 - \frac12}")
         lenient = await environment.verdict(ROW, "The answer is $0.5$.")
         wrong = await environment.verdict(ROW, r"\boxed{x}")
@@ -30,20 +30,20 @@ async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason(
 
 
 async def test_a_rounded_answer_is_only_leniently_right() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         verdict = await environment.verdict({"expected_answer": r"\frac{1}{3}"}, r"\boxed{0.333333}")
     assert (verdict["strict_score"], verdict["lenient_score"]) == (0.0, 1.0)
 
 
 async def test_an_answer_that_is_too_expensive_is_wrong_and_not_retried() -> None:
-    async with serving(server, verify_cpu_s=0.3) as environment:
+    async with in_process_server(server, verify_cpu_s=0.3) as environment:
         for row, text in ((ROW, r"\boxed{9^{9^{9^9}}}"), ({"expected_answer": "3!"}, r"\boxed{99999999!}")):
             assert (await environment.verdict(row, text))["reward"] == 0.0
         assert (await environment.verdict(ROW, r"\boxed{0.5}"))["reward"] == 1.0
 
 
 async def test_a_gold_answer_that_is_too_expensive_is_a_failure() -> None:
-    async with serving(server, verify_cpu_s=0.3) as environment:
+    async with in_process_server(server, verify_cpu_s=0.3) as environment:
         answer = await environment.ask({"expected_answer": "99999999!"}, r"\boxed{3!}")
         problem = orjson.loads(answer.body)
         assert (answer.status, problem["type"], "reward" in problem) == (504, "urn:rollyard:timeout", False)
@@ -55,7 +55,7 @@ async def test_the_rows_problem_determines_the_requested_quantity() -> None:
         "expected_answer": "9",
         "responses_create_params": {"input": [{"role": "user", "content": "Find $x^2$."}]},
     }
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         rewards = [
             (await environment.verdict(row, r"\boxed{x^2 = 9}"))["reward"] for row in (in_problem, in_prompt, ROW)
         ]
@@ -64,7 +64,7 @@ async def test_the_rows_problem_determines_the_requested_quantity() -> None:
 
 @pytest.mark.parametrize("row", [{}, {"solution": "no box"}, {"answer": ""}, {**ROW, "form": "poem"}])
 async def test_a_row_without_a_gold_answer_or_with_an_unknown_form_is_refused(row: Json) -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         assert (await environment.ask(row, "18")).status == 422
 
 
@@ -100,7 +100,7 @@ def test_the_datasets_own_equality_compares_notations(one: str, other: str, equa
 
 
 async def test_the_example_rows_are_served() -> None:
-    async with serving(server) as environment:
+    async with in_process_server(server) as environment:
         answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert {row["form"] for row in orjson.loads(answer.body)} == set(ANSWER_FORMS)
 

@@ -15,7 +15,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox import isolation_modes
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
-from tests.support.in_process import Script, Wired, agent, says, wired
+from tests.support.in_process import InProcessServers, Script, agent, in_process_servers, says
 
 ENVIRONMENTS = {"mbpp": mbpp_app.server, "humaneval": humaneval_app.server}
 
@@ -28,7 +28,7 @@ def environment_server(name: str, **settings: Any) -> Any:
     return build
 
 
-async def examples(stack: Wired) -> list[Json]:
+async def examples(stack: InProcessServers) -> list[Json]:
     answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     found: list[Json] = orjson.loads(answer.body)
     return found
@@ -37,7 +37,7 @@ async def examples(stack: Wired) -> list[Json]:
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 async def test_every_example_row_can_be_fetched_and_run(name: str) -> None:
     script = Script([[says("```python\ndef min_cost(*given): return 8\n```")]])
-    async with wired(
+    async with in_process_servers(
         {"environment": environment_server(name), "model": script.model, "agent": agent(SimpleAgent)}
     ) as stack:
         rows = await examples(stack)
@@ -50,7 +50,7 @@ async def test_every_example_row_can_be_fetched_and_run(name: str) -> None:
 async def test_a_right_answer_gets_a_reward_of_one_through_the_whole_stack() -> None:
     row = {"test_list": ["assert f(1) == 2"], "responses_create_params": {"input": "Write f."}}
     script = Script([[says("```python\ndef f(x): return x + 1\n```")]])
-    async with wired(
+    async with in_process_servers(
         {"environment": environment_server("mbpp"), "model": script.model, "agent": agent(SimpleAgent)}
     ) as stack:
         rollout = await stack.run(row)
@@ -61,5 +61,5 @@ async def test_without_isolation_the_server_refuses_to_start(monkeypatch: pytest
     monkeypatch.setattr(isolation_modes, "modes", lambda python, bubblewrap, *, unsandboxed: [])
     monkeypatch.setattr("rollyard.services.sandbox.sandbox.modes", lambda python, bubblewrap, *, unsandboxed: [])
     with pytest.raises(OperatorError, match="allow_unsandboxed: true"):
-        async with wired({"environment": environment_server("mbpp")}):
+        async with in_process_servers({"environment": environment_server("mbpp")}):
             pass

@@ -17,7 +17,7 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 from tests.support.endpoint_matrix import LookEnvironment
-from tests.support.in_process import agent, environment, says, wired
+from tests.support.in_process import agent, environment, in_process_servers, says
 from tests.support.scripted_engine import COMPLETION, DONE, Step, completion, engine, model_server, post_json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import TokenEngine
@@ -177,7 +177,7 @@ def stack_with(answer: Json) -> dict[str, Callable[[Context], Server]]:
 
 @pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=short_id)
 async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_server(broken: Json) -> None:
-    async with wired(stack_with(broken)) as stack:
+    async with in_process_servers(stack_with(broken)) as stack:
         with pytest.raises(Failure) as caught:
             await stack.run({"responses_create_params": {"input": "hi"}})
     assert caught.value.problem.type in FAILURE_TYPES
@@ -186,7 +186,7 @@ async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_serv
 
 @pytest.mark.parametrize("genuine", [*GENUINE_RESPONSES, {**RESPONSE, "output": [says("a")]}], ids=short_id)
 async def test_an_agent_scores_a_genuine_response(genuine: Json) -> None:
-    async with wired(stack_with(genuine)) as stack:
+    async with in_process_servers(stack_with(genuine)) as stack:
         assert "reward" in await stack.run({"responses_create_params": {"input": "hi"}})
 
 

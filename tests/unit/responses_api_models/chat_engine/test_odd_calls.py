@@ -15,7 +15,7 @@ from rollyard.services.responses.tool_calls import sendable_arguments, sendable_
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 from tests.support.endpoint_matrix import LookEnvironment
-from tests.support.in_process import Script, agent, environment, says, wired
+from tests.support.in_process import Script, agent, environment, in_process_servers, says
 from tests.support.scripted_engine import COMPLETION, Step, completion, engine
 
 
@@ -76,7 +76,7 @@ async def play_rollout(*steps: Step) -> tuple[Json, list[Json]]:
         def policy(context: Context) -> Server:
             return VllmModel(settings, context)
 
-        async with wired(
+        async with in_process_servers(
             {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": policy}
         ) as stack:
             rollout = await stack.run({"responses_create_params": {"input": "hi"}})
@@ -144,10 +144,10 @@ async def test_the_record_keeps_what_the_model_wrote() -> None:
 async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text(item: Json) -> None:
     script = Script([[item, item], [says("done")]])
     make = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": script.model}
-    async with wired(make) as stack:
+    async with in_process_servers(make) as stack:
         rollout = await stack.run({"responses_create_params": {"input": "hi"}})
     assert rollout["finish_reason"] == "answered"
-    sent = [item for item in script.asked[1]["input"] if item.get("type") == "function_call"]
+    sent = [item for item in script.requests[1]["input"] if item.get("type") == "function_call"]
     assert len({item["call_id"] for item in sent}) == 2
     assert all(item["name"] and isinstance(orjson.loads(item["arguments"] or "{}"), dict) for item in sent)
 

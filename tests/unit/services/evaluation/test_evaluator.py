@@ -32,7 +32,7 @@ def make_evaluator(root: Path, *benchmarks: Benchmark, messages: list[str] | Non
         ResultsStore(root / "out"),
         benchmarks or (GSM8K,),
         {},
-        say=(messages if messages is not None else []).append,
+        print_line=(messages if messages is not None else []).append,
     )
 
 
@@ -71,12 +71,12 @@ def test_an_incomplete_checkpoint_waits_and_its_reason_is_reported_once(tmp_path
     finished = Timer(0.2, lambda: (tmp_path / "complete").rename(folder / "model.safetensors"))
     finished.start()
 
-    def say(text: str) -> None:
+    def print_line(text: str) -> None:
         messages.append(text)
         if "exact_match" in text:
             stopped.set()
 
-    watching = Evaluator(evaluator.harness, evaluator.results_store, evaluator.benchmarks, {}, say=say)
+    watching = Evaluator(evaluator.harness, evaluator.results_store, evaluator.benchmarks, {}, print_line=print_line)
     watching.watch(LocalSource(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
     finished.join()
     assert len([text for text in messages if "not complete yet" in text]) == 1

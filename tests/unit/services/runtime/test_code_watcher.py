@@ -34,7 +34,7 @@ class WatchedServers:
             self.registry,
             configs,
             tuple(self.rules),
-            say=self.messages.append,
+            print_line=self.messages.append,
             remedy="restart",
             reload=self.reload if reload else None,
         )

@@ -82,7 +82,7 @@ def make_supervisor(
         KEYS,
         "http://127.0.0.1:1",
         tmp_path,
-        say=messages.append,
+        print_line=messages.append,
         restarts=policy,
     )
     return supervisor, launcher, messages

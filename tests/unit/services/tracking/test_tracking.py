@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from rollyard.services.errors import OperatorError
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.store import StorePaths
-from rollyard.services.tracking.reservoir_sample import COLUMNS, LONGEST, RolloutSample, conversation
+from rollyard.services.tracking.reservoir_sample import COLUMNS, MAX_LENGTH, RolloutSample, conversation
 from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.tracking.tail import rows
 from rollyard.services.tracking.tracker import flat
@@ -97,8 +97,8 @@ def test_a_sample_has_a_fixed_size_covers_the_file_and_is_reproducible() -> None
 def test_a_conversation_is_in_order_and_truncated() -> None:
     text = conversation(row(1))
     assert text == 'user: Solve it.\n\ncall: step({"action": 1})\n\nresult: ##_#\n\nassistant: Done.'
-    long = conversation(row(1, responses_create_params={"input": "x" * 2 * LONGEST}))
-    assert len(long) < LONGEST + 100 and "more characters" in long
+    long = conversation(row(1, responses_create_params={"input": "x" * 2 * MAX_LENGTH}))
+    assert len(long) < MAX_LENGTH + 100 and "more characters" in long
 
 
 def test_nested_parameters_become_dotted_names() -> None:
