@@ -86,7 +86,7 @@ def stack(
     check("token", token, TEXT, optional=True)
     check("head_port", head_port, PORT)
     check("ready_timeout_s", ready_timeout_s, SECONDS)
-    check("say", print_line, FUNCTION)
+    check("print_line", print_line, FUNCTION)
     here = Path.cwd() if folder is None else Path(folder).absolute()
     roots = list(dict.fromkeys([here, *(Path(root).absolute() for root in server_roots), INSTALLED]))
     given = [config] if isinstance(config, str | Path | Mapping) else config
@@ -183,12 +183,12 @@ async def collect(
     rows: str | Path | Iterable[Mapping[str, Any]],
     out: str | Path,
     *,
-    agent: str | None = None,
-    repeats: int = 1,
-    parallel: int = 32,
+    agent_name: str | None = None,
+    num_repeats: int = 1,
+    num_repeats_add_seed: bool = False,
+    num_samples_in_parallel: int = 32,
     limit: int | None = None,
-    params: Mapping[str, Any] | None = None,
-    seeded: bool = False,
+    responses_create_params: Mapping[str, Any] | None = None,
     resume: bool = True,
     overwrite: bool = False,
     accept_changed_code: bool = False,
@@ -198,13 +198,13 @@ async def collect(
     on_rollout: Callable[[RolloutRow], None] | None = None,
     print_line: PrintLine = log.info,
 ) -> CollectionSummary:
-    """Collect `repeats` rollouts of every row and store them in `out`, with the guarantees of `ng_collect_rollouts`.
+    """Collect `num_repeats` rollouts of every row and store them in `out`, as `ng_collect_rollouts` does.
 
     A failed rollout is repeated as a whole, each rollout is stored exactly once, and the same call resumes an earlier
-    one, even if that was cancelled. `rows`: a file or rows. `agent`: for rows without an `agent_ref`; optional if the
-    stack has only one agent. `params`: create parameters that override those of the rows. `seeded`: send the repeat's
-    number as the policy's seed. `on_rollout` is called with each rollout of this call after it is stored; an exception
-    that it raises ends the collection.
+    one, even if that was cancelled. The keyword arguments are the command's options. `rows`: a file or rows.
+    `agent_name`: for rows without an `agent_ref`; optional if the stack has only one agent. `num_repeats_add_seed`:
+    send the repeat's number as the policy's seed. `responses_create_params` override those of the rows. `on_rollout` is
+    called with each rollout of this call after it is stored; an exception that it raises ends the collection.
 
     Raises OperatorError and RunError with the lines that the command would print. A rollout that fails permanently
     raises nothing; the summary counts it, and its `state` is then not `complete`.
@@ -212,35 +212,37 @@ async def collect(
     check("stack", stack, STACK)
     check("rows", rows, ROWS)
     check("out", out, PATH)
-    check("agent", agent, TEXT, optional=True)
-    check("params", params, MAPPING, optional=True)
+    check("agent_name", agent_name, TEXT, optional=True)
+    check("responses_create_params", responses_create_params, MAPPING, optional=True)
     check("on_rollout", on_rollout, FUNCTION, optional=True)
-    check("say", print_line, FUNCTION)
-    flags = {"seeded": seeded, "resume": resume, "overwrite": overwrite, "accept_changed_code": accept_changed_code}
-    for name, flag in flags.items():
-        check(name, flag, FLAG)
-    for name, count in {"repeats": repeats, "parallel": parallel, "max_attempts": max_attempts}.items():
-        check(name, count, COUNT)
+    check("print_line", print_line, FUNCTION)
+    check("num_repeats_add_seed", num_repeats_add_seed, FLAG)
+    check("resume", resume, FLAG)
+    check("overwrite", overwrite, FLAG)
+    check("accept_changed_code", accept_changed_code, FLAG)
+    check("num_repeats", num_repeats, COUNT)
+    check("num_samples_in_parallel", num_samples_in_parallel, COUNT)
+    check("max_attempts", max_attempts, COUNT)
     check("limit", limit, COUNT, optional=True)
     check("rollout_timeout_s", rollout_timeout_s, SECONDS)
     check("max_failure_rate", max_failure_rate, SHARE)
-    limits = Limits(parallel, max_attempts, rollout_timeout_s, max_failure_rate)
+    limits = Limits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
     clients = stack.access.clients
     directory = await clients.registry.directory()
     agents = agents_of(directory)
-    player = agents[0] if agent is None and len(agents) == 1 else agent
+    agent = agents[0] if agent_name is None and len(agents) == 1 else agent_name
     plan = CollectionPlan(
         Path(out),
-        player,
-        repeats,
-        seeded=seeded,
-        params=dict(params or {}),
+        agent,
+        num_repeats,
+        seeded=num_repeats_add_seed,
+        params=dict(responses_create_params or {}),
         resume=resume,
         overwrite=overwrite,
         accept_changed_code=accept_changed_code,
         limits=limits,
     )
-    tasks = TaskFile(_file_of(rows), agent=player, limit=limit)
+    tasks = TaskFile(_file_of(rows), agent=agent, limit=limit)
     deliver = None if on_rollout is None else lambda line: on_rollout(orjson.loads(line))
     async with OpenCollection.opened(plan, tasks, clients, print_line=print_line) as collection:
         for note in collection.notes:

@@ -61,8 +61,8 @@ async def test_every_kind_can_be_played_unchanged_and_environments_earn_a_reward
             stack,
             str(options.input_jsonl_fpath),
             options.output_jsonl_fpath,
-            agent=options.agent_name,
-            repeats=options.num_repeats,
+            agent_name=options.agent_name,
+            num_repeats=options.num_repeats,
         )
     assert summary.state == "complete", summary.failures
     if kind != "model":  # whose answer never earns a reward

@@ -38,10 +38,10 @@ const ROUNDING = 1e-9;
 
 function passes(line, params) {
   const equals = (name, value) => !params.get(name) || params.get(name) === String(value);
-  const atLeast = (name, value, tolerance = 0) => !params.get(name) || (value !== null && value >= Number(params.get(name)) - tolerance);
-  const atMost = (name, value, tolerance = 0) => !params.get(name) || (value !== null && value <= Number(params.get(name)) + tolerance);
+  const passesMinimum = (name, value, tolerance = 0) => !params.get(name) || (value !== null && value >= Number(params.get(name)) - tolerance);
+  const passesMaximum = (name, value, tolerance = 0) => !params.get(name) || (value !== null && value <= Number(params.get(name)) + tolerance);
   return equals('task', line.task) && equals('repeat', line.repeat) && equals('success', line.success) && equals('outcome', line.outcome)
     && equals('end', line.end) && equals('agent', line.agent)
-    && atLeast('min_reward', line.reward, ROUNDING) && atMost('max_reward', line.reward, ROUNDING)
-    && atLeast('min_tool_calls', line.tool_calls) && atMost('max_tool_calls', line.tool_calls);
+    && passesMinimum('min_reward', line.reward, ROUNDING) && passesMaximum('max_reward', line.reward, ROUNDING)
+    && passesMinimum('min_tool_calls', line.tool_calls) && passesMaximum('max_tool_calls', line.tool_calls);
 }

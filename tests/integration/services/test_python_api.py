@@ -142,9 +142,11 @@ async def test_a_second_call_resumes_and_passes_on_only_its_own_rollouts(tmp_pat
                 raise KeyError("an error in the caller's callback")
 
         with pytest.raises(KeyError):
-            await rollyard.collect(stack, ROWS, out, repeats=2, parallel=1, on_rollout=stop_after_two)
+            await rollyard.collect(
+                stack, ROWS, out, num_repeats=2, num_samples_in_parallel=1, on_rollout=stop_after_two
+            )
         assert len(rollouts) == 2
-        summary = await rollyard.collect(stack, iter(ROWS), out, repeats=2, on_rollout=rollouts.append)
+        summary = await rollyard.collect(stack, iter(ROWS), out, num_repeats=2, on_rollout=rollouts.append)
     keys = [(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rollyard.read_rollouts(out)]
     assert (summary.state, summary.measured, summary.collected) == ("complete", 6, 4)
     assert sorted(keys) == [(task, repeat) for task in range(3) for repeat in range(2)]
@@ -156,13 +158,15 @@ async def test_a_cancelled_collection_can_be_resumed(tmp_path: Path) -> None:
     async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
         first = asyncio.Event()
         task = asyncio.create_task(
-            rollyard.collect(stack, ROWS, out, repeats=4, parallel=1, on_rollout=lambda _: first.set())
+            rollyard.collect(
+                stack, ROWS, out, num_repeats=4, num_samples_in_parallel=1, on_rollout=lambda _: first.set()
+            )
         )
         await first.wait()
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        summary = await rollyard.collect(stack, ROWS, out, repeats=4)
+        summary = await rollyard.collect(stack, ROWS, out, num_repeats=4)
     assert summary.state == "complete"
     assert 0 < summary.collected < 12
     assert len(list(summary.rollouts)) == 12
@@ -182,8 +186,8 @@ async def test_failed_rollouts_are_counted_and_have_no_reward(tmp_path: Path) ->
     [
         ([{"x": {1}}], {}, "row 1 cannot be written as JSON"),
         (["x"], {}, "row 1 is str; expected a dict"),
-        (ROWS, {"agent": "plyer"}, "did you mean 'player'"),
-        (ROWS, {"params": {"temperatures": 1}}, "did you mean 'temperature'"),
+        (ROWS, {"agent_name": "plyer"}, "did you mean 'player'"),
+        (ROWS, {"responses_create_params": {"temperatures": 1}}, "did you mean 'temperature'"),
         ("no_such.jsonl", {}, "no_such.jsonl"),
     ],
 )
@@ -214,15 +218,15 @@ async def test_a_connection_to_no_stack_is_a_run_error(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("repeats", 0),
-        ("repeats", 1.5),
-        ("repeats", True),
-        ("parallel", "3"),
+        ("num_repeats", 0),
+        ("num_repeats", 1.5),
+        ("num_repeats", True),
+        ("num_samples_in_parallel", "3"),
         ("rollout_timeout_s", "1"),
         ("max_failure_rate", float("nan")),
-        ("agent", 5),
-        ("seeded", 1),
-        ("parallel", 0),
+        ("agent_name", 5),
+        ("num_repeats_add_seed", 1),
+        ("num_samples_in_parallel", 0),
         ("max_attempts", 0),
         ("limit", 0),
         ("rollout_timeout_s", -1.0),
@@ -242,7 +246,7 @@ async def test_an_argument_out_of_range_is_named_and_nothing_is_written(tmp_path
         ({"rows": 5}, "rows is 5; expected a file, or rows"),
         ({"rows": {"a": 1}}, r"rows is .* \(dict\); expected a file, or rows"),
         ({"out": None}, "out is None; expected a path"),
-        ({"params": ["a"]}, r"params is .* \(list\); expected a mapping"),
+        ({"responses_create_params": ["a"]}, r"responses_create_params is .* \(list\); expected a mapping"),
         ({"on_rollout": "print"}, "on_rollout is 'print'; expected a function"),
         ({"stack": CONFIG}, r"stack is .* \(dict\); expected a stack, as rollyard.stack and connect return it"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import re
 import sys
 from typing import Any
@@ -263,7 +264,11 @@ def test_a_value_of_a_turn_that_is_not_json_is_named() -> None:
         asyncio.run(play(Sets, {}, ["Hi."]))
 
 
-def test_an_exception_that_quotes_the_model_is_a_bounded_failure_that_can_be_sent() -> None:
+def test_an_exception_that_quotes_the_model_is_a_bounded_failure_that_can_be_sent(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level(logging.CRITICAL)  # xdist cannot send a report with the logged surrogate
+
     class Quoting(Slip):
         async def verify(self, response: Verification) -> Verdict:
             raise ValueError("\ud800" + "x" * 1_000_000)
