@@ -50,20 +50,20 @@ async def test_stopping_ends_processes_that_ignore_sigterm(tmp_path: Path) -> No
         await engine_bench.engine.start()
         assert (
             len(list(marked_processes(engine_bench.mark))) == 5
-        )  # keeper, API server, EngineCore, Worker, resource tracker
+        )  # reaper, API server, EngineCore, Worker, resource tracker
         await engine_bench.engine.stop()
         assert list(marked_processes(engine_bench.mark)) == []
         assert engine_bench.down == engine_bench.up
 
 
-@pytest.mark.parametrize("victim", ["api", "core", "worker", "keeper"])
+@pytest.mark.parametrize("victim", ["api", "core", "worker", "reaper"])
 async def test_kill_9_of_any_process_leaves_nothing_and_the_engine_restarts(victim: str, tmp_path: Path) -> None:
     async with engine_harness(tmp_path) as engine_bench:
         await engine_bench.engine.start()
-        first, keeper = engine_bench.started(1), engine_bench.reaper_pid()
-        kill(keeper if victim == "keeper" else first[victim])
+        first, reaper = engine_bench.started(1), engine_bench.reaper_pid()
+        kill(reaper if victim == "reaper" else first[victim])
         await engine_bench.wait_until_up(2)
-        assert not any(alive(pid) for pid in (keeper, first["api"], first["core"], first["worker"]))
+        assert not any(alive(pid) for pid in (reaper, first["api"], first["core"], first["worker"]))
         assert not (Path("/dev/shm") / first["memory"]).exists()
         assert engine_bench.down == engine_bench.up[:1]
         assert engine_bench.up[0] != engine_bench.up[1]
@@ -79,11 +79,11 @@ async def test_an_api_server_that_closes_its_port_before_it_ends_is_dead(tmp_pat
 
 SERVER = """
 import asyncio, pathlib, sys
-from tests.support.local_engines import Bench
+from tests.support.local_engines import EngineHarness
 from rollyard.services.http.transport import HttpTransport
 
 async def main():
-    made = Bench(pathlib.Path(sys.argv[1]), HttpTransport(), environment={sys.argv[2]: sys.argv[3]})
+    made = EngineHarness(pathlib.Path(sys.argv[1]), HttpTransport(), environment={sys.argv[2]: sys.argv[3]})
     await made.engine.start()
     print("up", flush=True)
     await asyncio.Event().wait()
@@ -92,18 +92,18 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("with_keeper", [False, True], ids=["the server", "the server and the keeper at once"])
-async def test_kill_9_of_the_engines_owner_leaves_nothing(with_keeper: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("with_reaper", [False, True], ids=["the server", "the server and the reaper at once"])
+async def test_kill_9_of_the_engines_owner_leaves_nothing(with_reaper: bool, tmp_path: Path) -> None:
     command = [sys.executable, "-c", SERVER, str(tmp_path), MARK, tmp_path.name]
     with subprocess.Popen(command, stdout=subprocess.PIPE, cwd=INSTALLED) as server:
         assert server.stdout is not None
         assert await asyncio.to_thread(server.stdout.readline) == b"up\n"
         started = json.loads((tmp_path / "notes/start-1.json").read_text())
-        if with_keeper:
-            keeper = parent_of(started["api"])
-            os.kill(keeper, signal.SIGSTOP)  # it must not notice that the server dies first
+        if with_reaper:
+            reaper = parent_of(started["api"])
+            os.kill(reaper, signal.SIGSTOP)  # it must not notice that the server dies first
             kill(server.pid)
-            kill(keeper)
+            kill(reaper)
         else:
             kill(server.pid)
     await wait_until_gone(tmp_path.name)
