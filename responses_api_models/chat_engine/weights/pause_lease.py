@@ -101,7 +101,7 @@ def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
         length_s = math.nan
     if not 0 < length_s <= MAX_LEASE_S:
         raise bad_request(
-            f"{FIELD}: found {str(requested)[:50]!r}; expected seconds above 0, at most {MAX_LEASE_S:.0f}"
+            f"{FIELD}: found {str(requested)[:50]!r}; expected a number of seconds above 0, at most {MAX_LEASE_S:.0f}"
         )
     rest = urlencode([(name, value) for name, value in pairs if name != FIELD])
     return length_s, rest, {name: value for name, value in request.items() if name != FIELD}

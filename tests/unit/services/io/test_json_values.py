@@ -27,13 +27,15 @@ def test_a_finite_number_is_read_as_a_float(value: float) -> None:
     assert is_number(value) and number(value, None) == float(value)
 
 
-@pytest.mark.parametrize("reward", [math.nan, math.inf, -math.inf, 2 * MAX_REWARD, -2 * MAX_REWARD, 10**400, "high"])
+@pytest.mark.parametrize(
+    "reward", [math.nan, math.inf, -math.inf, 2 * MAX_REWARD, -2 * MAX_REWARD, 10**400, "high", "1.0", True]
+)
 def test_a_verdict_has_a_finite_reward_of_bounded_size(reward: Any) -> None:
     with pytest.raises(ValidationError):
         Verdict(reward=reward)
 
 
-@pytest.mark.parametrize("reward", [0, True, -1.5, MAX_REWARD, -MAX_REWARD])
+@pytest.mark.parametrize("reward", [0, -1.5, MAX_REWARD, -MAX_REWARD])
 def test_a_verdict_accepts_every_reward_that_rows_may_have(reward: Any) -> None:
     assert is_reward(Verdict(reward=reward).reward)
 

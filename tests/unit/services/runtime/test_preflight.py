@@ -152,9 +152,9 @@ MODELS = (200, '{"data": [{"id": "qwen"}, {"id": "llama"}]}')
 @pytest.mark.parametrize(
     ("endpoint", "url", "message"),
     [
-        (Endpoint(v1_models=MODELS), "http://HOST", "one at http://HOST/v1: set base_url"),
-        (Endpoint(v1_models=MODELS), "http://HOST/v1/v1", "one at http://HOST/v1: set base_url"),
-        (Endpoint(v1_models=MODELS), "http://HOST/v1/chat/completions", "one at http://HOST/v1: set base_url"),
+        (Endpoint(v1_models=MODELS), "http://HOST", "one responds at http://HOST/v1: set base_url"),
+        (Endpoint(v1_models=MODELS), "http://HOST/v1/v1", "one responds at http://HOST/v1: set base_url"),
+        (Endpoint(v1_models=MODELS), "http://HOST/v1/chat/completions", "one responds at http://HOST/v1: set base_url"),
         (Endpoint(v1_models=MODELS), "https://HOST/v1", "http://HOST/v1 does: set base_url"),
         (Endpoint(v1_models=(401, "{}")), "http://HOST/v1", "rejects the key (status 401)"),
         (Endpoint(v1_models=(503, "")), "http://HOST/v1", "returns status 503"),
