@@ -92,7 +92,7 @@ async def rollyard(grader: AnswerGrader, pairs: Sequence[Pair], environment: str
     bodies = [json.dumps({"response": {"output": [message(text)]}}).encode() for _, text in pairs]
     started = process_time() + _worker_cpu()
     for (gold, _), body in zip(pairs, bodies, strict=True):
-        await grader.judge(gold, Verification(body), parser)
+        await grader.grade(gold, Verification(body), parser)
     return 1000 * (process_time() + _worker_cpu() - started)
 
 

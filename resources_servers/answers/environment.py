@@ -52,7 +52,7 @@ class AnswerEnvironment(Environment[AnswerSettings]):
             await workers.close()
 
     @property
-    def judge(self) -> AnswerGrader:
+    def grader(self) -> AnswerGrader:
         """The server's grader."""
         return self.shared
 

@@ -63,7 +63,7 @@ class AnswerGrader:
         self._workers = workers
         """If None, answers that can only be compared with algebra count as wrong."""
 
-    async def judge(self, gold: str, response: Verification, form: AnswerForm, problem: str = "") -> Grade:
+    async def grade(self, gold: str, response: Verification, form: AnswerForm, problem: str = "") -> Grade:
         """Grade a response to `problem`. Raises Failure if the answer could not be verified."""
         strict_found, found = await _in_thread_if_long(len(response.text), read, response, form)
         if found is None or not found.whole:

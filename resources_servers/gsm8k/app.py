@@ -28,7 +28,7 @@ class Gsm8k(AnswerEnvironment):
 
     async def verify(self, response: Verification) -> Verdict:
         """Reward 1 for the correct number."""
-        return self.verdict(await self.judge.judge(self.gold, response, self.form, self.problem), self.gold)
+        return self.verdict(await self.grader.grade(self.gold, response, self.form, self.problem), self.gold)
 
 
 server = serve(Gsm8k)

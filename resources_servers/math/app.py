@@ -31,7 +31,7 @@ class Math(AnswerEnvironment):
 
     async def verify(self, response: Verification) -> Verdict:
         """Reward 1 for an answer that is equivalent to the gold answer."""
-        return self.verdict(await self.judge.judge(self.gold, response, self.form, self.problem), self.gold)
+        return self.verdict(await self.grader.grade(self.gold, response, self.form, self.problem), self.gold)
 
 
 server = serve(Math)

@@ -86,7 +86,7 @@ async def compare_answers(workers: WorkerPool, gold: str, answer: str, problem: 
 
 async def grade_all(grader: AnswerGrader, form: AnswerForm, pairs: Iterable[tuple[str, str]]) -> list[Grade]:
     """Grade each (gold, text) sequentially."""
-    return [await grader.judge(gold, verification_of(text), form) for gold, text in pairs]
+    return [await grader.grade(gold, verification_of(text), form) for gold, text in pairs]
 
 
 def verification_of(text: str, status: str = "completed") -> Verification:

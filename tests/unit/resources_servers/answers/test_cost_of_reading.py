@@ -67,7 +67,7 @@ async def test_a_long_text_is_processed_outside_the_event_loop(length: int, in_t
         threads.append(threading.get_ident())
         return None
 
-    await AnswerGrader(None).judge(
+    await AnswerGrader(None).grade(
         "12", verification_of("a" * length), AnswerForm(stops=(), strict=record_thread, lenient=(record_thread,))
     )
     assert [thread != threading.get_ident() for thread in threads] == [in_thread, in_thread]

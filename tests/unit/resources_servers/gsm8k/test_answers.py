@@ -65,7 +65,7 @@ async def test_wrong_numbers_derived_from_gold_answers_are_rejected() -> None:
         wrong += [str(-value), f"{value * 10}"] if value else []
         for number in wrong:
             for form, text in (("chat", rf"\boxed{{{number}}}"), ("lm_eval", f"#### {number}")):
-                grade = await grader.judge(gold, verification_of(text), ANSWER_FORMS[form])
+                grade = await grader.grade(gold, verification_of(text), ANSWER_FORMS[form])
                 assert not (grade.strict or grade.lenient), (gold, text)
 
 
@@ -82,7 +82,7 @@ async def test_wrong_numbers_derived_from_gold_answers_are_rejected() -> None:
     ],
 )  # fmt: skip
 async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
-    grade = await AnswerGrader(None).judge("18", verification_of(text), ANSWER_FORMS["chat"])
+    grade = await AnswerGrader(None).grade("18", verification_of(text), ANSWER_FORMS["chat"])
     assert grade.lenient, grade
 
 
@@ -101,7 +101,7 @@ async def test_the_right_number_in_another_notation_is_right(text: str) -> None:
     ],
 )  # fmt: skip
 async def test_a_wrong_unclear_or_missing_number_is_rejected(text: str) -> None:
-    grade = await AnswerGrader(None).judge("18", verification_of(text), ANSWER_FORMS["chat"])
+    grade = await AnswerGrader(None).grade("18", verification_of(text), ANSWER_FORMS["chat"])
     assert not (grade.strict or grade.lenient), grade
 
 
@@ -117,16 +117,16 @@ async def test_a_wrong_unclear_or_missing_number_is_rejected(text: str) -> None:
     ],
 )
 async def test_in_a_truncated_text_only_a_complete_answer_counts(text: str, right: bool) -> None:
-    grade = await AnswerGrader(None).judge("18", verification_of(text, "incomplete"), ANSWER_FORMS["chat"])
+    grade = await AnswerGrader(None).grade("18", verification_of(text, "incomplete"), ANSWER_FORMS["chat"])
     assert grade.lenient is right
 
 
 async def test_text_after_a_stop_string_does_not_count() -> None:
     grader = AnswerGrader(None)
     text = "She has 18.\n#### 18\n\nQuestion: Tom has 5 eggs?\nAnswer: 5\n#### 5"
-    assert (await grader.judge("18", verification_of(text), ANSWER_FORMS["lm_eval"])).lenient
+    assert (await grader.grade("18", verification_of(text), ANSWER_FORMS["lm_eval"])).lenient
     assert (
-        await grader.judge(
+        await grader.grade(
             "18", verification_of("The answer is 18.\n\nQ: Tom?\nA: The answer is 5."), ANSWER_FORMS["lm_eval_cot"]
         )
     ).strict
@@ -135,7 +135,7 @@ async def test_text_after_a_stop_string_does_not_count() -> None:
 async def test_the_strict_score_of_the_lm_eval_form_equals_that_of_lm_eval() -> None:
     grader, form = AnswerGrader(None), ANSWER_FORMS["lm_eval"]
     scores = [
-        await grader.judge("1,018", verification_of(f"#### {text}"), form)
+        await grader.grade("1,018", verification_of(f"#### {text}"), form)
         for text in ("1018", "1,018", "1018.00", "$1018")
     ]
     assert [grade.strict for grade in scores] == [True, True, False, False]

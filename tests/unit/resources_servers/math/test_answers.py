@@ -70,6 +70,6 @@ async def test_wrong_answers_derived_from_gold_ones_are_rejected(grader: AnswerG
 
 async def accepted(grader: AnswerGrader, pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     grades = await asyncio.gather(
-        *(grader.judge(gold, verification_of(rf"\boxed{{{answer}}}"), ANSWER_FORMS["chat"]) for gold, answer in pairs)
+        *(grader.grade(gold, verification_of(rf"\boxed{{{answer}}}"), ANSWER_FORMS["chat"]) for gold, answer in pairs)
     )
     return [pair for pair, grade in zip(pairs, grades, strict=True) if grade.strict or grade.lenient]
