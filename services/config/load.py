@@ -99,7 +99,7 @@ def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None
         also = f" (also not set: {', '.join(others)})" if others else ""
         raise OperatorError(
             f"{user} needs ${{{name}}}, which is not set: export {name}=..., "
-            f"add '+{name}=...', or put `{name}: ...` into env.yaml{also}"
+            f"add '+{name}=...', or put `{name}: ...` in env.yaml{also}"
         )
     for name in references:
         tree[name] = environ[name]
