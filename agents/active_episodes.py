@@ -23,7 +23,7 @@ STUCK_AFTER_S = 30.0
 STUCK_TIMES = 10.0
 """An episode is stuck after more than STUCK_AFTER_S and more than STUCK_TIMES the median duration of its stage."""
 STUCK_WITHOUT_MEDIAN_S = 300.0
-"""The threshold while no stage has finished, so that no median exists."""
+"""The threshold until the first stage has finished and there is a median."""
 
 
 @dataclass(slots=True, eq=False)

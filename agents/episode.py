@@ -115,7 +115,7 @@ class Episode:
             body = arguments_body(read_arguments(arguments))
         except ValueError as error:
             expected = expected_arguments(self.conversation.params.get("tools"), name)
-            return _error_result(f"Invalid call of {name}: the arguments: {error}. {expected}")
+            return _error_result(f"Invalid call to {name}: invalid arguments: {error}. {expected}")
         response = await self._environment.send(f"/{name}", body, self._tool_timeout_s)
         if response.status in (400, 404, 405, 413, 422) and not response.headers.get("content-type", "").startswith(
             "application/problem+json"

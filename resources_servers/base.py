@@ -146,7 +146,7 @@ class ResourcesServer(Server):
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
 
     async def _reset(self, call: RawRequest) -> RawResponse:
-        """Turn-based form: open a session for a row and return the first observation."""
+        """Turn-based mode: open a session for a row and return the first observation."""
         row = call.json()
         added = self._added(row, with_tools=False)
         session = self._open_session(call, row, turn_based=True)

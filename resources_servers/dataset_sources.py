@@ -4,7 +4,7 @@ Each location may be a single file or a dataset with splits and subsets; `servic
 them by the same rule everywhere. Downloads go to a temporary folder that is removed afterwards, and the output is
 written atomically, so partial data is never used. Files may be .jsonl or .json (a list), optionally compressed,
 .parquet or .arrow.
-S3 needs the extra `aws`; the hub, Parquet and Arrow need the extra `hub`; .zst files need `zstd`.
+S3 needs the `aws` extra; the hub, Parquet and Arrow need the `hub` extra; .zst files need `zstd`.
 
     with rows_from(DataLocations(local=Path("clone"), hub=Hub("openai/gsm8k")), SplitSelection(split="test")) as rows:
         write_rows(Path("out.jsonl"), (made(row) for row in rows))
@@ -201,7 +201,7 @@ def _from_s3(address: str, selection: SplitSelection, folder: Path) -> list[Path
         objects = [item["Key"].removeprefix(key) for page in pages for item in page.get("Contents", [])]
         found = _with_rows(objects)
         if not found:
-            raise FileNotFoundError(f"no {', '.join(READABLE)} object has this prefix")
+            raise FileNotFoundError(f"no object with this prefix has one of the extensions {', '.join(READABLE)}")
         card = s3.read_text(address + CARD) if CARD in objects else ""
         names = select_files(address, found, card, selection)
     for name in names:

@@ -3,9 +3,9 @@
 The protocol between an environment, its agent and the tools that read rollouts:
 
 `done`               A tool that returns an object with `"done": true` ends the episode (the game agent checks it, the
-                     simple agent does not). Return such an object, or a `ToolResult`. The turn-based form uses
+                     simple agent does not). Return such an object, or a `ToolResult`. Turn-based mode uses
                      `Turn.terminated` and `Turn.truncated` instead.
-`reward`             A finite number: `Verdict.reward`, and `Turn.reward` per step in the turn-based form.
+`reward`             A finite number: `Verdict.reward`, and `Turn.reward` per step in turn-based mode.
 `success`            `Verdict.success`: whether the task was solved. Success rates and pass@k are computed from it. Omit
                      it if the environment does not define success.
 `reward_components`  `Verdict.reward_components`: the parts of the reward by name. They are stored on the rollout row.
@@ -182,11 +182,11 @@ class Environment(Generic[S]):
         return []
 
     async def reset(self) -> tuple[str, Json]:
-        """Turn-based form: return the first observation and an info dictionary. Called after `seed`."""
+        """Turn-based mode: return the first observation and an info dictionary. Called after `seed`."""
         raise BadTask(f"{type(self).__name__} is not turn-based: it has no /reset")
 
     async def turn(self, text: str) -> Turn:
-        """Turn-based form: take one step; the model's complete message is the action."""
+        """Turn-based mode: take one step; the model's complete message is the action."""
         raise BadTask(f"{type(self).__name__} is not turn-based: it takes no messages at /step")
 
     async def close(self) -> None:

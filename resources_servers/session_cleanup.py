@@ -28,7 +28,7 @@ class Closable(Protocol):
 
 
 class SessionCleanup:
-    """Runs the cleanup of one server's ended episodes."""
+    """Runs the cleanup for one server's finished episodes."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()

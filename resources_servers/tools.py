@@ -68,10 +68,10 @@ class Tool:
             first = error.errors(include_url=False, include_input=False)[0]
             # For a union, pydantic adds the branch to the location. A model cannot make sense of validator names.
             parts = [str(part) for part in first["loc"] if not str(part).startswith("function-")]
-            location = ".".join(parts)[:200] or "the arguments"
+            location = ".".join(parts)[:200] or "invalid arguments"
             raise InvalidToolCall(self._explain(f"{location}: {first['msg'].removeprefix('Value error, ')}")) from error
         except ValueError as error:
-            raise InvalidToolCall(self._explain(f"the arguments: {error}")) from error
+            raise InvalidToolCall(self._explain(f"invalid arguments: {error}")) from error
         return {field.alias or name: getattr(parsed, name) for name, field in self.arguments.model_fields.items()}
 
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
@@ -98,7 +98,7 @@ class Tool:
             f"{name}: {orjson.dumps(field).decode()}"
             for name, field in self.schema()["parameters"]["properties"].items()
         )
-        return f"Invalid call of {self.name}: {found}. Expected a JSON object with {expected or 'nothing'}."
+        return f"Invalid call to {self.name}: {found}. Expected a JSON object with {expected or 'nothing'}."
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class AnswerEnvironment(Environment[AnswerSettings]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: AnswerSettings) -> AsyncIterator[AnswerGrader]:
-        """Create one grader per server, with its worker processes. Raises OperatorError without the extra `math`."""
+        """Create one grader with worker processes per server. Raises OperatorError if the `math` extra is missing."""
         if settings.equality != "math_verify":
             yield AnswerGrader(None)
             return

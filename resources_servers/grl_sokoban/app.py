@@ -96,9 +96,9 @@ class GrlSokoban(Environment[SokobanSettings]):
     async def reset(self) -> tuple[str, Json]:
         """Return the board and the answer format. Raises BadTask for settings that this form does not support."""
         if "image" in self.settings.observations:
-            raise BadTask("the turn-based form shows no images; set observations to text, coordinates or both")
+            raise BadTask("turn-based mode does not support images; set observations to text, coordinates or both")
         if self.settings.charge_unplayed:
-            raise BadTask("the turn-based form has no final verdict; set charge_unplayed to false")
+            raise BadTask("turn-based mode does not support charge_unplayed; set it to false")
         instruction = "Answer each turn with one move: <action>Up</action>, <action>Down</action>, Left or Right."
         legend = _LEGEND if "text" in self.settings.observations else ""
         return f"{self._shown()}\n\n{legend}{instruction}", self._info()

@@ -49,7 +49,7 @@ class Room:
             raise ValueError(f"the rows of a board must have equal lengths; found {[len(line) for line in lines]}")
         rim = lines[0] + lines[-1] + "".join(line[:1] + line[-1:] for line in lines)
         if set(rim) != {"#"}:
-            raise ValueError("a board must be surrounded by wall (#)")
+            raise ValueError("a board must be surrounded by walls (#)")
         codes = [_CODES[symbol] for line in lines for symbol in line]
         fixed, state = bytes(code[0] for code in codes), bytes(code[1] for code in codes)
         if state.count(PLAYER) != 1 or not state.count(BOX) == fixed.count(TARGET) > 0:

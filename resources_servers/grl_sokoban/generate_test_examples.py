@@ -40,7 +40,8 @@ def labelled(
     seed: int, wanted: int, selection: RowSelection | None = None, prompts: PromptBuilder | None = None
 ) -> Iterator[Row]:
     """Yield up to `wanted` labelled rows that `selection` accepts. They are feasible at their first seed, so the
-    reference generates them too, and distinct up to rotation and reflection, unless `selection` requests the images.
+    reference generates them too, and distinct up to rotation and reflection, unless `selection` requests the symmetric
+    variants.
     """
     selection = selection or RowSelection()
     streams, seen, made = Streams(), set[str](), 0

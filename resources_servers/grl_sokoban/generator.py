@@ -1,4 +1,7 @@
-"""Generates rooms from seeds, cell for cell like the reference, and detects parameters for which no room exists."""
+"""Generates exactly the rooms of the reference implementation from the same seeds.
+
+Raises InfeasibleRoom for parameters that allow no room.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass

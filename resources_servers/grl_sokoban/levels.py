@@ -1,4 +1,4 @@
-"""Reads levels from board texts and from level files (.xsb or Boxoban's .txt)."""
+"""Reads levels from board strings and from level files (.xsb or Boxoban's .txt)."""
 
 from __future__ import annotations
 

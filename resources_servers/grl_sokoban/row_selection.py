@@ -1,4 +1,4 @@
-"""Selects the rooms that become task rows, by optimal moves and split, and the images (symmetries) of each room."""
+"""Selects the rooms that become task rows, by optimal moves and split, and the symmetric variants of each room."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class RowSelection:
     test_share: float = 0.1
     symmetries: bool = False
     apart: frozenset[str] = frozenset()
-    """Puzzles, as returned by `puzzle_of_board`, that are excluded with all their images."""
+    """Puzzles, as returned by `puzzle_of_board`, that are excluded with all their symmetric variants."""
 
     @property
     def needs_optimum(self) -> bool:
@@ -62,7 +62,7 @@ class RowSelection:
         return self.split is None or split_of(room, self.test_share) == self.split
 
     def images(self, room: Room) -> list[SymmetryName]:
-        """Return the images of the room that become rows."""
+        """Return the room's symmetric variants that become rows."""
         return [name for name, _ in distinct(room)] if self.symmetries else ["same"]
 
     def __str__(self) -> str:

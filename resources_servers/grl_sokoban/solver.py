@@ -37,8 +37,9 @@ class _Level:
     deltas: dict[int, int]
     """Action -> difference of cell numbers."""
     near: dict[int, tuple[tuple[int, int, int], ...]]
-    """Floor cell -> (difference, the neighbour's bit, the bit of the cell to which a box there is pushed, or 0 if it
-    must not be pushed). Bits are above the player's number, as in the search keys."""
+    """Floor cell -> one tuple per neighbour: its offset, its bit, and the bit of the cell behind it, to which a box on
+    the neighbour would be pushed (0 if that is not allowed). Bits are shifted past the player's cell number, as in the
+    search keys."""
 
 
 @dataclass(frozen=True, slots=True)

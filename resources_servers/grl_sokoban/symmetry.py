@@ -1,4 +1,4 @@
-"""Computes the eight images of a board under rotations and reflections, and the corresponding moves."""
+"""Computes the eight rotated and reflected variants of a board, and the corresponding moves."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _TURNED = {UP: RIGHT, RIGHT: DOWN, DOWN: LEFT, LEFT: UP}
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """One of the eight symmetries. `action` maps a move in the room to the corresponding move in the image."""
+    """One of the eight symmetries. `action` maps a move to the corresponding move in the transformed room."""
 
     mirrored: bool
     turns: int
@@ -32,20 +32,20 @@ class Symmetry:
         return cls(index >= 4, index % 4)
 
     def room(self, room: Room) -> Room:
-        """Return the image of a position."""
+        """Transform a position."""
         rows, cols = (room.cols, room.rows) if self.turns % 2 else (room.rows, room.cols)
         fixed, state = (self._cells(codes, room.cols) for codes in (room.fixed, room.state))
         return replace(room, rows=rows, cols=cols, fixed=fixed, state=state)
 
     def action(self, action: int) -> int:
-        """Return the move, 1 to 4, in the image."""
+        """Map a move, 1 to 4, to the transformed room."""
         action = _MIRRORED[action] if self.mirrored else action
         for _ in range(self.turns):
             action = _TURNED[action]
         return action
 
     def solution(self, solution: Solution) -> Solution:
-        """Return an optimal solution of the image."""
+        """Map an optimal solution to the transformed room."""
         return replace(solution, path=tuple(map(self.action, solution.path)))
 
     def _cells(self, codes: bytes, cols: int) -> bytes:
@@ -58,7 +58,7 @@ class Symmetry:
 
 
 def distinct(room: Room) -> list[tuple[SymmetryName, Room]]:
-    """Return the room's distinct images. A symmetric board has fewer than eight."""
+    """Return the room's distinct variants. A symmetric board has fewer than eight."""
     images: dict[str, tuple[SymmetryName, Room]] = {}
     for name in NAMES:
         image = Symmetry.named(name).room(room)

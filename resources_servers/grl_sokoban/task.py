@@ -32,7 +32,7 @@ class SokobanTask(BaseModel):
     level: str | None = Field(default=None, max_length=10_000)
     """A board text, in the symbols of `Room.board` or of .xsb."""
     level_file: str | None = Field(default=None, max_length=200, pattern=r"^[^\x00]+$")
-    """A file below the server's `levels_folder`."""
+    """A file under the server's `levels_folder`."""
     level_index: Integer | None = Field(default=None, ge=0)
     """Number of the level in the file, from 0."""
     symmetry: SymmetryName = "same"

@@ -40,7 +40,7 @@ class Ifeval(Environment[IfevalSettings]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: IfevalSettings) -> AsyncIterator[None]:
-        """Check that the extra `ifeval` is installed and load NLTK. Raises OperatorError."""
+        """Check that the `ifeval` extra is installed and load NLTK. Raises OperatorError."""
         for package in EXTRAS["ifeval"].packages:
             require(package, "ifeval", cls.__name__)
         sentence_count("Ready.")  # imports NLTK, which takes half a second, before the first verdict

@@ -19,11 +19,12 @@ class Math(AnswerEnvironment):
         """Parse the row's gold answer. Raises BadTask."""
         super().__init__(task, settings)
         gold = gold_answer(task)
-        if gold is None or len(gold) > MAX_CHARACTERS:
-            found = "none" if gold is None else f"{len(gold)} characters long"
+        if gold is None:
             raise BadTask(
-                f"the gold answer is {found}; expected expected_answer, answer, or a solution with a \\boxed{{}}"
+                "the row has no gold answer; expected expected_answer, answer, or a solution with a \\boxed{}"
             )
+        if len(gold) > MAX_CHARACTERS:
+            raise BadTask(f"the gold answer has {len(gold)} characters; the limit is {MAX_CHARACTERS}")
         form = task.get("form", "chat")
         if form not in ANSWER_FORMS:
             raise BadTask(f"form is {form!r}; expected one of {', '.join(ANSWER_FORMS)}")

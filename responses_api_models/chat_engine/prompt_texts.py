@@ -67,7 +67,7 @@ def _message(message: Any, path: str, rewrite: Rewrite) -> Any:
 
 
 def _parts(parts: list[Any], path: str, rewrite: Rewrite, source: Source) -> list[Any]:
-    """Rewrite the parts of a message. Templates join them, so that a token may span two parts."""
+    """Rewrite the parts of a message. Templates concatenate the parts, so a token may span two of them."""
     result: list[Any] = []
     before = ""
     for at, one in enumerate(parts):

@@ -33,7 +33,7 @@ class ChatEngineSettings(CallSettings):
     Null: `escape` if tokens are recorded, else `allow`."""
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] | None = None
     """Required --logprobs-mode of the engine; it is detected at the first turn and recorded with the tokens. Calls to
-    an engine with another mode fail. Null: either."""
+    an engine with a different mode fail. Null: either."""
     policy_version: str = "0"
     """Version of the initial weights; each weight update through this server sets a new version."""
     trainer_endpoints: bool = False

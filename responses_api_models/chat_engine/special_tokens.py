@@ -1,4 +1,4 @@
-"""Escapes or refuses special tokens spelled out in texts: `<|im_end|>` in a tool result would end a turn.
+"""Escapes or refuses special tokens spelled out in text: `<|im_end|>` in a tool result would end a turn.
 
 An engine's tokenizer reads the name of a special token as that token anywhere in a prompt, so a tool result, the text
 of a row or the description of a tool could end turns and start others. Each candidate is looked up in the engine once:
@@ -125,7 +125,11 @@ class SpecialTokens:
             except Failure as failure:
                 if failure.kind not in _CANNOT_TELL:
                     raise
-                log.warning("%s: only special tokens with well-known names are found: %s", self._upstream, failure)
+                log.warning(
+                    "%s: cannot look up special tokens (%s); only those with well-known names are detected",
+                    self._upstream,
+                    failure,
+                )
                 usual.update(name for name in unknown[start:] if _USUAL.fullmatch(name))
                 break
             if len(self._known) + len(answers) > MAX_CACHED:

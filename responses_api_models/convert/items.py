@@ -166,7 +166,9 @@ def _chat_content(parts: Any, where: str) -> str | list[Json]:
         elif kind in _CHAT_PARTS:
             converted.append(part)
         else:
-            raise unconvertible(f"{where}[{index}]", f"found {str(part)[:100]}, which has no counterpart in chat")
+            raise unconvertible(
+                f"{where}[{index}]", f"found {str(part)[:100]}, which Chat Completions does not support"
+            )
     if len(converted) == 1 and converted[0]["type"] == "text":
         text: str = converted[0]["text"]
         return text
@@ -245,5 +247,5 @@ def _response_content(parts: Any, where: str) -> list[Json]:
         elif kind in _CHAT_PARTS:
             converted.append(part)
         else:
-            raise unconvertible(where, f"found {str(part)[:100]}, which has no counterpart in Responses")
+            raise unconvertible(where, f"found {str(part)[:100]}, which the Responses API does not support")
     return converted

@@ -28,7 +28,9 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
     """Convert a Responses create request to a Chat Completions request."""
     for name in _STATEFUL:
         if request.get(name):
-            raise unconvertible(name, "this server stores no conversations; send the complete conversation as `input`")
+            raise unconvertible(
+                name, "this server does not store conversations; send the complete conversation as `input`"
+            )
     conversation = request.get("input")
     if isinstance(conversation, str):
         messages: list[Json] = [{"role": "user", "content": conversation}]

@@ -80,7 +80,7 @@ def _start(command: list[str]) -> int:
 
 
 class _ProcessTree:
-    """The command's process and everything below it."""
+    """The command's process and all its descendants."""
 
     def __init__(self, pid: int) -> None:
         self.pid = pid

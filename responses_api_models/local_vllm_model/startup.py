@@ -142,7 +142,7 @@ class EngineStart:
         tail = "\n".join(f"  | {line[:300]}" for line in printed[-TAIL_LINES:])
         happened = f"{self._plan.title} {why} while {self.phase} ({time.monotonic() - self._started:.0f} s)"
         cause = cause_of(printed) or error_of(printed) or "the log shows no known cause"
-        return f"the end of its log:\n{tail}\n{happened}: {cause}\nLog: {self._plan.log_file}"
+        return f"the last lines of its log:\n{tail}\n{happened}: {cause}\nLog: {self._plan.log_file}"
 
 
 def ending(status: int) -> str:

@@ -29,7 +29,7 @@ class StreamedText:
         return stream_events.item_added(self.item, self.index)
 
     def add(self, kind: str, text: str, logprobs: Iterable[Json] = ()) -> Iterator[Event]:
-        """Add text to the open part; if that has another type, start a new part."""
+        """Add text to the open part; if that has a different type, start a new part."""
         if not self._parts or self._parts[-1]["type"] != kind:
             yield from self.end()
             self._parts.append({"type": kind, TEXT_FIELD[kind]: "", **_empty_fields(kind)})

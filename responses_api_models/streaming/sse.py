@@ -34,7 +34,7 @@ async def split_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
                 begin = end.end()
             rest = rest[begin:]
             if len(rest) > EVENT_BYTES:
-                raise Failure(FailureKind.CONNECTION_LOST, f"an event of the stream is longer than {EVENT_BYTES} bytes")
+                raise Failure(FailureKind.CONNECTION_LOST, f"an event in the stream is longer than {EVENT_BYTES} bytes")
     if rest.strip() == b"data: " + DONE:
         yield rest.strip() + b"\n\n"
     elif rest.strip():

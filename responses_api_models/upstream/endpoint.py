@@ -1,4 +1,4 @@
-"""Tracks the health of one address of a pool: whether calls should be sent there now.
+"""Tracks the health of one URL of a pool: whether calls should be sent there now.
 
 Every failure caused by the endpoint starts a cool-down, during which calls prefer other endpoints. Afterwards, one call
 at a time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it immediately.
@@ -19,7 +19,7 @@ DOWN_AFTER = 3
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """An address while it is up. A restarted engine is a new Endpoint, because it may hold other weights."""
+    """A URL while its server is up. A restarted engine is a new Endpoint, because it may hold other weights."""
 
     url: str
     in_flight: int = 0

@@ -36,28 +36,28 @@ class _Endpoint:
             answer = await self._models(self._url)
         except Failure as failure:
             if await self._answers(other := _other_scheme(self._url)):
-                return f"it does not respond, but {other} does: set base_url to that address"
+                return f"it does not respond, but {other} does: set base_url to that URL"
             return f"{failure.problem.detail}. Rollouts fail until it responds; check base_url"
         if answer.status in (401, 403):
             return f"it rejects the key (status {answer.status}): check api_key (policy_api_key)"
         if 300 <= answer.status < 400:
-            return f"it redirects to {answer.headers.get('location')}: set base_url to the final address"
+            return f"it redirects to {answer.headers.get('location')}: set base_url to the final URL"
         if answer.status == 404:
             return await self._elsewhere()
         if answer.status == 400 and await self._answers(other := _other_scheme(self._url)):
-            return f"it uses another protocol: set base_url to {other}"
+            return f"it uses a different protocol: set base_url to {other}"
         if answer.status >= 500:
             return f"it returns status {answer.status}: rollouts fail until it recovers"
         return self._unserved(answer) if answer.status == 200 else ""
 
     async def _elsewhere(self) -> str:
-        """Look for the API at similar addresses. An endpoint without /models is valid."""
+        """Look for the API at similar URLs. An endpoint without /models is valid."""
         path = self._url.rstrip("/")
         for end in ("/chat/completions", "/completions", "/responses", "/models", "/v1"):
             if path.endswith(end) and await self._answers(other := path.removesuffix(end)):
-                return f"no API responds at this address, but one responds at {other}: set base_url to that address"
+                return f"no API responds at this URL, but one responds at {other}: set base_url to that URL"
         if not path.endswith("/v1") and await self._answers(other := f"{path}/v1"):
-            return f"no API responds at this address, but one responds at {other}: set base_url to that address"
+            return f"no API responds at this URL, but one responds at {other}: set base_url to that URL"
         return ""
 
     def _unserved(self, answer: HttpResponse) -> str:

@@ -64,12 +64,12 @@ class Replicas:
 
     @property
     def urls(self) -> list[str]:
-        """The addresses in the pool."""
+        """The URLs in the pool."""
         return list(self._endpoints)
 
     @property
     def in_flight(self) -> dict[str, int]:
-        """Calls in flight by address."""
+        """Calls in flight by URL."""
         return {endpoint.url: endpoint.in_flight for endpoint in self._endpoints.values()}
 
     def add(self, url: str) -> None:
@@ -166,7 +166,7 @@ class Replicas:
         return agree > rivals or (agree == rivals and not unknown)
 
     def collect(self) -> Iterable[Metric]:
-        """Return Prometheus metrics for every address: calls in flight, and whether it cools down."""
+        """Return Prometheus metrics for every URL: calls in flight, and whether it cools down."""
         calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls at an engine", labels=["engine"])
         cooling = GaugeMetricFamily("rollyard_engine_shunned", "1: it failed and cools down", labels=["engine"])
         now = time.monotonic()

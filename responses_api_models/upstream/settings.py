@@ -42,7 +42,7 @@ class EndpointSettings(CallSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = CallSettings.NOT_IDENTITY | {"openai_base_url"}
 
     base_url: str | list[str] = Field(validation_alias=AliasChoices("base_url", "openai_base_url"))
-    """Address of the OpenAI-compatible API, including /v1, or a list. An episode starts on the address with the fewest
+    """URL of the OpenAI-compatible API, including /v1, or a list. An episode starts on the URL with the fewest
     calls in flight and stays there."""
     api_key: SecretStr = Field(SecretStr(""), validation_alias=AliasChoices("api_key", "openai_api_key"))
     """Sent as bearer token; self-hosted engines usually require none."""
@@ -51,23 +51,23 @@ class EndpointSettings(CallSettings):
     @classmethod
     def _readable(cls, value: str | list[str]) -> str | list[str]:
         if not value:
-            raise OperatorError("base_url is empty; set one or more addresses, e.g. http://127.0.0.1:8000/v1")
+            raise OperatorError("base_url is empty; set one or more URLs, e.g. http://127.0.0.1:8000/v1")
         return [checked_url(url) for url in value] if isinstance(value, list) else checked_url(value)
 
     @property
     def urls(self) -> list[str]:
-        """The addresses as a list."""
+        """The URLs as a list."""
         return [self.base_url] if isinstance(self.base_url, str) else list(self.base_url)
 
 
 def checked_url(url: str) -> str:
-    """Return the address without its trailing slash. Raises OperatorError if it is invalid."""
+    """Return the URL without its trailing slash. Raises OperatorError if it is invalid."""
     try:
         parsed = URL(url)
     except (ValueError, TypeError) as error:
-        raise OperatorError(f"base_url: {url!r} is not a valid address ({error})") from error
+        raise OperatorError(f"base_url: {url!r} is not a valid URL ({error})") from error
     if parsed.password is not None or parsed.user is not None:
-        raise OperatorError(f"base_url: put the credentials of {parsed.host} into api_key, not into the address")
+        raise OperatorError(f"base_url: put the credentials for {parsed.host} in api_key, not in the URL")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise OperatorError(f"base_url: found {url!r}; expected an address like http://127.0.0.1:8000/v1")
+        raise OperatorError(f"base_url: found {url!r}; expected a URL like http://127.0.0.1:8000/v1")
     return url.strip().rstrip("/")

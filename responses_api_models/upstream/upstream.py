@@ -60,7 +60,7 @@ class Upstream:
     ) -> T:
         """Return the result of `read` for the response body. On a Failure malformed_answer, the call is retried.
 
-        `path` is relative to the address; a path that starts with `/../` is relative to the parent of its `/v1`.
+        `path` is relative to the URL; a path that starts with `/../` is relative to the parent of its `/v1`.
         """
         request_context = request_context or RequestContext({})
 
@@ -183,7 +183,7 @@ class Upstream:
             missing = [url for url in self.replicas.urls if not url.endswith("/v1")]
             return "check policy_model_name" + (f", and whether {missing[0]} lacks its /v1" if missing else "")
         if status < 400:
-            return f"it redirects to {answer.headers.get('location')}; set policy_base_url to the final address"
+            return f"it redirects to {answer.headers.get('location')}; set policy_base_url to the final URL"
         return ""
 
     def _without_key(self, body: bytes) -> bytes:

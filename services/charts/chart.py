@@ -31,7 +31,7 @@ class NumberTable(Record):
 
 
 class Chart(Record):
-    """A chart with plain texts; `svg` is markup in which every text is escaped."""
+    """A chart. All text fields are unescaped, except `svg`, which is markup whose text is escaped."""
 
     name: str
     """The chart's identifier."""

@@ -50,7 +50,7 @@ class Frame:
 
 
 def ticks_below(across: Scale, x: Axis, foot: float, ticks: Sequence[float] | None = None) -> list[Svg]:
-    """Draw the axis title and as many tick labels below `foot` as fit a phone."""
+    """Draw the axis title below y = `foot`, and as many tick labels as fit on a phone screen."""
     values = across.ticks if ticks is None else ticks
     labels = [(across.part(value), x.label(value, across.step)) for value in values]
     widest = max((len(label) for _, label in labels), default=1) * _LETTER + 10

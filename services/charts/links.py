@@ -6,12 +6,12 @@ from typing import Protocol
 
 
 class Links(Protocol):
-    """Addresses of one run's pages."""
+    """URLs of one run's pages."""
 
     def rollouts(self, **filters: str | float) -> str:
-        """Return the address of the filtered list of rollouts."""
+        """Return the URL of the rollout list with these filters."""
         ...
 
     def task(self, task: int) -> str:
-        """Return the address of a task's page."""
+        """Return the URL of a task's page."""
         ...

@@ -50,7 +50,7 @@ class LmEvalOptions(Options):
     poll_interval_s: float = Field(default=300.0, gt=0)
     """Interval between searches for new checkpoints."""
     retry_failed: bool = False
-    """Retry permanently failed evaluations below watch_path; always true without watch_path."""
+    """Retry permanently failed evaluations under watch_path; always true without watch_path."""
     once: bool = False
     """Evaluate the existing checkpoints and exit instead of waiting for more."""
     benchmarks: tuple[str, ...] = Field(default=USUAL, min_length=1)
@@ -198,7 +198,7 @@ def _model(options: LmEvalOptions) -> Model:
 
 
 async def _address(options: LmEvalOptions, name: str) -> str:
-    """Return the address of a model server of the run. Raises OperatorError if none has that name."""
+    """Return the URL of a model server of the run. Raises OperatorError if none has that name."""
     transport = HttpTransport()
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")

@@ -32,7 +32,7 @@ class Options(BaseModel):
     )
 
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {}
-    """Option -> well-known keys below it. If only such a key was given, the option is suggested."""
+    """Option -> well-known keys under it. If only such a key was given, the option is suggested."""
 
     debug: bool = False
     """Show a traceback on errors."""
@@ -66,7 +66,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         for part in path:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise OperatorError(f"{override.shown!r}: {part!r} takes a value and has no keys below it")
+                raise OperatorError(f"{override.shown!r}: {part!r} takes a value and has no keys under it")
         if override.delete:
             node.pop(last, None)
         else:

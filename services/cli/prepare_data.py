@@ -141,9 +141,9 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
     tasks = hardest_first(load(rollouts, pass_threshold=options.pass_threshold), options.pass_at)
     order = order_by_id(tasks[::-1] if options.descending else tasks, ids_of(rollouts), ids, rollouts)
     replace(options.order_fpath, "".join(f"{name}\n" for name in order).encode())
-    first = "easy" if options.descending else "hard"
+    first = "easiest" if options.descending else "hardest"
     left = len(ids) - len(order)
-    without = f", {left:,} without {options.pass_at} rollouts are excluded" if left else ""
+    without = f"; {left:,} with fewer than {options.pass_at} rollouts are excluded" if left else ""
     print(f"written   {len(order):,} of {len(ids):,} tasks, {first} first by pass@{options.pass_at}{without}")
     print(f"          {options.order_fpath}")
     return EXIT_DONE

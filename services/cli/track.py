@@ -39,7 +39,7 @@ class TrackOptions(Options):
     project: str = "rollyard"
     """Project in Weights & Biases, experiment in MLflow."""
     name: str | None = None
-    """Name of the run; default: the file's name. The same rollouts under another name are a separate run."""
+    """Name of the run; default: the file's name. The same rollouts under a different name are a separate run."""
     every: int = Field(default=50, ge=1)
     """Rollouts per logged step."""
     samples: int = Field(default=50, ge=0)

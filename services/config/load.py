@@ -57,7 +57,7 @@ def load(
     resolved = _resolve(tree)
     servers = tuple(_servers(resolved, roots))
     if not servers:
-        expected = f"a name with {' / '.join(FAMILIES)} below it"
+        expected = f"a name with {' / '.join(FAMILIES)} under it"
         raise OperatorError(
             f"the configs define no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
         )
@@ -87,7 +87,7 @@ def _check_top_level_keys(tree: DictConfig, overrides: Sequence[Override], optio
         hint = did_you_mean(override.top, [*known, *options])
         raise OperatorError(
             f"unknown option {override.top!r} in {override.shown!r}{hint}: "
-            "it is neither an option of this command, nor a server of the configs, nor a ${...} in them"
+            "it is neither an option of this command, nor a server in the configs, nor a ${...} variable that they use"
         )
 
 
@@ -99,7 +99,7 @@ def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None
         also = f" (also not set: {', '.join(others)})" if others else ""
         raise OperatorError(
             f"{user} needs ${{{name}}}, which is not set: export {name}=..., "
-            f"add '+{name}=...', or put `{name}: ...` into env.yaml{also}"
+            f"add '+{name}=...', or put `{name}: ...` in env.yaml{also}"
         )
     for name in references:
         tree[name] = environ[name]
@@ -128,7 +128,9 @@ def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
         if not families:
             hints = [did_you_mean(str(key), (*FAMILIES, *ALIASES)) for key in node] if isinstance(node, dict) else []
             if any(hints):
-                raise OperatorError(f"{name} has {', '.join(map(str, node))}{next(filter(None, hints))}")
+                raise OperatorError(
+                    f"{name} has no server family; found {', '.join(map(str, node))}{next(filter(None, hints))}"
+                )
             continue
         if len(families) > 1:
             raise OperatorError(f"{name} contains {' and '.join(families)}; a server belongs to one family")
@@ -136,7 +138,7 @@ def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
         if siblings := [other for other in node if other != key]:
             example = f"{name}.{key}.{next(iter(node[key] or {'...': None}), '...')}"
             raise OperatorError(
-                f"{name} has {', '.join(map(str, siblings))} next to {key}; settings belong below {example}"
+                f"{name} has {', '.join(map(str, siblings))} next to {key}; settings belong under {example}"
             )
         implementations = node[key]
         if not isinstance(implementations, dict) or len(implementations) != 1:

@@ -51,7 +51,7 @@ class DataFiles:
         self._copies: dict[str, TemporaryCopy] = {}
 
     def find(self, address: str | Path) -> Path | TemporaryCopy | None:
-        """Return the file at a path below a root, or a copy of the s3:// object; None if no root has it.
+        """Return the file at a path under a root, or a copy of the s3:// object; None if no root has it.
 
         Raises OperatorError if it is a collection's sidecar file, or the object cannot be read.
         """

@@ -69,7 +69,7 @@ def _configs(location: str, card: str) -> list[Mapping[str, Any]]:
 
 
 def _patterns(location: str, spec: Any) -> dict[str, list[str]]:
-    """Return split -> globs. A string or a list of strings is the split train."""
+    """Map each split to its globs. A bare string or list of strings means the `train` split."""
     if isinstance(spec, str):
         spec = [spec]
     if isinstance(spec, dict):
@@ -80,7 +80,7 @@ def _patterns(location: str, spec: Any) -> dict[str, list[str]]:
         paths = [text for text in (path if isinstance(path, list) else [path]) if isinstance(text, str)]
         if split is None or not paths:
             raise OperatorError(
-                f"{location}: data_files in its {CARD} is {spec!r:.80}; expected a split and a path for each"
+                f"{location}: data_files in its {CARD} is {spec!r:.80}; expected a split and a path in each entry"
             )
         patterns.setdefault(str(split), []).extend(text.removeprefix("./") for text in paths)
     return patterns

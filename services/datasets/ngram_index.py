@@ -34,7 +34,7 @@ class NgramIndex:
         self._sorted: tuple[Hashes, npt.NDArray[np.int64]] | None = None
 
     def add(self, texts: Sequence[Sequence[str]], row: int) -> None:
-        """Add the texts of one row."""
+        """Add the n-grams of one row's texts."""
         found = np.unique(np.concatenate([np.empty(0, np.uint64), *(hashes(words, self.n) for words in texts)]))
         self._hashes.frombytes(found.astype(np.uint64).tobytes())
         self._owners.extend([row] * len(found))

@@ -119,7 +119,7 @@ def _questions(row: Json) -> list[list[str]]:
 
 
 def _most_specific(questions: Sequence[Sequence[str]], n: int) -> Sequence[Sequence[str]]:
-    """Return the variant closest to the bare question: the shortest one with an n-gram, else the longest."""
+    """Return the variant closest to the bare question: the shortest with at least n words, else the longest."""
     return [words for words in questions if len(words) >= n][:1] or questions[-1:]
 
 

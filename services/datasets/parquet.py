@@ -1,4 +1,4 @@
-"""Reads rows of Parquet and Arrow files as lines of JSON. Requires the extra `hub`.
+"""Reads rows of Parquet and Arrow files as lines of JSON. Requires the `hub` extra.
 
 Tables have every field in every row. Nulls inside `responses_create_params` are dropped, because there a null differs
 from an absent field. A JSON string in that column is parsed.

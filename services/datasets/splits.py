@@ -36,7 +36,7 @@ class SplitSelection:
 
 
 def select_files(location: str, names: Iterable[str], card: str, selection: SplitSelection) -> list[str]:
-    """Return the selected files of `names` (paths below `location`). Raises AmbiguousFiles."""
+    """Return the selected files of `names` (paths under `location`). Raises AmbiguousFiles."""
     names = sorted(names)
     layout, card_default = declared(location, names, card)
     layout = layout or by_names(names)

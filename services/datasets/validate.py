@@ -51,7 +51,7 @@ class FileReport(Record):
     keys: dict[str, int]
     """Top-level key -> number of rows that have it."""
     prompt_characters: Spread | None
-    """Characters of all texts in `input`, per row."""
+    """Characters of all text in `input`, per row."""
     repeated_ids: int
     """Rows with the id of an earlier row of this file, which a mixture rejects."""
     first_repeated_ids: list[Problem]

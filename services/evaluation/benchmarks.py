@@ -12,7 +12,7 @@ _RUNS_CODE = ("mbpp", "humaneval")
 
 
 class Benchmark(Record):
-    """A task of lm_eval."""
+    """An lm_eval task."""
 
     task: str
     num_fewshot: int | None = None
@@ -34,7 +34,8 @@ class Benchmark(Record):
         found = _PATTERN.fullmatch(text.strip())
         if found is None:
             raise OperatorError(
-                f"benchmark {text!r}: expected a task of lm_eval with its number of examples, such as gsm8k:8"
+                f"benchmark {text!r}: expected an lm_eval task, optionally with a number of few-shot "
+                "examples, such as gsm8k:8"
             )
         shots = found["shots"]
         return cls(task=found["task"], num_fewshot=None if shots is None else int(shots))

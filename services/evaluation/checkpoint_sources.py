@@ -27,7 +27,7 @@ class Source(Protocol):
         ...
 
     def address(self, name: str) -> str:
-        """Return the address of a checkpoint."""
+        """Return the path or S3 URL of a checkpoint."""
         ...
 
     def fetch(self, name: str) -> tuple[Path | None, str]:

@@ -120,5 +120,5 @@ class Evaluator:
         self.harness.run(benchmark, model, output, log, self.environment, self.show)
         results = newest(output)
         if results is None or results == before:
-            raise RunError(f"lm_eval succeeded but wrote no results_*.json below {output} (its log: {log})")
+            raise RunError(f"lm_eval succeeded but wrote no results_*.json under {output} (log: {log})")
         return read_scores(results, benchmark, checkpoint, step_of(checkpoint), self.baselines)

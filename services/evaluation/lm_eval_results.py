@@ -54,7 +54,7 @@ class Score(Record):
 
 
 def newest(folder: Path) -> Path | None:
-    """Return the latest results file of lm_eval below `folder`; None if there is none."""
+    """Return the latest lm_eval results file under `folder`; None if there is none."""
     # The names end with the time.
     return max(folder.rglob("results_*.json"), key=lambda path: path.name, default=None)
 

@@ -153,7 +153,7 @@ class ServerRegistry:
         self._is_unknown = is_unknown
 
     def _remove_expired(self, registration: Registration) -> None:
-        """Remove the server's expired instances, because processes started elsewhere do not report their end."""
+        """Remove the server's expired instances, because processes started elsewhere do not report that they exited."""
         for instance, member in list(self._members.items()):
             if (
                 member.spec.name == registration.name

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RunSnapshot(Record):
-    """A run at one moment: `GET /api/live` of the viewer, and `ng_status +episodes=true +json=true`."""
+    """The state of a run at one time: `GET /api/live` of the viewer, and `ng_status +episodes=true +json=true`."""
 
     run_id: str = ""
     """Empty if no run was found. `note` then lists the locations that were searched."""

@@ -105,7 +105,7 @@ class AiohttpClient:
                 f"the transfer encoding is {response.headers['Transfer-Encoding']}; only chunked is supported"
             )
         if response.status == 101:
-            raise InvalidResponse("the peer switched to another protocol")
+            raise InvalidResponse("the peer switched to a different protocol")
 
     def _get_session(self) -> aiohttp.ClientSession:
         """Return the session. The collector limits concurrency, so connections are unlimited. Cookies are not kept."""

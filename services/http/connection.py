@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol):
             return
         try:
             if error is not None:
-                raise InvalidResponse(f"closed by the peer ({error})")
+                raise InvalidResponse(f"the peer closed the connection ({error})")
             self._reader.finish()
         except Exception as failure:
             self._fail(failure)

@@ -18,7 +18,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 EVERY_S = 0.1
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 WINDOW_S = 30.0
-"""The maximum covers one to two windows, which is longer than the usual interval between two scrapes."""
+"""The reported maximum covers the current and the previous window: longer than the usual scrape interval."""
 SLACK_S = 0.01
 """Lag that every loop has. The clock does not exclude it."""
 

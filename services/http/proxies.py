@@ -36,7 +36,7 @@ class Proxies:
         proxy = URL(configured)
         if proxy.scheme not in ("http", "https") or not proxy.raw_host:
             shown = f"{proxy.scheme}://..." if proxy.scheme else configured
-            raise ValueError(f"the proxy for {url.scheme} addresses is {shown}; expected http://host:port")
+            raise ValueError(f"the proxy for {url.scheme} URLs is {shown}; expected http://host:port")
         return proxy
 
 

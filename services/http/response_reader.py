@@ -51,14 +51,14 @@ class ResponseReader:
                 cause if isinstance(cause, InvalidResponse) else InvalidResponse(f"the response is not HTTP: {error}")
             ) from None
         except httptools.HttpParserUpgrade:
-            raise InvalidResponse("the peer switched to another protocol") from None
+            raise InvalidResponse("the peer switched to a different protocol") from None
         if self._unparsed_bytes > self._limits.header_bytes:
             raise InvalidResponse(f"a header line is longer than {self._limits.header_bytes} bytes")
 
     def finish(self) -> None:
         """Handle the end of the connection, which completes a response without a length."""
         if not self._until_close:
-            raise InvalidResponse("closed by the peer")
+            raise InvalidResponse("the peer closed the connection")
         self._complete()
 
     # --- called by the parser ---------------------------------------------------------------------------------------

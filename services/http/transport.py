@@ -169,9 +169,9 @@ def _to_failure(error: Exception, url: str, timeout_s: float) -> Failure:
     if isinstance(error, InvalidHeader):
         return Failure(FailureKind.BAD_REQUEST, f"a request to {url} cannot be sent: {error}")
     if isinstance(error, aiohttp.InvalidURL):
-        return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid address")
-    if isinstance(error, ValueError):  # from yarl for an invalid address, or from Proxies for an invalid proxy
-        return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid address: {error}")
+        return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid URL")
+    if isinstance(error, ValueError):  # from yarl for an invalid URL, or from Proxies for an invalid proxy
+        return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid URL: {error}")
     return Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({type(error).__name__}: {error})")
 
 
@@ -184,7 +184,7 @@ class LocalTransport:
         self._lag = lag or LoopLag()
 
     def mount(self, base_url: str, app: ASGIApp) -> None:
-        """Route requests below `base_url` directly to `app`."""
+        """Route requests under `base_url` directly to `app`."""
         self._apps[base_url] = app
 
     async def send(

@@ -22,7 +22,7 @@ def why_unreadable(line: bytes, offset: int, error: ValueError) -> str:
 
 
 def _why_not_json(line: bytes, offset: int, error: ValueError) -> str:
-    """Name the likely cause. Usually the file has another format or is truncated."""
+    """Name the likely cause. Usually the file has a different format or is truncated."""
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "the file is UTF-16; expected UTF-8 (iconv -f UTF-16 -t UTF-8)"
     if not offset and (

@@ -1,4 +1,4 @@
-"""Reads and downloads objects from S3. Needs the extra `aws`."""
+"""Reads and downloads objects from S3. Needs the `aws` extra."""
 
 from __future__ import annotations
 

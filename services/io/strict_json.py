@@ -57,11 +57,11 @@ class ExactParser:
 
 
 def check_exact(text: bytes, written: bytes) -> None:
-    """Check that parsing `text` lost nothing. `written`: the value that orjson parsed from it, as orjson writes it.
+    """Check that parsing `text` with orjson lost no information. `written` is the parsed value, serialized by orjson.
 
-    Raises ValueError with the number that lost digits or the duplicate key.
+    Raises ValueError that names the number that lost digits or the duplicate key.
     """
-    # Most texts differ from orjson's output only in white space, so they lost nothing.
+    # Most documents differ from orjson's output only in white space, so they lost nothing.
     if text == written or text.translate(None, _SPACES) == written.translate(None, _SPACES):
         return
     # Texts that may have lost something are parsed again, slowly. A duplicate key removes a colon. Colons in strings
@@ -99,7 +99,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def _integer(text: str) -> int:
     # Python refuses to parse an integer of more than 4,300 digits.
     if len(text) > 20 or not _MIN_INTEGER <= int(text) <= _MAX_INTEGER:
-        raise ValueError(f"the number {_shorten(text)} does not fit into 64 bits; {_QUOTE}")
+        raise ValueError(f"the number {_shorten(text)} does not fit in 64 bits; {_QUOTE}")
     return int(text)
 
 

@@ -70,6 +70,6 @@ def order_by_id(order: Sequence[int], ids_of_tasks: Mapping[int, str], ids: Sequ
             found = "no matching row" if name is None else f"the id {name!r}"
             raise OperatorError(
                 f"{rollouts} was collected on a different dataset: its task {task} has {found}, but this dataset has "
-                f"{len(ids)} tasks ({', '.join(ids[:3])}, ...). Pass the data of that collection"
+                f"{len(ids)} tasks ({', '.join(ids[:3])}, ...). Pass the dataset that was used for it"
             )
     return list(dict.fromkeys(filter(None, names)))

@@ -139,7 +139,7 @@ class PassAtK(Record):
 
 
 class ZeroVariance(Record):
-    """Tasks whose rollouts all have the same reward, so that group-relative advantages and the gradient are zero."""
+    """Tasks whose rollouts all have the same reward, so group-relative advantages and the gradient are zero."""
 
     tasks: int
     of: int
@@ -202,12 +202,12 @@ class Tokens(Record):
 
 
 class Stage(Record):
-    """Seconds that episodes spent in one stage, from `timings`."""
+    """Time that episodes spent in one stage, in seconds, from `timings`."""
 
     stage: str
     seconds: Spread
     share: float | None
-    """Share of the `total` of all rollouts that record one, so that the shares of the stages and the rest sum to 1.
+    """Share of the `total` of all rollouts that record one, so the shares of the stages and the rest sum to 1.
     If the stages of a rollout overlap and exceed its total, their sum replaces the total. None if no rollout records a
     total, and for a total that the stages exceed."""
 

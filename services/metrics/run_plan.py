@@ -40,7 +40,7 @@ class RunPlan:
     """Name of the file with these numbers."""
     identity: Json | None = None
     exact: bool = False
-    """Whether the numbers are from the manifest, so that tasks and repeats are counted from 0 without gaps."""
+    """Whether the numbers come from the manifest. Tasks and repeats are then numbered from 0 without gaps."""
     attempts: Attempts = field(default_factory=lambda: Attempts(np.empty(0, np.int64), np.empty(0, np.int64), [], []))
     notes: list[str] = field(default_factory=list)
 

@@ -84,7 +84,7 @@ def mark_partial(text: str, covered: Coverage) -> str:
 
 
 def coverage_sentence(covered: Coverage) -> str:
-    """Return a sentence on the missing rollouts."""
+    """Return a sentence that says how many of the expected rollouts were measured."""
     if covered.expected is None:
         of = f" of {pluralize(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
         return (

@@ -21,7 +21,7 @@ BY_GRAMMAR = frozenset(
     | {"guided_json", "guided_regex", "guided_choice", "guided_grammar", "regex", "ebnf", "grammar", "json_schema"}
     | {"trace_decode_token_ids"}
 )
-"""Constraints that affect the log-probabilities in both modes, as named in `sampling.constrained`."""
+"""Names in `sampling.constrained` that affect both raw and processed log-probabilities."""
 MIN_TEMPERATURE = 0.01
 """The lowest temperature at which vLLM samples."""
 _MODES = ("raw_logprobs", "processed_logprobs")
@@ -56,7 +56,7 @@ def temperature_of(sampling: Json) -> float:
 def invalid_numbers(ids: Any, log_probs: Any) -> str:
     """Describe what is wrong with a turn's generated ids or log-probabilities; empty if they are valid."""
     if not are_ids(ids):
-        return f"has generated ids that are not token ids: {str(ids)[:100]}"
+        return f"has generation_token_ids that are not a list of token ids: {str(ids)[:100]}"
     if not isinstance(log_probs, list) or len(log_probs) != len(ids):
         found = len(log_probs) if isinstance(log_probs, list) else str(log_probs)[:100]
         return f"has {len(ids)} token ids but {found} logprobs"

@@ -70,7 +70,7 @@ def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = Fa
     if not isinstance(finish_reason, str) or finish_reason not in _PROPER:
         raise malformed(f"has no content and did not end properly (finish_reason {str(finish_reason)[:100]!r})", shown)
     if not blank and not (isinstance(tokens, int) and not isinstance(tokens, bool) and tokens > 0):
-        raise malformed("has no content, and its usage counts no generated token", shown)
+        raise malformed("has no content, and its usage reports no generated tokens", shown)
 
 
 def first_choice(response: Json) -> tuple[Json, Json]:

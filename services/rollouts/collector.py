@@ -120,7 +120,7 @@ class Collector:
         return self._stopped_because
 
     def drain(self) -> None:
-        """Start no further episodes; those in flight are finished."""
+        """Stop starting episodes and let those in flight finish."""
         self._draining.set()
 
     def stop(self, why: str) -> None:

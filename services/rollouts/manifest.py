@@ -59,8 +59,9 @@ def check_not_shared(output: Path, manifest: Path, others: tuple[Path, ...]) -> 
         owner = output.name
     if owner != output.name and output.with_name(owner).exists():
         raise OperatorError(
-            f"{manifest.name} belongs to {owner}, and {output.name} would share it: outputs in one folder need names "
-            f"that differ before the dot. Choose another output, or move {owner} and its files elsewhere"
+            f"{manifest.name} belongs to {owner}, and {output.name} would share it: outputs in the same folder "
+            f"need names that differ in more than the extension. Choose another output, or move {owner} "
+            "and its files elsewhere"
         )
     for path in others:
         if path.exists() and path.with_name(f"{path.stem}_manifest.json").exists():

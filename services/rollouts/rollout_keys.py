@@ -97,7 +97,7 @@ def _digest(value: Any) -> bytes:
 
 
 def duplicate_key(line: bytes) -> str:
-    """Return a rollout key that occurs twice in the line's object, so that parsers may disagree; empty if none."""
+    """Return a rollout key that occurs twice in the line's object, which parsers handle differently; empty if none."""
     if all(line.count(quoted) < 2 for quoted in _QUOTED_KEYS):
         return ""
     pairs: list[tuple[str, Any]] = json.loads(line, object_pairs_hook=list)
@@ -112,7 +112,7 @@ def key_of(row: Mapping[str, Any], expected: Expected | None = None) -> Key:
         # JSON's true is an int in Python. A huge repeat would fill the memory, because it is a bit in an integer.
         if type(found) is not int or not 0 <= found < 2**31:
             problem = f"has no {name}" if found is None else f"has {name} {str(found)[:40]!r}"
-            raise ValueError(f"{problem}; expected an integer from 0")
+            raise ValueError(f"{problem}; expected a non-negative integer")
     key: Key = (task, repeat)  # type: ignore[assignment]
     if expected is not None and key not in expected:
         raise ValueError(

@@ -75,7 +75,7 @@ class RolloutStore:
         code: Mapping[str, ServerCode] | None = None,
         accept_changed_code: bool = False,
     ) -> None:
-        """`code`: code of the servers that the rows reach. Raises OperatorError, RunError."""
+        """`code` describes the code of every server that the rows use. Raises OperatorError or RunError."""
         self.paths = paths
         self._syncing = threading.Lock()
         self._closed = False

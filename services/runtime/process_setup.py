@@ -1,4 +1,4 @@
-"""Process settings for servers: death with the parent, more open files, fewer garbage collections."""
+"""Process settings for servers: exit with the parent, raise the open-file limit, collect garbage less often."""
 
 from __future__ import annotations
 

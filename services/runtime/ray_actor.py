@@ -26,7 +26,10 @@ class ServerHost:
     async def start(
         self, launch: Json, python: str, folder: str, environ: dict[str, str], cache: str | None, on_network: bool
     ) -> int:
-        """Start the server and return its process id. With `cache`, use the environment that its folder requires."""
+        """Start the server and return its process id.
+
+        With `cache`, run it in a virtual environment with the packages that the server's folder requires.
+        """
         import ray
 
         if cache is not None:

@@ -176,7 +176,7 @@ class RayLauncher:
         one of two nodes.
         """
         if not hosts:
-            raise ConnectionError("no host of the Ray cluster is alive")
+            raise ConnectionError("no node in the Ray cluster is alive")
         servers = Counter(host for host, _ in self._placed)
         return min(sorted(hosts), key=lambda host: (self._placed.count((host, name)), servers[host]))
 

@@ -31,7 +31,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, base: Path, run_id: str) -> RunFolder:
-        """Create a directory below `base`; names sort by start time."""
+        """Create a directory under `base`; names sort by start time."""
         folder = cls(base / HOME / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id}")
         try:
             folder.logs.mkdir(parents=True)

@@ -1,7 +1,7 @@
 """Supervisor: starts, watches, restarts and stops a run's server processes.
 
-If a process ends before it was ready, the start fails with the end of its log. A process that dies later is restarted
-after a pause that doubles each time.
+If a process exits before it is ready, startup fails with the last lines of its log. A process that dies later is
+restarted after a delay that doubles each time.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class Supervisor:
     async def start(self) -> None:
         """Start all replicas and wait until they are ready.
 
-        Raises RunError or OperatorError with the name of the replica that failed and the end of its log.
+        Raises RunError or OperatorError with the name of the replica that failed and the last lines of its log.
         """
         self._waiting = list(self._replicas)
         await asyncio.gather(*(self._spawn(replica) for replica in self._replicas))
@@ -124,7 +124,7 @@ class Supervisor:
                 elif replica.process is None and not replica.was_ready:
                     # A configuration error stays an OperatorError, even if the server's process detected it.
                     kind = OperatorError if replica.status == EXIT_OPERATOR else RunError
-                    raise kind(f"{replica.title} ended before it was ready.\n{self._log_end(replica)}")
+                    raise kind(f"{replica.title} exited before it was ready.\n{self._log_end(replica)}")
                 else:
                     self._progress.report(replica.title, self._registry.phase(replica.instance))
             late = [replica for replica in waiting if time.monotonic() > self._started_at + self._timeout_s(replica)]
@@ -239,7 +239,7 @@ class Supervisor:
             replica.pause_s = self._restarts.next_pause_s(replica.pause_s)
             again = f"restarting it in {replica.pause_s:g} s"
             self._print_line(
-                f"{replica.title} ended ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(replica)}"
+                f"{replica.title} exited ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(replica)}"
             )
             if await self._is_interrupted(replica):
                 return

@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def _mount_accessibly(files: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Bind the files below a private tmpfs that every user may enter; return the new pairs."""
+    """Bind the files under a private tmpfs that every user may enter; return the new pairs."""
     libc.unshare(libc.CLONE_NEWNS)
     libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
     opened = [(os.open(source, os.O_PATH), Path(source).is_dir(), target) for source, target in files]

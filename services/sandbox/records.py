@@ -67,7 +67,7 @@ class Ending(StrEnum):
     DEADLINE = "deadline"
     """The trial exceeded its deadline."""
     BROKEN = "broken"
-    """The tests' process ended without a report."""
+    """The tests' process exited without a report."""
     BAD_TESTS = "bad_tests"
     """The tests are not valid Python, or fail without the answer: the row is invalid."""
 

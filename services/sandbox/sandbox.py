@@ -139,7 +139,7 @@ class Sandbox:
             except TimeoutError as error:
                 raise ZygoteDied("a jail sent no report after its deadline") from error
         if result is None:
-            raise ZygoteDied(f"a jail ended without a report. {zygote.stderr_tail()}")
+            raise ZygoteDied(f"a jail exited without a report. {zygote.stderr_tail()}")
         return self._outcome(trial, result, secret)
 
     def _outcome(self, trial: Trial, result: Json, secret: str) -> Outcome:
@@ -156,7 +156,7 @@ class Sandbox:
         elif isinstance(state, str) and state in Ending.__members__.values():
             ending = Ending(state)
         else:
-            ending, reason = Ending.BROKEN, "the tests' process ended without a report"
+            ending, reason = Ending.BROKEN, "the tests' process exited without a report"
         if ending is Ending.CPU:
             reason = f"more than {trial.times * self._limits.cpu_s} s of CPU: {reason}"
         return Outcome(

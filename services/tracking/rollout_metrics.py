@@ -1,4 +1,4 @@
-"""Computes the named metrics of a growing rollout file with a few numbers per task in memory."""
+"""Computes a tracker's metrics from a growing rollout file, keeping only a few numbers per task in memory."""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class AccessMiddleware:
             return problem(found.status, found.title, found.detail, str(scope["path"]))
         if self._token is None or self._is_authorized(scope, Headers(scope=scope)):
             return None
-        return problem(401, "unauthorized", "Open the address printed by ng_viewer, including its ?token=...")
+        return problem(401, "unauthorized", "Open the URL printed by ng_viewer, including its ?token=...")
 
     def _is_authorized(self, scope: Scope, headers: Headers) -> bool:
         token = self._token or ""
@@ -72,7 +72,7 @@ class AccessMiddleware:
         return _same(_cookie(headers, self._name), self._cookie) or _same(bearer, token) or _same(query_token, token)
 
     def _redirect_with_cookie(self, scope: Scope) -> Response | None:
-        """Redirect a request with the token in its address to the address without it, and set the cookie."""
+        """Redirect a request with the token in its URL to the URL without it, and set the cookie."""
         query = _query(scope)
         if self._token is None or scope["method"] != "GET" or "token" not in dict(query):
             return None

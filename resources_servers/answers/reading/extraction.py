@@ -40,7 +40,7 @@ def without_reasoning(text: str) -> str:
     end = 0
     for match in _THINKING_ENDS.finditer(text):
         end = match.end()
-    # Templates may put the opening tag into the prompt, so only the closing tag is reliable.
+    # Templates may put the opening tag in the prompt, so only the closing tag is reliable.
     rest = text[end:]
     start = _THINKING_BEGINS.search(rest)
     return rest[: start.start()] if start else rest

@@ -22,7 +22,7 @@ from rollyard.services.types import Json
 
 _USER: Json = {"role": "user", "content": "x"}
 _OTHER = '{"y": ["y"]}.\n\n</y>\n## y'
-"""Ends in another character than "x" and contains the punctuation of ordinary text and calls."""
+"""Ends in a character other than "x" and contains the punctuation of ordinary text and calls."""
 MAX_CACHED = 1024
 """Maximum number of cached endings, one per set of tools and template arguments."""
 _TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents")

@@ -191,6 +191,6 @@ def _check(message: Json) -> None:
         hint = "return_token_id_information requires vLLM 0.10.2 or later, which supports return_token_ids"
         raise malformed(f"lacks {', '.join(missing)} ({hint})", shown)
     if not are_ids(message["prompt_token_ids"]):
-        raise malformed("has prompt ids that are not token ids", message["prompt_token_ids"])
+        raise malformed("has prompt_token_ids that are not a list of token ids", message["prompt_token_ids"])
     if wrong := invalid_numbers(message["generation_token_ids"], message["generation_log_probs"]):
         raise malformed(wrong, message["generation_log_probs"])

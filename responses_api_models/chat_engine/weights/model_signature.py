@@ -1,6 +1,6 @@
 """Compares a checkpoint's configuration, tensors and vocabulary with the model of the engines.
 
-An engine keeps the configuration and the tokenizer that it was started with. Loading a checkpoint of another model
+An engine keeps the configuration and the tokenizer that it was started with. Loading a checkpoint of a different model
 either fails, which destroys the weights, or succeeds with wrong results.
 """
 
@@ -65,17 +65,17 @@ def model_signature(folder: Path, tensors: Mapping[str, Tensor]) -> ModelSignatu
 
 def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> list[str]:
     """Compare the checkpoint in `folder` with the model `engine` that the engines were started with (None if unknown)
-    and return warnings. Raises Failure bad_request if it is another model.
+    and return warnings. Raises Failure bad_request if it is a different model.
     """
     _check_head(folder, new)
     if engine is None:
         return ["the model that the engines were started with cannot be read here, so the two were not compared"]
     for name, new_value, engine_value in config_changes(new.config, engine.config):
         found = f"{name} is {_abbreviated(new_value)} in config.json, but the engines' is {_abbreviated(engine_value)}"
-        raise bad_request(f"{folder} is another model: {found}")
+        raise bad_request(f"{folder} is a different model: {found}")
     if new.vocabulary and engine.vocabulary and new.vocabulary != engine.vocabulary:
         raise bad_request(
-            f"{folder} is another model: its tokenizer.json maps tokens to other ids than the engines' does"
+            f"{folder} is a different model: its tokenizer.json maps tokens to different ids than the engines' does"
         )
     if not engine.shapes:
         return ["the engines' own folder has no *.safetensors, so the tensors were not compared"]
@@ -113,27 +113,29 @@ def _check_head(folder: str, new: ModelSignature) -> None:
 def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) -> None:
     shapes, known = new.shapes, engine.shapes
     other = [
-        f"{name} {list(shapes[name])} for {list(shape)}"
+        f"{name} is {list(shapes[name])} instead of {list(shape)}"
         for name, shape in known.items()
         if shapes.get(name, shape) != shape
     ]
     if other:
-        raise bad_request(f"{folder} is another model: {_some(other)}")
+        raise bad_request(f"{folder} is a different model: {_some(other)}")
     if missing := [name for name in known if name not in shapes and not _is_optional(name, engine)]:
         raise bad_request(f"{folder} is incomplete: it lacks {_some(missing)}, which the engines' model has")
     if extra := [name for name in shapes if name not in known and not _is_optional(name, engine)]:
-        raise bad_request(f"{folder} is another model: it has {_some(extra)}, which the engines' model does not have")
+        raise bad_request(
+            f"{folder} is a different model: it has {_some(extra)}, which the engines' model does not have"
+        )
     if new.has_own_head and engine.is_tied:
         raise bad_request(
-            f"{folder} is another model: it has its own {HEAD}, but the engines use the embeddings as output head"
+            f"{folder} is a different model: it has its own {HEAD}, but the engines use the embeddings as output head"
         )
 
 
 def _compare_types(folder: str, new: ModelSignature, engine: ModelSignature) -> list[str]:
     known = engine.dtypes
     changed = [(name, dtype, known[name]) for name, dtype in new.dtypes.items() if known.get(name, dtype) != dtype]
-    if wrong := [f"{name} {now} for {then}" for name, now, then in changed if not {now, then} <= FLOATS]:
-        raise bad_request(f"{folder} has tensors of another type: {_some(wrong)}")
+    if wrong := [f"{name} is {now} instead of {then}" for name, now, then in changed if not {now, then} <= FLOATS]:
+        raise bad_request(f"{folder} has tensors of a different type: {_some(wrong)}")
     if changed:
         name, now, then = changed[0]
         return [f"{len(changed)} tensors are {now}, but {then} in the engines' folder ({name}); engines convert them"]

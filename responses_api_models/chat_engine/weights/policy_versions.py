@@ -27,7 +27,7 @@ class PolicyVersions:
     """The versions of one policy, in order."""
 
     def __init__(self, first: str, *, is_exclusive: bool) -> None:
-        """`is_exclusive`: only this server changes the weights, so that any other version is an error."""
+        """`is_exclusive`: only this server changes the weights, so any other version is an error."""
         self.first = first
         self.folder: str | None = ""
         """The folder of the policy's weights: empty for the weights that the engines were started with, None if a
@@ -122,13 +122,13 @@ class PolicyVersions:
         `spans`.
 
         Raises Failure upstream_error if the engine sampled with weights that the policy did not have during the turn,
-        because it was restarted or changed without this server.
+        because it was restarted or changed by another client.
         """
         start, now = self._past[mark], self.now
         if not isinstance(spans, list) or not spans:
             return self._named(start, now)
         if not all(isinstance(span, dict) for span in spans):
-            raise malformed("has weight_versions that are not spans", spans)
+            raise malformed("has weight_versions with entries that are not objects", spans)
         spans = [{**span, "version": self.named(span.get("version"))} for span in spans]
         used = [span["version"] for span in spans]
         unexpected = [version for version in used if version not in self._past[mark:]]
@@ -137,7 +137,7 @@ class PolicyVersions:
                 self.hold(url, used[-1])
             detail = f"{url} sampled with weights {unexpected[0]!r} while the policy was version {start!r}"
             raise Failure(
-                FailureKind.UPSTREAM_ERROR, f"{detail}; it may have been restarted, or changed without this server"
+                FailureKind.UPSTREAM_ERROR, f"{detail}; it may have been restarted, or changed by another client"
             )
         if len(spans) == 1:
             return self._named(used[0], used[0])

@@ -54,7 +54,7 @@ def weight_files(folder: Path) -> list[Path]:
         raise bad_request(f"{folder / INDEX} names {str(odd)[:100]!r}; expected the name of a file in that folder")
     if (folder / SINGLE).exists() and SINGLE not in named:
         detail = f"{folder} has {SINGLE} and an index that names other files, which is ambiguous"
-        raise bad_request(f"{detail}: save each version into an empty folder")
+        raise bad_request(f"{detail}: save each version in an empty folder")
     return [folder / name for name in sorted(set(named))]
 
 

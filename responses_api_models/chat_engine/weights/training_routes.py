@@ -164,7 +164,7 @@ class TrainerApi:
         return _response(self._gate.with_version(orjson.dumps({"policy_version": self.versions.now})))
 
     async def _status(self) -> Response:
-        """Return the policy's version and files, the version on each engine, and the lease of a pause."""
+        """Return the policy's version and files, the version on each engine, and the current pause lease."""
         versions, lease = self.versions, self._protocol.lease
         urls = self._engines.urls
         now = versions.checkpoint

@@ -57,7 +57,7 @@ class WeightLoader:
     async def bring(self, url: str, source: Checkpoint, version: str) -> None:
         """Load the weights of a folder. The engine's version is unknown until the last step is done.
 
-        Raises FilesChanged if the folder changed during the load, so that the engine may have loaded other weights.
+        Raises FilesChanged if the folder changed during the load, so the engine may have loaded other weights.
         """
         self._versions.hold(url, None)
         await self._name(url, CHANGING)
@@ -110,7 +110,7 @@ class WeightLoader:
     async def _check_files(self, url: str, source: Checkpoint) -> None:
         if changed := await asyncio.to_thread(checkpoint.difference, source):
             detail = f"version {self._versions.now!r} cannot be loaded again: {changed}"
-            advice = "save each version into its own folder, and POST /weights/update with one of them"
+            advice = "save each version in its own folder, and POST /weights/update with one of them"
             raise self._lost(url, f"{detail}; {advice}, or restart the run")
 
     def _lost(self, url: str, detail: str) -> FilesChanged:
@@ -152,7 +152,7 @@ class WeightLoader:
             return False
 
     async def started_again(self, url: str) -> bool:
-        """Return True if the engine was restarted, so that its weights are valid but unknown.
+        """Return True if the engine was restarted, in which case its weights are valid but unknown.
 
         An engine that does not respond leaves the pool.
         """

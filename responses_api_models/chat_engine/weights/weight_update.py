@@ -92,7 +92,9 @@ class WeightUpdates:
                 await self._resume(urls)
             raise
         if should_pause and (stuck := await self._resume(urls)):
-            raise _failed(f"the policy is version {version!r}, but its engine did not resume (POST /resume)", [stuck])
+            raise _failed(
+                f"version {version!r} was loaded, but an engine did not resume (retry with POST /resume)", [stuck]
+            )
 
     async def _load(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
         failed = await self._engines.all(urls, lambda url: self._loader.bring(url, found, version))

@@ -108,7 +108,7 @@ def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
             detail = "its ${...} is invalid; expected ${name}, ${a.b} or ${oc.env:NAME}"
             raise OperatorError(f"{override.shown!r}: {detail}") from error
         except (OmegaConfBaseException, ValueError, TypeError) as error:
-            detail = f"{override.key!r} or one of its parents has a value of another type"
+            detail = f"{override.key!r} or one of its parents has a value of a different type"
             raise OperatorError(f"{override.shown!r} does not fit the configs: {detail}") from error
 
 

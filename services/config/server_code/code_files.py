@@ -33,7 +33,7 @@ def files_of(folder: Path) -> Iterator[Path]:
 
 
 def folders_of(folder: Path) -> Iterator[Path]:
-    """Yield the folder and all folders below it that `files_of` searches."""
+    """Yield the folder and all folders under it that `files_of` searches."""
     yield folder
     for path in folder.iterdir():
         if not path.name.startswith(".") and path.is_dir() and _is_included(path):

@@ -31,7 +31,7 @@ LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
 LOST_CATEGORIES = ("kind", "agent")
 """Columns of rows without a reward."""
 MAX_CATEGORIES = 1000
-"""Maximum number of distinct texts per column. Without it, a new reason in every row would fill the memory."""
+"""Maximum number of distinct strings per column. Without it, a new reason in every row would fill the memory."""
 MAX_STAGES = 32
 OTHERS = "(others)"
 INITIAL_CODE = "(initial)"
@@ -45,7 +45,7 @@ def displayable(text: str, longest: int = 100) -> str:
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """A column of texts, each stored once."""
+    """A column of strings, each stored once."""
 
     codes: NDArray[np.int32]
     """Index into `names` for each rollout; -1 if the row has no text."""

@@ -125,7 +125,7 @@ class RolloutParser:
 
 
 class Vocabulary:
-    """Encodes texts as integer codes and stores each distinct text once."""
+    """Encodes strings as integer codes and stores each distinct string once."""
 
     def __init__(self) -> None:
         self._codes = array("i")

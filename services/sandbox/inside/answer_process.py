@@ -98,7 +98,7 @@ class _TestFunction:
         self._call = call
 
     def __call__(self, *arguments: Any, **named: Any) -> Any:
-        """Call the function in the tests' process. Raises what it raises there."""
+        """Call the function in the tests' process. Re-raises its exceptions."""
         return self._call(self.number, list(arguments), named)
 
 

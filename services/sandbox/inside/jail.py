@@ -36,7 +36,7 @@ def prepare_file_access(plan: Plan) -> None:
     below = [path for path in plan.readable if path.startswith("/tmp/") and os.path.exists(path)]  # noqa: PTH110
     kept = [(path, os.open(path, os.O_PATH)) for path in below]
     libc.mount("tmpfs", "/tmp", "tmpfs", flags, f"size={plan.tmp_size},nr_inodes=4096,mode=700")
-    for path, opened in kept:  # keep an interpreter below /tmp visible
+    for path, opened in kept:  # keep an interpreter under /tmp visible
         _bind(opened, path)
     libc.mount("tmpfs", "/proc", "tmpfs", flags | libc.MS_RDONLY, "size=0,nr_inodes=1,mode=555")
 

@@ -26,7 +26,7 @@ def version() -> int:
 
 
 def rules(readable: Iterable[str]) -> int:
-    """Create a ruleset and return its descriptor: only files below `readable` may be read and executed, only /dev/null
+    """Create a ruleset and return its descriptor: only files under `readable` may be read and executed, only /dev/null
     written, no TCP, and no signals to processes outside.
 
     Raises OSError if the kernel has no Landlock. Older versions enforce the parts that they support.

@@ -1,4 +1,4 @@
-"""Linux calls for confining a process that the standard library does not provide. Errors raise OSError."""
+"""Linux system calls for sandboxing that the standard library does not provide. Errors raise OSError."""
 
 from __future__ import annotations
 

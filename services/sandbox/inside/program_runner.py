@@ -16,7 +16,7 @@ def run(code: str, required_names: list[str] | None, namespace: dict[str, Any]) 
     """Execute `code` with the globals `namespace`; return the error of the first skipped statement, or None.
 
     With `required_names`, top-level statements that raise are skipped as long as the program defines those names:
-    they may be demonstrations that need input, or wrong tests. Raises what the program raises.
+    they may be demonstrations that need input, or wrong tests. Exceptions of the program propagate.
     """
     # dont_inherit: this file's `from __future__ import annotations` would hide a missing `import typing`.
     program = compile(code, _FILE, "exec", dont_inherit=True)

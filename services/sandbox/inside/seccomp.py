@@ -35,7 +35,7 @@ class _Program(ctypes.Structure):
 
 
 def install(*, namespaces: bool) -> None:
-    """Filter the system calls of this process and its children irrevocably. Raises OSError without seccomp.
+    """Install a permanent seccomp filter for this process and its children. Raises OSError if the kernel lacks seccomp.
 
     Without `namespaces`, child processes (but not threads), signals and changes to file metadata are refused too.
     """

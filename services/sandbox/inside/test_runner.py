@@ -127,7 +127,7 @@ def _explain(error: BaseException, answer_exit: _AnswerExit, line: str) -> tuple
     where = f" at: {line}" if line else " outside the tests"
     if isinstance(error, AnswerProcessExited):
         describe = answer_exit.describe()
-        return ("cpu" if describe == "cpu limit" else "gone"), f"the answer's process ended ({describe}){where}"
+        return ("cpu" if describe == "cpu limit" else "gone"), f"the answer's process exited ({describe}){where}"
     if isinstance(error, AssertionError):
         return "wrong", f"wrong{where}" + (f" ({error})" if str(error) else "")
     result = str(error) if isinstance(error, ForeignException) else f"{type(error).__name__}: {error}"

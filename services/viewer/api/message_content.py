@@ -15,7 +15,7 @@ _THINK = re.compile(r"<think>|</think>")
 
 
 def text_of_content(content: Any) -> str:
-    """Return all parts of a content: texts verbatim, other parts as a description in brackets."""
+    """Return all parts of a message's content: text verbatim, other parts as a description in brackets."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

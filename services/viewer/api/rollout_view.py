@@ -22,7 +22,7 @@ Replays = Callable[[Json], Replay | None]
 
 
 class RowChanged(RunError):
-    """The file was changed, so that the index points to a different row. The file is being read again."""
+    """The file was changed, so the index points to a different row. The file is being read again."""
 
 
 def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, tokens: bool = True) -> RolloutView:

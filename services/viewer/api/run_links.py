@@ -1,4 +1,4 @@
-"""Builds page addresses for the marks of charts, in the same format as `link` in `static/route.js`."""
+"""Builds the URLs that chart marks link to, in the same format as `link` in `static/route.js`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from urllib.parse import urlencode
 
 
 class RunLinks:
-    """Addresses of one run (`rollyard.services.charts.links.Links`)."""
+    """URLs of one run's pages (`rollyard.services.charts.links.Links`)."""
 
     def __init__(self, run: int) -> None:
         self._run = f"#/runs/{run}"
 
     def rollouts(self, **filters: str | float) -> str:
-        """Return the address of the filtered list of rollouts."""
+        """Return the URL of the rollout list with these filters."""
         encoded = {name: value if isinstance(value, str) else f"{value:.12g}" for name, value in filters.items()}
         return f"{self._run}?{urlencode(encoded)}"
 
     def task(self, task: int) -> str:
-        """Return the address of a task's repeats."""
+        """Return the URL of a task's repeats."""
         return f"{self._run}/tasks/{task}"

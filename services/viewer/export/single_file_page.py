@@ -66,7 +66,7 @@ def _modules() -> dict[str, str]:
 
 
 def _renamed(code: str, name: str) -> str:
-    """Rewrite relative imports to names from the page's root, because `data:` addresses have no relative paths."""
+    """Rewrite relative imports to names from the page's root, because `data:` URLs have no relative paths."""
 
     def renamed(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(name), found[3]))

@@ -91,7 +91,7 @@ function Bar({ route, runs, help }) {
 
 function NotFound() {
   return html`<${Breadcrumbs} name="Page not found" title="Page not found" steps=${[['Overview', link([])]]} />
-    <${Notice} text="There is no run or page at this address." />`;
+    <${Notice} text="There is no run or page at this URL." />`;
 }
 
 function Main({ route, overview, error }) {

@@ -59,7 +59,7 @@ def test_a_killed_server_and_a_killed_actor_are_restarted(cluster: str, tmp_path
             restarted = partial(is_restarted, run, restarts)
             eventually(f"another {MODEL} after its {victim} was killed", restarted)
             assert pid not in run.left()
-        assert run.output.count(f"{MODEL} ended (signal 9)") == 2
+        assert run.output.count(f"{MODEL} exited (signal 9)") == 2
         assert "its Ray actor has died" in run.log(MODEL)
         eventually("all three starts in one log", lambda: run.log(MODEL).count("Started server process") == 3)
 
@@ -80,7 +80,7 @@ def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(cluster: st
         port = taken.getsockname()[1]
         with Run(tmp_path, cluster, f"{MODEL}.responses_api_models.builtin_model.port={port}") as run:
             assert run.ended() == 1
-            assert f"ng_run: {MODEL} ended before it was ready.\n" in run.output
+            assert f"ng_run: {MODEL} exited before it was ready.\n" in run.output
             assert f"{MODEL} cannot listen on 127.0.0.1:{port}" in run.output
 
 

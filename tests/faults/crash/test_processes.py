@@ -103,7 +103,7 @@ async def test_a_server_that_fails_at_the_start_is_named_with_the_end_of_its_log
     async with ng_run(tmp_path, WITH_BROKEN, ANY_PORT) as run:
         assert await run.ends() == 1
         await run.leaves_nothing()
-    assert "ng_run: broken_environment ended before it was ready" in run.output
+    assert "ng_run: broken_environment exited before it was ready" in run.output
     assert last_words in run.output
     assert "broken_environment.log" in run.output
     assert READY not in run.output

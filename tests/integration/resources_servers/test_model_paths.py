@@ -17,11 +17,11 @@ REPLY: Json = {"response": {"output": [{"type": "message", "content": "go on"}]}
 
 
 class Both(Environment[EnvironmentSettings]):
-    """Has a tool `step` and the turn-based form."""
+    """Has a tool `step` and supports turn-based mode."""
 
     @tool
     async def step(self, response: Json | None = None, amount: int = 0) -> Json:
-        """Looks like the turn-based form."""
+        """Looks like a turn-based step."""
         return {"stepped": amount, "response": response}
 
     @tool
@@ -78,7 +78,7 @@ async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(bo
     async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/seed_session")
         status, answer = await post(stack, cookie, "/step", body)
-        assert status == 200 and ("stepped" in answer or answer["error"].startswith("Invalid call of step"))
+        assert status == 200 and ("stepped" in answer or answer["error"].startswith("Invalid call to step"))
         assert (await post(stack, cookie, "/verify", {"response": {}}))[1]["reward"] == 1.0
 
 

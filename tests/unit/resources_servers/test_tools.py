@@ -76,7 +76,7 @@ def test_a_parameter_of_any_name_is_in_the_schema_and_reaches_the_method(name: s
     ],
 )
 def test_invalid_arguments_return_a_message_with_the_expected_ones(body: str) -> None:
-    with pytest.raises(InvalidToolCall, match=r"^Invalid call of odd: .*Expected a JSON object with _x: "):
+    with pytest.raises(InvalidToolCall, match=r"^Invalid call to odd: .*Expected a JSON object with _x: "):
         ODD.parse(body.encode("utf-8", "surrogatepass"))
 
 

@@ -1,4 +1,4 @@
-"""Sokoban's endpoints: the tool, the turn-based form, the verdict and the limits."""
+"""Sokoban's endpoints: the tool, turn-based mode, the verdict and the limits."""
 
 from __future__ import annotations
 

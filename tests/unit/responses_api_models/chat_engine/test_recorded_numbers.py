@@ -55,7 +55,7 @@ def test_invalid_log_probabilities_are_detected(value: Any) -> None:
 
 @pytest.mark.parametrize("ids", [[1, -1, 2], [1, 2.0, 3], [1, True, 3], [1, None, 3], "abc", None], ids=repr)
 def test_invalid_token_ids_are_detected(ids: Any) -> None:
-    assert "not token ids" in invalid_numbers(ids, [-0.5] * 3)
+    assert "not a list of token ids" in invalid_numbers(ids, [-0.5] * 3)
 
 
 @pytest.mark.parametrize("numbers", [[-0.5, 0.0, -80.0], [-1, 0, -3], [1e-4, -0.0, -700.5]], ids=str)

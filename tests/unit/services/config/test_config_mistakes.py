@@ -12,7 +12,7 @@ from tests.support.stacks import load_config
     ("override", "message"),
     [
         ("policy_modl.responses_api_models.builtin_model.latency_s=0.5", "did you mean 'policy_model'?"),
-        ("policy_model.latency_s=0.5", "settings belong below policy_model.responses_api_models.builtin_model"),
+        ("policy_model.latency_s=0.5", "settings belong under policy_model.responses_api_models.builtin_model"),
         (
             "grl_sokoban_game_agent.agents.game_agent.model_server.name=grl_sokoban_resources_server",
             "is one of resources_servers; expected responses_api_models",

@@ -112,7 +112,7 @@ async def test_an_exit_right_after_ready_is_a_restart_not_a_failed_start(tmp_pat
         starting.cancel()
         await supervisor.stop()
     assert len([line for line in messages if "  ready  " in line]) == 1
-    assert any("ended (exit status 1)" in line and "restarting it" in line for line in messages)
+    assert any("exited (exit status 1)" in line and "restarting it" in line for line in messages)
 
 
 async def test_an_exit_before_ready_stops_the_start(tmp_path: Path) -> None:
@@ -121,7 +121,7 @@ async def test_an_exit_before_ready_stops_the_start(tmp_path: Path) -> None:
     try:
         await until(lambda: launcher.started)
         launcher.started[0][1].end(1)
-        with pytest.raises(RunError, match="ended before it was ready"):
+        with pytest.raises(RunError, match="exited before it was ready"):
             await asyncio.wait_for(starting, 120)
     finally:
         await supervisor.stop()
@@ -186,7 +186,7 @@ async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_ray_cluster_without_live_hosts_is_an_error() -> None:
     launcher: Any = SimpleNamespace(_placed=[])
-    with pytest.raises(ConnectionError, match="no host of the Ray cluster is alive"):
+    with pytest.raises(ConnectionError, match="no node in the Ray cluster is alive"):
         RayLauncher._least_loaded(launcher, set(), "environment")
 
 

@@ -118,7 +118,7 @@ def test_an_index_that_does_not_match_its_folder_is_refused(tmp_path: Path, inde
 def test_a_folder_with_two_checkpoints_is_refused(tmp_path: Path) -> None:
     folder = write_sharded_checkpoint(tmp_path / "new")
     write_shard(tmp_path / "new" / WEIGHTS_FILE, SHAPES)
-    assert "save each version into an empty folder" in refused(folder)
+    assert "save each version in an empty folder" in refused(folder)
     (tmp_path / "new" / INDEX).unlink()
     assert "expected it only once" in refused(folder)
 
@@ -126,8 +126,8 @@ def test_a_folder_with_two_checkpoints_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        ({EMBEDDINGS: [9, 4]}, "is another model: model.embed_tokens.weight [9, 4] for [8, 4]"),
-        ({EMBEDDINGS: [4, 8]}, "is another model: model.embed_tokens.weight [4, 8] for [8, 4]"),
+        ({EMBEDDINGS: [9, 4]}, "is a different model: model.embed_tokens.weight is [9, 4] instead of [8, 4]"),
+        ({EMBEDDINGS: [4, 8]}, "is a different model: model.embed_tokens.weight is [4, 8] instead of [8, 4]"),
         ({"v_head.weight": [1, 4]}, "it has v_head.weight, which the engines' model does not have"),
     ],
 )
@@ -216,13 +216,13 @@ def test_the_config_of_another_transformers_version_is_the_same_model(tmp_path: 
 
 def test_another_vocabulary_is_refused_but_a_missing_one_is_accepted(tmp_path: Path) -> None:
     before = write_checkpoint(tmp_path / "before", tokens="ab")
-    assert "maps tokens to other ids" in refused(write_checkpoint(tmp_path / "new", tokens="ba"), before)
+    assert "maps tokens to different ids" in refused(write_checkpoint(tmp_path / "new", tokens="ba"), before)
     assert check(write_checkpoint(tmp_path / "bare"), engine(before)).warnings == ()
 
 
 def test_integer_weights_are_refused_and_another_float_width_is_a_warning(tmp_path: Path) -> None:
     before = write_checkpoint(tmp_path / "before", dtype="BF16")
-    assert "of another type: model.embed_tokens.weight I32 for BF16" in refused(
+    assert "of a different type: model.embed_tokens.weight is I32 instead of BF16" in refused(
         write_checkpoint(tmp_path / "i", dtype="I32"), before
     )
     assert "4 tensors are F32" in check(write_checkpoint(tmp_path / "f", dtype="F32"), engine(before)).warnings[0]

@@ -100,7 +100,7 @@ async def test_calls_to_a_single_engine_with_changed_files_are_refused_until_the
         await policy.server.register_engine(engine_url(0))
         status, detail = await policy.call_model()
         assert (status, "version 'a' cannot be loaded again" in detail, engine.weights) == (503, True, run.base)
-        assert "save each version into its own folder" in detail
+        assert "save each version in its own folder" in detail
         assert "cannot be loaded again" in (await policy.get("/weights"))[1]["difference"]
         assert (await policy.update(run.new_checkpoint(3), version="b"))[0] == 200
         assert await policy.call_model() == (200, str(tmp_path / "step-3"))

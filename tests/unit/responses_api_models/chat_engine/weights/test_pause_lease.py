@@ -139,7 +139,7 @@ async def test_a_failed_resume_after_an_update_is_retried() -> None:
     engine.fails_once.add("/resume")
     async with trainer_server(engine, pause_lease_s=0.05) as policy:
         status, content = await policy.update("/weights/new")
-        assert (status, "its engine did not resume" in content["detail"]) == (502, True)
+        assert (status, "an engine did not resume" in content["detail"]) == (502, True)
         assert await policy.call_model() == (200, "/weights/new")
 
 
