@@ -7,15 +7,18 @@ from typing import Any
 import orjson
 import pytest
 from fastapi import FastAPI, Request, Response
+from pydantic import TypeAdapter
 
 from rollyard.agents.turn_agent.actions import ActionTag
 from rollyard.agents.turn_agent.app import TurnAgent
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.rollout_types import TurnRolloutRow
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.typed_keys import untyped_keys
 
 ROW: Json = {"responses_create_params": {"input": "Guess the number."}, "secret": 7}
 
@@ -97,6 +100,8 @@ async def test_an_environment_without_verify_is_scored_by_the_sum_of_its_step_re
     assert rollout["reward"] == rollout["total_reward"] == pytest.approx(0.8)
     assert (rollout["terminated"], rollout["info"]) == (True, {"guesses": 3})
     assert (rollout["final_observation"], rollout["reset_info"]) == ("Right.", {"range": 9})
+    TypeAdapter(TurnRolloutRow).validate_python(rollout, strict=True)
+    assert set(untyped_keys(rollout, TurnRolloutRow)) <= ROW.keys()
 
 
 async def test_an_environments_own_verdict_decides_after_the_last_step() -> None:
