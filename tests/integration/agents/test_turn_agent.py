@@ -9,7 +9,6 @@ import pytest
 from fastapi import FastAPI, Request, Response
 from pydantic import TypeAdapter
 
-from rollyard.agents.turn_agent.actions import ActionTag
 from rollyard.agents.turn_agent.app import TurnAgent
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification
 from rollyard.services.errors import Failure, FailureKind
@@ -213,22 +212,6 @@ async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason(
     ) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["reward"], Guess.seen) == ("unreadable_call", 0.0, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "action"),
-    [
-        ("<a>1</a> <a>2</a>", "2"),
-        ("<a>1 <a>2</a>", "2"),
-        ("<a>1</a> and <a>2", "1"),
-        ("<a></a>", ""),
-        ("<b>1</b>", None),
-        ("</a>1<a>", None),
-        ("<a>" * 200_000, None),
-    ],
-)
-def test_the_action_is_the_last_complete_tag(text: str, action: str | None) -> None:
-    assert ActionTag("a").action_in(text) == action
 
 
 async def test_a_mistake_of_the_model_becomes_an_observation_and_not_a_failure() -> None:
