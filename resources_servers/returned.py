@@ -10,10 +10,10 @@ from rollyard.resources_servers.environment import ToolResult, Turn
 from rollyard.resources_servers.result_encoding import storable
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.json_values import is_number
+from rollyard.services.rollout_types import TurnSteps
 from rollyard.services.types import MAX_REWARD, Json, Verdict, is_recorded
 
-_RECORDED_STEPS = frozenset({"step_rewards", "total_reward", "terminated", "info", "reset_info", "final_observation"})
-"""The agent's record of a turn-based episode."""
+_RECORDED_STEPS = TurnSteps.__optional_keys__
 _TRUTH = "True or False"
 
 
@@ -75,8 +75,7 @@ def verdict_json(found: Any, *, turn_based: bool = False) -> Json:
     for name in sorted(found.model_fields_set):
         if is_recorded(name) or (turn_based and name in _RECORDED_STEPS):
             raise TypeError(f"verify returned a Verdict with the field {name}, which the rollout has: use another name")
-    absent = {"success", "reward_components"} - found.model_fields_set
-    left_out = {name for name in absent if getattr(found, name) is None}
+    left_out = {name for name in ("success", "reward_components") if getattr(found, name) is None}
     try:
         return found.model_dump(exclude=left_out)
     except ValueError:  # nested too deeply for pydantic

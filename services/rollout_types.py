@@ -153,7 +153,24 @@ class EpisodeTimings(TypedDict, total=False):
     tool_calls: int
 
 
-class PlayedEpisode(TypedDict):
+class TurnSteps(TypedDict, total=False):
+    """What an agent of turn-based environments adds to a rollout."""
+
+    step_rewards: list[float]
+    """The reward of each turn of the model, 0 for a turn without an action."""
+    total_reward: float
+    """The sum of `step_rewards`."""
+    terminated: bool
+    """The environment reached a final state."""
+    info: dict[str, Any]
+    """The info dictionary of the last step."""
+    reset_info: dict[str, Any]
+    """The info dictionary of `/reset`."""
+    final_observation: str | list[dict[str, Any]]
+    """The environment's last observation, which the model never sees."""
+
+
+class PlayedEpisode(TurnSteps):
     """What an agent adds to the row before the environment verifies it."""
 
     responses_create_params: CreateParams
@@ -161,18 +178,6 @@ class PlayedEpisode(TypedDict):
     response: Response
     token_trail: NotRequired[TokenTrail]
     """Present if tokens were recorded."""
-    step_rewards: NotRequired[list[float]]
-    """Turn-based episodes: the reward of each turn of the model, 0 for a turn without an action."""
-    total_reward: NotRequired[float]
-    """Turn-based episodes: the sum of `step_rewards`."""
-    terminated: NotRequired[bool]
-    """Turn-based episodes: the environment reached a final state."""
-    info: NotRequired[dict[str, Any]]
-    """Turn-based episodes: the info dictionary of the last step."""
-    reset_info: NotRequired[dict[str, Any]]
-    """Turn-based episodes: the info dictionary of `/reset`."""
-    final_observation: NotRequired[str | list[dict[str, Any]]]
-    """Turn-based episodes: the environment's last observation, which the model never sees."""
 
 
 class RolloutKeys(_RolloutIndex, total=False):
@@ -200,6 +205,8 @@ class RolloutRow(RolloutKeys, total=False):
     dataset_name: str
     success: bool
     """Present if the environment reports it."""
+    reward_components: dict[str, float]
+    """The parts of the reward by name; present if the environment reports them."""
     finish_reason: FinishReason | str
     """Why the episode ended; absent in rows of NeMo Gym's agents."""
     truncated: bool
@@ -210,3 +217,7 @@ class RolloutRow(RolloutKeys, total=False):
     """NeMo Gym's flag for a rollout that is excluded from all means."""
     failure_kind: str
     """Reason for masking; only in rows from other stacks."""
+
+
+class TurnRolloutRow(RolloutRow, TurnSteps):
+    """A measured rollout of a turn-based environment. In other rows, an environment may use the keys of `TurnSteps`."""

@@ -1,4 +1,4 @@
-"""How the code is laid out, as numbers: `python -m tests.structure` prints them and fails where a bound is broken."""
+"""Measures the layout of the code. `python -m tests.structure` prints the numbers and fails if a limit is exceeded."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
 PACKAGES = ("services", "resources_servers", "responses_api_models", "agents")
 
-LONGEST_FILE = 320
+LONGEST_FILE = 300
 LARGEST_FOLDER = 25
 """Files directly in one folder."""
 JSONL_PARSERS = 1
-FLOORS = (
+LAYERS = (
     ("types", "run_types", "rollout_types", "token_types", "errors", "backoff"),
     ("io",),
     ("http", "responses"),
@@ -33,14 +33,14 @@ FLOORS = (
     ("report", "viewer", "tracking", "evaluation"),
     ("cli",),
 )
-"""Packages from the lowest floor up: a module imports from its own floor and from those below it."""
+"""Packages from the lowest layer up: a module imports from its own layer and from those below it."""
 
 
 @cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name, reached through the links in src/rollyard."""
     files = [path for package in PACKAGES for path in (SOURCE / "rollyard" / package / ".").rglob("*.py")]
-    assert len(files) > 300, "the links in src/rollyard lead nowhere"
+    assert len(files) > 300, "the links in src/rollyard are broken"
     return {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
@@ -50,7 +50,7 @@ def tree_of(path: Path) -> ast.Module:
 
 
 def imports_of(path: Path) -> set[str]:
-    """Modules of ours that `path` imports anywhere."""
+    """Modules of the package that `path` imports anywhere."""
     known = modules()
     found: set[str] = set()
     for node in ast.walk(tree_of(path)):
@@ -64,7 +64,7 @@ def imports_of(path: Path) -> set[str]:
 
 
 def import_circle() -> list[str]:
-    """The modules of one circle of imports; empty where there is none."""
+    """The modules of an import cycle; empty if there is none."""
     graph = {name: imports_of(path) - {name} for name, path in modules().items()}
     try:
         TopologicalSorter(graph).prepare()
@@ -74,19 +74,19 @@ def import_circle() -> list[str]:
 
 
 def upward_imports() -> list[str]:
-    """Imports of a package on a higher floor. Programs (`if __name__ == "__main__"`) stand above all floors."""
-    floors = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+    """Imports of a package in a higher layer. Programs (`if __name__ == "__main__"`) are above all layers."""
+    layers = {package: number for number, packages in enumerate(LAYERS) for package in packages}
     return [
         f"{name} imports {used}"
         for name, path in modules().items()
         if 'if __name__ == "__main__"' not in path.read_text()
         for used in sorted(imports_of(path))
-        if floors[_room(used)] > floors[_room(name)]
+        if layers[_package(used)] > layers[_package(name)]
     ]
 
 
-def _room(name: str) -> str:
-    """The package of `services/` that a module lies in, or the plug-in family."""
+def _package(name: str) -> str:
+    """The package of `services/` that contains a module, or the plug-in family."""
     _, family, *rest = name.split(".")
     return rest[0] if family == "services" and rest else family
 
@@ -98,7 +98,7 @@ def line_counts() -> dict[str, int]:
 
 
 def folder_sizes() -> Counter[str]:
-    """Files of Python and JavaScript directly in each folder, `__init__.py` and vendored ones apart."""
+    """Number of Python and JavaScript files directly in each folder, without `__init__.py` and vendored files."""
     scripts = (SOURCE / "rollyard" / "services" / ".").rglob("*.js")
     files = [*modules().values(), *(path for path in scripts if "vendor" not in path.parts)]
     return Counter(str(path.parent.relative_to(SOURCE / "rollyard")) for path in files if path.name != "__init__.py")
@@ -110,7 +110,7 @@ def modules_parsing_jsonl() -> list[str]:
 
 
 def broken_bounds() -> list[str]:
-    """A sentence for each bound that does not hold."""
+    """Return a sentence for each limit that is exceeded."""
     broken = [f"{name} has {n} lines, at most {LONGEST_FILE}" for name, n in line_counts().items() if n > LONGEST_FILE]
     sizes = folder_sizes().items()
     broken += [f"{name} has {n} files, at most {LARGEST_FOLDER}" for name, n in sizes if n > LARGEST_FOLDER]

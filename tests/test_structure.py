@@ -1,4 +1,4 @@
-"""The floors of the house: imports run downwards, `services/` knows no plug-in, nothing heavy at the door."""
+"""Tests the layout of the code: imports run downwards, `services/` imports no plug-in, and the core starts light."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.structure import (
 PLUGINS = PACKAGES[1:]
 
 
-def test_no_module_imports_itself_by_a_detour() -> None:
+def test_there_is_no_import_cycle() -> None:
     assert import_circle() == []
 
 

@@ -10,32 +10,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hmac
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
+from fastapi import FastAPI
 from fastapi.responses import JSONResponse, Response
-from starlette.exceptions import HTTPException
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.client import RUN_HEADER, ServerClient
-from rollyard.services.http.problem import problem_response, to_problem
 from rollyard.services.http.request import Handler, RawRequest, RawResponse, cancel_on_disconnect, read_body
 from rollyard.services.http.transport import Receive, Scope, Send, Transport
 from rollyard.services.run_types import Keys
+from rollyard.services.server.error_responses import ErrorResponses
 from rollyard.services.server.metrics import CONTENT_TYPE, MetricSource, RouteMetrics, ServerMetrics
 from rollyard.services.server.openapi import document
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
-
-log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -92,6 +87,7 @@ class Server:
         hosts = KnownHosts([settings.host, *rules.hosts], any_address=not is_loopback(settings.host))
         self.__access = Access(hosts, command="ng_run", other_users=rules.other_users)
         self.__metrics = ServerMetrics()
+        self.__errors = ErrorResponses(self.name, self.__metrics)
         self.__metrics.gauge("rollyard_in_flight", "Requests in flight", lambda: self.in_flight)
         self.__metrics.gauge("rollyard_sessions", "Open sessions", lambda: self.sessions)
         self.app = self.__make_app()
@@ -156,23 +152,23 @@ class Server:
     def __rejection(self, scope: Scope) -> RawResponse | None:
         """Reject callers of other runs or without the run's token. If the run has no token, `Access` decides."""
         if not self.__token and (failure := self.__access.refusal(scope)):
-            return self.__failed(failure, scope["path"])
+            return self.__errors.failed(failure, scope["path"])
         authorization = b""
         for name, value in scope["headers"]:
             if name == b"x-rollyard-run" and value != self.__run_header[1]:
                 run_id = value.decode("latin-1")
                 detail = f"this is run {self.context.keys.run_id}, not {run_id!r}"
-                return self.__failed(Failure(FailureKind.WRONG_RUN, detail), scope["path"])
+                return self.__errors.failed(Failure(FailureKind.WRONG_RUN, detail), scope["path"])
             if name == b"x-rollyard-to" and value != self.__own_name:
                 detail = f"this is {self.name!r}, not {value.decode('latin-1')!r}"
-                return self.__failed(Failure(FailureKind.WRONG_RUN, detail), scope["path"])
+                return self.__errors.failed(Failure(FailureKind.WRONG_RUN, detail), scope["path"])
             if name == b"authorization":
                 authorization = value
         if self.__token and not hmac.compare_digest(authorization, b"Bearer " + self.__token.encode()):
             failure = Failure(
                 FailureKind.UNAUTHORIZED, "the run token is missing or wrong; expected Authorization: Bearer <token>"
             )
-            return self.__failed(failure, scope["path"])
+            return self.__errors.failed(failure, scope["path"])
         return None
 
     async def __serve(self, route: _Route, scope: Scope, receive: Receive, send: Send) -> None:
@@ -207,24 +203,14 @@ class Server:
             response = await route.handler(call)
             return RawResponse(response) if isinstance(response, bytes) else response
         except Failure as failure:
-            return self.__failed(failure, scope["path"])
+            return self.__errors.failed(failure, scope["path"])
         except (Exception, SystemExit) as error:  # code of a plug-in may call sys.exit
-            return self.__raised(error, scope["path"])
+            return self.__errors.raised(error, scope["path"])
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
             if task is None or task.cancelling():
                 raise
-            return self.__raised(error, scope["path"])  # the handler awaited something that was cancelled
-
-    def __raised(self, error: BaseException, path: str) -> RawResponse:
-        log.error("%s%s failed", self.name, path, exc_info=error)
-        detail = f"{type(error).__name__}: {error} (traceback in the log of {self.name})"
-        return self.__failed(Failure(FailureKind.SERVER_ERROR, detail), path)
-
-    def __failed(self, failure: Failure, path: str) -> RawResponse:
-        problem = to_problem(failure, self.name, path)
-        self.__metrics.failure(failure.kind, here=problem.server == self.name)
-        return problem_response(problem)
+            return self.__errors.raised(error, scope["path"])  # the handler awaited something that was cancelled
 
     async def __send(self, send: Send, response: RawResponse) -> None:
         headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]
@@ -253,7 +239,7 @@ class Server:
         try:
             await self.app(scope, receive, send_with_run_header)
         except Exception:
-            if not complete:  # Starlette re-raises exceptions that `__on_exception` has logged and responded to
+            if not complete:  # Starlette re-raises exceptions that ErrorResponses has logged and responded to
                 raise
         finally:
             # Unknown paths share one metric series, because callers could otherwise create any number of them.
@@ -262,10 +248,7 @@ class Server:
 
     def __make_app(self) -> FastAPI:
         app = FastAPI(title=self.name, docs_url="/docs", redoc_url=None)
-        app.add_exception_handler(Failure, self.__on_failure)
-        app.add_exception_handler(HTTPException, self.__on_http_exception)
-        app.add_exception_handler(RequestValidationError, self.__on_invalid_request)
-        app.add_exception_handler(Exception, self.__on_exception)
+        self.__errors.handle_exceptions(app, lambda: self.__routes)
         document(app, lambda: {route.path: route.handler for route in self.__routes.values()})
 
         @app.get("/health")
@@ -285,34 +268,8 @@ class Server:
 
         return app
 
-    async def __on_failure(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, Failure)
-        return _response(self.__failed(error, request.url.path))
-
-    async def __on_exception(self, request: Request, error: Exception) -> Response:
-        return _response(self.__raised(error, request.url.path))
-
-    async def __on_invalid_request(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError)
-        found = "; ".join(f"{'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors())
-        return await self.__on_failure(request, Failure(FailureKind.BAD_REQUEST, found))
-
-    async def __on_http_exception(self, request: Request, error: Exception) -> Response:
-        assert isinstance(error, HTTPException)
-        paths = sorted(self.__routes)
-        detail = f"{error.detail}: {request.method} {request.url.path}"
-        if error.status_code == 404:
-            detail += f" (available POST routes: {', '.join(paths)})"
-        failure = Failure(FailureKind.BAD_REQUEST, detail, status=error.status_code)
-        return await self.__on_failure(request, failure)
-
 
 def _watch(receive: Receive, disconnected: list[bool]) -> asyncio.Task[None]:
     task = asyncio.current_task()
     assert task is not None
     return asyncio.create_task(cancel_on_disconnect(receive, task, disconnected))
-
-
-def _response(response: RawResponse) -> Response:
-    headers = {name.decode(): value.decode() for name, value in response.headers}
-    return Response(response.body, response.status, headers, response.content_type.decode())

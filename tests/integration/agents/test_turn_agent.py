@@ -7,15 +7,17 @@ from typing import Any
 import orjson
 import pytest
 from fastapi import FastAPI, Request, Response
+from pydantic import TypeAdapter
 
-from rollyard.agents.turn_agent.actions import ActionTag
 from rollyard.agents.turn_agent.app import TurnAgent
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.rollout_types import TurnRolloutRow
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.typed_keys import untyped_keys
 
 ROW: Json = {"responses_create_params": {"input": "Guess the number."}, "secret": 7}
 
@@ -97,6 +99,8 @@ async def test_an_environment_without_verify_is_scored_by_the_sum_of_its_step_re
     assert rollout["reward"] == rollout["total_reward"] == pytest.approx(0.8)
     assert (rollout["terminated"], rollout["info"]) == (True, {"guesses": 3})
     assert (rollout["final_observation"], rollout["reset_info"]) == ("Right.", {"range": 9})
+    TypeAdapter(TurnRolloutRow).validate_python(rollout, strict=True)
+    assert set(untyped_keys(rollout, TurnRolloutRow)) <= ROW.keys()
 
 
 async def test_an_environments_own_verdict_decides_after_the_last_step() -> None:
@@ -208,22 +212,6 @@ async def test_an_unreadable_tool_call_ends_the_episode_with_that_finish_reason(
     ) as stack:
         rollout = await stack.run(ROW)
     assert (rollout["finish_reason"], rollout["reward"], Guess.seen) == ("unreadable_call", 0.0, [])
-
-
-@pytest.mark.parametrize(
-    ("text", "action"),
-    [
-        ("<a>1</a> <a>2</a>", "2"),
-        ("<a>1 <a>2</a>", "2"),
-        ("<a>1</a> and <a>2", "1"),
-        ("<a></a>", ""),
-        ("<b>1</b>", None),
-        ("</a>1<a>", None),
-        ("<a>" * 200_000, None),
-    ],
-)
-def test_the_action_is_the_last_complete_tag(text: str, action: str | None) -> None:
-    assert ActionTag("a").action_in(text) == action
 
 
 async def test_a_mistake_of_the_model_becomes_an_observation_and_not_a_failure() -> None:

@@ -138,6 +138,15 @@ def test_an_integer_and_a_numpy_scalar_are_numbers() -> None:
     assert [Verdict(reward=value).reward for value in (1, np.int64(1), np.float32(1))] == [1.0, 1.0, 1.0]
 
 
+def test_a_standard_field_that_is_none_is_not_on_the_row() -> None:
+    class Undefined(Slip):
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=1.0, success=None, reward_components=None)
+
+    rollout = asyncio.run(play(Undefined, {}, ["Hi."]))
+    assert not {"success", "reward_components"} & rollout.row.keys()
+
+
 OWNED = ["finish_reason", "truncated", "timings", "token_trail", "agent_ref", "_ng_task_index", "_ng_mine"]
 
 

@@ -8,7 +8,7 @@ from rollyard.services.types import Json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import encode
-from tests.unit.responses_api_models.chat_engine.test_turn_breaks import IMAGE
+from tests.unit.responses_api_models.chat_engine.token_history.test_turn_breaks import IMAGE
 
 
 class Versioned(TokenEngine):

@@ -10,11 +10,10 @@ from typing import Any, ClassVar
 import orjson
 import pytest
 
-from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState, is_stuck
 from rollyard.agents.game_agent.app import GameAgent
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, tool
 from rollyard.services.errors import Failure
-from rollyard.services.head.activity import RunningEpisodes, Stage
+from rollyard.services.head.activity import RunningEpisodes
 from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
 
@@ -124,42 +123,6 @@ async def test_an_episode_in_the_callers_session_has_the_callers_id() -> None:
         assert (episode.episode, episode.task, episode.stage) == ("mine", None, "tool")
         Gates.open.set()
         await playing
-
-
-@pytest.mark.parametrize("index", ["7", True, 1.5, None, [7], {}])
-async def test_an_index_that_is_not_an_integer_becomes_none(index: Any) -> None:
-    playing = ActiveEpisodes("agent", environment="environment", model="model")
-    with playing.one("e", {"_ng_task_index": index}):
-        assert playing.now(None).episodes[0].task is None
-
-
-@pytest.mark.parametrize(
-    ("stage_s", "median_s", "stuck"),
-    [
-        *((29.0, 0.1, False), (31.0, 0.1, True)),
-        *((99.0, 10.0, False), (101.0, 10.0, True)),
-        *((299.0, None, False), (301.0, None, True)),
-    ],
-)
-def test_stuck_means_over_30_s_and_over_ten_times_the_median_or_over_five_minutes_without_a_median(
-    stage_s: float, median_s: float | None, stuck: bool
-) -> None:
-    assert is_stuck(stage_s, median_s) is stuck
-
-
-def test_the_median_covers_the_last_256_durations_of_that_stage() -> None:
-    playing = ActiveEpisodes("agent", environment="environment", model="model")
-    with playing.one("e", {}) as place:
-        record_durations(place, "tool", [1.0] * 300 + [4.0] * 256)
-        record_durations(place, "model", [9.0])
-        place.enter("tool", "environment")
-        (stage,) = playing.now(None).stages
-    assert stage.median_s == pytest.approx(4.0, abs=0.1)
-
-
-def record_durations(place: EpisodeState, stage: Stage, seconds: list[float]) -> None:
-    for duration in seconds:
-        place.finish(stage, place.enter(stage, "environment") - duration)
 
 
 async def test_metrics_count_the_running_episodes_by_stage() -> None:
