@@ -55,11 +55,11 @@ class ModelServer(Server, Generic[S]):
 
         To pass on a response unchanged, return bytes or a RawResponse.
         """
-        raise NotImplementedError
+        raise NotImplementedError(f"{type(self).__name__} must define responses")
 
     async def chat(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
         """Return the complete Chat Completion for a create request."""
-        answer = await self.responses(conversion.chat_request_to_responses(request), call)
+        answer = _checked(await self.responses(conversion.chat_request_to_responses(request), call))
         if isinstance(answer, RawResponse):
             if answer.status >= 400:
                 return answer
@@ -118,12 +118,15 @@ def _without_stream(request: Json) -> Json:
     return request
 
 
-def _encoded(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
-    if isinstance(answer, dict):
-        return orjson.dumps(answer)
-    if not isinstance(answer, bytes | RawResponse):
+def _checked(answer: Json | bytes | RawResponse) -> Json | bytes | RawResponse:
+    if not isinstance(answer, dict | bytes | RawResponse):
         raise TypeError(f"the model server returned {answer!r:.100}; expected a dict, bytes or a RawResponse")
     return answer
+
+
+def _encoded(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
+    checked = _checked(answer)
+    return orjson.dumps(checked) if isinstance(checked, dict) else checked
 
 
 def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes]) -> RawResponse:

@@ -76,7 +76,7 @@ class TurnEpisode(Episode):
         self.timings.tool_calls += 1
         answer = self._read(body, "/step")
         check_reward(answer, "/step", self._environment.server)
-        terminated, truncated = answer.get("terminated") is True, answer.get("truncated") is True
+        terminated, truncated = self._flag(answer, "terminated"), self._flag(answer, "truncated")
         step = Step(float(answer["reward"]), terminated, truncated, answer["info"])
         self._rewards.append(step.reward)
         self._last |= {"terminated": terminated, "info": step.info}
@@ -146,6 +146,13 @@ class TurnEpisode(Episode):
                     "output": output,
                 }
                 self.conversation.answer(result)
+
+    def _flag(self, answer: Json, name: str) -> bool:
+        """Return a flag of the answer to `/step`; a missing one is false. Raises Failure malformed_answer."""
+        if not isinstance(flag := answer.get(name), bool | None):
+            detail = f"/step returned {name} {flag!r:.100}; expected true or false"
+            raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._environment.server)
+        return bool(flag)
 
     def _read(self, body: bytes, path: str) -> Json:
         """Return the answer with `observation` and `info`. Raises Failure malformed_answer if they are invalid."""

@@ -20,6 +20,7 @@ from rollyard.services.io.search_path import INSTALLED
 EXAMPLE = "ng_init my_env +kind=tools"
 TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
+_YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
 _MODEL = "responses_api_models/builtin_model/configs/builtin_model.yaml"
 _SOKOBAN = "resources_servers/grl_sokoban"
 
@@ -103,6 +104,8 @@ def _check_name(name: str, family: str, folder: Path) -> None:
         hint = f", such as {suggestion}" if _NAME.fullmatch(suggestion) and not keyword.iskeyword(suggestion) else ""
         problem = "a Python keyword" if keyword.iskeyword(name) else "not a valid folder name"
         raise OperatorError(f"{name!r} is {problem}; expected lower-case letters, digits and underscores{hint}")
+    if name in _YAML_WORDS:
+        raise OperatorError(f"{name!r} is not text in YAML, so no config can refer to it: choose another name")
     for other in FAMILIES:
         if (INSTALLED / other / name).is_dir() and Path.cwd() != INSTALLED:
             raise OperatorError(f"{other}/{name} is part of Rollyard: choose another name")

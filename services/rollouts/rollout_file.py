@@ -21,7 +21,9 @@ class Rollouts:
     """The rows of a file in the order in which they were stored. Each iteration reads the file from the start."""
 
     def __init__(self, path: Path) -> None:
-        """Raises RunError if the file does not exist."""
+        """Raises RunError if `path` is not a file."""
+        if path.is_dir():
+            raise RunError(f"{path} is a folder; expected a rollout file, such as the output of ng_collect_rollouts")
         if not path.is_file():
             raise RunError(f"{path} does not exist; expected a rollout file, such as the output of ng_collect_rollouts")
         self.path = path
@@ -59,6 +61,8 @@ class Rollouts:
 
     def _columns(self, names: Sequence[str] | None) -> dict[str, list[Any]]:
         """Return the columns `names`, or of all keys that occur in a row. Missing values are None."""
+        if isinstance(names, str):
+            raise OperatorError(f"columns is {names!r}; expected a list of names, such as [{names!r}]")
         columns: dict[str, list[Any]] = {name: [] for name in names or ()}
         for count, row in enumerate(self):
             for name in row if names is None else ():

@@ -17,7 +17,7 @@ from rollyard.arguments import (
     COUNT,
     FLAG,
     FUNCTION,
-    MAPPING,
+    JSON_MAPPING,
     PATH,
     PATHS,
     PORT,
@@ -25,6 +25,7 @@ from rollyard.arguments import (
     SECONDS,
     SHARE,
     STACK,
+    SYNC_FUNCTION,
     TEXT,
     TEXTS,
     check,
@@ -112,7 +113,7 @@ def connect(head: str | None = None, *, folder: str | Path | None = None, token:
     """Return a stack that `ng_run` or another program started, for `async with`. Leaving it only closes connections.
 
     `head`: HOST:PORT of its head; default: the newest run started from `folder`, which defaults to the working
-    directory. Entering raises RunError if no run is found.
+    directory, else, with a warning, this user's run at 127.0.0.1:11000. Entering raises RunError if no run is found.
     """
     check("head", head, TEXT, optional=True)
     check("folder", folder, PATH, optional=True)
@@ -126,7 +127,7 @@ async def _connected(head: str | None, folder: Path, token: str | None) -> Async
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
-        found = await find_run(transport, folder, head, token, print_line=log.info)
+        found = await find_run(transport, folder, head, token, print_line=log.warning)
         keys = Keys(run_id=found.run_id, secret="", token=found.token)
         registry = RegistryClient(transport, found.url, keys)
         latest = [await registry.directory()]
@@ -213,8 +214,8 @@ async def collect(
     check("rows", rows, ROWS)
     check("out", out, PATH)
     check("agent_name", agent_name, TEXT, optional=True)
-    check("responses_create_params", responses_create_params, MAPPING, optional=True)
-    check("on_rollout", on_rollout, FUNCTION, optional=True)
+    check("responses_create_params", responses_create_params, JSON_MAPPING, optional=True)
+    check("on_rollout", on_rollout, SYNC_FUNCTION, optional=True)
     check("print_line", print_line, FUNCTION)
     check("num_repeats_add_seed", num_repeats_add_seed, FLAG)
     check("resume", resume, FLAG)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+import json
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.runtime.running_stack import RunningStack
@@ -28,7 +32,11 @@ COUNT: Rule = (lambda value: _is_integer(value) and value >= 1, "an integer of a
 SECONDS: Rule = (lambda value: _is_number(value) and value > 0, "more than 0 seconds")
 SHARE: Rule = (lambda value: _is_number(value) and 0 <= value <= 1, "a share from 0 to 1")
 FUNCTION: Rule = (callable, "a function")
-MAPPING: Rule = (lambda value: isinstance(value, Mapping), "a mapping, {key: value}")
+SYNC_FUNCTION: Rule = (
+    lambda value: callable(value) and not inspect.iscoroutinefunction(value),
+    "a function that is not async",
+)
+JSON_MAPPING: Rule = (lambda value: isinstance(value, Mapping) and _is_json(dict(value)), "a mapping of JSON values")
 STACK: Rule = (lambda value: isinstance(value, RunningStack), "a stack, as rollyard.stack and connect return it")
 CONFIG: Rule = (
     lambda value: _is_config(value) or (isinstance(value, Sequence) and all(map(_is_config, value))),
@@ -55,6 +63,15 @@ def _is_config(value: Any) -> bool:
 
 def _is_iterable(value: Any) -> bool:
     return isinstance(value, Iterable) or hasattr(type(value), "__getitem__")  # datasets of PyTorch have only this
+
+
+def _is_json(value: Any) -> bool:
+    try:
+        orjson.dumps(value)
+        json.dumps(value, allow_nan=False)  # orjson writes NaN as null
+    except (TypeError, ValueError, RecursionError):
+        return False
+    return True
 
 
 def _is_integer(value: Any) -> bool:

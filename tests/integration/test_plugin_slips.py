@@ -37,7 +37,21 @@ async def test_a_model_server_that_returns_no_response_is_named_and_not_a_broken
         async def responses(self, request: Any, call: Any) -> Any:
             return returned
 
+    requests = {
+        "/v1/responses": b'{"input": "Hello."}',
+        "/v1/chat/completions": b'{"messages": [{"role": "user", "content": "Hello."}]}',
+    }
     async with in_process_server(Slip) as servers:
-        with pytest.raises(Failure, match="the model server returned") as raised:
+        for path, request in requests.items():
+            with pytest.raises(Failure, match="the model server returned") as raised:
+                await servers.client.post("server", path, request, 10.0)
+            assert raised.value.kind is FailureKind.SERVER_ERROR
+
+
+async def test_a_model_server_without_responses_is_named() -> None:
+    class Empty(ModelServer[ServerSettings]):
+        pass
+
+    async with in_process_server(Empty) as servers:
+        with pytest.raises(Failure, match="Empty must define responses"):
             await servers.client.post("server", "/v1/responses", b'{"input": "Hello."}', 10.0)
-    assert raised.value.kind is FailureKind.SERVER_ERROR

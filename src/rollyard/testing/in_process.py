@@ -55,6 +55,7 @@ async def in_process_servers(make: Mapping[str, Maker]) -> AsyncIterator[InProce
         servers = {name: build(Context(name, KEYS, client)) for name, build in make.items()}
         for name, server in servers.items():
             transport.mount(f"http://{name}:1", server)
+        for server in servers.values():  # a lifespan may call the model servers
             await server.start()
             started.push_async_callback(server.stop)
         yield InProcessServers(client, servers, transport)

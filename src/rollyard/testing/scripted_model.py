@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 
 from rollyard.responses_api_models.base import ModelServer
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import RawRequest
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
@@ -51,6 +51,12 @@ class Script:
     """`incomplete_details` for the status `incomplete`, such as `{"reason": "max_output_tokens"}`."""
     repeat: bool = False
     """Repeat the last turn; otherwise a request after the last turn is a failure."""
+
+    def __post_init__(self) -> None:
+        """Raises OperatorError for a single turn instead of a list of turns."""
+        if not callable(self.turns) and (isinstance(self.turns, str) or not isinstance(self.turns, Sequence)):
+            found = f"{self.turns!r:.100}"
+            raise OperatorError(f"turns is {found}; expected a list of turns, such as ['Hello.'], or a function")
 
     def model(self, context: Context) -> Server:
         """Return a model server that follows this script."""

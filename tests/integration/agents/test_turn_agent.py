@@ -322,6 +322,8 @@ async def test_tool_outputs_of_a_gymnasium_style_server_answer_the_models_calls(
         {},
         {"reward": 1.0, "observation": 5},
         {"reward": 1.0, "info": []},
+        {"reward": 1.0, "terminated": 1},
+        {"reward": 1.0, "truncated": "true"},
         [],
     ],
 )

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ import uvloop
 
 import rollyard
 from rollyard.errors import OperatorError, RunError
+from rollyard.services.cli.find_run import find_run
 from rollyard.services.runtime.run_dir import running_heads
 
 MODEL: dict[str, Any] = {"policy_model": {"responses_api_models": {"builtin_model": {}}}}
@@ -210,6 +212,17 @@ async def test_a_connection_collects_and_closing_it_stops_nothing(tmp_path: Path
     assert summary.state == "complete"
 
 
+async def test_a_connection_to_a_run_of_another_folder_is_a_warning(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path / "other") as stack:
+        monkeypatch.setattr(rollyard.api, "find_run", partial(find_run, default=stack.head_url))
+        async with rollyard.connect(folder=tmp_path) as found:
+            assert found.servers == stack.servers
+    (warning,) = (record for record in caplog.records if "no run was started from this folder" in record.message)
+    assert warning.levelname == "WARNING"
+
+
 async def test_a_connection_to_no_stack_is_a_run_error(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="no running stack found"):
         await rollyard.connect("127.0.0.1:1", folder=tmp_path).start()
@@ -247,7 +260,11 @@ async def test_an_argument_out_of_range_is_named_and_nothing_is_written(tmp_path
         ({"rows": {"a": 1}}, r"rows is .* \(dict\); expected a file, or rows"),
         ({"out": None}, "out is None; expected a path"),
         ({"responses_create_params": ["a"]}, r"responses_create_params is .* \(list\); expected a mapping"),
+        ({"responses_create_params": {"stop": {1}}}, "expected a mapping of JSON values"),
+        ({"responses_create_params": {"metadata": {1: "a"}}}, "expected a mapping of JSON values"),
+        ({"responses_create_params": {"top_p": float("nan")}}, "expected a mapping of JSON values"),
         ({"on_rollout": "print"}, "on_rollout is 'print'; expected a function"),
+        ({"on_rollout": asyncio.sleep}, "on_rollout is .*; expected a function that is not async"),
         ({"stack": CONFIG}, r"stack is .* \(dict\); expected a stack, as rollyard.stack and connect return it"),
     ],
 )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -134,3 +136,24 @@ def test_folders_with_the_same_name_in_two_places_are_two_plugins(tmp_path: Path
         )
         places.append(load(folder).place)
     assert places == ["one", "two", "one"]
+
+
+@pytest.mark.parametrize("turns", ["Hello.", says("Hello."), None, 5])
+async def test_one_turn_instead_of_a_list_of_turns_is_refused(turns: Any) -> None:
+    with pytest.raises(OperatorError, match=r"turns is .*; expected a list of turns"):
+        await play(Door, ROW, turns)
+
+
+async def test_a_lifespan_may_call_the_scripted_models() -> None:
+    class Greeted(Door):
+        @classmethod
+        @asynccontextmanager
+        async def lifespan(cls, settings: Settings) -> AsyncIterator[str]:
+            response = await cls.models.respond("greeter", {"input": "Greet."})
+            yield response["output"][0]["content"][0]["text"]
+
+        async def verify(self, response: Verification) -> Verdict:
+            return Verdict(reward=1.0, greeting=self.shared)
+
+    rollout = await play(Greeted, ROW, ["Done."], models={"greeter": ["Hello."]})
+    assert rollout["greeting"] == "Hello."

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import rollyard
-from rollyard.errors import RunError
+from rollyard.errors import OperatorError, RunError
 
 LINES = b'{"reward":1,"success":true,"response":{"output":[]}}\n\n{"reward":0.5,"note":"x"}\n'
 
@@ -38,6 +38,19 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
 def test_a_missing_file_is_a_run_error_at_the_call(tmp_path: Path) -> None:
     with pytest.raises(RunError, match=r"no\.jsonl does not exist"):
         rollyard.read_rollouts(tmp_path / "no.jsonl")
+
+
+def test_a_folder_is_named_as_one(tmp_path: Path) -> None:
+    with pytest.raises(RunError, match="is a folder; expected a rollout file"):
+        rollyard.read_rollouts(tmp_path)
+
+
+@pytest.mark.parametrize("table", ["to_pandas", "to_arrow"])
+def test_one_name_instead_of_a_list_of_columns_is_refused(tmp_path: Path, table: str) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(LINES)
+    with pytest.raises(OperatorError, match=r"columns is 'reward'; expected a list of names, such as \['reward'\]"):
+        getattr(rollyard.read_rollouts(path), table)("reward")
 
 
 def test_a_data_frame_has_every_key_and_keeps_objects(tmp_path: Path) -> None:
