@@ -16,9 +16,10 @@ from rollyard.services.metrics.profile import Run
 
 
 def hardest_first(run: Run, k: int) -> list[int]:
-    """Return task indices sorted by pass@k, then solve rate, mean reward and index, hardest first.
+    """Return task indices sorted by pass@k, then by solve rate, mean reward and index, hardest first.
 
-    Tasks with fewer than k rollouts are omitted. Raises OperatorError if no task is left, or success is not defined.
+    Tasks with fewer than k rollouts are omitted. Raises OperatorError if no task has k rollouts, or if it is undefined
+    what counts as solved.
     """
     grouped = run.by_task
     if grouped is None or grouped.solved is None or grouped.solve_rate is None:
@@ -36,14 +37,20 @@ def hardest_first(run: Run, k: int) -> list[int]:
 
 
 def pass_at(k: int, measured: Ints, solved: Ints) -> Floats:
-    """Return pass@k of each task: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1); n >= k."""
+    """Return each task's pass@k, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1).
+
+    Each of the n in `measured` must be at least k.
+    """
     n, c = measured.astype(float)[:, None], solved.astype(float)[:, None]
     step = np.arange(k)
     return np.asarray(1 - np.prod(np.maximum(n - c - step, 0) / (n - step), axis=1))
 
 
 def ids_of(rollouts: Path) -> dict[int, str]:
-    """Return task index -> id, read from the rollouts; tasks without an id are omitted. Raises OperatorError."""
+    """Map task indices to the ids in the rollouts. Tasks without an id are omitted.
+
+    Raises OperatorError if the file cannot be read.
+    """
     found: dict[int, str] = {}
     try:
         for line in iter_jsonl(rollouts, skip):  # skip incomplete last lines and rows that `load` has rejected
@@ -59,7 +66,7 @@ def ids_of(rollouts: Path) -> dict[int, str]:
 
 
 def order_by_id(order: Sequence[int], ids_of_tasks: Mapping[int, str], ids: Sequence[str], rollouts: Path) -> list[str]:
-    """Return the ids of ordered tasks: from their rollouts, else from the dataset by position.
+    """Return the ids of the ordered tasks. An id that is not in the rollouts is taken from the dataset, by position.
 
     Raises OperatorError if the rollouts belong to a different dataset.
     """
