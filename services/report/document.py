@@ -1,4 +1,4 @@
-"""Builds the report's document from its records: title, sections and methods."""
+"""Turns the report's records into a document: a title, the sections, and a description of the methods."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from rollyard.services.types import Record
 
 
 class Report(Record):
-    """The content of `profile.json`."""
+    """The contents of `profile.json`."""
 
     version: str
-    """Version of Rollyard that wrote the file."""
+    """The version of Rollyard that wrote the file."""
     runs: list[Profile]
     differences: list[Difference]
-    """The difference of each later run from the first."""
+    """The difference between each later run and the first."""
 
 
 METHOD = (
@@ -34,7 +34,9 @@ METHOD = (
 
 
 def document(report: Report) -> tuple[str, list[Section]]:
-    """Return the title and the sections. For several runs the comparison comes first, then one section per run."""
+    """Return the title and the sections. With several runs, the comparison comes first, followed by one section per
+    run.
+    """
     runs = report.runs
     method = Section("How the numbers are computed", list(METHOD))
     if len(runs) == 1:

@@ -14,7 +14,7 @@ from rollyard.services.report.section import Section, Table
 
 _TILES = 4
 _MAX_WIDTH = 62
-"""Maximum row width, in characters, of a table that fits next to a chart."""
+"""Maximum row width, in characters, at which a table fits next to a chart."""
 
 
 def html(report: Report) -> str:
@@ -68,7 +68,7 @@ def _section(section: Section, level: int) -> str:
 
 
 def _letters(table: Table) -> int:
-    """Return the width of a table's longest row, including cell padding."""
+    """Return the width of a table in characters, including cell padding."""
     return sum(2 + max(map(len, column)) for column in zip(table.head, *table.rows, strict=True))
 
 

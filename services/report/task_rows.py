@@ -1,4 +1,4 @@
-"""Writes one row per task, with the keys of NeMo Gym's profiled datasets, for filters and curricula."""
+"""Writes one row per task, with the same keys as NeMo Gym's profiled datasets, for use in filters and curricula."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rollyard.services.types import Json
 
 
 def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -> Iterator[bytes]:
-    """Yield a JSON line for each measured task, by index, joined to the dataset's row if `inputs` is given.
+    """Yield a JSON line for each measured task, ordered by index. If `inputs` is given, the line includes the dataset's
+    row.
 
-    Raises RunError if the dataset has no row for a measured task or an invalid line, OperatorError if it cannot be
-    read.
+    Raises OperatorError if the dataset cannot be read, and RunError if it contains an invalid line or has no row for a
+    measured task.
     """
     grouped = run.by_task
     if grouped is None:
