@@ -11,7 +11,7 @@ from rollyard.services.charts.svg import Svg, percent, tag, text
 _LETTER = 8.0
 """Upper bound on the width of a digit, in pixels."""
 NARROW = 280.0
-"""Width in pixels of the narrowest plot in which labels must fit, which is on a phone 375 pixels wide."""
+"""Width in pixels of the narrowest plot in which labels must fit (on a phone 375 pixels wide)."""
 _EDGE = 0.02
 """Tick labels closer to an edge than this fraction of the width are aligned with the edge."""
 

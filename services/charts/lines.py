@@ -57,7 +57,7 @@ def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
 
 
 def plot(frame: Frame, kind: str, shapes: Sequence[Svg]) -> Svg:
-    """Wrap shapes in a view box that stretches over the plot. It is 1000 units wide, and one unit is one pixel high."""
+    """Wrap shapes in a view box that stretches over the plot. It is 1000 units wide and one unit high per pixel."""
     box = f"0 {frame.top:g} {_UNITS:g} {frame.height:g}"
     position: dict[str, Value] = {"x": "0", "y": frame.top, "width": "100%", "height": frame.height}
     return tag("svg", {"class": kind, **position, "viewBox": box, "preserveAspectRatio": "none"}, *shapes)

@@ -15,7 +15,7 @@ class Moment(Record):
     """A run's throughput and its rollouts in progress at one moment."""
 
     time: float
-    """In Unix seconds."""
+    """Unix time in seconds."""
     rollouts_per_s: float
     in_progress: int
 

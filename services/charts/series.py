@@ -12,7 +12,7 @@ from rollyard.services.charts.svg import Svg, drawing, mark, tag
 MAX_COLUMNS = 240
 _MAX_SPOTS = 4000
 Tooltip = Callable[[Sequence[int]], str]
-"""Returns the tooltip of a column, given the indexes of its numbers."""
+"""A function that returns the tooltip of a column, given the indexes of its numbers."""
 
 
 def series(

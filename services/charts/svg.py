@@ -11,7 +11,7 @@ Value = str | float | None
 
 
 def escaped(text: str) -> Svg:
-    """Escape text for use in markup. Invisible and bidirectional characters are replaced by their code points."""
+    """Escape text for use in markup. Invisible and bidirectional characters are replaced with their code points."""
     if not text.isprintable():
         text = "".join(letter if letter.isprintable() else _code(letter) for letter in text)
     return Svg(escape(text))

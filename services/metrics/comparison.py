@@ -30,7 +30,7 @@ class Change(Record):
 
 
 class DatasetDifference(Record):
-    """The difference between two runs on one dataset of a mixture."""
+    """The difference between two runs on one dataset in a mixture."""
 
     name: str
     """The dataset's name in the baseline, from `dataset_name`."""
@@ -113,7 +113,7 @@ def difference(baseline: Run, other: Run) -> Difference:
 
 
 def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
-    """Return the mean of the tasks' differences with its 95 % paired t interval. `differences` has one value per task.
+    """Return the mean of the tasks' differences with its 95% paired t interval. `differences` has one value per task.
 
     If `is_share` is true and all differences are equal, no standard error can be estimated, so the interval is derived
     from the number of tasks (`confidence_intervals.py`).

@@ -24,8 +24,8 @@ def hardest_first(run: Run, k: int) -> list[int]:
     grouped = run.by_task
     if grouped is None or grouped.solved is None or grouped.solve_rate is None:
         raise OperatorError(
-            f"{run.profile.path} does not define which rollouts solved their task: pass rollouts with success, "
-            "rewards in 0..1, or +pass_threshold=..."
+            f"cannot tell which rollouts in {run.profile.path} solved their task: pass rollouts that report success "
+            "or have rewards in 0..1, or set +pass_threshold=..."
         )
     has_k = grouped.measured >= k
     if not has_k.any():
@@ -39,7 +39,7 @@ def hardest_first(run: Run, k: int) -> list[int]:
 def pass_at(k: int, measured: Ints, solved: Ints) -> Floats:
     """Return each task's pass@k, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1).
 
-    Each of the n in `measured` must be at least k.
+    Every n in `measured` must be at least k.
     """
     n, c = measured.astype(float)[:, None], solved.astype(float)[:, None]
     step = np.arange(k)
@@ -77,6 +77,6 @@ def order_by_id(order: Sequence[int], ids_of_tasks: Mapping[int, str], ids: Sequ
             found = "no matching row" if name is None else f"the id {name!r}"
             raise OperatorError(
                 f"{rollouts} was collected on a different dataset: its task {task} has {found}, but this dataset has "
-                f"{len(ids)} tasks ({', '.join(ids[:3])}, ...). Pass the dataset that was used for it"
+                f"{len(ids)} tasks ({', '.join(ids[:3])}, ...). Pass the dataset that was used for the collection"
             )
     return list(dict.fromkeys(filter(None, names)))

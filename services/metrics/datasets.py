@@ -1,4 +1,4 @@
-"""Computes the metrics of each dataset of a mixture."""
+"""Computes the metrics of each dataset in a mixture."""
 
 from __future__ import annotations
 

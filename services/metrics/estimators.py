@@ -28,7 +28,7 @@ def total(values: Floats) -> float:
 
 
 def estimate(center: float, variance: float, clusters: int, *, is_share: bool = False) -> Estimate:
-    """Return a mean with its 95 % interval, center ± t(clusters - 1) * stderr, clipped to 0..1 for a share.
+    """Return a mean with its 95% interval, center ± t(clusters - 1) * stderr, clipped to 0..1 for a share.
 
     If all clusters have the same value, there is no standard error. A share then gets the interval from `share_bounds`;
     any other mean has no interval.

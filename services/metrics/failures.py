@@ -50,7 +50,7 @@ def _among(task: Ints, repeat: Ints, tasks: Ints, repeats: Ints) -> NDArray[np.b
     found = np.zeros(len(task), bool)
     if len(task) and len(tasks):
         all_tasks, all_repeats = np.concatenate([tasks, task]), np.concatenate([repeats, repeat])
-        # Neither side has duplicates, so a pair of the second side that follows an equal one is in the first.
+        # Neither side has duplicates, so of two equal neighbours, the first is from `tasks` and the second from `task`.
         order = np.lexsort((np.arange(len(all_tasks)), all_repeats, all_tasks))
         follows = (np.diff(all_tasks[order]) == 0) & (np.diff(all_repeats[order]) == 0)
         found[order[1:][follows] - len(tasks)] = True

@@ -78,7 +78,7 @@ def tasks(grouped: PerTask, coverage: Coverage) -> Tasks:
 
 def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
     """Count tasks by solve rate. If all tasks have the same small number of repeats, there is one bin per number of
-    solved repeats. Otherwise, the bins are tenths, plus separate bins for `none` and `all`.
+    solved repeats. Otherwise, there is one bin per tenth, plus separate bins for `none` and `all`.
     """
     if measured.min() == measured.max() <= _FEW_REPEATS:
         of = int(measured[0])
@@ -87,7 +87,7 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
             SolveBin(label=f"{count} of {of}", low=count / of, high=count / of, tasks=int(tasks))
             for count, tasks in enumerate(counts)
         ]
-    # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30 %, regardless of how 0.3 * 10 rounds.
+    # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30%, regardless of how 0.3 * 10 rounds.
     tenth = 10 * solved // measured
     bins = [SolveBin(label="none", low=0.0, high=0.0, tasks=int((solved == 0).sum()))]
     for begin in range(10):

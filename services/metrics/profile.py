@@ -100,7 +100,7 @@ def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Covera
     """Return how many of the expected rollouts are measured."""
     repeats, expected = plan.repeats, plan.rollouts
     if plan.tasks is not None and repeats is None and len(columns):
-        # Only the dataset is known, so the largest number of repeats is expected of each task.
+        # Only the dataset is known, so every task is expected to have the largest number of repeats that occurs.
         repeats = int(columns.repeat.max()) + 1
         expected = plan.tasks * repeats
     complete = None

@@ -7,7 +7,7 @@ from rollyard.services.types import Json, Record
 
 
 class Estimate(Record):
-    """A mean with its 95 % interval, clustered by task."""
+    """A mean with its 95% interval, clustered by task."""
 
     mean: float
     stderr: float | None = None
@@ -56,7 +56,7 @@ class Coverage(Record):
 
 class Solved(Record):
     rule: str
-    """Describes what counts as solved."""
+    """Description of what counts as solved."""
     rollouts: int
     rate: Estimate
     bounds: Bounds
@@ -117,7 +117,7 @@ class ToolCalls(Record):
 
 
 class SolveBin(Record):
-    """The number of tasks whose solve rate (the share of their measured rollouts that solved them) is in one range."""
+    """The number of tasks whose solve rate (the solved share of their measured rollouts) is in a given range."""
 
     label: str
     low: float
@@ -168,7 +168,7 @@ class Tasks(Record):
 
 
 class Group(Record):
-    """The rollouts with the same name in one column, such as the agent or the finish reason."""
+    """A group of rollouts that have the same agent, finish reason or code version."""
 
     name: str
     rollouts: int
@@ -177,7 +177,7 @@ class Group(Record):
 
 
 class DatasetFigures(Record):
-    """The metrics of one dataset of a mixture."""
+    """The metrics of one dataset in a mixture."""
 
     name: str
     """The dataset's name, from `dataset_name`; empty for rows without one."""

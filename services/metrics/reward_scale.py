@@ -31,8 +31,8 @@ class Scale:
 def why_not_comparable(scales: Mapping[str, Scale]) -> str:
     """Return why the rewards of these datasets cannot be averaged; empty if they can be.
 
-    Rewards can be averaged in two cases: if the rows name one agent for all datasets, because all rewards then come
-    from the same environment; or if all rewards are in 0..1 and 1 means success.
+    Rewards can be averaged in two cases: if the rows name the same agent for all datasets, because all rewards then
+    come from the same environment; or if all rewards are in 0..1 and 1 means success.
     """
     agents = {agent for scale in scales.values() for agent in scale.agents}
     other = [name for name, scale in sorted(scales.items()) if not scale.is_unit]

@@ -27,7 +27,7 @@ class ClusteredMean:
 
     @property
     def share_interval(self) -> tuple[float, float] | None:
-        """The 95 % interval of a share. If there is no standard error, it is derived from the number of tasks
+        """The 95% interval of a share. If there is no standard error, it is derived from the number of tasks
         (`share_bounds`).
         """
         if self.stderr is None:

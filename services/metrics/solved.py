@@ -20,7 +20,7 @@ def parts_of(columns: Columns) -> Iterator[tuple[str, Flags]]:
 
 
 def which_solved(columns: Columns, threshold: float | None) -> tuple[str, Flags | None]:
-    """Return a description of what counts as solved, and a mask of the solved rollouts; None if a dataset has no rule.
+    """Return a description of what counts as solved, and a mask of the solved rollouts (None if a dataset has no rule).
 
     The user's threshold takes precedence. Otherwise, each dataset has its own rule (`solved_by`), because a run can mix
     environments that report success with environments that do not.

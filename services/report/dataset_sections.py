@@ -13,7 +13,7 @@ _ROWS = 100
 
 
 def datasets(profile: Profile) -> Section:
-    """Return the section with each dataset's success rate and reward, and pass@k for the largest k for which all of its
+    """Return the section with each dataset's success rate and reward, and pass@k at the largest k for which all of its
     tasks have enough rollouts.
     """
     found = profile.by_dataset

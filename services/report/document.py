@@ -20,7 +20,7 @@ class Report(Record):
 
 
 METHOD = (
-    "Interval: mean ∓ t(tasks − 1) · standard error, clustered by task, because repeats of one task are not "
+    "Interval: mean ± t(tasks − 1) · standard error, clustered by task, because repeats of one task are not "
     "independent samples (Miller 2024, arXiv:2411.00640). It is valid for unequal numbers of repeats.",
     "If every task has the same value, there is no standard error. A share of 0 or 100% then has the exact one-sided "
     "95% bound from the number of tasks, 1 − 0.05^(1/tasks), about 3/tasks (Hanley & Lippman-Hand 1983); any other "

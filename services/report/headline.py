@@ -38,7 +38,7 @@ def headline(profile: Profile) -> Section:
 
 
 def headlines(profile: Profile) -> list[tuple[str, str, str]]:
-    """Return the headline numbers as (name, value, interval) tuples. The same number has the same name in every run."""
+    """Return the headline numbers as (name, value, interval) tuples. A metric has the same name in every run."""
     solved, tasks = profile.solved, profile.tasks
     rewards = None if profile.rewards is None or profile.rewards.why_no_mean else profile.rewards
     found = [

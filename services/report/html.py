@@ -28,7 +28,7 @@ def html(report: Report) -> str:
     file = f'<p class="file">{escape(report.runs[0].path)}</p>' if single else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        # Text of rollouts is escaped. As a second line of defence, the browser may not run scripts or send requests.
+        # Text from rollouts is escaped. As a second line of defence, the browser must not run scripts or send requests.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<header>"

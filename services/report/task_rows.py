@@ -30,7 +30,7 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
         if rows is not None:
             dataset_row = next((line.value for number, line in rows if number == task), None)
             if dataset_row is None:
-                raise RunError(f"{inputs} has no row {task + 1}, but {run.profile.path} has rollouts of task {task}")
+                raise RunError(f"{inputs} has no row {task + 1}, but {run.profile.path} has rollouts for task {task}")
             row = dataset_row
         first, count = int(grouped.starts[index]), int(grouped.measured[index])
         own = run.columns.reward[first : first + count]

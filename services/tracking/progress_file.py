@@ -34,7 +34,7 @@ class ProgressFile:
         return self._read().rollouts.get(self._key, 0)
 
     def write(self, rollouts: int) -> None:
-        """Store the progress. If the folder is not writable, the progress is not stored."""
+        """Store the progress. Does nothing if the folder is not writable."""
         known = self._read().rollouts
         with contextlib.suppress(RunError):
             replace(self.path, orjson.dumps({"rollouts": {**known, self._key: rollouts}}) + b"\n", synced=False)

@@ -26,7 +26,7 @@ class RolloutSample:
         self._random = random.Random(0)
 
     def offer(self, row: Json) -> None:
-        """Offer a row, which may or may not become part of the sample."""
+        """Add the row to the sample or discard it."""
         self._seen += 1
         if len(self._kept) < self._size:
             self._kept.append(_cells(row))

@@ -92,7 +92,7 @@ class RolloutMetrics:
 
 
 def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | None) -> dict[str, float]:
-    """Return the mean reward with its standard error, and the success rate with its 95 % interval, both clustered by
+    """Return the mean reward with its standard error, and the success rate with its 95% interval, both clustered by
     task.
     """
     found: dict[str, float] = {}

@@ -79,7 +79,9 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
 
     def run_of(run: int) -> RunFile:
         if not 0 <= run < len(file_index.runs):
-            raise HTTPException(404, f"run {run} does not exist; there are {len(file_index.runs)} runs, counted from 0")
+            raise HTTPException(
+                404, f"run {run} does not exist; runs are numbered from 0 to {len(file_index.runs) - 1}"
+            )
         return file_index.runs[run]
 
     @api.get("/overview")

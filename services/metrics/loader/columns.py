@@ -154,7 +154,7 @@ def joined_categories(parts: Iterable[CategoryColumn]) -> CategoryColumn:
         for name in part.names:
             if name not in known:
                 known.setdefault(name if len(known) < MAX_CATEGORIES else OTHERS, len(known))
-        # The last entry maps the code -1 (no text) to itself.
+        # The last entry maps the code -1 (no string) to itself.
         new_codes = [known.get(name, known.get(OTHERS, -1)) for name in part.names]
         codes.append(np.array([*new_codes, -1], np.int32)[part.codes])
     return CategoryColumn(np.concatenate(codes), tuple(known))

@@ -35,7 +35,7 @@ PART = 32 << 20
 _MAX_LINES_TRIED = 100
 """Maximum number of lines to search for the first row."""
 Progress = Callable[[int], None]
-"""Called with the number of bytes read since the last call."""
+"""A callback that receives the number of bytes read since its last call."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
         ) from error
     except BrokenProcessPool as error:
         raise RunError(
-            f"a process that read {path} was killed, possibly for lack of memory; use a single process with +workers=1"
+            f"a process reading {path} was killed, possibly because memory ran out; use one process with +workers=1"
         ) from error
     found, complete = [part.columns for part in parts], max(part.stop for part in parts)
     del parts
@@ -193,8 +193,8 @@ def _check_duplicates(path: Path, columns: Columns) -> None:
         lines = sorted(_line(path, int(offset)) for offset in columns.offset[first : first + 2])
         raise RunError(
             f"{path}: lines {lines[0]} and {lines[1]} are both task {columns.task[first]}, repeat "
-            f"{columns.repeat[first]} ({same.sum()} duplicate rows in total). A rollout counts once: delete the "
-            "duplicates, or pass the files of different runs separately."
+            f"{columns.repeat[first]} ({same.sum()} duplicate rows in total). Each rollout may only occur once: "
+            "delete the duplicates, or pass the files of different runs separately."
         )
 
 

@@ -153,7 +153,7 @@ def _index(row: RolloutRow) -> tuple[int, int]:
     for name, found in (("_ng_task_index", task), ("_ng_rollout_index", repeat)):
         if type(found) is not int or not 0 <= found < 2**62:
             problem = f"has no {name}" if found is None else f"has {name} {str(found)[:40]!r}"
-            raise ValueError(f"{problem}; expected the non-negative integer that identifies the rollout")
+            raise ValueError(f"{problem}; expected a non-negative integer")
     return task, repeat  # type: ignore[return-value]
 
 

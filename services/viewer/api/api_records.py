@@ -131,7 +131,7 @@ class Attempt(Record):
     detail: str
     seconds: float
     when: float
-    """In Unix seconds."""
+    """Unix time in seconds."""
 
 
 class RolloutView(Record):

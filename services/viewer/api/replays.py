@@ -22,7 +22,7 @@ class Replays:
     """Draws the boards of a row. If a replay.py fails, this is logged once and the page shows no boards."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
-        """`roots` contains the plug-in folders in order of precedence. Plug-ins are imported on first use."""
+        """`roots` lists the folders to search for plug-ins, by precedence. Plug-ins are imported on first use."""
         self._roots = roots
         self._functions: dict[str, _ReplayFunction] | None = None
         self._reported: set[str] = set()
@@ -64,4 +64,4 @@ class Replays:
     def _report(self, name: str, what: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
-            log.warning("%s of %s failed, so its boards are not shown: %s", FILE, name, what)
+            log.warning("%s in %s failed, so its boards are not shown: %s", FILE, name, what)

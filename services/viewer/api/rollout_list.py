@@ -87,7 +87,7 @@ class Listing:
 
     def _mask(self, query: Query) -> NDArray[np.bool_] | None:
         table = self.table
-        # Comparisons with NaN are false, so missing values match no bound.
+        # Comparisons with NaN are false, so missing values never match.
         tests: list[tuple[Any, Callable[[Any], NDArray[np.bool_]]]] = [
             (query.task, lambda task: table.task == _clamped(task)),
             (query.repeat, lambda repeat: table.repeat == _clamped(repeat)),
@@ -105,7 +105,7 @@ class Listing:
 
 
 class _LruCache(Generic[T]):
-    """A small LRU cache."""
+    """A small, thread-safe LRU cache."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[str, T] = OrderedDict()

@@ -66,9 +66,7 @@ def _modules() -> dict[str, str]:
 
 
 def _renamed(code: str, name: str) -> str:
-    """Replace relative imports by names relative to the page's root, because `data:` URLs do not support relative
-    paths.
-    """
+    """Replace relative imports with names under the page's root, because `data:` URLs have no relative paths."""
 
     def renamed(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(name), found[3]))

@@ -59,7 +59,7 @@ class AttemptFile:
                 self._reset()
             before = self._end
             self._read()
-            # A step that is not full has reached the end of the file or an incomplete last line.
+            # A step that reads less than _STEP has reached the end of the file or an incomplete last line.
             self._size, self._at_end = stat.st_size, self._end < before + _STEP
             self._fingerprint = FileFingerprint.of(self.path, self._end, stat, complete=self._at_end)
         except OSError:

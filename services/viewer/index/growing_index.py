@@ -43,7 +43,7 @@ class FollowedFile:
         """Parts that have been read but not sorted yet."""
         self._fingerprint: FileFingerprint | None = None
         self._saved = -1
-        """Number of bytes that the saved index covers; -1 until it has been loaded."""
+        """Number of bytes that the saved index covers; -1 before the first attempt to load it."""
         self._paused_until = 0.0
         self._invalidated = False
 
@@ -119,7 +119,7 @@ class FollowedFile:
         indexed = self._has_task_index()
         parts = [] if indexed is None else [part for part in read_parts(self.path, ranges, indexed, pool) if part.stop]
         self._unsorted += parts
-        # A step without a complete line has reached an incomplete one that extends to the end of the file.
+        # If a step contains no complete line, the rest of the file is one incomplete line.
         self.at_end = not parts or ranges[-1][1] == self.size or self.reached >= self.size
         self._fingerprint = FileFingerprint.of(self.path, self.reached, stat, complete=self.at_end)
 

@@ -98,17 +98,17 @@ def _restored(arrays: Any) -> tuple[Snapshot, FileFingerprint] | None:
 
 def _column(array: Any, kind: Any) -> Any:
     if array.dtype != kind or array.ndim != 1:
-        raise ValueError(f"a column of {array.dtype} with {array.ndim} dimensions")
+        raise ValueError(f"expected a one-dimensional {kind.__name__} column")
     return array
 
 
 def _category_column(codes: Any, names: Any) -> CategoryColumn:
     if _column(codes, np.int32).size and not -1 <= codes.min() <= codes.max() < len(names):
-        raise ValueError("a code without a name")
+        raise ValueError("a category code has no name")
     return CategoryColumn(codes, tuple(map(str, names)))
 
 
 def _check(count: int, *columns: Any) -> None:
     for column in columns:
         if len(column.codes if isinstance(column, CategoryColumn) else column) != count:
-            raise ValueError("columns of different lengths")
+            raise ValueError("columns have different lengths")

@@ -100,7 +100,7 @@ class RunFile:
         return None if offset == NO_ROW else line_at(self.path, offset).rstrip(b"\r\n")
 
     def numbers(self) -> tuple[int, Run]:
-        """Return the number of bytes covered by the metrics, and the metrics. They may be slightly stale."""
+        """Return the metrics, preceded by the number of bytes they cover. They may be slightly stale."""
         version = self.file.generation, self.file.snapshot.end, len(self.attempts.failed.task)
         return self._numbers.get(version, self._compute_numbers)
 

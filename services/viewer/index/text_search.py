@@ -1,4 +1,4 @@
-"""Searches a file for lines that contain a text. A thread scans the file for as long as the search is queried."""
+"""Searches a file for lines that contain a given text. A thread scans the file for as long as the search is queried."""
 
 from __future__ import annotations
 
