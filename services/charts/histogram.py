@@ -13,7 +13,7 @@ from rollyard.services.charts.svg import Svg, drawing, mark, percent, tag
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar of height `value` from `low` to `high` on the horizontal axis. For a single value, both are equal."""
+    """A bar of height `value` from `low` to `high` on the horizontal axis. A single value has `low` = `high`."""
 
     low: float
     high: float

@@ -64,7 +64,7 @@ def plot(frame: Frame, kind: str, shapes: Sequence[Svg]) -> Svg:
 
 
 def spot(frame: Frame, x: float, y: float) -> str:
-    """Return the coordinates of a point as `x,y`, in the view box of `plot`."""
+    """Return the coordinates of a point in the view box of `plot`, as `x,y`."""
     return f"{_UNITS * frame.across.part(x):.1f},{frame.at(y):.1f}"
 
 
@@ -84,7 +84,7 @@ def _dot(frame: Frame, p: Point, kind: str) -> Svg:
 
 
 def _names(frame: Frame, drawn: Sequence[Line]) -> list[Svg]:
-    """Draw each line's name at its end. The first name is above its line, the others are below, and none overlap."""
+    """Draw each line's name at its end: the first above its line and the others below, if they do not overlap."""
     labels, taken = [], list[float]()
     for number, line in enumerate(drawn):
         end = frame.at(line.points[-1].y)

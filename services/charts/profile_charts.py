@@ -124,7 +124,7 @@ def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
 
 
 def pass_at(found: Tasks) -> Chart:
-    """Draw pass@k and pass^k over k."""
+    """Draw pass@k and pass^k as functions of k."""
     any_of = [
         Point(
             at.k,

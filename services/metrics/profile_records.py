@@ -266,7 +266,7 @@ class Profile(Record):
     solved: Solved | None
     """None if "solved" is undefined or nothing is measured."""
     rewards: Rewards | None
-    """None if nothing is measured, which also applies to the next three fields."""
+    """None if nothing is measured. The same applies to the next three fields."""
     tool_calls: ToolCalls | None
     turns: Spread | None
     tasks: Tasks | None

@@ -60,7 +60,7 @@ class Part:
     stop: int
     """Byte offset of the end of the last complete line; 0 if no line begins in the range."""
     bad: tuple[int, str] | None
-    """The first invalid line: its byte offset, and the reason as text that follows `line 17`."""
+    """Byte offset of the first invalid line, and the reason, phrased to follow `line 17`."""
     bad_lines: int
 
 

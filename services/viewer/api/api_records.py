@@ -24,7 +24,7 @@ class RunFileStatus(Record):
     size: int
     """File size in bytes."""
     indexed: int
-    """Number of bytes whose rollouts are listed."""
+    """Number of bytes of the file whose rollouts are listed."""
     measured: int
     """Number of listed rollouts with a reward."""
     failed: int

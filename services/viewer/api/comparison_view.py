@@ -93,7 +93,7 @@ class RunDifferences:
         self._pairs: dict[tuple[int, int], ThrottledCache[ComparedTasks]] = {}
 
     def of(self, first: int, second: int) -> ComparedTasks:
-        """Return the comparison of the runs with these numbers."""
+        """Return the comparison of two runs, given their numbers."""
         (end_a, a), (end_b, b) = (self._runs[number].numbers() for number in (first, second))
         comparison = self._pairs.setdefault((first, second), ThrottledCache())
         return comparison.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))

@@ -1,4 +1,4 @@
-"""Indexes the growing file `X_failures.jsonl` and reads the failed attempts of a rollout."""
+"""Indexes the growing file `X_failures.jsonl` and reads the failed attempts at a rollout."""
 
 from __future__ import annotations
 

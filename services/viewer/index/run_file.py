@@ -39,7 +39,7 @@ class RunFile:
         self.status: CollectionStatus | None = None
         self.listing = Listing(table_of(self.file.snapshot.columns, self.attempts.failed, threshold))
         self._listed = 0
-        """Number of bytes whose rollouts are listed."""
+        """Number of bytes of the file whose rollouts are listed."""
         self._threshold = threshold
         self._searches = SearchCache(path)
         self._generation = 0
