@@ -8,23 +8,23 @@ from dataclasses import dataclass
 from rollyard.services.charts.labels import short
 
 _LARGEST = 1e300
-"""Bound on values, so that differences cannot overflow."""
+"""Values are clamped to ± this bound so that their differences cannot overflow."""
 
 
 @dataclass(frozen=True)
 class Axis:
-    """An axis: its title and the format of its tick labels."""
+    """The title of an axis and the format of its tick labels."""
 
     title: str
     percent: bool = False
-    """Values are shares, shown in percent."""
+    """Whether values are shares, which are shown as percentages."""
     points: bool = False
-    """Values are differences of shares, shown in percentage points."""
+    """Whether values are differences between shares, which are shown in percentage points."""
     integers: bool = False
-    """Ticks are integers."""
+    """Whether all ticks are integers."""
 
     def label(self, value: float, step: float) -> str:
-        """Return the label of a tick; `step` is the distance to the next one."""
+        """Return the label of the tick at `value`; `step` is the distance between ticks."""
         if self.percent:
             return f"{100 * value:.{0 if step >= 0.01 else 1}f}%".replace("-", "−")
         if self.points:
@@ -33,7 +33,7 @@ class Axis:
 
 
 class Scale:
-    """A range of values with round ticks."""
+    """A range of values with ticks at round numbers."""
 
     def __init__(self, low: float, high: float, *, ticks: int = 5, integers: bool = False) -> None:
         """`ticks` is the approximate number of ticks."""
@@ -52,5 +52,5 @@ class Scale:
         self.ticks = [number * self.step for number in range(first, last + 1)]
 
     def part(self, value: float) -> float:
-        """Return the position of a value: 0 at the low end, 1 at the high end."""
+        """Return the position of a value as a fraction: 0 at the low end, 1 at the high end."""
         return min(max((value - self.low) / (self.high - self.low), 0.0), 1.0)

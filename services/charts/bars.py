@@ -1,4 +1,4 @@
-"""Draws horizontal bars with a name and a label at the end."""
+"""Draws horizontal bar charts. Each bar has its name above it and a label at its end."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rollyard.services.charts.svg import Svg, cut, drawing, mark, percent, tag, 
 
 MAX_ROWS = 12
 _LETTERS = 38
-"""Maximum length of a name, so that it fits a phone."""
+"""Maximum length of a name in characters; a longer one would not fit on a phone screen."""
 _PITCH = 38
 _LETTER = 7.4
 
 
 @dataclass(frozen=True)
 class Row:
-    """A bar: its name, its value, and the label next to it."""
+    """The name, value, label and optional link of a bar."""
 
     name: str
     value: float
@@ -26,7 +26,7 @@ class Row:
 
 
 def bars(label: str, rows: Sequence[Row]) -> Svg:
-    """Draw at most twelve bars, scaled to the largest value."""
+    """Draw the first twelve rows as bars, scaled to the largest value."""
     rows = rows[:MAX_ROWS]
     most = max((row.value for row in rows), default=0.0) or 1.0
     label_width = max((len(row.label) for row in rows), default=0) * _LETTER + 10

@@ -1,4 +1,4 @@
-"""The record of a chart: its SVG, caption, and numbers as a table."""
+"""Defines the record of a chart: its SVG, its caption, and its data as a table."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class ChartLink(Record):
 
 
 class NumberRow(Record):
-    """A row of a chart's table; the first cell is its name."""
+    """A row in a chart's data table. The first cell contains the row's name."""
 
     cells: list[str]
     href: str | None = None
-    """The link of the row's mark."""
+    """URL that the corresponding mark in the chart links to."""
 
 
 class NumberTable(Record):
@@ -31,27 +31,27 @@ class NumberTable(Record):
 
 
 class Chart(Record):
-    """A chart. All text fields are unescaped, except `svg`, which is markup whose text is escaped."""
+    """A chart. `svg` is safe markup; all other text fields are plain text that must be escaped."""
 
     name: str
-    """The chart's identifier."""
+    """Identifies the kind of chart, such as `pass_at`."""
     title: str
     svg: str
     caption: str
-    """A sentence that describes the chart."""
+    """A sentence that describes what the chart shows."""
     links: list[ChartLink] = Field(default_factory=list)
-    """Shown after the caption."""
+    """Links shown after the caption."""
     numbers: NumberTable | None = None
 
 
 class Charts(Record):
-    """Charts that belong together."""
+    """A response that contains several charts."""
 
     charts: list[Chart]
 
 
 def table(head: Sequence[str], rows: Sequence[tuple[Sequence[str], str | None]]) -> NumberTable:
-    """Build a table from rows of (cells, href)."""
+    """Build a table from (cells, href) pairs, one per row."""
     return NumberTable(head=list(head), rows=[NumberRow(cells=list(cells), href=href) for cells, href in rows])
 
 

@@ -15,7 +15,7 @@ Write = Callable[[float], str]
 
 
 def side_by_side(runs: Sequence[Profile]) -> list[Chart]:
-    """Draw the success rate and the mean reward of several runs with their intervals."""
+    """Draw the success rates and the mean rewards of several runs, with their confidence intervals."""
     rates = [(run.name, run.solved.rate) for run in runs if run.solved is not None]
     means = [(run.name, run.rewards.mean) for run in runs if run.rewards is not None and not run.rewards.why_no_mean]
     charts = []
@@ -32,7 +32,7 @@ def side_by_side(runs: Sequence[Profile]) -> list[Chart]:
 
 
 def difference_charts(found: Difference) -> list[Chart]:
-    """Draw the paired differences from the baseline."""
+    """Draw the differences in solve rate and mean reward between a run and the baseline."""
     charts = []
     for name, outcome, estimate, write, axis in (
         (

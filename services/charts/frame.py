@@ -9,16 +9,16 @@ from rollyard.services.charts.axis import Axis, Scale
 from rollyard.services.charts.svg import Svg, percent, tag, text
 
 _LETTER = 8.0
-"""Upper bound of a digit's width in pixels."""
+"""Upper bound on the width of a digit, in pixels."""
 NARROW = 280.0
-"""Width in pixels of the narrowest plot whose labels must fit: a phone 375 pixels wide."""
+"""Width in pixels of the narrowest plot in which labels must fit (on a phone 375 pixels wide)."""
 _EDGE = 0.02
-"""Tick labels closer to an edge than this are aligned to it."""
+"""Tick labels closer to an edge than this fraction of the width are aligned with the edge."""
 
 
 @dataclass(frozen=True)
 class Frame:
-    """A plot `height` pixels high between its title above and its ticks below."""
+    """The frame of a plot `height` pixels high, with the y-axis title above it and the x-axis ticks below it."""
 
     across: Scale
     up: Scale
@@ -27,7 +27,7 @@ class Frame:
     height: float = 150.0
     top: float = 24.0
     x_ticks: Sequence[float] | None = None
-    """Replaces the scale's ticks."""
+    """Ticks on the horizontal axis; by default, the ticks of `across`."""
 
     @property
     def total_height(self) -> float:
@@ -38,7 +38,7 @@ class Frame:
         return self.top + self.height * (1 - self.up.part(value))
 
     def around(self, marks: Sequence[Svg]) -> list[Svg]:
-        """Return grid, marks and labels, from back to front."""
+        """Return the grid, the marks and the labels, ordered from back to front."""
         grid, labels = [], [text(self.y.title, -46, 11, "title")]
         for tick in self.up.ticks:
             at = round(self.at(tick), 1)
@@ -50,7 +50,10 @@ class Frame:
 
 
 def ticks_below(across: Scale, x: Axis, foot: float, ticks: Sequence[float] | None = None) -> list[Svg]:
-    """Draw the axis title below y = `foot`, and as many tick labels as fit on a phone screen."""
+    """Draw the tick labels and the axis title below y = `foot`.
+
+    If the tick labels would overlap on a phone screen, only every n-th label is drawn.
+    """
     values = across.ticks if ticks is None else ticks
     labels = [(across.part(value), x.label(value, across.step)) for value in values]
     widest = max((len(label) for _, label in labels), default=1) * _LETTER + 10

@@ -1,4 +1,4 @@
-"""Draws bar charts of rollouts, time and failures by name."""
+"""Draws bar charts of rollouts by finish reason and agent, of time by stage, and of failures by kind."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.metrics.profile_records import FailureKindCount, Group, S
 
 
 def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, means: bool = True) -> Chart:
-    """Draw rollouts by finish reason. `means` states whether rewards share one scale."""
+    """Draw the number of rollouts by finish reason. `means` adds mean rewards, which requires a common reward scale."""
     hrefs = [links.rollouts(end=group.name) if links else None for group in found]
     most = share(found[0].rollouts / (measured or 1))
     caption = f"Most frequent: {found[0].name}, {most} of rollouts."
@@ -20,14 +20,14 @@ def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, m
 
 
 def agents(found: Sequence[Group], measured: int, links: Links | None = None) -> Chart:
-    """Draw rollouts by agent."""
+    """Draw the number of rollouts by agent."""
     hrefs = [links.rollouts(agent=group.name) if links else None for group in found]
     caption = f"{pluralize(len(found), 'agent')}; {found[0].name} played the most rollouts."
     return _groups("agents", "Agents", "agent", found, hrefs, caption, measured, means=True)
 
 
 def stages(found: Sequence[Stage]) -> Chart:
-    """Draw the time of episodes by stage."""
+    """Draw the share of the episodes' time that was spent in each stage."""
     shown = [(stage, stage.share) for stage in found if stage.share is not None and stage.stage != "total"]
     rows = [Row(stage.stage, part, f"{share(part)} · {seconds(stage.seconds.mean)}") for stage, part in shown]
     caption = f"Most time is spent in {shown[0][0].stage}: {share(shown[0][1])} of the time of all rollouts."
@@ -41,7 +41,7 @@ def stages(found: Sequence[Stage]) -> Chart:
 
 
 def failures(found: Sequence[FailureKindCount], links: Links | None = None) -> Chart:
-    """Draw failed attempts by kind."""
+    """Draw the number of failed attempts by kind."""
     hrefs = [links.rollouts(outcome="failed", end=kind.kind) if links else None for kind in found]
     rows = [
         Row(kind.kind, kind.attempts, f"{pluralize(kind.attempts, 'attempt')} · {kind.lost:,} lost", href)

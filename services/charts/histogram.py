@@ -1,4 +1,4 @@
-"""Draws histograms over ranges or single values."""
+"""Draws histograms whose bars represent ranges or single values."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.charts.svg import Svg, drawing, mark, percent, tag
 
 @dataclass(frozen=True)
 class Bar:
-    """A bar from `low` to `high` on the horizontal axis (equal for a single value) with height `value`."""
+    """A bar of height `value` from `low` to `high` on the horizontal axis. A single value has `low` = `high`."""
 
     low: float
     high: float
@@ -23,7 +23,7 @@ class Bar:
 
 
 def histogram(label: str, bars: Sequence[Bar], x: Axis, y: Axis, x_ticks: Sequence[float] | None = None) -> Svg:
-    """Draw bars to scale on the horizontal axis. The tooltip responds over the full height of the plot."""
+    """Draw the bars to scale. A bar's tooltip appears over the full height of the plot."""
     gaps = [after.low - before.low for before, after in pairwise(bars) if after.low > before.low]
     alone = 0.8 * min(gaps, default=1.0)
     edges = [(bar.low, bar.high) if bar.high > bar.low else (bar.low - alone / 2, bar.low + alone / 2) for bar in bars]

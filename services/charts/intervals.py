@@ -1,4 +1,4 @@
-"""Draws estimates with their intervals on a common axis."""
+"""Draws estimates and their confidence intervals on a common axis."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _PITCH = 42
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate and its interval, if it has one."""
+    """An estimate and its confidence interval. If there is no interval, `low` and `high` are None."""
 
     name: str
     mean: float
@@ -25,7 +25,7 @@ class Interval:
 
 
 def intervals(label: str, rows: Sequence[Interval], x: Axis, *, zero: bool = False) -> Svg:
-    """Draw a dot and its interval for each row, below the row's name; `zero` adds a line at zero."""
+    """Draw each estimate as a dot on its interval, below its name. `zero` adds a line at zero."""
     ends = [value for row in rows for value in (row.mean, row.low, row.high) if value is not None]
     ends += [0.0] if zero else []
     room = (max(ends) - min(ends)) * 0.06

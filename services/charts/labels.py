@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 _NOISE = 1e-12
-"""Numbers below this are rounding errors of a sum that should be zero."""
+"""Absolute values below this are treated as rounding errors and shown as 0."""
 _UNITS = ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e4, "k"))
 
 
@@ -13,7 +13,7 @@ def pluralize(number: int, noun: str) -> str:
 
 
 def short(value: float) -> str:
-    """Format with four significant digits, without trailing zeros: `0.9305`, `−2.639`, `12.35k`, `5e+59`."""
+    """Format a number with four significant digits and no trailing zeros: `0.9305`, `−2.639`, `12.35k`, `5e+59`."""
     size = abs(value)
     if size < _NOISE:
         return "0"
@@ -29,7 +29,7 @@ def short(value: float) -> str:
 
 
 def share(part: float, digits: int = 1) -> str:
-    """Format a share in percent: `13.5%`."""
+    """Format a share as a percentage: `13.5%`."""
     return f"{part:.{digits}%}".replace("-", "−")
 
 
@@ -39,7 +39,7 @@ def signed(value: float) -> str:
 
 
 def points(value: float) -> str:
-    """Format a difference of two shares: `+3.1 points`."""
+    """Format the difference between two shares: `+3.1 points`."""
     return f"{signed(round(100 * value, 2))} points"
 
 

@@ -1,4 +1,4 @@
-"""Draws lines with their intervals as bands and their names at the end."""
+"""Draws line charts, with intervals as bands and each line's name at its end."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from rollyard.services.charts.svg import Svg, Value, drawing, mark, percent, tag
 
 _MAX_POINTS = 128
 _UNITS = 1000.0
-"""Width of a plot in view box units."""
+"""Width of a plot in SVG view box units."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """A point and its interval, if it has one."""
+    """A point and its confidence interval. If there is no interval, `low` and `high` are None."""
 
     x: float
     y: float
@@ -34,7 +34,7 @@ class Line:
 
 
 def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
-    """Draw at most 128 points of each line; shares have an axis from 0 to 100%."""
+    """Draw the lines with at most 128 points each. If `y` is in percent, its axis goes from 0 to 100%."""
     drawn = [Line(line.name, thinned(line.points, _MAX_POINTS)) for line in drawn]
     points = [point for line in drawn for point in line.points]
     values = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
@@ -50,21 +50,21 @@ def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """Return at most `most` points at equal distances, including the first and the last."""
+    """Return at most `most` evenly spaced points, including the first and the last."""
     if len(points) <= most:
         return points
     return [points[round(index * (len(points) - 1) / (most - 1))] for index in range(most)]
 
 
 def plot(frame: Frame, kind: str, shapes: Sequence[Svg]) -> Svg:
-    """Wrap shapes in a view box that is stretched over the plot: 1000 units wide, one unit per pixel high."""
+    """Wrap shapes in a view box that stretches over the plot. It is 1000 units wide and one unit high per pixel."""
     box = f"0 {frame.top:g} {_UNITS:g} {frame.height:g}"
     position: dict[str, Value] = {"x": "0", "y": frame.top, "width": "100%", "height": frame.height}
     return tag("svg", {"class": kind, **position, "viewBox": box, "preserveAspectRatio": "none"}, *shapes)
 
 
 def spot(frame: Frame, x: float, y: float) -> str:
-    """Return a position in the view box of `plot`."""
+    """Return the coordinates of a point in the view box of `plot`, as `x,y`."""
     return f"{_UNITS * frame.across.part(x):.1f},{frame.at(y):.1f}"
 
 
@@ -84,7 +84,7 @@ def _dot(frame: Frame, p: Point, kind: str) -> Svg:
 
 
 def _names(frame: Frame, drawn: Sequence[Line]) -> list[Svg]:
-    """Draw each line's name at its end, the first above the line and the others below, without overlaps."""
+    """Draw each line's name at its end: the first above its line and the others below, if they do not overlap."""
     labels, taken = [], list[float]()
     for number, line in enumerate(drawn):
         end = frame.at(line.points[-1].y)

@@ -1,4 +1,4 @@
-"""The interface for the links of a chart's marks."""
+"""Defines the interface that provides the URLs of a chart's links."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from typing import Protocol
 
 
 class Links(Protocol):
-    """URLs of one run's pages."""
+    """Provides the URLs of one run's pages."""
 
     def rollouts(self, **filters: str | float) -> str:
-        """Return the URL of the rollout list with these filters."""
+        """Return the URL of the rollout list with these filters applied."""
         ...
 
     def task(self, task: int) -> str:

@@ -11,11 +11,11 @@ from rollyard.services.charts.labels import share, short
 from rollyard.services.charts.series import series
 
 _MAX_POINTS = 3000
-"""Above this number of tokens, a line joins the points."""
+"""Maximum number of tokens drawn as separate points; longer episodes are drawn as a line."""
 
 
 def log_probs(found: Sequence[float]) -> Chart | None:
-    """Draw the chart; None for fewer than two tokens."""
+    """Draw the log-probabilities; return None for fewer than two tokens."""
     if len(found) < 2:
         return None
 
@@ -36,5 +36,7 @@ def log_probs(found: Sequence[float]) -> Chart | None:
 
 
 def _likely(log_prob: float) -> str:
-    """Return the probability as text. A log-probability may be slightly above 0 because of rounding."""
+    """Return the probability as a percentage. Rounding can make a log-probability slightly positive, so it is capped at
+    0.
+    """
     return share(math.exp(min(log_prob, 0.0)))

@@ -1,4 +1,4 @@
-"""Draws the pace of a collection over the last minutes."""
+"""Draws the throughput of a collection over the last few minutes."""
 
 from __future__ import annotations
 
@@ -12,24 +12,27 @@ from rollyard.services.types import Record
 
 
 class Moment(Record):
-    """The state of a run at one moment."""
+    """A run's throughput and its rollouts in progress at one moment."""
 
     time: float
-    """Unix seconds."""
+    """Unix time in seconds."""
     rollouts_per_s: float
     in_progress: int
 
 
 class _Ago(Axis):
-    """An axis of seconds before now."""
+    """A time axis in seconds relative to now, so values are at most 0."""
 
     def label(self, value: float, step: float) -> str:
-        """Format a time before now: `now`, `−30 s`, `−2 min`."""
+        """Format a time relative to now: `now`, `−30 s`, `−2 min`."""
         return "now" if abs(value) < step / 1e6 else f"−{_span(-value)}"
 
 
 def pace(moments: Sequence[Moment]) -> list[Chart]:
-    """Draw the charts of moments in ascending order; empty for fewer than two."""
+    """Draw the throughput and the rollouts in progress over time.
+
+    `moments` must be sorted by time. Returns no charts for fewer than two moments.
+    """
     if len(moments) < 2:
         return []
     now = moments[-1].time

@@ -17,11 +17,11 @@ _ROLLOUTS = Axis("rollouts", integers=True)
 _MAX_BARS = 60
 _MAX_LINKS = 8
 _SAME = 1e-9
-"""Rewards that differ by less are the same value, in the histogram and in the list's filter."""
+"""Rewards that differ by less than this are considered equal, both in the histogram and in the list's filter."""
 
 
 def profile_charts(profile: Profile, links: Links | None = None) -> list[Chart]:
-    """Draw every chart for which the run has numbers."""
+    """Draw every chart for which the run has data."""
     found, tasks, calls = profile.rewards, profile.tasks, profile.tool_calls
     one_scale = found is None or not found.why_no_mean
     charts = [rewards(found, links)] if found else []
@@ -65,7 +65,9 @@ def rewards(found: Rewards, links: Links | None = None) -> Chart:
 
 
 def by_calls(found: ToolCalls, links: Links | None = None) -> Chart:
-    """Draw the mean reward by number of tool calls; many distinct numbers are grouped."""
+    """Draw the mean reward by number of tool calls. If there are too many distinct numbers, they are grouped into
+    ranges.
+    """
     size = -(-len(found.by_count) // _MAX_BARS)
     starts = range(0, len(found.by_count), size)
     groups = [_joined(found.by_count[start : start + size]) for start in starts]
@@ -122,7 +124,7 @@ def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
 
 
 def pass_at(found: Tasks) -> Chart:
-    """Draw pass@k and pass^k over k."""
+    """Draw pass@k and pass^k as functions of k."""
     any_of = [
         Point(
             at.k,
@@ -157,7 +159,7 @@ def pass_at(found: Tasks) -> Chart:
 
 
 def _with_reward(one: Bin, links: Links | None, *, last: bool) -> str | None:
-    """Link to the rollouts of a bar. All bars but the last exclude their upper bound."""
+    """Return the URL of the rollouts in a bar. Every bar except the last excludes its upper bound."""
     if links is None:
         return None
     high = one.high if last or one.low == one.high else one.high - 2 * _SAME
@@ -165,7 +167,9 @@ def _with_reward(one: Bin, links: Links | None, *, last: bool) -> str | None:
 
 
 def _joined(group: Sequence[ByCalls]) -> tuple[int, int, int, float, int | None]:
-    """Return the lowest and the highest number of calls, rollouts, mean reward, solved."""
+    """Return the lowest and the highest number of calls, the number of rollouts, the mean reward, and the number
+    solved.
+    """
     rollouts = sum(one.rollouts for one in group)
     mean = sum(one.mean_reward * (one.rollouts / rollouts) for one in group)
     counts = [one.solved for one in group if one.solved is not None]

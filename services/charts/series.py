@@ -1,4 +1,4 @@
-"""Draws a long series as a curve or points, in columns whose tooltips show the exact numbers."""
+"""Draws a long series as a curve or as points. Tooltips show the exact numbers of each column of the plot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.charts.svg import Svg, drawing, mark, tag
 MAX_COLUMNS = 240
 _MAX_SPOTS = 4000
 Tooltip = Callable[[Sequence[int]], str]
-"""Returns a column's tooltip for the numbers at these indexes."""
+"""A function that returns the tooltip of a column, given the indexes of its numbers."""
 
 
 def series(
@@ -27,9 +27,10 @@ def series(
     kind: str = "s0",
     height: float = 120.0,
 ) -> Svg:
-    """Draw a series; `points` draws unconnected points.
+    """Draw a series as a curve, or as unconnected points if `points` is true.
 
-    For more than 4,000 numbers only the lowest and the highest of each range are drawn.
+    A series of more than 4,000 numbers is split into ranges, and only the lowest and the highest number of each range
+    are drawn.
     """
     across = Scale(xs[0], xs[-1], ticks=5, integers=x.integers)
     frame = Frame(across, Scale(min(0.0, *ys), max(0.0, *ys) or 1.0, ticks=5, integers=y.integers), x, y, height=height)
@@ -47,7 +48,7 @@ def series(
 
 
 def _column(frame: Frame, xs: Sequence[float], part: range, describe: Tooltip) -> Svg:
-    """Draw a column that reaches half-way to its neighbours."""
+    """Draw the hover area of a column, which extends halfway to its neighbours."""
     first, last = part[0], part[-1]
     left = frame.across.part((xs[max(first - 1, 0)] + xs[first]) / 2)
     right = frame.across.part((xs[last] + xs[min(last + 1, len(xs) - 1)]) / 2)
@@ -65,6 +66,6 @@ def _drawn(ys: Sequence[float]) -> list[int]:
 
 
 def _ranges(count: int, most: int) -> list[range]:
-    """Divide `count` indexes into at most `most` ranges of about equal length."""
+    """Split `count` indexes into at most `most` ranges of about equal length."""
     number = min(count, most)
     return [range(index * count // number, (index + 1) * count // number) for index in range(number)]

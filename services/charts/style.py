@@ -1,4 +1,4 @@
-"""The path of the charts' style sheet, which a page with charts must include."""
+"""Defines the path of the charts' style sheet, which every page with charts must include."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Draws the rollouts in progress by stage."""
+"""Draws the number of rollouts in progress by stage."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.services.head.activity import StageActivity
 
 
 def waiting(stages: Sequence[StageActivity]) -> Chart | None:
-    """Draw the chart; None if no rollout is in progress."""
+    """Draw the chart; return None if no rollout is in progress."""
     if not stages:
         return None
     rows = [Row(f"{one.stage} at {one.server}", one.episodes, _label(one)) for one in stages]

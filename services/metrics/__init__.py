@@ -1,3 +1,6 @@
-"""Computes the metrics of rollout files. `loader` reads a file into columns and `run_plan` finds how many rollouts are
-expected. The rest are pure functions: `profile` (one run) and `comparison` (two) combine the `estimators` into records.
+"""Computes the metrics of rollout files.
+
+`loader` reads a file into columns, and `run_plan` determines how many rollouts are expected. The other modules contain
+pure functions: `profile` computes the metrics of one run and `comparison` those of a pair of runs, both using
+`estimators`.
 """

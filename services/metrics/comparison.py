@@ -19,7 +19,7 @@ _LARGEST = 10
 
 
 class Change(Record):
-    """A task that changed between two runs."""
+    """A task whose result changed between two runs."""
 
     task: int
     """The task's index in the baseline."""
@@ -30,50 +30,53 @@ class Change(Record):
 
 
 class DatasetDifference(Record):
-    """The difference on one dataset of a mixture."""
+    """The difference between two runs on one dataset in a mixture."""
 
     name: str
-    """`dataset_name` in the baseline."""
+    """The dataset's name in the baseline, from `dataset_name`."""
     tasks: int
     reward: Estimate
     solve_rate: Estimate | None
 
 
 class Difference(Record):
-    """One run against the baseline, over the tasks of both. Each task has the same weight."""
+    """The difference between a run and the baseline on the tasks that both contain. Each task has the same weight."""
 
     name: str
     baseline: str
     paired_by: str
-    """`index` (of the same input), `content` (`_ng_task_key`) or `prompt`; empty if tasks cannot be identified."""
+    """How tasks were paired: by `index` (both runs had the same input), `content` (`_ng_task_key`) or `prompt`; empty
+    if they could not be paired."""
     tasks: int
-    """Tasks in both runs. If 0, nothing is compared and `notes` give the reason."""
+    """Number of tasks in both runs. If it is 0, nothing is compared and `notes` contains the reason."""
     only_baseline: int
     only_here: int
     reward: Estimate | None
-    """Mean over tasks of the difference in mean reward, with the interval of paired samples (as for `solve_rate`). None
-    if datasets have different reward scales; `datasets` then has one value for each."""
+    """Mean of the tasks' differences in mean reward, with its paired interval (the same applies to `solve_rate`). None
+    if datasets have different reward scales; `datasets` then contains the difference on each dataset."""
     solve_rate: Estimate | None
     outcome: str
-    """What `better`, `worse`, `gained` and `lost` compare: solve rate, or mean reward if "solved" is undefined."""
+    """The metric that `better`, `worse`, `gained` and `lost` compare: solve rate, or mean reward if "solved" is
+    undefined."""
     better: int
     worse: int
     equal: int
     sign_test_p: float | None
     sign_test_tasks: int
-    """Number of tasks in the sign test: those with equal numbers of rollouts in both runs. Others would bias it."""
+    """Number of tasks in the sign test. Tasks with different numbers of rollouts in the two runs are excluded, because
+    they would bias it."""
     gained: list[Change]
-    """The ten largest improvements."""
+    """The ten tasks that improved most."""
     lost: list[Change]
     datasets: list[DatasetDifference]
     """Empty unless the run is a mixture."""
     identity: list[str]
-    """The differences between the two manifests, one line each."""
+    """The differences between the two runs' manifests, one string per difference."""
     notes: list[str]
 
 
 def difference(baseline: Run, other: Run) -> Difference:
-    """Return `other` minus `baseline` over the tasks measured in both; each task has the same weight."""
+    """Compare `other` with `baseline` on the tasks measured in both. Each task has the same weight."""
     pairing = pair(baseline, other)
     if pairing.sides is None or pairing.why_not:
         return _no_difference(baseline, other, pairing)
@@ -110,9 +113,10 @@ def difference(baseline: Run, other: Run) -> Difference:
 
 
 def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
-    """Return the mean of the tasks' differences with its 95 % paired t interval, one pair per task.
+    """Return the mean of the tasks' differences with its 95% paired t interval. `differences` has one value per task.
 
-    If all differences of shares are equal, the interval follows from the number of tasks (`confidence_intervals.py`).
+    If `is_share` is true and all differences are equal, no standard error can be estimated, so the interval is derived
+    from the number of tasks (`confidence_intervals.py`).
     """
     center, count = mean(differences), len(differences)
     if count > 1 and np.ptp(differences) > 0:
@@ -129,7 +133,7 @@ def paired(differences: Floats, *, is_share: bool = False) -> Estimate:
 
 
 def changed_settings(before: Json, after: Json) -> list[str]:
-    """Return the differences between two manifests' identities, one line each: `num_repeats: 8 -> 16`."""
+    """Return the differences between the identities in two manifests, such as `num_repeats: 8 -> 16`."""
     lines = []
     for name, old, new in differences(before, after):
         short = 12 if name.endswith("sha256") else None
@@ -158,7 +162,7 @@ def _changes(tasks: tuple[Ints, Ints], before: Floats, after: Floats, chosen: In
 
 
 def _datasets(baseline: Run, task: Ints, rewards: Floats, rates: Floats | None) -> list[DatasetDifference]:
-    """Return the differences by the baseline's dataset names; empty unless it has several."""
+    """Return the difference on each dataset of the baseline; empty unless the baseline has several datasets."""
     grouped, names = baseline.by_task, baseline.columns.dataset
     if grouped is None or not baseline.profile.by_dataset:
         return []

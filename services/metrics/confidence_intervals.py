@@ -1,4 +1,4 @@
-"""95 % confidence intervals of means over tasks, in plain Python so that the collector can use them without numpy."""
+"""Computes 95% confidence intervals of means over tasks in plain Python, so the collector does not need numpy."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _Z = NormalDist().inv_cdf(0.975)
 
 
 def t_975(freedom: int) -> float:
-    """Return Student's t quantile at 97.5 %, accurate to 1e-5.
+    """Return the 97.5% quantile of Student's t distribution, accurate to 1e-5.
 
-    Uses a table up to 10 degrees of freedom, then the expansion about the normal quantile (Abramowitz & Stegun 1964,
-    26.7.5).
+    Uses a table for up to 10 degrees of freedom, and the expansion around the normal quantile for more (Abramowitz &
+    Stegun 1964, 26.7.5).
     """
     if freedom <= len(_T_975):
         return _T_975[freedom - 1]
@@ -31,12 +31,12 @@ def t_975(freedom: int) -> float:
 
 
 def share_bounds(share: float, tasks: int) -> tuple[float, float] | None:
-    """Return the interval of a share when all tasks have the same value and no standard error can be estimated.
+    """Return the interval of a share if all tasks have the same value, so that no standard error can be estimated.
 
-    At 0 and 1 it is the exact one-sided 95 % bound, 1 - 0.05^(1/tasks), about 3 / tasks (the rule of three: Hanley &
-    Lippman-Hand 1983, JAMA 249(13)). It holds for any correlation between the repeats of a task: a value in 0..1 with
-    mean m is 0 with a probability of at most 1 - m. In between it is Wilson's score interval (1927) with each task as
-    one trial, or None for a single task.
+    For a share of 0 or 1, it is the exact one-sided 95% bound, 1 - 0.05^(1/tasks), which is about 3 / tasks (the rule
+    of three: Hanley & Lippman-Hand 1983, JAMA 249(13)). The bound holds regardless of how the repeats of a task are
+    correlated, because a value in 0..1 with mean m is 0 with a probability of at most 1 - m. For any other share, it is
+    Wilson's score interval (1927) with each task as one trial, or None for a single task.
     """
     if share in (0.0, 1.0):
         reach = 1.0 - 0.05 ** (1.0 / tasks)
@@ -50,8 +50,8 @@ def share_bounds(share: float, tasks: int) -> tuple[float, float] | None:
 
 
 def unchanged_bound(tasks: int) -> float:
-    """Return the exact two-sided 95 % bound of the mean of differences in -1..1 if all observed differences are 0.
+    """Return the exact two-sided 95% bound on the mean of differences in -1..1 if all observed differences are 0.
 
-    A difference with mean m is nonzero with a probability of at least |m|.
+    It follows from the fact that a difference with mean m is nonzero with a probability of at least |m|.
     """
     return 1.0 - float(0.025 ** (1.0 / tasks))

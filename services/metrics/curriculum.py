@@ -16,15 +16,16 @@ from rollyard.services.metrics.profile import Run
 
 
 def hardest_first(run: Run, k: int) -> list[int]:
-    """Return task indices sorted by pass@k, then solve rate, mean reward and index, hardest first.
+    """Return task indices sorted by pass@k, then by solve rate, mean reward and index, hardest first.
 
-    Tasks with fewer than k rollouts are omitted. Raises OperatorError if no task is left, or success is not defined.
+    Tasks with fewer than k rollouts are omitted. Raises OperatorError if no task has k rollouts, or if it is undefined
+    what counts as solved.
     """
     grouped = run.by_task
     if grouped is None or grouped.solved is None or grouped.solve_rate is None:
         raise OperatorError(
-            f"{run.profile.path} does not define which rollouts solved their task: pass rollouts with success, "
-            "rewards in 0..1, or +pass_threshold=..."
+            f"cannot tell which rollouts in {run.profile.path} solved their task: pass rollouts that report success "
+            "or have rewards in 0..1, or set +pass_threshold=..."
         )
     has_k = grouped.measured >= k
     if not has_k.any():
@@ -36,14 +37,20 @@ def hardest_first(run: Run, k: int) -> list[int]:
 
 
 def pass_at(k: int, measured: Ints, solved: Ints) -> Floats:
-    """Return pass@k of each task: 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1); n >= k."""
+    """Return each task's pass@k, 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1).
+
+    Every n in `measured` must be at least k.
+    """
     n, c = measured.astype(float)[:, None], solved.astype(float)[:, None]
     step = np.arange(k)
     return np.asarray(1 - np.prod(np.maximum(n - c - step, 0) / (n - step), axis=1))
 
 
 def ids_of(rollouts: Path) -> dict[int, str]:
-    """Return task index -> id, read from the rollouts; tasks without an id are omitted. Raises OperatorError."""
+    """Map task indices to the ids in the rollouts. Tasks without an id are omitted.
+
+    Raises OperatorError if the file cannot be read.
+    """
     found: dict[int, str] = {}
     try:
         for line in iter_jsonl(rollouts, skip):  # skip incomplete last lines and rows that `load` has rejected
@@ -59,7 +66,7 @@ def ids_of(rollouts: Path) -> dict[int, str]:
 
 
 def order_by_id(order: Sequence[int], ids_of_tasks: Mapping[int, str], ids: Sequence[str], rollouts: Path) -> list[str]:
-    """Return the ids of ordered tasks: from their rollouts, else from the dataset by position.
+    """Return the ids of the ordered tasks. An id that is not in the rollouts is taken from the dataset, by position.
 
     Raises OperatorError if the rollouts belong to a different dataset.
     """
@@ -70,6 +77,6 @@ def order_by_id(order: Sequence[int], ids_of_tasks: Mapping[int, str], ids: Sequ
             found = "no matching row" if name is None else f"the id {name!r}"
             raise OperatorError(
                 f"{rollouts} was collected on a different dataset: its task {task} has {found}, but this dataset has "
-                f"{len(ids)} tasks ({', '.join(ids[:3])}, ...). Pass the dataset that was used for it"
+                f"{len(ids)} tasks ({', '.join(ids[:3])}, ...). Pass the dataset that was used for the collection"
             )
     return list(dict.fromkeys(filter(None, names)))

@@ -1,4 +1,4 @@
-"""Computes the metrics of each dataset of a mixture."""
+"""Computes the metrics of each dataset in a mixture."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.metrics.solved import parts_of, which_solved
 
 
 def by_dataset(columns: Columns, threshold: float | None, *, indexed: bool) -> list[DatasetFigures]:
-    """Return the metrics of each dataset, sorted by name; empty for a run with a single dataset."""
+    """Return the metrics of each dataset, sorted by name; empty if the run has only one dataset."""
     parts = sorted(parts_of(columns), key=lambda part: part[0])
     if len(parts) < 2:
         return []

@@ -1,4 +1,4 @@
-"""Estimators as pure functions of arrays, each with the source of its formula."""
+"""Implements the estimators as pure functions of arrays and cites the source of each formula."""
 
 from __future__ import annotations
 
@@ -21,15 +21,17 @@ def mean(values: Floats) -> float:
 
 
 def total(values: Floats) -> float:
-    """Return the correctly rounded sum. `tolist` because Python's floats iterate three times as fast as numpy's."""
+    """Return the correctly rounded sum. `tolist` is used because iterating over Python floats is three times as fast as
+    iterating over numpy's.
+    """
     return math.fsum(values.tolist())
 
 
 def estimate(center: float, variance: float, clusters: int, *, is_share: bool = False) -> Estimate:
-    """Return a mean with its 95 % interval, center -+ t(clusters - 1) * stderr, clipped to 0..1 for a share.
+    """Return a mean with its 95% interval, center ± t(clusters - 1) * stderr, clipped to 0..1 for a share.
 
-    Without variance between the clusters there is no standard error. A share then has the interval of `share_bounds`;
-    any other mean has none.
+    If all clusters have the same value, there is no standard error. A share then gets the interval from `share_bounds`;
+    any other mean has no interval.
     """
     if clusters < 2 or not variance > 0:
         bounds = share_bounds(center, clusters) if is_share else None
@@ -41,11 +43,11 @@ def estimate(center: float, variance: float, clusters: int, *, is_share: bool = 
 
 
 def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> Estimate:
-    """Return the mean of `values` with the standard error clustered by task, because repeats are not independent.
+    """Return the mean of `values` with its standard error, clustered by task because repeats are not independent.
 
-    `starts` contains the index of each task's first value; the values of a task are adjacent. The variance is that of
+    `starts` contains the index of each task's first value; the values of a task must be adjacent. The variance follows
     Miller 2024 (arXiv:2411.00640, section 2.2) with the factor T / (T - 1) for T tasks, as for any sample variance. It
-    is the variance of a ratio of sums, so tasks may have unequal numbers of repeats (Cameron & Miller 2015, J. Human
+    is the variance of a ratio of sums, so tasks may have different numbers of repeats (Cameron & Miller 2015, J. Human
     Resources 50(2)).
     """
     center = mean(values)
@@ -59,21 +61,22 @@ def clustered_mean(values: Floats, starts: Ints, *, is_share: bool = False) -> E
 
 @dataclass(frozen=True)
 class Passes:
-    """pass@k and pass^k over the tasks that have at least k rollouts."""
+    """pass@k and pass^k, averaged over the tasks that have at least k rollouts."""
 
     k: int
     tasks: int
     any: Estimate
-    """pass@k: at least one of k rollouts solves the task."""
+    """pass@k: the probability that at least one of k rollouts solves the task."""
     every: Estimate
-    """pass^k: all k rollouts solve the task."""
+    """pass^k: the probability that all k rollouts solve the task."""
 
 
 def passes(measured: Ints, solved: Ints, most: int) -> list[Passes]:
-    """Return unbiased pass@k and pass^k for k = 1..most, from `solved` of `measured` rollouts of each task.
+    """Return unbiased pass@k and pass^k for k = 1..most, from the `measured` and `solved` rollouts of each task.
 
-    pass@k = 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374, equation 1), pass^k = C(c, k) / C(n, k)
-    (Yao et al. 2024, arXiv:2406.12045), both as products over k, averaged over the tasks with n >= k.
+    With n measured and c solved rollouts, pass@k = 1 - C(n-c, k) / C(n, k) (Chen et al. 2021, arXiv:2107.03374,
+    equation 1) and pass^k = C(c, k) / C(n, k) (Yao et al. 2024, arXiv:2406.12045). Both are computed as products over k
+    and averaged over the tasks with n >= k.
     """
     pairs, weight = np.unique(np.stack([measured, solved], axis=1), axis=0, return_counts=True)
     n, c = pairs[:, 0].astype(float), pairs[:, 1].astype(float)
@@ -91,7 +94,7 @@ def passes(measured: Ints, solved: Ints, most: int) -> list[Passes]:
 
 
 def _over_tasks(shares: Floats, weight: Ints) -> Estimate:
-    """Return the mean of shares, of which the i-th represents `weight[i]` tasks."""
+    """Return the weighted mean of shares, where the i-th share represents `weight[i]` tasks."""
     tasks = int(weight.sum())
     center = math.fsum(shares * weight) / tasks
     variance = math.fsum(weight * (shares - center) ** 2) / (tasks - 1) / tasks if tasks > 1 else 0.0
@@ -100,7 +103,7 @@ def _over_tasks(shares: Floats, weight: Ints) -> Estimate:
 
 
 def pearson(x: Floats, y: Floats) -> float | None:
-    """Return Pearson's correlation; None if `x` or `y` is constant."""
+    """Return Pearson's correlation coefficient; None if `x` or `y` is constant."""
     if len(x) < 2 or np.ptp(x) == 0 or np.ptp(y) == 0:
         return None
     off_x, off_y = x - mean(x), y - mean(y)
@@ -109,10 +112,10 @@ def pearson(x: Floats, y: Floats) -> float | None:
 
 
 def sign_test(up: int, down: int) -> float | None:
-    """Return the two-sided p-value of `up` against `down` changes if both are equally likely.
+    """Return the two-sided p-value of a sign test with `up` positive and `down` negative changes.
 
-    Exact up to 1,000 changes, then the normal approximation. With one rollout per task and a binary outcome this is
-    McNemar's exact test.
+    It is exact for up to 1,000 changes and uses the normal approximation for more. With one rollout per task and a
+    binary outcome, this is McNemar's exact test.
     """
     changes, fewer = up + down, min(up, down)
     if not changes:

@@ -13,7 +13,7 @@ from rollyard.services.metrics.run_plan import Attempts
 
 
 def failures(columns: Columns, attempts: Attempts) -> Failures:
-    """Count the failures file's rows and the rows without a reward in the rollout file (NeMo Gym writes such rows)."""
+    """Count the rows of the failures file and the rollout file's rows without a reward, which NeMo Gym writes."""
     rows = columns.unmeasured
     task = np.concatenate([attempts.task, rows.task])
     repeat = np.concatenate([attempts.repeat, rows.repeat])
@@ -38,7 +38,7 @@ def failures(columns: Columns, attempts: Attempts) -> Failures:
 
 
 def _last_of_each(task: Ints, repeat: Ints) -> Ints:
-    """Return the index of the last attempt of each rollout."""
+    """Return the index of each rollout's last attempt."""
     order = np.lexsort((np.arange(len(task)), repeat, task))
     follows = (np.diff(task[order], append=-1) != 0) | (np.diff(repeat[order], append=-1) != 0)
     last: Ints = order[follows]
@@ -46,11 +46,11 @@ def _last_of_each(task: Ints, repeat: Ints) -> Ints:
 
 
 def _among(task: Ints, repeat: Ints, tasks: Ints, repeats: Ints) -> NDArray[np.bool_]:
-    """Return a mask of the pairs (task, repeat) that are in (tasks, repeats)."""
+    """Return a mask of the (task, repeat) pairs that occur in (`tasks`, `repeats`)."""
     found = np.zeros(len(task), bool)
     if len(task) and len(tasks):
         all_tasks, all_repeats = np.concatenate([tasks, task]), np.concatenate([repeats, repeat])
-        # Neither side has duplicates, so a pair of the second side that follows an equal one is in the first.
+        # Neither side has duplicates, so of two equal neighbours, the first is from `tasks` and the second from `task`.
         order = np.lexsort((np.arange(len(all_tasks)), all_repeats, all_tasks))
         follows = (np.diff(all_tasks[order]) == 0) & (np.diff(all_repeats[order]) == 0)
         found[order[1:][follows] - len(tasks)] = True

@@ -13,16 +13,16 @@ from rollyard.services.metrics.profile_records import Coverage, PassAtK, SolveBi
 
 _FIRST = 20
 _FEW_REPEATS = 32
-"""Up to this many equal repeats, solve rates are shown as counts, `3 of 16`."""
+"""If all tasks have the same number of repeats, up to this many, solve rates are shown as counts: `3 of 16`."""
 
 
 @dataclass(frozen=True)
 class PerTask:
-    """One entry per task, ordered by task index. Built from sorted columns."""
+    """Metrics of each task, as arrays in the order of the task index. Must be built from sorted columns."""
 
     task: Ints
     starts: Ints
-    """Index of the task's first rollout in the columns."""
+    """Index of each task's first rollout in the columns."""
     measured: Ints
     solved: Ints | None
     mean: Floats
@@ -33,7 +33,7 @@ class PerTask:
 
     @classmethod
     def of(cls, columns: Columns, solved: NDArray[np.bool_] | None) -> PerTask:
-        """Group the measured rollouts, of which there must be at least one."""
+        """Group the measured rollouts by task. There must be at least one rollout."""
         starts = np.flatnonzero(np.diff(columns.task, prepend=-1))
         measured = np.diff(starts, append=len(columns))
         mean = np.add.reduceat(columns.reward, starts) / measured
@@ -56,7 +56,7 @@ class PerTask:
 
     @property
     def solve_rate(self) -> Floats | None:
-        """Solved rollouts divided by measured rollouts."""
+        """The share of measured rollouts that solved the task."""
         return None if self.solved is None else self.solved / self.measured
 
 
@@ -77,7 +77,9 @@ def tasks(grouped: PerTask, coverage: Coverage) -> Tasks:
 
 
 def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
-    """Bin by count if all tasks have the same few repeats, else in tenths with separate bins for `none` and `all`."""
+    """Count tasks by solve rate. If all tasks have the same small number of repeats, there is one bin per number of
+    solved repeats. Otherwise, there is one bin per tenth, plus separate bins for `none` and `all`.
+    """
     if measured.min() == measured.max() <= _FEW_REPEATS:
         of = int(measured[0])
         counts = np.bincount(solved, minlength=of + 1)
@@ -85,7 +87,7 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
             SolveBin(label=f"{count} of {of}", low=count / of, high=count / of, tasks=int(tasks))
             for count, tasks in enumerate(counts)
         ]
-    # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30 %, regardless of how 0.3 * 10 rounds.
+    # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30%, regardless of how 0.3 * 10 rounds.
     tenth = 10 * solved // measured
     bins = [SolveBin(label="none", low=0.0, high=0.0, tasks=int((solved == 0).sum()))]
     for begin in range(10):
@@ -96,7 +98,7 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
 
 
 def pass_at(measured: Ints, solved: Ints, coverage: Coverage | None = None) -> list[PassAtK]:
-    """Return pass@k and pass^k; with a coverage, also the values that count missing rollouts as failed."""
+    """Return pass@k and pass^k for every k. With `coverage`, also count missing rollouts as failed."""
     found = passes(measured, solved, int(measured.max()))
     failed: dict[int, Passes] = {}
     repeats, expected = (coverage.repeats, coverage.tasks_expected) if coverage else (None, None)

@@ -43,11 +43,11 @@ _BARS = 40
 
 @dataclass(frozen=True)
 class Run:
-    """The metrics of a rollout file, with the data needed to compare it."""
+    """The metrics of a rollout file, and the data needed to compare it with other files."""
 
     columns: Columns
     solved: NDArray[np.bool_] | None
-    """Which rollouts solved their task; None if "solved" is undefined."""
+    """Mask of the rollouts that solved their task; None if "solved" is undefined."""
     by_task: PerTask | None
     """None if nothing is measured or rows have no task index."""
     profile: Profile
@@ -63,7 +63,7 @@ def run_of(
     indexed: bool = True,
     notes: Sequence[str] = (),
 ) -> Run:
-    """Compute the metrics of sorted `columns`.
+    """Compute the metrics of `columns`, which must be sorted.
 
     Rewards of at least `pass_threshold` count as solved. `indexed` states whether rows have a task index.
     """
@@ -100,7 +100,7 @@ def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Covera
     """Return how many of the expected rollouts are measured."""
     repeats, expected = plan.repeats, plan.rollouts
     if plan.tasks is not None and repeats is None and len(columns):
-        # Only the dataset is known, so the largest number of repeats is expected of each task.
+        # Only the dataset is known, so every task is expected to have the largest number of repeats that occurs.
         repeats = int(columns.repeat.max()) + 1
         expected = plan.tasks * repeats
     complete = None
@@ -126,7 +126,7 @@ def _excess(covered: Coverage) -> list[str]:
 
 
 def bounds(total: float, covered: Coverage, worst: float, best: float) -> Bounds:
-    """Return the bounds of the mean over all expected rollouts. `total` is the sum over the measured ones."""
+    """Return bounds on the mean over all expected rollouts. `total` is the sum over the measured ones."""
     if covered.missing is None:
         return Bounds(missing_as_zero=None, lowest=None, highest=None)
     everything = covered.measured + covered.missing
@@ -167,8 +167,9 @@ def _rewards(columns: Columns, by_task: PerTask, covered: Coverage) -> Rewards:
 
 
 def distinct(values: Floats) -> tuple[Floats, Ints]:
-    """Return the values in ascending order with their counts. Values are equal if they agree to nine decimals, because
-    rewards are sums.
+    """Return the distinct values in ascending order and their counts.
+
+    Values that agree to nine decimals count as equal, because rewards are sums.
     """
     with np.errstate(over="ignore"):
         rounded = np.round(values, 9)
@@ -177,7 +178,7 @@ def distinct(values: Floats) -> tuple[Floats, Ints]:
 
 
 def histogram(values: Floats) -> list[Bin]:
-    """Return one bar per value if there are few, else bars of equal width."""
+    """Return one bar per distinct value if there are few, otherwise bars of equal width."""
     found, counts = distinct(values)
     if len(found) <= _BARS:
         return [Bin(low=v, high=v, rollouts=n) for v, n in zip(found.tolist(), counts.tolist(), strict=True)]
@@ -209,7 +210,7 @@ def _tool_calls(columns: Columns, solved: NDArray[np.bool_] | None) -> ToolCalls
 
 
 def _by(column: CategoryColumn, columns: Columns, solved: NDArray[np.bool_] | None) -> list[Group]:
-    """Group rollouts by a column, most frequent value first. Rows without a value are excluded."""
+    """Group rollouts by the values of a column, most frequent value first. Rows without a value are excluded."""
     groups = [
         Group(
             name=column.names[int(code)],
@@ -224,7 +225,7 @@ def _by(column: CategoryColumn, columns: Columns, solved: NDArray[np.bool_] | No
 
 
 def _groups(values: NDArray[Any]) -> Iterator[tuple[Any, Ints]]:
-    """Yield each distinct value in ascending order with its indexes."""
+    """Yield each distinct value in ascending order, with the indexes at which it occurs."""
     if len(values):
         order = np.argsort(values, kind="stable")
         for rows in np.split(order, np.flatnonzero(np.diff(values[order])) + 1):
@@ -232,7 +233,7 @@ def _groups(values: NDArray[Any]) -> Iterator[tuple[Any, Ints]]:
 
 
 def _names(column: CategoryColumn) -> list[str]:
-    """Return the names by frequency."""
+    """Return the names, most frequent first."""
     codes, counts = np.unique(column.codes[column.codes >= 0], return_counts=True)
     return [column.names[code] for code in codes[np.argsort(-counts, kind="stable")].tolist()]
 

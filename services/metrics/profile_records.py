@@ -1,4 +1,4 @@
-"""The records of `profile.json`: frozen, with finite numbers, and null where a number is undefined."""
+"""Defines the records of `profile.json`. They are immutable, and all numbers are finite; undefined numbers are null."""
 
 from __future__ import annotations
 
@@ -7,19 +7,22 @@ from rollyard.services.types import Json, Record
 
 
 class Estimate(Record):
-    """A mean with its 95 % interval, clustered by task."""
+    """A mean with its 95% interval, clustered by task."""
 
     mean: float
     stderr: float | None = None
-    """None for a single task, or without variance between tasks."""
+    """None for a single task, or if all tasks have the same value."""
     low: float | None = None
     high: float | None = None
-    """Mean ∓ t(tasks - 1) * stderr. Without a standard error, a share that is equal in all tasks has a bound from
-    the number of tasks (`confidence_intervals.share_bounds`). None if there is no interval."""
+    """Bounds of the interval, mean ± t(tasks - 1) * stderr. If there is no standard error because all tasks have the
+    same value, the interval of a share is derived from the number of tasks (`confidence_intervals.share_bounds`). None
+    if there is no interval."""
 
 
 class Bounds(Record):
-    """Bounds of a mean if no rollout were missing. None if the number of expected rollouts is unknown."""
+    """What a mean could be if no rollout were missing. All fields are None if the number of expected rollouts is
+    unknown.
+    """
 
     missing_as_zero: float | None
     lowest: float | None
@@ -32,35 +35,35 @@ class Coverage(Record):
     """How many of the expected rollouts are measured. Shown with every headline number."""
 
     measured: int
-    """Rollouts with a reward."""
+    """Number of rollouts with a reward."""
     expected: int | None
-    """Expected rollouts; None if no file contains the number."""
+    """Number of expected rollouts; None if no file contains it."""
     expected_from: str
-    """Name of the file that contains the number, or ''."""
+    """Name of the file that contains the expected number, or ''."""
     tasks_measured: int
-    """Tasks with at least one measured rollout; 0 if rows have no task index."""
+    """Number of tasks with at least one measured rollout; 0 if rows have no task index."""
     tasks_expected: int | None
     tasks_complete: int | None
-    """Tasks with all expected rollouts measured."""
+    """Number of tasks whose expected rollouts are all measured."""
     repeats: int | None
-    """Expected rollouts per task."""
+    """Number of expected rollouts per task."""
 
     @property
     def missing(self) -> int | None:
-        """Expected rollouts that are not measured."""
+        """Number of expected rollouts that are not measured."""
         return None if self.expected is None else max(0, self.expected - self.measured)
 
 
 class Solved(Record):
     rule: str
-    """What counts as solved, as a readable text."""
+    """Description of what counts as solved."""
     rollouts: int
     rate: Estimate
     bounds: Bounds
 
 
 class Bin(Record):
-    """A bar of a histogram: rewards in [low, high), including `high` in the last bar. low = high is a single value."""
+    """A histogram bar for rewards in [low, high). The last bar includes `high`. For a single value, low = high."""
 
     low: float
     high: float
@@ -68,32 +71,33 @@ class Bin(Record):
 
 
 class RewardValue(Record):
-    """One distinct reward and its number of rollouts."""
+    """A distinct reward and the number of rollouts with it."""
 
     reward: float
     rollouts: int
 
 
 class Rewards(Record):
-    """Rewards of the measured rollouts."""
+    """Statistics of the rewards of the measured rollouts."""
 
     mean: Estimate
     why_no_mean: str = ""
-    """Why the mean must not be shown: the datasets have different reward scales. Empty if it may be."""
+    """Why the mean must not be shown, which is the case if datasets have different reward scales. Empty if it may be
+    shown."""
     min: float
     max: float
     median: float
     std: float | None
-    """Over rollouts, with n - 1 degrees of freedom."""
+    """Standard deviation over rollouts, with n - 1 degrees of freedom."""
     bounds: Bounds
     distinct: int
     most_frequent: list[RewardValue]
-    """Up to 20 entries, by frequency."""
+    """Up to 20 rewards, most frequent first."""
     histogram: list[Bin]
 
 
 class ByCalls(Record):
-    """Rollouts with this many tool calls."""
+    """The rollouts with a given number of tool calls."""
 
     tool_calls: int
     rollouts: int
@@ -102,54 +106,54 @@ class ByCalls(Record):
 
 
 class ToolCalls(Record):
-    """Tool calls: items of type `function_call`."""
+    """Statistics of tool calls, which are items of type `function_call`."""
 
     mean: float
     min: int
     max: int
     correlation: float | None
-    """Pearson's correlation between tool calls and reward; None if either is constant."""
+    """Pearson's correlation between tool calls and reward; None if either of them is constant."""
     by_count: list[ByCalls]
 
 
 class SolveBin(Record):
-    """Tasks by the share of their measured rollouts that solved them."""
+    """The number of tasks whose solve rate (the solved share of their measured rollouts) is in a given range."""
 
     label: str
     low: float
     high: float
-    """Exclusive at 100 % unless `low` is 1."""
+    """Upper end of the range. It is exclusive unless it equals `low`."""
     tasks: int
 
 
 class PassAtK(Record):
-    """pass@k and pass^k, unbiased, over the tasks with at least k measured rollouts."""
+    """Unbiased pass@k and pass^k over the tasks with at least k measured rollouts."""
 
     k: int
     tasks: int
-    """Measured tasks with at least k rollouts."""
+    """Number of tasks with at least k measured rollouts."""
     tasks_measured: int
     any: Estimate
-    """pass@k: at least one of k rollouts solves the task."""
+    """pass@k: the probability that at least one of k rollouts solves the task."""
     every: Estimate
-    """pass^k: all k rollouts solve the task."""
+    """pass^k: the probability that all k rollouts solve the task."""
     any_missing_failed: float | None
-    """pass@k over all expected tasks, counting missing rollouts as failed; None if nothing is missing."""
+    """pass@k over all expected tasks, with missing rollouts counted as failed; None if nothing is missing."""
     every_missing_failed: float | None
 
 
 class ZeroVariance(Record):
-    """Tasks whose rollouts all have the same reward, so group-relative advantages and the gradient are zero."""
+    """Tasks whose rollouts all have the same reward, so their group-relative advantages and gradients are zero."""
 
     tasks: int
     of: int
-    """Tasks with at least two measured rollouts."""
+    """Number of tasks with at least two measured rollouts."""
     all_solved: int | None
     none_solved: int | None
 
 
 class Tasks(Record):
-    """Metrics of repeats of the same task."""
+    """Metrics of tasks and their repeats."""
 
     tasks: int
     fewest_repeats: int
@@ -157,14 +161,14 @@ class Tasks(Record):
     never_solved: int | None
     always_solved: int | None
     never_solved_first: list[int]
-    """The first 20 tasks that were never solved, by index."""
+    """The first 20 tasks that were never solved, ordered by index."""
     solve_rates: list[SolveBin]
     pass_at: list[PassAtK]
     zero_variance: ZeroVariance
 
 
 class Group(Record):
-    """Rollouts that share one name, such as an agent or a finish reason."""
+    """A group of rollouts that have the same agent, finish reason or code version."""
 
     name: str
     rollouts: int
@@ -173,13 +177,13 @@ class Group(Record):
 
 
 class DatasetFigures(Record):
-    """The metrics of one dataset of a mixture."""
+    """The metrics of one dataset in a mixture."""
 
     name: str
-    """`dataset_name`; empty for rows without one."""
+    """The dataset's name, from `dataset_name`; empty for rows without one."""
     rollouts: int
     tasks: int
-    """0 if rows have no task index."""
+    """Number of tasks; 0 if rows have no task index."""
     solved: int | None
     solved_rule: str
     rate: Estimate | None
@@ -192,37 +196,37 @@ class DatasetFigures(Record):
 
 
 class Tokens(Record):
-    """Tokens, from `usage`."""
+    """Token counts, from `usage`."""
 
     input: Spread | None
     output: Spread | None
     reasoning: Spread | None
     per_solved: float | None
-    """Input and output tokens of all rollouts that record them, divided by the number of these that are solved."""
+    """Total input and output tokens divided by the number of solved rollouts, over the rollouts that record tokens."""
 
 
 class Stage(Record):
-    """Time that episodes spent in one stage, in seconds, from `timings`."""
+    """The time that episodes spent in one stage, from `timings`."""
 
     stage: str
     seconds: Spread
     share: float | None
-    """Share of the `total` of all rollouts that record one, so the shares of the stages and the rest sum to 1.
+    """Share of the total time of all rollouts that record a `total`. The shares of the stages and the rest add up to 1.
     If the stages of a rollout overlap and exceed its total, their sum replaces the total. None if no rollout records a
-    total, and for a total that the stages exceed."""
+    total; also None for the stage `total` if the stages exceed it."""
 
 
 class Drift(Record):
     """Prefix mismatches between the recorded tokens of consecutive turns, from `token_trail`."""
 
     rollouts: int
-    """Rollouts with recorded tokens."""
+    """Number of rollouts with recorded tokens."""
     turns: int
-    """Turns after the first whose tokens are recorded."""
+    """Number of turns after the first whose tokens are recorded."""
     breaks: int
-    """Turns whose prompt does not begin with exactly the tokens of the previous turn."""
+    """Number of turns whose prompt does not begin with exactly the tokens of the previous turn."""
     rate: float | None
-    """breaks / turns."""
+    """Share of turns with a prefix mismatch: breaks / turns."""
     broken_rollouts: int
     most_segments: int
 
@@ -233,9 +237,9 @@ class FailureKindCount(Record):
     kind: str
     attempts: int
     lost: int
-    """Missing rollouts whose last attempt failed with this kind."""
+    """Number of missing rollouts whose last attempt failed this way."""
     servers: list[str]
-    """Servers where the failures started, most frequent first."""
+    """Servers where the failures originated, most frequent first."""
 
 
 class Failures(Record):
@@ -243,9 +247,9 @@ class Failures(Record):
 
     attempts: int
     mended: int
-    """Rollouts that were measured after a failed attempt."""
+    """Number of rollouts that were measured after a failed attempt."""
     lost: int
-    """Rollouts that failed and were never measured."""
+    """Number of rollouts that failed and were never measured."""
     kinds: list[FailureKindCount]
 
 
@@ -257,16 +261,16 @@ class Profile(Record):
     models: list[str]
     agents: list[str]
     notes: list[str]
-    """Remarks on the file, as readable sentences."""
+    """Remarks about the file, as complete sentences."""
     coverage: Coverage
     solved: Solved | None
-    """None if the environment reports no success and no threshold was given."""
+    """None if "solved" is undefined or nothing is measured."""
     rewards: Rewards | None
-    """None if nothing is measured (as for the fields below)."""
+    """None if nothing is measured. The same applies to the next three fields."""
     tool_calls: ToolCalls | None
     turns: Spread | None
     tasks: Tasks | None
-    """None also if rows have no task index."""
+    """Also None if rows have no task index."""
     ends: list[Group]
     """Why episodes ended, by `finish_reason`."""
     by_agent: list[Group]

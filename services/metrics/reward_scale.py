@@ -1,4 +1,6 @@
-"""Infers the reward scale of a dataset from its rollouts and checks whether several datasets may be averaged."""
+"""Infers the reward scale of a dataset from its rollouts, and checks whether rewards of several datasets can be
+averaged.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 NO_NAME = "rows without a dataset_name"
-"""Display name of rows without a `dataset_name` if others have one."""
+"""Display name of rows without a `dataset_name` if other rows have one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,9 +18,9 @@ class Scale:
     low: float
     high: float
     unlike_success: int
-    """Rollouts that report success with a reward other than 1, or failure with a reward of 1."""
+    """Number of rollouts that report success with a reward other than 1, or failure with a reward of 1."""
     agents: frozenset[str]
-    """Contains '' if some rows name no agent."""
+    """Names of the agents; includes '' if a row does not name its agent."""
 
     @property
     def is_unit(self) -> bool:
@@ -27,10 +29,10 @@ class Scale:
 
 
 def why_not_comparable(scales: Mapping[str, Scale]) -> str:
-    """Return why the rewards of these datasets have no common mean; empty if they have one.
+    """Return why the rewards of these datasets cannot be averaged; empty if they can be.
 
-    They have one if a single agent, named in the rows, runs all datasets, so that one environment gives every reward;
-    or if all rewards are in 0..1 and 1 means success.
+    Rewards can be averaged in two cases: if the rows name the same agent for all datasets, because all rewards then
+    come from the same environment; or if all rewards are in 0..1 and 1 means success.
     """
     agents = {agent for scale in scales.values() for agent in scale.agents}
     other = [name for name, scale in sorted(scales.items()) if not scale.is_unit]

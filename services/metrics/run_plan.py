@@ -21,7 +21,7 @@ from rollyard.services.types import Json
 
 @dataclass(frozen=True)
 class Attempts:
-    """Failed attempts in the order they happened."""
+    """Failed attempts in chronological order."""
 
     task: Ints
     repeat: Ints
@@ -31,25 +31,26 @@ class Attempts:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The number of rollouts that a collection is expected to have, and its failed attempts."""
+    """The number of rollouts that a collection should contain, and its failed attempts."""
 
     rollouts: int | None = None
     tasks: int | None = None
     repeats: int | None = None
     source: str = ""
-    """Name of the file with these numbers."""
+    """Name of the file that contains these numbers."""
     identity: Json | None = None
     exact: bool = False
-    """Whether the numbers come from the manifest. Tasks and repeats are then numbered from 0 without gaps."""
+    """Whether the numbers come from the manifest. If so, tasks and repeats are numbered from 0 without gaps."""
     attempts: Attempts = field(default_factory=lambda: Attempts(np.empty(0, np.int64), np.empty(0, np.int64), [], []))
     notes: list[str] = field(default_factory=list)
 
 
 def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized: Path | None = None) -> RunPlan:
-    """Read the plan from the sidecar files of `output`: its manifest, else the materialized inputs, else its status.
+    """Read the plan from the sidecar files of `output`: from its manifest, or else from its materialized inputs or its
+    status.
 
-    `inputs` is the dataset (one row per task); `materialized` has one row per rollout, as NeMo Gym writes them. If the
-    user passes one of them, it takes precedence over the sidecar files. Raises OperatorError if it cannot be read.
+    `inputs` is the dataset (one row per task); `materialized` has one row per rollout, as NeMo Gym writes it. If the
+    user passes either of them, it takes precedence over the sidecar files. Raises OperatorError if it cannot be read.
     """
     paths, notes = StorePaths(output), list[str]()
     manifest = _mapping(paths.manifest, notes)
@@ -80,7 +81,7 @@ def count_lines(file: DataFile) -> int:
 
 
 def _mapping(path: Path, notes: list[str]) -> Json:
-    """Read a JSON object. Return {} if the file is missing, and add a note if it is not valid JSON."""
+    """Read a JSON object. Return {} if the file is missing or does not contain one; add a note if it cannot be read."""
     try:
         value = orjson.loads(path.read_bytes())
     except FileNotFoundError:
@@ -96,7 +97,9 @@ def _integer(mapping: Json | None, key: str) -> int | None:
 
 
 def _attempts(path: Path, notes: list[str]) -> Attempts:
-    """Read the failed attempts. Invalid lines only add a note, because failures must not hide measured rollouts."""
+    """Read the failed attempts. Invalid lines only add a note, because they must not prevent a report on the measured
+    rollouts.
+    """
     task, repeat, kind, server, bad = array("q"), array("q"), list[str](), list[str](), 0
     interned: dict[str, str] = {}
     try:

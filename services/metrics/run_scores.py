@@ -12,7 +12,7 @@ from rollyard.services.rollout_types import RolloutRow
 MAX_DATASETS = 100
 """Upper bound on distinct dataset names, because rows are user input."""
 _SHARE_NEW = 256
-"""Inexact means are recomputed once 1/256 of the tasks has a new rollout."""
+"""With `exact` false, means are recomputed only after one new rollout per this many tasks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,22 +20,22 @@ class RunMeans:
     """Means over the measured rollouts, with standard errors clustered by task."""
 
     reward: ClusteredMean | None
-    """None also if datasets with different reward scales have no common mean."""
+    """None if nothing is measured, or if the datasets have different reward scales."""
     success: ClusteredMean | None
     """None unless every dataset reports success."""
     why_no_reward: str
-    """Why there is no mean reward although rewards are measured."""
+    """Why there is no mean reward although rewards were measured; empty if there is one."""
     datasets: dict[str, tuple[ClusteredMean, ClusteredMean | None]]
-    """Mean reward and success rate by dataset; empty unless there are several."""
+    """Mean reward and success rate of each dataset; empty unless there are several datasets."""
 
 
 class RunScores:
-    """Accumulates the scores of measured rollouts. Keeps a few numbers per task in memory."""
+    """Accumulates the scores of measured rollouts. Keeps only a few numbers per task in memory."""
 
     def __init__(self) -> None:
         self.rollouts = 0
         self.parts: dict[str, Scores] = {}
-        """Scores by `dataset_name`; '' for rows without one."""
+        """Scores by `dataset_name`, which is '' for rows without one."""
         self._means = RunMeans(None, None, "", {})
         self._means_of = 0
 
@@ -55,7 +55,7 @@ class RunScores:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks with a rollout."""
+        """Number of tasks with at least one rollout."""
         return sum(part.tasks for part in self.parts.values())
 
     @property
@@ -65,7 +65,9 @@ class RunScores:
         return sum(part.solved for part in parts) if parts and all(part.reported for part in parts) else None
 
     def means(self, *, exact: bool = True) -> RunMeans:
-        """Return the means. With `exact` false they may be slightly stale, because many tasks take milliseconds."""
+        """Return the means. If `exact` is false, they may be slightly stale, because computing them for many tasks
+        takes milliseconds.
+        """
         if self.rollouts - self._means_of >= (1 if exact else max(1, self.tasks // _SHARE_NEW)):
             self._means, self._means_of = self._compute(), self.rollouts
         return self._means

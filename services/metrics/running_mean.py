@@ -1,4 +1,6 @@
-"""Computes running means of rewards and successes with standard errors. Keeps a few numbers per task in memory."""
+"""Computes running means of rewards and successes, and their standard errors. Keeps only a few numbers per task in
+memory.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,15 @@ class ClusteredMean:
 
     value: float
     stderr: float | None
-    """None for a single task, or if tasks do not differ."""
+    """None for a single task, or if all tasks have the same value."""
     rollouts: int
     tasks: int
 
     @property
     def share_interval(self) -> tuple[float, float] | None:
-        """Return the 95 % interval of a share; at 0 and 100 % a bound from the number of tasks (`share_bounds`)."""
+        """The 95% interval of a share. If there is no standard error, it is derived from the number of tasks
+        (`share_bounds`).
+        """
         if self.stderr is None:
             return share_bounds(self.value, self.tasks)
         reach = t_975(self.tasks - 1) * self.stderr
@@ -33,25 +37,25 @@ class ClusteredMean:
 
 
 class Scores:
-    """Rewards and successes of one dataset. About 130 bytes per task."""
+    """Accumulates the rewards and successes of one dataset. Takes about 130 bytes per task."""
 
     def __init__(self) -> None:
         self.rollouts = 0
         self.reported = 0
-        """Rollouts that report success or failure."""
+        """Number of rollouts that report success or failure."""
         self.solved = 0
         self.low = math.inf
         self.high = -math.inf
         self.unlike_success = 0
-        """Rollouts that report success with a reward other than 1, or failure with a reward of 1."""
+        """Number of rollouts that report success with a reward other than 1, or failure with a reward of 1."""
         self.agents: set[str] = set()
         self._indexes: dict[int, int] = {}
-        """Task -> its index in the arrays."""
+        """Maps each task to its index in the arrays."""
         self.counts, self.reward_sums, self.solved_counts = array("q"), array("d"), array("q")
-        """One entry per task."""
+        """Arrays with one entry per task."""
 
     def add(self, task: int | None, reward: float, success: bool | None = None, agent: str = "") -> None:
-        """Count a rollout. Without a `task` it counts as a separate task."""
+        """Count a rollout. If `task` is None, the rollout counts as a separate task."""
         index = self._index_of(task)
         self.rollouts += 1
         self.counts[index] += 1
@@ -67,7 +71,7 @@ class Scores:
 
     @property
     def tasks(self) -> int:
-        """Number of tasks with a rollout."""
+        """Number of tasks with at least one rollout."""
         return len(self.counts)
 
     def _index_of(self, task: int | None) -> int:
@@ -81,7 +85,7 @@ class Scores:
 
 
 def mean_reward(parts: Iterable[Scores]) -> ClusteredMean | None:
-    """Return the mean reward over all rollouts of `parts`; None if there are none."""
+    """Return the mean reward over all rollouts in `parts`; None if there are none."""
     nonempty = [part for part in parts if part.rollouts]
     if not nonempty:
         return None
@@ -93,7 +97,7 @@ def mean_reward(parts: Iterable[Scores]) -> ClusteredMean | None:
 
 
 def success_rate(parts: Iterable[Scores]) -> ClusteredMean | None:
-    """Return the success rate over all rollouts of `parts`; None if a part never reports success."""
+    """Return the success rate over all rollouts in `parts`; None if there are none or a part never reports success."""
     nonempty = [part for part in parts if part.rollouts]
     if not nonempty or not all(part.reported for part in nonempty):
         return None
@@ -105,14 +109,15 @@ def success_rate(parts: Iterable[Scores]) -> ClusteredMean | None:
 def _clustered(
     parts: Sequence[tuple[Sequence[float], Sequence[int]]], size: float, constant: float | None
 ) -> ClusteredMean:
-    """Return the mean of rollouts whose sums and counts by task are `parts`.
+    """Return the mean over all rollouts with its standard error. Each part contains the sum and the number of rollouts
+    of every task.
 
-    `size` is the largest absolute value; `constant` is the common value if all are equal, else None.
+    `size` is the largest absolute value. `constant` is the common value if all values are equal, else None.
 
-    With S and m the sum and the number of a task's rollouts and T tasks, the mean is the ratio R = sum S / sum m, and
-    its variance T / (T - 1) * sum (S - m R)^2 / (sum m)^2. That is the cluster-robust variance of a mean (Miller 2024,
-    arXiv:2411.00640, section 2.2; Cameron & Miller 2015, Journal of Human Resources 50(2), section II). It holds for
-    unequal numbers of repeats, which are normal while a collection runs.
+    For T tasks, where S is the sum and m the number of a task's rollouts, the mean is the ratio R = sum S / sum m, and
+    its variance is T / (T - 1) * sum (S - m R)^2 / (sum m)^2. This is the cluster-robust variance of a mean (Miller
+    2024, arXiv:2411.00640, section 2.2; Cameron & Miller 2015, Journal of Human Resources 50(2), section II). It is
+    valid for unequal numbers of repeats, which are normal while a collection runs.
     """
     tasks, rollouts = sum(len(counts) for _, counts in parts), sum(sum(counts) for _, counts in parts)
     if constant is not None:

@@ -14,16 +14,16 @@ Flags = NDArray[np.bool_]
 
 
 def parts_of(columns: Columns) -> Iterator[tuple[str, Flags]]:
-    """Yield each dataset's name with a mask of its rollouts. Rows without a name form one dataset, ''."""
+    """Yield each dataset's name with a mask of its rollouts. Rows without a name form one dataset, named ''."""
     for code in np.unique(columns.dataset.codes).tolist():
         yield "" if code < 0 else columns.dataset.names[code], columns.dataset.codes == code
 
 
 def which_solved(columns: Columns, threshold: float | None) -> tuple[str, Flags | None]:
-    """Return the rule for solved as a readable text, and a mask of the solved rollouts; None if a dataset has no rule.
+    """Return a description of what counts as solved, and a mask of the solved rollouts (None if a dataset has no rule).
 
-    The user's threshold takes precedence. Otherwise each dataset has its own rule (`solved_by`), because environments
-    that report success may be mixed with environments that do not.
+    The user's threshold takes precedence. Otherwise, each dataset has its own rule (`solved_by`), because a run can mix
+    environments that report success with environments that do not.
     """
     if threshold is not None:
         return f"reward of at least {threshold:g} (pass_threshold)", columns.reward >= threshold
@@ -42,10 +42,11 @@ def which_solved(columns: Columns, threshold: float | None) -> tuple[str, Flags 
 
 
 def solved_by(reward: Floats, success: Floats) -> tuple[str, Flags | None]:
-    """Return the rule of one dataset and its mask.
+    """Return the rule of one dataset and a mask of its solved rollouts.
 
-    The environment's `success` decides, as in NeMo Gym's report (a row without it is not solved). If no row has it, a
-    reward of 1 counts as solved if all rewards are in 0..1. Otherwise "solved" is undefined.
+    If any row has the environment's `success`, that decides, and rows without it are not solved, as in NeMo Gym's
+    report. If no row has it and all rewards are in 0..1, a reward of 1 counts as solved. Otherwise, "solved" is
+    undefined and the mask is None.
     """
     if not np.isnan(success).all():
         return "the environment reports success", success == 1
@@ -55,7 +56,7 @@ def solved_by(reward: Floats, success: Floats) -> tuple[str, Flags | None]:
 
 
 def silent(columns: Columns, threshold: float | None) -> list[str]:
-    """Return a note on rows without `success` in datasets where other rows report it."""
+    """Return a note if rows lack `success` although other rows of the same dataset report it."""
     if threshold is not None:
         return []
     counts = [np.isnan(columns.success[mask]) for _, mask in parts_of(columns)]

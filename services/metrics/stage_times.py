@@ -15,7 +15,7 @@ REST = "(rest)"
 
 
 def stages(columns: Columns) -> list[Stage]:
-    """Return the `total`, then the stages in descending order, including REST for unaccounted time."""
+    """Return the `total`, followed by the stages, longest first. REST is the time outside all stages."""
     found = dict(columns.stages)
     totals = found.get(TOTAL)
     if totals is None:

@@ -11,19 +11,19 @@ from rollyard.services.metrics.per_task import PerTask
 from rollyard.services.metrics.profile import Run
 
 SAME_INPUT = "index"
-"""Pair tasks by index, because the manifests show that both runs had the same input."""
+"""Tasks are paired by index, because the manifests show that both runs had the same input."""
 BY_CONTENT = "content"
-"""Pair tasks by `_ng_task_key`, which the collector writes."""
+"""Tasks are paired by `_ng_task_key`, which the collector writes."""
 BY_PROMPT = "prompt"
-"""Pair tasks by prompt and tools, which must be unique among the tasks of each run."""
+"""Tasks are paired by prompt and tools, which must be unique among the tasks of each run."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """The tasks of one run, with duplicate tasks merged. The arrays have the same length."""
+    """The tasks of one run, with duplicate tasks merged. All arrays have the same length."""
 
     key: Ints
-    """Ascending."""
+    """Keys that identify the tasks, in ascending order."""
     task: Ints
     """Index of the first task with this key."""
     measured: Ints
@@ -33,20 +33,20 @@ class Side:
 
 @dataclass(frozen=True)
 class Pairing:
-    """The common tasks of two runs."""
+    """The tasks that two runs have in common."""
 
     by: str
-    """SAME_INPUT, BY_CONTENT, BY_PROMPT, or '' if tasks cannot be matched."""
+    """How tasks are paired: SAME_INPUT, BY_CONTENT or BY_PROMPT; '' if they cannot be paired."""
     why_not: str
     """Why no tasks are paired; empty if some are."""
     sides: tuple[Side, Side] | None = None
     here: Ints = field(default_factory=lambda: np.empty(0, np.int64))
-    """Indexes of the common tasks in the first side (`here`) and in the second (`there`)."""
+    """Indexes of the common tasks: `here` in the first side, `there` in the second."""
     there: Ints = field(default_factory=lambda: np.empty(0, np.int64))
 
 
 def pair(baseline: Run, other: Run) -> Pairing:
-    """Pair tasks by index if both manifests name the same input, else by content, else by prompt."""
+    """Pair tasks by index if both manifests state the same input, otherwise by content or, failing that, by prompt."""
     before, after = baseline.by_task, other.by_task
     if before is None or after is None:
         return Pairing("", "one of the two runs has no measured rollout with a task index")
@@ -78,7 +78,7 @@ def _matched(by: str, first: Side, second: Side) -> Pairing:
 
 
 def _per_task_value(values: Ints, grouped: PerTask) -> Ints | None:
-    """Return the value of each task; None if a rollout has no value or the rollouts of a task differ."""
+    """Return the value of each task; None if a rollout has no value or a task's rollouts have different values."""
     own = values[grouped.starts]
     same = (values == np.repeat(own, grouped.measured)).all() and (own != 0).all()
     return own if same else None

@@ -1,4 +1,4 @@
-"""Builds the section on the datasets of a mixture, which precedes any number over all of them."""
+"""Builds the section on the datasets of a mixture, which precedes all numbers that combine datasets."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ _ROWS = 100
 
 
 def datasets(profile: Profile) -> Section:
-    """Return the success rate and reward of each dataset, and pass@k at the largest k that all its tasks have."""
+    """Return the section with each dataset's success rate and reward, and pass@k at the largest k for which all of its
+    tasks have enough rollouts.
+    """
     found = profile.by_dataset
     if not found:
         return Section("Datasets")
@@ -42,7 +44,7 @@ def datasets(profile: Profile) -> Section:
 
 
 def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
-    """Return pass@k and pass^k of each dataset over k."""
+    """Return a table of pass@k and pass^k by dataset and k."""
     head = ("dataset, k", "pass@k", "95% interval", "pass^k", "95% interval", "tasks")
     rows = [
         (
@@ -59,7 +61,7 @@ def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
 
 
 def over_tasks(at: PassAtK) -> str:
-    """Return `over 12 tasks`, or `over 3 of 12 tasks`."""
+    """Return `over 12 tasks`, or `over 3 of 12 tasks` if the others have fewer than k rollouts."""
     return f"over {pluralize(at.tasks, 'task')}" if at.tasks == at.tasks_measured else f"over {over(at)} tasks"
 
 
@@ -73,7 +75,7 @@ def shown(one: DatasetFigures) -> str:
 
 
 def at_common_k(found: Sequence[PassAtK]) -> PassAtK | None:
-    """Return the entry with the largest k that every measured task has."""
+    """Return the entry with the largest k for which every measured task has enough rollouts, if any."""
     return next((at for at in reversed(found) if at.tasks == at.tasks_measured), None)
 
 

@@ -1,4 +1,4 @@
-"""Builds the report's document from its records: title, sections and methods."""
+"""Turns the report's records into a document: a title, the sections, and a description of the methods."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from rollyard.services.types import Record
 
 
 class Report(Record):
-    """The content of `profile.json`."""
+    """The contents of `profile.json`."""
 
     version: str
-    """Version of Rollyard that wrote the file."""
+    """The version of Rollyard that wrote the file."""
     runs: list[Profile]
     differences: list[Difference]
-    """The difference of each later run from the first."""
+    """The difference between each later run and the first."""
 
 
 METHOD = (
-    "Interval: mean ∓ t(tasks − 1) · standard error, clustered by task, because repeats of one task are not "
+    "Interval: mean ± t(tasks − 1) · standard error, clustered by task, because repeats of one task are not "
     "independent samples (Miller 2024, arXiv:2411.00640). It is valid for unequal numbers of repeats.",
     "If every task has the same value, there is no standard error. A share of 0 or 100% then has the exact one-sided "
     "95% bound from the number of tasks, 1 − 0.05^(1/tasks), about 3/tasks (Hanley & Lippman-Hand 1983); any other "
@@ -34,7 +34,9 @@ METHOD = (
 
 
 def document(report: Report) -> tuple[str, list[Section]]:
-    """Return the title and the sections. For several runs the comparison comes first, then one section per run."""
+    """Return the title and the sections. With several runs, the comparison comes first, followed by one section per
+    run.
+    """
     runs = report.runs
     method = Section("How the numbers are computed", list(METHOD))
     if len(runs) == 1:

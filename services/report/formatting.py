@@ -8,9 +8,9 @@ from rollyard.services.metrics.profile_records import Coverage, Estimate
 NOTHING = "–"
 """Placeholder for undefined values."""
 LONG = 1e9
-"""Rewards of at least this size are written as powers of ten."""
+"""Rewards of at least this absolute value are written in scientific notation."""
 _NOISE = 1e-12
-"""Rounding error of means of rewards that cancel out; written as 0."""
+"""Means up to this absolute value are rounding errors of rewards that cancel out, so they are written as 0."""
 
 
 def count(value: float | None) -> str:
@@ -19,27 +19,27 @@ def count(value: float | None) -> str:
 
 
 def percent(share: float | None, digits: int = 2) -> str:
-    """Format a share in percent: `13.47%`."""
+    """Format a share as a percentage: `13.47%`."""
     return NOTHING if share is None else f"{share:.{digits}%}"
 
 
 def points(share: float | None) -> str:
-    """Format a difference of two shares in percentage points, without the unit: `+3.10`."""
+    """Format the difference between two shares in percentage points, without the unit: `+3.10`."""
     return NOTHING if share is None else f"{round(100 * share, 2) + 0.0:+.2f}"
 
 
 def reward(value: float | None) -> str:
-    """Format with four decimals, as NeMo Gym's report does: `0.9305`. Very large or small: `5e+59`, `2.5e-06`."""
+    """Format a reward with four decimals, as NeMo Gym's report does: `0.9305`. Extreme values: `5e+59`, `2.5e-06`."""
     return NOTHING if value is None else _four_digits(value, "")
 
 
 def signed(value: float | None) -> str:
-    """Format a difference of two rewards: `+0.0312`."""
+    """Format the difference between two rewards: `+0.0312`."""
     return NOTHING if value is None else _four_digits(value, "+")
 
 
 def number(value: float | None) -> str:
-    """Format with three significant digits and all integer digits: `1,342`, `4.67`, `0.00412`."""
+    """Format a number with three significant digits, keeping all integer digits: `1,342`, `4.67`, `0.00412`."""
     if value is None:
         return NOTHING
     return f"{value:,.0f}" if abs(value) >= 1000 else f"{value if abs(value) > _NOISE else 0.0:.3g}"
@@ -57,14 +57,14 @@ def seconds(value: float | None) -> str:
 
 
 def share(part: int | None, total: int) -> str:
-    """Format a count with its share of `total`: `34 (17.0%)`."""
+    """Format a count and its share of `total`: `34 (17.0%)`."""
     if part is None:
         return NOTHING
     return f"{part:,} ({part / total:.1%})" if total else f"{part:,}"
 
 
 def interval(found: Estimate | None, form: str) -> str:
-    """Format an interval: `61.12% to 66.07%`. `form` is percent, points, reward or signed."""
+    """Format an interval, such as `61.12% to 66.07%`. `form` is one of percent, points, reward and signed."""
     if found is None or found.low is None or found.high is None:
         return NOTHING
     write = {"percent": percent, "points": points, "reward": reward, "signed": signed}[form]
@@ -72,19 +72,19 @@ def interval(found: Estimate | None, form: str) -> str:
 
 
 def measured(covered: Coverage) -> str:
-    """Return `487 of 500 measured`, which is shown with every headline number."""
+    """Return the coverage, such as `487 of 500 measured`. It is shown with every headline number."""
     if covered.expected is None:
         return f"{covered.measured:,} measured"
     return f"{covered.measured:,} of {covered.expected:,} measured"
 
 
 def mark_partial(text: str, covered: Coverage) -> str:
-    """Append an asterisk to a number of an incomplete run."""
+    """Append an asterisk to a number if rollouts are missing."""
     return f"{text} *" if covered.missing and text != NOTHING else text
 
 
 def coverage_sentence(covered: Coverage) -> str:
-    """Return a sentence that says how many of the expected rollouts were measured."""
+    """Return a sentence that states how many of the expected rollouts were measured."""
     if covered.expected is None:
         of = f" of {pluralize(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
         return (

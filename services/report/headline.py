@@ -17,7 +17,7 @@ from rollyard.services.report.section import Section, Table
 
 
 def headline(profile: Profile) -> Section:
-    """Return the section of headline numbers, each with its sample size."""
+    """Return the section with the headline numbers and their coverage."""
     covered = profile.coverage
     rows = [(name, mark_partial(value, covered), reach, measured(covered)) for name, value, reach in headlines(profile)]
     text = []
@@ -38,7 +38,7 @@ def headline(profile: Profile) -> Section:
 
 
 def headlines(profile: Profile) -> list[tuple[str, str, str]]:
-    """Return (name, value, interval) of the headline numbers; names are the same for every run."""
+    """Return the headline numbers as (name, value, interval) tuples. A metric has the same name in every run."""
     solved, tasks = profile.solved, profile.tasks
     rewards = None if profile.rewards is None or profile.rewards.why_no_mean else profile.rewards
     found = [
@@ -69,7 +69,7 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
 
 
 def bounds(profile: Profile) -> Section:
-    """Return the bounds of the headline numbers if rollouts are missing; otherwise an empty section."""
+    """Return the section with the bounds of the headline numbers. It is empty unless rollouts are missing."""
     covered, solved, rewards = profile.coverage, profile.solved, profile.rewards
     if not covered.missing or rewards is None:
         return Section("Bounds")

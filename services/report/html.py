@@ -14,7 +14,7 @@ from rollyard.services.report.section import Section, Table
 
 _TILES = 4
 _MAX_WIDTH = 62
-"""Maximum row width, in characters, of a table that fits next to a chart."""
+"""Maximum row width, in characters, at which a table fits next to a chart."""
 
 
 def html(report: Report) -> str:
@@ -28,7 +28,7 @@ def html(report: Report) -> str:
     file = f'<p class="file">{escape(report.runs[0].path)}</p>' if single else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
-        # Text of rollouts is escaped. As a second line of defence, the browser may not run scripts or send requests.
+        # Text from rollouts is escaped. As a second line of defence, the browser must not run scripts or send requests.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<header>"
@@ -68,7 +68,7 @@ def _section(section: Section, level: int) -> str:
 
 
 def _letters(table: Table) -> int:
-    """Return the width of a table's longest row, including cell padding."""
+    """Return the width of a table in characters, including cell padding."""
     return sum(2 + max(map(len, column)) for column in zip(table.head, *table.rows, strict=True))
 
 

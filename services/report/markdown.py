@@ -11,7 +11,7 @@ _SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
 def markdown(report: Report) -> str:
-    """Render the report with text and tables; charts are represented by their captions."""
+    """Render the report's text and tables. Charts are represented by their captions."""
     title, sections = document(report)
     lines = [f"# {escaped(title)}", ""]
     if len(report.runs) == 1:
@@ -23,7 +23,7 @@ def markdown(report: Report) -> str:
 
 
 def escaped(text: str) -> str:
-    """Escape `text` so that it shows verbatim on one line."""
+    """Escape `text` so that it is displayed verbatim on one line."""
     return _SPECIAL.sub(lambda found: f"\\{found[0]}", " ".join(text.split()))
 
 

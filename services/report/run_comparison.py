@@ -22,7 +22,7 @@ from rollyard.services.report.section import Section, Table
 
 
 def sections(runs: Sequence[Profile], differences: Sequence[Difference]) -> list[Section]:
-    """Return the headline numbers next to each other, then each run against the first."""
+    """Return the headline numbers side by side, then the comparison of each later run with the first."""
     return [_side_by_side(runs), *(_difference(found) for found in differences)]
 
 
@@ -65,7 +65,7 @@ def _difference(found: Difference) -> Section:
 
 
 def _rows(prefix: str, found: Difference | DatasetDifference) -> list[tuple[str, ...]]:
-    """Return rows for the solve rate and the mean reward, as far as they are comparable."""
+    """Return the rows for solve rate and mean reward, omitting those that cannot be compared."""
     rows: list[tuple[str, ...]] = []
     if (rate := found.solve_rate) is not None:
         rows.append(

@@ -254,14 +254,14 @@ def _failures(profile: Profile) -> Section:
 
 
 def shortened(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: str = "") -> Table:
-    """Return a table of the first rows with a caption that gives the total."""
+    """Return a table of the first rows. If rows are omitted, the caption states the total number."""
     if len(rows) > _ROWS:
         caption = f"{caption or 'The first'}: {_ROWS} of {len(rows):,}, all in profile.json"
     return Table(head, rows[:_ROWS], caption)
 
 
 def _is_one_scale(profile: Profile) -> bool:
-    """Whether rewards of all rollouts may be averaged."""
+    """Return whether rewards can be averaged over all rollouts."""
     return profile.rewards is None or not profile.rewards.why_no_mean
 
 

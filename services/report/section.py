@@ -1,4 +1,4 @@
-"""A report section: a heading with text, tables and charts. All text is plain; renderers escape it."""
+"""Defines a report section: a heading with text, tables and charts. All text is plain; renderers must escape it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollyard.services.charts.chart import Chart
 
 @dataclass(frozen=True)
 class Table:
-    """Cells as text; the first column contains the row's name."""
+    """A table of plain text cells. The first column contains the names of the rows."""
 
     head: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -19,11 +19,11 @@ class Table:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading with its content."""
+    """A heading and the content below it."""
 
     title: str
     text: list[str] = field(default_factory=list)
-    """Paragraphs."""
+    """One string per paragraph."""
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     parts: list[Section] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Writes one row per task, with the keys of NeMo Gym's profiled datasets, for filters and curricula."""
+"""Writes one row per task, with the same keys as NeMo Gym's profiled datasets, for use in filters and curricula."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from rollyard.services.types import Json
 
 
 def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -> Iterator[bytes]:
-    """Yield a JSON line for each measured task, by index, joined to the dataset's row if `inputs` is given.
+    """Yield a JSON line for each measured task, ordered by index. If `inputs` is given, the line includes the dataset's
+    row.
 
-    Raises RunError if the dataset has no row for a measured task or an invalid line, OperatorError if it cannot be
-    read.
+    Raises OperatorError if the dataset cannot be read, and RunError if it contains an invalid line or has no row for a
+    measured task.
     """
     grouped = run.by_task
     if grouped is None:
@@ -29,7 +30,7 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
         if rows is not None:
             dataset_row = next((line.value for number, line in rows if number == task), None)
             if dataset_row is None:
-                raise RunError(f"{inputs} has no row {task + 1}, but {run.profile.path} has rollouts of task {task}")
+                raise RunError(f"{inputs} has no row {task + 1}, but {run.profile.path} has rollouts for task {task}")
             row = dataset_row
         first, count = int(grouped.starts[index]), int(grouped.measured[index])
         own = run.columns.reward[first : first + count]

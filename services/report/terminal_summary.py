@@ -23,7 +23,9 @@ from rollyard.services.report.headline import headlines
 
 
 def summary(report: Report, written: Sequence[Path]) -> None:
-    """Print each run's headline numbers with their sample sizes, the differences, and the report's paths."""
+    """Print each run's headline numbers with their coverage, the differences between runs, and the paths of the
+    reports.
+    """
     for profile in report.runs:
         _run(profile)
     for found in report.differences:

@@ -1,1 +1,3 @@
-"""Sends rollout files to experiment trackers: metrics over time and a sample of rollouts. One module per tracker."""
+"""Sends rollout data to experiment trackers: metrics over time and a sample of rollouts. Each tracker has its own
+module.
+"""

@@ -1,4 +1,4 @@
-"""Tracks runs in MLflow, configured by MLflow's own settings (MLFLOW_TRACKING_URI, ...)."""
+"""Tracks runs in MLflow, which is configured by its own settings (MLFLOW_TRACKING_URI, ...)."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from rollyard.services.types import Json
 TABLE = "rollouts.json"
 TAG = "rollyard_run"
 MAX_PARAM_LENGTH = 500
-"""Maximum length in characters, which is the smallest limit among MLflow's stores."""
+"""Maximum length of a parameter value in characters: the lowest limit of any MLflow store."""
 PARAMS_PER_REQUEST = 100
 
 
 class MlflowTracker:
-    """A run in an MLflow experiment (`tracker.Tracker`)."""
+    """A run in an MLflow experiment. Implements `tracker.Tracker`."""
 
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
         self._mlflow = load("mlflow", "mlflow", "+to=mlflow")
@@ -39,7 +39,7 @@ class MlflowTracker:
             raise RunError(f"MLflow could not start a run: {error}") from error
 
     def _found(self, experiment: str, run_id: str) -> str | None:
-        """Return the MLflow run tagged with Rollyard's run id."""
+        """Return the id of the MLflow run that is tagged with Rollyard's run id, if there is one."""
         runs = self._mlflow.MlflowClient().search_runs([experiment], f"tags.{TAG} = '{run_id}'", max_results=1)
         return str(runs[0].info.run_id) if runs else None
 
@@ -72,5 +72,5 @@ class MlflowTracker:
 
 
 def _key(name: str) -> str:
-    """Return a metric name in the form that MLflow accepts."""
+    """Replace characters that MLflow does not allow in names."""
     return re.sub(r"[^\w\-. /]", "_", name)

@@ -1,4 +1,4 @@
-"""Stores in `X_tracked.json`, next to `X.jsonl`, how many rollouts each tracker's run has received."""
+"""Records how many rollouts were logged to each tracker's run, in `X_tracked.json` next to `X.jsonl`."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rollyard.services.types import Record
 
 
 class Tracked(Record):
-    """The content of the file."""
+    """The contents of the progress file."""
 
     rollouts: dict[str, int] = Field(default_factory=dict)
-    """Tracker and id of the run, `wandb/0123456789abcdef` -> rollouts logged."""
+    """Maps tracker and run id, such as `wandb/0123456789abcdef`, to the number of rollouts logged."""
 
 
 class ProgressFile:
@@ -30,11 +30,11 @@ class ProgressFile:
 
     @property
     def logged(self) -> int:
-        """Return the number of rollouts logged by earlier commands; 0 if unknown."""
+        """Number of rollouts logged by earlier commands; 0 if unknown."""
         return self._read().rollouts.get(self._key, 0)
 
     def write(self, rollouts: int) -> None:
-        """Store the progress; a folder that is not writable is ignored."""
+        """Store the progress. Does nothing if the folder is not writable."""
         known = self._read().rollouts
         with contextlib.suppress(RunError):
             replace(self.path, orjson.dumps({"rollouts": {**known, self._key: rollouts}}) + b"\n", synced=False)

@@ -1,4 +1,4 @@
-"""Draws a uniform sample of a file's rollouts, as readable text."""
+"""Draws a uniform sample of a file's rollouts and converts them to readable text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from rollyard.services.types import Json
 
 COLUMNS = ("task", "repeat", "reward", "success", "end", "tool_calls", "output_tokens", "conversation")
 MAX_LENGTH = 20_000
-"""Maximum characters of a conversation."""
+"""Maximum length of a conversation in characters."""
 
 
 class RolloutSample:
-    """Samples `size` of the offered rows (Vitter's algorithm R), deterministically for a given file."""
+    """Draws `size` rows from those offered (Vitter's algorithm R). The same file always gives the same sample."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -26,7 +26,7 @@ class RolloutSample:
         self._random = random.Random(0)
 
     def offer(self, row: Json) -> None:
-        """Add the row to the sample or drop it."""
+        """Add the row to the sample or discard it."""
         self._seen += 1
         if len(self._kept) < self._size:
             self._kept.append(_cells(row))
@@ -35,12 +35,12 @@ class RolloutSample:
 
     @property
     def rows(self) -> list[tuple[Cell, ...]]:
-        """Return the sampled rows by task and repeat, one cell per column."""
+        """The sampled rows, sorted by task and repeat, with one cell per column."""
         return sorted(self._kept, key=lambda cells: (cells[0] is None, cells[0] or 0, cells[1] or 0))
 
 
 def conversation(row: Json) -> str:
-    """Return the episode as text: messages with their roles, calls with their arguments, and results."""
+    """Return the episode's conversation as text: messages with their roles, calls with their arguments, and results."""
     params, response = row.get("responses_create_params"), row.get("response")
     start = params.get("input") if isinstance(params, dict) else None
     output = response.get("output") if isinstance(response, dict) else None
@@ -77,7 +77,7 @@ def _item_text(item: Any) -> str:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a message's content; other values as JSON."""
+    """Return the text of a message's content. Content of any other type is returned as JSON."""
     if isinstance(content, str):
         return content
     if isinstance(content, list) and all(

@@ -1,4 +1,4 @@
-"""Computes a tracker's metrics from a growing rollout file, keeping only a few numbers per task in memory."""
+"""Computes a tracker's metrics from a growing rollout file. Keeps only a few numbers per task in memory."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from rollyard.services.types import MAX_REWARD, Json
 
 
 class Mean:
-    """A mean over the rows that have the value."""
+    """The mean of a value over the rows that contain it."""
 
     def __init__(self) -> None:
         self._sum = 0.0
         self._count = 0
 
     def add(self, value: Any) -> None:
-        """Add a finite number or a boolean; any other value counts as missing."""
+        """Add a finite number or a boolean. Any other value is treated as missing."""
         if isinstance(value, int | float) and -MAX_REWARD <= value <= MAX_REWARD:
             self._sum += value
             self._count += 1
 
     @property
     def value(self) -> float | None:
-        """Return the mean; None without values."""
+        """The mean; None if no value was added."""
         return self._sum / self._count if self._count else None
 
 
 class RolloutMetrics:
-    """Means over the measured rollouts, as ng_reward_profile counts them: a finite reward and no `mask_sample`."""
+    """Means over the measured rollouts. As in ng_reward_profile, these have a finite reward and no `mask_sample`."""
 
     def __init__(self) -> None:
         self.measured = 0
@@ -71,7 +71,10 @@ class RolloutMetrics:
         return True
 
     def metrics(self, failures: Mapping[str, int], *, exact: bool = True) -> dict[str, float]:
-        """Return every metric by name. `failures` maps kinds to attempts; for `exact` see `RunScores.means`."""
+        """Return all metrics by name.
+
+        `failures` maps failure kinds to numbers of attempts. `exact` has the same meaning as in `RunScores.means`.
+        """
         found = {name: mean.value for name, mean in self._means.items()}
         means = self._scores.means(exact=exact)
         return {
@@ -89,7 +92,9 @@ class RolloutMetrics:
 
 
 def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | None) -> dict[str, float]:
-    """Return mean reward and success rate with standard errors and 95 % intervals clustered by task."""
+    """Return the mean reward with its standard error, and the success rate with its 95% interval, both clustered by
+    task.
+    """
     found: dict[str, float] = {}
     if reward is not None:
         found[f"{prefix}reward/mean"] = reward.value
@@ -103,12 +108,11 @@ def _named(prefix: str, reward: ClusteredMean | None, success: ClusteredMean | N
 
 
 def tool_calls(row: Json) -> int:
-    """Return the number of tool calls."""
     output = mapping(row.get("response")).get("output")
     items = output if isinstance(output, list) else []
     return sum(isinstance(item, dict) and item.get("type") == "function_call" for item in items)
 
 
 def output_tokens(row: Json) -> Any:
-    """Return the output tokens of the entire episode, if the endpoint counted them."""
+    """Return the number of output tokens in the entire episode, if the endpoint reported it."""
     return mapping(mapping(row.get("response")).get("usage")).get("output_tokens")

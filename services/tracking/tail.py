@@ -16,15 +16,15 @@ from rollyard.services.types import Json
 
 POLL_S = 1.0
 SILENT_S = 10.0
-"""A status `running` that is older than this belongs to a collection that was killed."""
+"""A `running` status that is older than this is left over from a collection that was killed."""
 
 
 def rows(output: Path, *, follow: bool) -> Iterator[Json | None]:
-    """Yield every complete row. With `follow`, continue until the collection ends, and yield None after a second
-    without new rows.
+    """Yield every complete row of the file.
 
-    Lines that are not JSON objects are skipped, because other commands validate the file. Raises OperatorError if the
-    file cannot be read.
+    With `follow`, keep reading until the collection ends, and yield None before each pause of POLL_S. Lines that are
+    not JSON objects are skipped, because other commands validate the file. Raises OperatorError if the file cannot be
+    read.
     """
     try:
         file = output.open("rb")

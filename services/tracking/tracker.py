@@ -1,4 +1,4 @@
-"""The interface of experiment trackers. Each implementation has its own module and imports its package on creation."""
+"""Defines the interface of experiment trackers. Each has its own module and imports its package on creation."""
 
 from __future__ import annotations
 
@@ -8,38 +8,38 @@ from typing import Protocol
 from rollyard.services.types import Json
 
 ROLLOUTS = "rollouts"
-"""The number of measured rollouts, which is also the step at which metrics are logged."""
+"""Name of the metric that counts the measured rollouts. Its value is also the step at which metrics are logged."""
 Cell = str | int | float | bool | None
 
 
 class Tracker(Protocol):
-    """One run of an experiment tracker. If a run with the given id exists, it is resumed."""
+    """A run in an experiment tracker. If a run with the given id exists, it is resumed."""
 
     @property
     def logged(self) -> int:
-        """Return the number of rollouts already logged; 0 for a new run or if the tracker cannot be queried."""
+        """Number of rollouts already logged; 0 for a new run, or if the tracker cannot be queried."""
         ...
 
     @property
     def place(self) -> str:
-        """Return the run's location for the user."""
+        """Where the user can find the run, such as its URL."""
         ...
 
     def log(self, metrics: Mapping[str, float], step: int) -> None:
-        """Log the metrics after `step` rollouts."""
+        """Log the metrics as of `step` measured rollouts."""
         ...
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Cell]], step: int) -> None:
-        """Log a table of sampled rollouts at the end."""
+        """Log a table of sampled rollouts when all rollouts have been logged."""
         ...
 
     def close(self, *, failed: bool) -> None:
-        """Finish the run."""
+        """End the run and mark it as failed or finished."""
         ...
 
 
 def flat(tree: Json, prefix: str = "") -> dict[str, Cell]:
-    """Return `{"a": {"b": 1}}` as `{"a.b": 1}`; lists become text."""
+    """Flatten nested objects, so that `{"a": {"b": 1}}` becomes `{"a.b": 1}`. Lists become strings."""
     found: dict[str, Cell] = {}
     for key, value in tree.items():
         if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""Tracks runs in Weights & Biases, configured by its own settings (`wandb login`, WANDB_MODE=offline, ...)."""
+"""Tracks runs in Weights & Biases, which is configured by its own settings (`wandb login`, WANDB_MODE=offline, ...)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.services.types import Json
 
 
 class WandbTracker:
-    """A run in a Weights & Biases project (`tracker.Tracker`)."""
+    """A run in a Weights & Biases project. Implements `tracker.Tracker`."""
 
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
         self._wandb = load("wandb", "wandb", "+to=wandb")
@@ -22,7 +22,9 @@ class WandbTracker:
 
     @property
     def logged(self) -> int:
-        """Return 0 offline, where the summary of an earlier command is not available."""
+        """Number of rollouts already logged; 0 in offline mode, where the summary of an earlier command is not
+        available.
+        """
         last = self._run.summary.get(ROLLOUTS)
         return int(last) if isinstance(last, int | float) else 0
 

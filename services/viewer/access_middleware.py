@@ -38,9 +38,9 @@ class AccessMiddleware:
         self._access = access
         self._token = token
         self._name = f"{COOKIE}_{secrets.token_hex(4)}"
-        """Contains the port, because cookies ignore ports and two viewers on one host must not share a cookie."""
+        """Has a random suffix, because cookies ignore ports and two viewers on one host must not share a cookie."""
         self._cookie = secrets.token_urlsafe(32)
-        """Derived from the token, because browsers also send the cookie to other ports of the host."""
+        """A random value rather than the token, because browsers also send the cookie to other ports of the host."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -72,7 +72,7 @@ class AccessMiddleware:
         return _same(_cookie(headers, self._name), self._cookie) or _same(bearer, token) or _same(query_token, token)
 
     def _redirect_with_cookie(self, scope: Scope) -> Response | None:
-        """Redirect a request with the token in its URL to the URL without it, and set the cookie."""
+        """Redirect a request that has the token in its URL to the same URL without the token, and set the cookie."""
         query = _query(scope)
         if self._token is None or scope["method"] != "GET" or "token" not in dict(query):
             return None

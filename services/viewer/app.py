@@ -1,4 +1,4 @@
-"""The viewer's app: the page and its API. Reading files and sorting runs in threads."""
+"""Builds the viewer's app, which serves the page and its API. Files are read and runs are sorted in worker threads."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NO_STORE = {"cache-control": "no-store"}
 
 
 def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter, ...] = ()) -> FastAPI:
-    """Build the app over `file_index`. `replays` draws boards; `routers` are additional routes."""
+    """Build the app that serves `file_index`. `replays` draws boards; `routers` contains additional routes."""
     app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
     app.include_router(_api(file_index, replays))
     for router in routers:
@@ -79,7 +79,9 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
 
     def run_of(run: int) -> RunFile:
         if not 0 <= run < len(file_index.runs):
-            raise HTTPException(404, f"run {run} does not exist; there are {len(file_index.runs)} runs, counted from 0")
+            raise HTTPException(
+                404, f"run {run} does not exist; runs are numbered from 0 to {len(file_index.runs) - 1}"
+            )
         return file_index.runs[run]
 
     @api.get("/overview")
@@ -134,7 +136,7 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
 
 
 async def _json(make: Callable[[], Record]) -> Response:
-    """Build and serialize the record of `make` in a thread."""
+    """Call `make` in a thread and return its record as JSON."""
     body = await run_in_threadpool(lambda: make().model_dump_json())
     return Response(body, media_type="application/json", headers=_NO_STORE)
 

@@ -1,4 +1,4 @@
-"""Holds the fields of all rollouts that a report needs as arrays. The rows themselves are not kept."""
+"""Defines the arrays that store the rollout fields needed for a report. The rows themselves are not kept."""
 
 from __future__ import annotations
 
@@ -29,32 +29,33 @@ FLOATS = (
 CATEGORIES = ("end", "agent", "model", "dataset", "code")
 LOST_FLOATS = ("tool_calls", "turns", "output_tokens", "seconds")
 LOST_CATEGORIES = ("kind", "agent")
-"""Columns of rows without a reward."""
+"""String columns of rows without a reward."""
 MAX_CATEGORIES = 1000
-"""Maximum number of distinct strings per column. Without it, a new reason in every row would fill the memory."""
+"""Maximum number of distinct strings per column. Without a limit, a file with a different reason in every row would
+fill the memory."""
 MAX_STAGES = 32
 OTHERS = "(others)"
 INITIAL_CODE = "(initial)"
 
 
 def displayable(text: str, longest: int = 100) -> str:
-    """Return an untrusted name in displayable form: one line, no control characters, valid Unicode, limited length."""
+    """Make an untrusted name safe to display: one line, no control characters, valid Unicode, limited length."""
     cut = text[:longest].encode("utf-8", "replace").decode()
     return "".join(letter if letter.isprintable() else " " for letter in cut)
 
 
 @dataclass(frozen=True)
 class CategoryColumn:
-    """A column of strings, each stored once."""
+    """A column of strings that stores each distinct string once."""
 
     codes: NDArray[np.int32]
-    """Index into `names` for each rollout; -1 if the row has no text."""
+    """Index into `names` for each rollout; -1 if the row has no string."""
     names: tuple[str, ...]
 
 
 @dataclass(frozen=True)
 class Unmeasured:
-    """Rows without a valid reward, in the file's order. They are failed attempts and never count as rewards."""
+    """Rows without a valid reward, in the order of the file. They count as failed attempts, never as rewards."""
 
     task: Ints
     repeat: Ints
@@ -70,42 +71,43 @@ class Unmeasured:
 
 @dataclass(frozen=True)
 class Columns:
-    """Measured rollouts as arrays of the same length, with NaN for missing values. About 170 bytes per rollout."""
+    """Measured rollouts as arrays of the same length, with NaN for missing values. Uses about 170 bytes per rollout."""
 
     task: Ints
     repeat: Ints
     offset: Ints
-    """Byte of the file where the row starts."""
+    """Byte offset of the row in the file."""
     content: Ints
     """`_ng_task_key`, the hash of the task's content; 0 if the row has none."""
     prompt: Ints
     """Hash of the prompt and the tools; 0 if the row has none."""
     reward: Floats
     success: Floats
-    """1, 0, or NaN if the environment reports no success."""
+    """1 or 0; NaN if the environment does not report success."""
     tool_calls: Floats
-    """Items of type `function_call` in `response.output`."""
+    """Number of `function_call` items in `response.output`."""
     turns: Floats
-    """Model calls from `timings`; without them, the number of uninterrupted sequences of model items in the output."""
+    """Number of model calls, from `timings`. If it is missing, the number of uninterrupted sequences of model items in
+    the output."""
     input_tokens: Floats
     output_tokens: Floats
     reasoning_tokens: Floats
     trail_turns: Floats
-    """Number of turns after the first with recorded tokens, from `token_trail`."""
+    """Number of turns after the first whose tokens are recorded, from `token_trail`."""
     trail_breaks: Floats
-    """Turns whose prompt does not begin with exactly the tokens of the previous turn."""
+    """Number of turns whose prompt does not begin with exactly the tokens of the previous turn."""
     trail_segments: Floats
     """Number of segments into which prefix mismatches divide the episode."""
     end: CategoryColumn
-    """`finish_reason`."""
+    """Why the episode ended, from `finish_reason`."""
     agent: CategoryColumn
     model: CategoryColumn
     dataset: CategoryColumn
-    """`dataset_name`."""
+    """Name of the dataset, from `dataset_name`."""
     code: CategoryColumn
-    """`_ng_code`, the version of the servers' code; INITIAL_CODE if the row has none."""
+    """Version of the servers' code, from `_ng_code`; INITIAL_CODE if the row has none."""
     stages: dict[str, Floats]
-    """Stage -> seconds, from `timings`."""
+    """Seconds spent in each stage, from `timings`."""
     unmeasured: Unmeasured
 
     def __len__(self) -> int:
@@ -113,7 +115,7 @@ class Columns:
 
 
 def merged(parts: list[Columns]) -> Columns:
-    """Merge all parts sorted by (task, repeat), so that no metric depends on the order in which rollouts finished.
+    """Merge the parts and sort by (task, repeat), so that no metric depends on the order in which rollouts finished.
 
     Empties `parts` and works column by column to avoid a second copy in memory.
     """
@@ -145,21 +147,21 @@ def _joined_unmeasured(parts: Sequence[Unmeasured]) -> Unmeasured:
 
 
 def joined_categories(parts: Iterable[CategoryColumn]) -> CategoryColumn:
-    """Concatenate the columns of all parts."""
+    """Concatenate string columns and merge their names."""
     known: dict[str, int] = {}
     codes = []
     for part in parts:
         for name in part.names:
             if name not in known:
                 known.setdefault(name if len(known) < MAX_CATEGORIES else OTHERS, len(known))
-        # The last entry maps the code -1 (no text) to itself.
+        # The last entry maps the code -1 (no string) to itself.
         new_codes = [known.get(name, known.get(OTHERS, -1)) for name in part.names]
         codes.append(np.array([*new_codes, -1], np.int32)[part.codes])
     return CategoryColumn(np.concatenate(codes), tuple(known))
 
 
 def chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
-    """Return the rollouts selected by the mask, with all unmeasured ones."""
+    """Return the measured rollouts that the mask selects, and all unmeasured ones."""
     arrays: dict[str, Any] = {name: getattr(columns, name)[mask] for name in (*INTS, *FLOATS)}
     arrays |= {
         name: CategoryColumn(categories.codes[mask], categories.names)

@@ -21,7 +21,9 @@ def load(
     workers: int = 1,
     progress: Progress | None = None,
 ) -> Run:
-    """Load the run of one file, named `name` (default: the file's stem). Raises the errors of `read`."""
+    """Load the run from a rollout file. `name` defaults to the file's stem. Raises OperatorError or RunError, as `read`
+    does.
+    """
     file = read(path, workers=workers, progress=progress)
     return run_from_columns(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
 
@@ -35,7 +37,10 @@ def run_from_columns(
     inputs: DataFile | None = None,
     materialized: Path | None = None,
 ) -> Run:
-    """Build the run from the columns read from `path` and from its sidecar files. Raises OperatorError like `load`."""
+    """Build the run from the columns read from `path` and from its sidecar files.
+
+    Raises OperatorError if the dataset or the materialized inputs cannot be read.
+    """
     plan = read_run_plan(path, inputs=inputs, materialized=materialized)
     notes = []
     if file.torn:

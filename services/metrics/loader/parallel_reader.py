@@ -1,8 +1,8 @@
-"""Reads a rollout file into columns in one pass, in parts shared by several processes. Rows are not kept.
+"""Reads a rollout file into columns in one pass. Several processes can share the file. Rows are not kept.
 
-Measured on rows with token ids (23 kB): orjson and these arrays take 1.5 times the CPU time of DuckDB and a fortieth of
-its memory, need no schema, and can report the number of an invalid line. Memory: about 150 bytes per rollout, plus the
-longest line.
+Measured on rows with token ids (23 kB each): orjson and these arrays take 1.5 times the CPU time of DuckDB and a
+fortieth of its memory, need no schema, and can report the line number of an invalid line. Memory use is about 150 bytes
+per rollout, plus the longest line.
 """
 
 from __future__ import annotations
@@ -31,45 +31,47 @@ from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 from rollyard.services.rollout_types import RolloutRow
 
 PART = 32 << 20
-"""Bytes that a process reads before it returns its columns."""
+"""Number of bytes that a process reads before it returns its columns."""
 _MAX_LINES_TRIED = 100
-"""Maximum number of lines searched for the first row."""
+"""Maximum number of lines to search for the first row."""
 Progress = Callable[[int], None]
-"""Called with the number of bytes read since the last call."""
+"""A callback that receives the number of bytes read since its last call."""
 
 
 @dataclass(frozen=True)
 class Read:
-    """A file's measured rollouts sorted by (task, repeat)."""
+    """The rollouts read from a file, sorted by (task, repeat)."""
 
     columns: Columns
     size: int
-    """Bytes."""
+    """File size in bytes."""
     torn: int
-    """Bytes of an incomplete last line, which is not counted."""
+    """Number of bytes in an incomplete last line, which is not counted."""
     indexed: bool
-    """Whether rows have a task index. Older rows of NeMo Gym do not; then each counts as a separate task."""
+    """Whether rows have a task index. Rows from older versions of NeMo Gym have none; each of them counts as a separate
+    task."""
 
 
 @dataclass(frozen=True)
 class Part:
-    """The lines that begin in a range of the file. Sent between processes."""
+    """The lines that begin in one range of the file. Parts are sent between processes."""
 
     columns: Columns
     stop: int
-    """Byte after the last complete line; 0 if no line begins in the range."""
+    """Byte offset of the end of the last complete line; 0 if no line begins in the range."""
     bad: tuple[int, str] | None
-    """The first invalid line: the byte where it begins, and the reason, phrased to follow `line 17`."""
+    """Byte offset of the first invalid line, and the reason, phrased to follow `line 17`."""
     bad_lines: int
 
 
 def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress | None = None) -> Read:
-    """Read every measured rollout of `path`.
+    """Read every measured rollout in `path`.
 
-    `workers` processes share the file in parts of `part` bytes; with two or more, the program's main module must be
-    importable.
+    `workers` processes share the file in parts of `part` bytes. With two or more processes, the program's main module
+    must be importable.
 
-    Raises OperatorError if the file does not exist, RunError if a line is not a rollout or is a duplicate.
+    Raises OperatorError if the file cannot be read, and RunError if a line is not a valid rollout, two rows are the
+    same rollout, or a process was killed.
     """
     try:
         size, indexed = path.stat().st_size, has_task_index(path)
@@ -81,7 +83,7 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
         ) from error
     except BrokenProcessPool as error:
         raise RunError(
-            f"a process that read {path} was killed, possibly for lack of memory; use a single process with +workers=1"
+            f"a process reading {path} was killed, possibly because memory ran out; use one process with +workers=1"
         ) from error
     found, complete = [part.columns for part in parts], max(part.stop for part in parts)
     del parts
@@ -92,7 +94,10 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
 
 
 def has_task_index(path: Path) -> bool | None:
-    """Return whether the first row has a task index; None while there is no complete line. Raises OSError."""
+    """Return whether the first row has a task index; None if there is no complete line yet.
+
+    Raises OSError if the file cannot be read.
+    """
     indexed = None
     for found in itertools.islice(iter_jsonl(path, hand_over), _MAX_LINES_TRIED):
         if isinstance(found, ParsedLine):
@@ -122,7 +127,9 @@ def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progre
 
 @contextmanager
 def reading_pool(workers: int, *, nice: int = 0) -> Iterator[ProcessPoolExecutor]:
-    """Yield a pool of processes with niceness raised by `nice`. An error in the block terminates them immediately."""
+    """Yield a pool of processes whose niceness is raised by `nice`. They are terminated immediately if the block
+    raises.
+    """
     others = set(active_children())
     # Spawned, not forked: numpy's own threads do not survive a fork.
     with ProcessPoolExecutor(workers, get_context("spawn"), initializer=os.nice, initargs=(nice,)) as pool:
@@ -141,9 +148,10 @@ def reading_pool(workers: int, *, nice: int = 0) -> Iterator[ProcessPoolExecutor
 def read_parts(
     path: Path, ranges: Sequence[tuple[int, int]], indexed: bool, pool: ProcessPoolExecutor | None = None
 ) -> Iterator[Part]:
-    """Yield the part of each range in order, read in this process or in `pool`. Raises OSError, BrokenProcessPool.
+    """Read the ranges, in this process or in `pool`, and yield the part of each range in order.
 
-    `indexed` states whether rows have a task index.
+    `indexed` states whether rows have a task index. Raises OSError if the file cannot be read, and BrokenProcessPool if
+    a process was killed.
     """
     if pool is None:
         for start, stop in ranges:
@@ -185,8 +193,8 @@ def _check_duplicates(path: Path, columns: Columns) -> None:
         lines = sorted(_line(path, int(offset)) for offset in columns.offset[first : first + 2])
         raise RunError(
             f"{path}: lines {lines[0]} and {lines[1]} are both task {columns.task[first]}, repeat "
-            f"{columns.repeat[first]} ({same.sum()} duplicate rows in total). A rollout counts once: delete the "
-            "duplicates, or pass the files of different runs separately."
+            f"{columns.repeat[first]} ({same.sum()} duplicate rows in total). Each rollout may only occur once: "
+            "delete the duplicates, or pass the files of different runs separately."
         )
 
 
@@ -202,7 +210,7 @@ def _line(path: Path, offset: int) -> int:
 
 @contextmanager
 def _ignore_interrupts() -> Iterator[None]:
-    """Block SIGINT in processes started in this block, even while they start, because the parent handles Ctrl-C."""
+    """Block SIGINT in processes started in this block, even during their startup, because the parent handles Ctrl-C."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

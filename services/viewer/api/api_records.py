@@ -1,4 +1,4 @@
-"""The records of /api responses. Texts from rollouts in them are untrusted."""
+"""Defines the records of /api responses. They contain untrusted text from rollouts."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import CollectionStatus, Json, Record
 
 Outcome = Literal["measured", "failed"]
-"""`measured` rollouts have a reward. `failed` ones have none: masked rows, or rollouts whose attempts all failed."""
+"""`measured` rollouts have a reward. `failed` rollouts have none: the row is masked, or all attempts failed."""
 
 
 class RunFileStatus(Record):
     """The state of one rollout file."""
 
     run: int
-    """Index among the opened files, from 0."""
+    """Index of the file among the opened files, counted from 0."""
     name: str
     path: str
     size: int
-    """Bytes."""
+    """File size in bytes."""
     indexed: int
-    """Bytes whose rollouts are listed."""
+    """Number of bytes of the file whose rollouts are listed."""
     measured: int
-    """Listed rollouts with a reward."""
+    """Number of listed rollouts with a reward."""
     failed: int
-    """Listed rollouts without a reward."""
+    """Number of listed rollouts without a reward."""
     torn: int
-    """Bytes of an incomplete last line."""
+    """Number of bytes in an incomplete last line."""
     error: str = ""
-    """Why the file cannot be read further, or which invalid lines are excluded."""
+    """Why the file cannot be read any further, or which invalid lines are excluded."""
     status: CollectionStatus | None = None
-    """The status of the collection that writes the file, from X_status.json."""
+    """Status of the collection that is writing the file, from X_status.json."""
 
 
 class Overview(Record):
-    """Every opened file. The page polls while one of them grows."""
+    """All opened files. The page polls this while one of them is growing."""
 
     title: str
     version: str
-    """Version of Rollyard."""
+    """The version of Rollyard."""
     runs: list[RunFileStatus]
 
 
@@ -50,7 +50,7 @@ class Numbers(Record):
     """GET /api/runs/{run}/profile: the metrics of the rows read so far."""
 
     indexed: int
-    """Bytes that the metrics cover."""
+    """Number of bytes that the metrics cover."""
     profile: Profile
     charts: list[Chart]
 
@@ -70,7 +70,7 @@ class RolloutLine(Record):
     seconds: float | None
     """Duration of the entire episode."""
     end: str
-    """`finish_reason`, or the failure kind of a failed rollout."""
+    """Why the episode ended (`finish_reason`), or the failure kind of a failed rollout."""
     agent: str
 
 
@@ -78,14 +78,14 @@ class Page(Record):
     """GET /api/runs/{run}/rollouts: a page of the filtered and sorted list."""
 
     total: int
-    """Rollouts that match the filters; with a text search, those found so far."""
+    """Number of rollouts that match the filters. During a text search, only those found so far are counted."""
     start: int
-    """Index of the first of `lines`."""
+    """Index of the first entry of `lines` in the list."""
     lines: list[RolloutLine]
     searched: float = 1.0
-    """Share of the file that was searched; the page polls until it is 1."""
+    """Share of the file that has been searched. The page polls until it is 1."""
     ends: tuple[str, ...] = ()
-    """Every value of `end` in the file, for the filter."""
+    """All values of `end` in the file, which the filter offers."""
     agents: tuple[str, ...] = ()
 
 
@@ -101,29 +101,29 @@ class Tokens(Record):
     trained: bool
     """Whether the generated tokens are trained on. Prompt tokens are always masked."""
     trace: Json | None
-    """`token_trace`: its backend (`way`), segment and prefix mismatch (`break`)."""
+    """The item's `token_trace`: its token backend (`way`), segment and prefix mismatch (`break`)."""
 
 
 class Event(Record):
-    """One event of an episode's conversation."""
+    """An event in an episode's conversation."""
 
     speaker: Speaker
     text: str
-    """The text of a message, the formatted arguments of a call, or the result as the model read it."""
+    """The text of a message, the formatted arguments of a call, or the result that the model received."""
     name: str = ""
-    """Name of the tool."""
+    """Name of the tool, or a label such as `summary`."""
     call: str = ""
     """Id that links a result to its call."""
     turn: int = 0
-    """Number of the model call, from 1; 0 before the first. A result has the turn of its call."""
+    """Number of the model call, counted from 1; 0 before the first call. A result has the same number as its call."""
     reward: float | None = None
     """Reward of this step, if the tool result contains one."""
     tokens: Tokens | None = None
-    """Set on the last event of a model call."""
+    """The recorded tokens of a model call, which are only set on its last event."""
 
 
 class Attempt(Record):
-    """A failed attempt at this rollout."""
+    """A failed attempt at a rollout."""
 
     attempt: int
     kind: str
@@ -131,7 +131,7 @@ class Attempt(Record):
     detail: str
     seconds: float
     when: float
-    """Unix seconds."""
+    """Unix time in seconds."""
 
 
 class RolloutView(Record):
@@ -141,14 +141,14 @@ class RolloutView(Record):
     line: RolloutLine
     events: list[Event]
     replay: Replay | None
-    """Boards, if the environment's folder has a replay.py that can draw them."""
+    """Boards drawn by an environment's replay.py, if one supports this row."""
     charts: list[Chart]
     """Charts of the recorded tokens."""
     facts: Json
-    """The row's fields except the conversation, with long values shortened."""
+    """All fields of the row except the conversation, with long values shortened."""
     attempts: list[Attempt]
     previous: tuple[int, int] | None
-    """(task, repeat) of the neighbours in the file's order of tasks."""
+    """The (task, repeat) of the neighbouring rollouts, in task order; None at either end."""
     next: tuple[int, int] | None
 
 
@@ -161,36 +161,37 @@ class TaskRollouts(Record):
     total: int = 0
     """Total number of repeats."""
     start: int = 0
-    """Index of the first of `stories`."""
+    """Index of the first entry of `stories` among the repeats."""
     previous: int | None = None
-    """The neighbouring tasks that have rollouts; None at the ends."""
+    """Indexes of the neighbouring tasks that have rollouts; None at either end."""
     next: int | None = None
 
 
 class TaskPair(Record):
-    """A task in two runs."""
+    """The results of a task in two runs."""
 
     task: int
     """The task's index in the first run."""
     task_in_second: int
     """The task's index in the second run, which may differ."""
     rewards: tuple[float | None, float | None]
-    """Mean over the repeats."""
+    """Mean reward over the repeats in each run."""
     solved: tuple[float | None, float | None]
-    """Share of the repeats."""
+    """Share of solved repeats in each run."""
     measured: tuple[int, int]
 
 
 class Comparison(Record):
     """GET /api/compare?first=0&second=1: the comparison of two runs.
 
-    `sort`: task, change (of the solve rate, or of the mean reward if "solved" is undefined), first or second (mean
-    reward in that run), with a leading `-` for descending order; `start`, `limit` as in the list.
+    `sort` is one of task, change (of the solve rate, or of the mean reward if "solved" is undefined), first and second
+    (the mean reward in that run). A leading `-` means descending order. `start` and `limit` work as they do for the
+    list of rollouts.
     """
 
     runs: tuple[int, int]
     difference: Difference | None
-    """None if the runs have no common task."""
+    """None if the runs have no task in common."""
     note: str
     total: int
     start: int

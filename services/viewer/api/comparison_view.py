@@ -22,7 +22,9 @@ SORTS = ("task", "change", "first", "second")
 
 @dataclass(frozen=True)
 class ComparedTasks:
-    """The tasks of two runs, with NaN and -1 for a missing task. Empty if tasks cannot be paired."""
+    """The tasks of two runs. If a task is missing in one run, its index there is -1 and its values are NaN. Empty if
+    the tasks cannot be paired.
+    """
 
     difference: Difference
     tasks: tuple[Ints, Ints]
@@ -49,7 +51,7 @@ class ComparedTasks:
         return cls(comparison, (task_a, task_b), (reward_a, reward_b), (solved_a, solved_b), (count_a, count_b), charts)
 
     def page(self, runs: tuple[int, int], sort: str, start: int, limit: int) -> Comparison:
-        """Return a page of the tasks; those without a value of `sort` come last."""
+        """Return a page of tasks. Tasks without a value for `sort` come last."""
         order = self._order(sort)[start : start + limit]
         return Comparison(
             runs=runs,
@@ -84,21 +86,21 @@ class ComparedTasks:
 
 
 class RunDifferences:
-    """Caches comparisons of pairs of runs and recomputes them when a run has changed. Thread-safe."""
+    """Caches comparisons of pairs of runs and recomputes a comparison when either run has changed. Thread-safe."""
 
     def __init__(self, runs: Sequence[RunFile]) -> None:
         self._runs = runs
         self._pairs: dict[tuple[int, int], ThrottledCache[ComparedTasks]] = {}
 
     def of(self, first: int, second: int) -> ComparedTasks:
-        """Return the comparison of two runs, by number."""
+        """Return the comparison of two runs, given their numbers."""
         (end_a, a), (end_b, b) = (self._runs[number].numbers() for number in (first, second))
         comparison = self._pairs.setdefault((first, second), ThrottledCache())
         return comparison.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
 
 
 def _spread(found: Side | None, keys: Ints) -> tuple[Ints, Floats, Floats, Ints]:
-    """Return index, mean reward, solve rate and number of rollouts of each task in `keys`."""
+    """Return the index, mean reward, solve rate and number of rollouts of each task in `keys`."""
     task, measured = np.full(len(keys), -1), np.zeros(len(keys), np.int64)
     reward, solved = np.full(len(keys), np.nan), np.full(len(keys), np.nan)
     if found is not None:

@@ -15,9 +15,9 @@ from rollyard.services.viewer.api.untrusted_values import pretty, sanitize
 
 _ROLES: dict[str, Speaker] = {"system": "system", "developer": "system", "user": "user", "assistant": "answer"}
 _CALLS = ("arguments", "input", "action", "operation", "code", "queries", "query")
-"""Fields that may contain a call's arguments, depending on its kind."""
+"""Fields that can contain a call's arguments, depending on the type of call."""
 _RESULTS = ("output", "outputs", "results", "result", "error")
-"""Fields that may contain the result in an item that is both call and result."""
+"""Fields that can contain the result if an item is both a call and its result."""
 
 
 def events_of(row: Mapping[str, Any]) -> list[Event]:
@@ -35,7 +35,7 @@ def events_of(row: Mapping[str, Any]) -> list[Event]:
 def _output_events(output: list[Any], *, trained: bool) -> Iterator[Event]:
     turn, writing = 0, False
     turns: dict[str, int] = {}
-    """Call id -> its turn."""
+    """Maps call ids to turns."""
     for item in output:
         from_model = _is_from_model(item)
         if from_model and not writing:
@@ -54,14 +54,14 @@ def _output_events(output: list[Any], *, trained: bool) -> Iterator[Event]:
 
 
 def _is_from_model(item: Any) -> bool:
-    """Return whether the model wrote the item, not the environment or the user."""
+    """Return whether the item was written by the model, as opposed to the environment or the user."""
     content = mapping(item)
     kind = text_of(content.get("type"))
     return bool(content) and not kind.endswith(("_output", "_response")) and content.get("role") in (None, "assistant")
 
 
 def _item_events(item: Any, turn: int) -> Iterator[Event]:
-    """Yield the events of one conversation item of any type."""
+    """Yield the events of one conversation item, which can be of any type."""
     if not isinstance(item, dict):
         yield Event(speaker="other", text=item if isinstance(item, str) else pretty(item), turn=turn)
         return
@@ -131,7 +131,7 @@ def _result(item: Json, kind: str, turn: int) -> Event:
 
 
 def _readable(content: Any) -> str:
-    """Return a call's arguments, formatted if they are JSON."""
+    """Return a call's arguments, formatted for reading if they are JSON."""
     if not isinstance(content, str):
         return "" if content is None else pretty(content)
     value = _parsed(content)

@@ -1,5 +1,7 @@
-"""GET /api/live: the current run; `services/head/run_snapshot.py` defines the response.
-GET /api/live/charts: its throughput over the last ten minutes. Only times at which a page was open are recorded.
+"""Serves the state and the recent history of the current run.
+
+GET /api/live returns the current run; `services/head/run_snapshot.py` defines the response. GET /api/live/charts
+returns charts of the last ten minutes, which are only recorded while a page is open.
 
 The run is queried at most twice a second, regardless of the number of open pages.
 """
@@ -24,7 +26,9 @@ CACHE_S = 0.5
 
 
 def live_router(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -> APIRouter:
-    """Build the routes. `find` returns the head's file (`find_run` with bound arguments) or raises RunError."""
+    """Build the routes. `find` returns the head's file; it is `find_run` with bound arguments and raises RunError if
+    there is no run.
+    """
     router = APIRouter()
     cache = _Cache(lambda: _now(transport, find))
     router.get("/api/live", summary="The current run")(cache.read)
@@ -33,7 +37,7 @@ def live_router(transport: Transport, find: Callable[[], Awaitable[HeadFile]]) -
 
 
 class _Cache:
-    """Shares one snapshot between concurrent requests."""
+    """Shares one snapshot among concurrent requests."""
 
     def __init__(self, fetch_snapshot: Callable[[], Awaitable[RunSnapshot]]) -> None:
         self._fetch = fetch_snapshot
@@ -49,7 +53,7 @@ class _Cache:
             return await self._current()
 
     async def charts(self) -> Charts:
-        """Return the charts of the run's history, drawn once per snapshot."""
+        """Return the charts of the run's history, which are drawn once per snapshot."""
         async with self._lock:
             live = await self._current()
             if self._drawn is None or self._drawn[0] is not live:

@@ -1,4 +1,4 @@
-"""Converts the content of a message to text."""
+"""Converts message content to text."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _THINK = re.compile(r"<think>|</think>")
 
 
 def text_of_content(content: Any) -> str:
-    """Return all parts of a message's content: text verbatim, other parts as a description in brackets."""
+    """Return all parts of a message's content: text verbatim, and other parts as a description in brackets."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):
@@ -38,7 +38,7 @@ def _part(part: Any) -> str:
 
 
 def _source(part: Json) -> str:
-    """Return the source of an image or file without its bytes."""
+    """Describe where an image or a file comes from, without including its data."""
     for key in ("image_url", "file_url", "url", "filename", "file_id", "file_data", "data", "input_audio"):
         value = part.get(key)
         if isinstance(value, dict):
@@ -52,9 +52,9 @@ def _source(part: Json) -> str:
 
 
 def thoughts(text: str) -> list[tuple[bool, str]]:
-    """Split a model's text into pieces of (is_thought, text).
+    """Split a model's text into (is_thought, text) pieces.
 
-    `</think>` without an opening tag ends a thought that the prompt started.
+    A `</think>` without an opening tag ends a thought that began in the prompt.
     """
     pieces: list[tuple[bool, str]] = []
     tags = list(_THINK.finditer(text))

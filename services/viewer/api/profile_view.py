@@ -9,6 +9,6 @@ from rollyard.services.viewer.index.run_file import RunFile
 
 
 def numbers_of(run: RunFile) -> Numbers:
-    """Return the metrics of the rows read so far."""
+    """Return the metrics and the charts of the rows read so far."""
     end, found = run.numbers()
     return Numbers(indexed=end, profile=found.profile, charts=profile_charts(found.profile, RunLinks(run.number)))

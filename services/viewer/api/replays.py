@@ -1,4 +1,4 @@
-"""Finds the `replay.py` plug-ins of environments and calls them to draw boards."""
+"""Finds the environments' `replay.py` plug-ins and calls them to draw boards."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ _ReplayFunction = Callable[[Json], Replay | None]
 
 
 class Replays:
-    """Draws the boards of a row. A failing replay.py is logged once and never fails a page."""
+    """Draws the boards of a row. If a replay.py fails, this is logged once and the page shows no boards."""
 
     def __init__(self, roots: Sequence[Path]) -> None:
-        """`roots` is the search path of plug-in folders, by precedence. Plug-ins are imported on first use."""
+        """`roots` lists the folders to search for plug-ins, by precedence. Plug-ins are imported on first use."""
         self._roots = roots
         self._functions: dict[str, _ReplayFunction] | None = None
         self._reported: set[str] = set()
         self._loading = threading.Lock()
 
     def __call__(self, row: Json) -> Replay | None:
-        """Return the boards from the first plug-in that supports the row."""
+        """Return the boards from the first plug-in that supports the row, if any."""
         with self._loading:
             if self._functions is None:
                 self._functions = dict(self._load())
@@ -64,4 +64,4 @@ class Replays:
     def _report(self, name: str, what: str) -> None:
         if name not in self._reported:
             self._reported.add(name)
-            log.warning("%s of %s failed, so its boards are not shown: %s", FILE, name, what)
+            log.warning("%s in %s failed, so its boards are not shown: %s", FILE, name, what)

@@ -1,4 +1,4 @@
-"""Filters, sorts and pages the rollout table, in milliseconds for a million rollouts."""
+"""Filters, sorts and paginates the rollout table. This takes milliseconds for a million rollouts."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from rollyard.services.viewer.api.api_records import Outcome, Page
 from rollyard.services.viewer.index.table import Table
 
 Indexes = NDArray[np.intp]
-"""Indexes into a table."""
+"""Row indexes into a Table."""
 SORTS = ("task", "repeat", "reward", "success", "tool_calls", "turns", "output_tokens", "seconds", "end")
 MAX_LINES = 500
 _ROUNDING = 1e-9
-"""Tolerance of reward filters, because rewards are sums. The histogram that links here has the same one."""
+"""Tolerance of the reward filters, because rewards are sums. The histogram that links here uses the same value."""
 _CACHE_SIZE = 6
-"""Number of cached orders and selections, 8 MB each for a million rollouts."""
+"""Maximum number of sort orders and of selections in the cache. Each takes 8 MB for a million rollouts."""
 T = TypeVar("T")
 
 
 class Query(BaseModel):
-    """The query of GET /api/runs/{run}/rollouts."""
+    """Query parameters of GET /api/runs/{run}/rollouts."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     sort: str = Field(default="task", pattern=f"^-?({'|'.join(SORTS)})$")
-    """A leading `-` means descending. Missing values come last in both directions."""
+    """The column to sort by. A leading `-` means descending order. Missing values come last in either order."""
     task: int | None = None
     repeat: int | None = None
     outcome: Outcome | None = None
@@ -44,13 +44,13 @@ class Query(BaseModel):
     end: str | None = None
     agent: str | None = None
     q: str = Field(default="", max_length=1000)
-    """Text to search in the row."""
+    """Text that the row must contain."""
     start: int = Field(default=0, ge=0)
     limit: int = Field(default=100, ge=0, le=MAX_LINES)
 
 
 class Listing:
-    """Pages of one table. Thread-safe; at worst two threads sort the same column."""
+    """Provides the pages of one table. Thread-safe; in the worst case, two threads sort the same column."""
 
     def __init__(self, table: Table) -> None:
         self.table = table
@@ -60,12 +60,15 @@ class Listing:
         self._agents = tuple(sorted(_names_in(table.agent)))
 
     def page(self, query: Query, found: NDArray[np.int64] | None = None, searched: float = 1.0) -> Page:
-        """Return the requested page. `found`: offsets of the rows with the searched text, ascending."""
+        """Return the requested page.
+
+        `found` contains the byte offsets of the rows that contain the searched text, in ascending order.
+        """
         indexes = self.select(query, found)
         return self.page_of(indexes[query.start : query.start + query.limit], len(indexes), query.start, searched)
 
     def page_of(self, indexes: Indexes, total: int, start: int = 0, searched: float = 1.0) -> Page:
-        """Return the rows at `indexes` as a page of `total`."""
+        """Return the rows at `indexes` as one page of a list with `total` rows."""
         lines = [self.table.line(index) for index in indexes.tolist()]
         return Page(total=total, start=start, lines=lines, searched=searched, ends=self._ends, agents=self._agents)
 
@@ -84,7 +87,7 @@ class Listing:
 
     def _mask(self, query: Query) -> NDArray[np.bool_] | None:
         table = self.table
-        # Comparisons with NaN are false, so missing values match no bound.
+        # Comparisons with NaN are false, so missing values never match.
         tests: list[tuple[Any, Callable[[Any], NDArray[np.bool_]]]] = [
             (query.task, lambda task: table.task == _clamped(task)),
             (query.repeat, lambda repeat: table.repeat == _clamped(repeat)),
@@ -102,14 +105,14 @@ class Listing:
 
 
 class _LruCache(Generic[T]):
-    """A small LRU cache."""
+    """A small, thread-safe LRU cache."""
 
     def __init__(self) -> None:
         self._values: OrderedDict[str, T] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: str, make: Callable[[], T]) -> T:
-        """Return the value of `key`, computed if missing."""
+        """Return the cached value of `key`. If it is missing, compute it with `make`."""
         with self._lock:
             if key in self._values:
                 self._values.move_to_end(key)
@@ -123,7 +126,7 @@ class _LruCache(Generic[T]):
 
 
 def _order(table: Table, sort: str) -> Indexes:
-    """Return the sort order; ties stay ordered by (task, repeat)."""
+    """Return the sort order. Rows with equal values remain sorted by (task, repeat)."""
     name, descending = sort.removeprefix("-"), sort.startswith("-")
     if name == "task":
         return np.argsort(-table.task, kind="stable") if descending else np.arange(len(table))
@@ -132,7 +135,7 @@ def _order(table: Table, sort: str) -> Indexes:
 
 
 def _ranks(column: CategoryColumn) -> NDArray[np.float64]:
-    """Return alphabetical ranks; NaN for missing values."""
+    """Return each row's rank in alphabetical order; NaN for missing values."""
     ranks = np.empty(len(column.names) + 1)
     ranks[np.argsort(np.array(column.names, str))] = np.arange(len(column.names))
     ranks[-1] = np.nan
@@ -156,5 +159,5 @@ def _among(offsets: NDArray[np.int64], found: NDArray[np.int64]) -> NDArray[np.b
 
 
 def _clamped(value: int) -> int:
-    """Clamp to 64 bits, so that numpy can compare it."""
+    """Clamp to a range that fits in 64 bits, so that numpy can compare the value."""
     return max(min(value, 2**62), -1)

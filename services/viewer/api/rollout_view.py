@@ -22,11 +22,14 @@ Replays = Callable[[Json], Replay | None]
 
 
 class RowChanged(RunError):
-    """The file was changed, so the index points to a different row. The file is being read again."""
+    """The file was changed, so the index pointed to a different row. The file is being read again."""
 
 
 def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, tokens: bool = True) -> RolloutView:
-    """Return the rollout at `index` of the run's table, with its tokens if `tokens`. Raises OSError, RowChanged."""
+    """Return the rollout at `index` of the run's table. Its tokens are included if `tokens` is true.
+
+    Raises OSError if the file cannot be read, and RowChanged if the index is out of date.
+    """
     line, row = table.line(index), row_of(run, table, index)
     events = events_of(row) if row else []
     if not tokens:
@@ -46,7 +49,7 @@ def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, to
 
 
 def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, limit: int = MAX_VIEWS) -> TaskRollouts:
-    """Return the repeats of a task without tokens. Raises OSError, RowChanged."""
+    """Return the repeats of a task without tokens. Raises OSError or RowChanged, as `rollout_view` does."""
     table = run.table
     low, high = table.of_task(task)
     chosen = range(low, high)[start : start + limit]
@@ -59,7 +62,9 @@ def task_rollouts(run: RunFile, task: int, replays: Replays, start: int = 0, lim
 
 
 def row_line(run: RunFile, table: Table, index: int) -> bytes:
-    """Return the line of the rollout at `index`; empty if it has none. Raises OSError, RowChanged."""
+    """Return the line of the rollout at `index`; empty if it has no row. Raises OSError or RowChanged, as
+    `rollout_view` does.
+    """
     line = run.line(table, index)
     if line is not None:
         _validated(run, table, index, as_row(line))
@@ -67,7 +72,7 @@ def row_line(run: RunFile, table: Table, index: int) -> bytes:
 
 
 def row_of(run: RunFile, table: Table, index: int) -> RolloutRow | None:
-    """Return the row of the rollout at `index`; None if it has none. Raises OSError, RowChanged."""
+    """Return the row of the rollout at `index`, if it has one. Raises OSError or RowChanged, as `rollout_view` does."""
     line = run.line(table, index)
     return None if line is None else _validated(run, table, index, as_row(line))
 

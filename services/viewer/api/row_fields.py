@@ -11,7 +11,7 @@ from rollyard.services.io.json_values import mapping
 from rollyard.services.types import TOKEN_FIELDS, Json
 
 _MAX_BYTES = 2000
-"""Maximum bytes of JSON of a value. Longer values show only their size."""
+"""Maximum size of a value in bytes of JSON. Longer strings are cut; longer lists and objects only show their size."""
 _CONVERSATION = {"responses_create_params": ("input", "instructions"), "response": ("output", "instructions", "tools")}
 
 
@@ -31,7 +31,7 @@ def row_facts(row: Mapping[str, Any]) -> Json:
 
 
 def shortened_values(values: Json) -> Json:
-    """Return the object with long values replaced by their size."""
+    """Return the object with long values shortened."""
     return {key: _short(value) for key, value in mapping(values).items()}
 
 

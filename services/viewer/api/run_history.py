@@ -10,18 +10,18 @@ from rollyard.services.charts.waiting import waiting
 from rollyard.services.head.run_snapshot import RunSnapshot
 
 MAX_MOMENTS = 600
-"""Number of moments: ten minutes at one request per second."""
+"""Maximum number of moments: ten minutes at one request per second."""
 
 
 class RunHistory:
-    """The history of one run; another run starts a new history."""
+    """The history of one run. It is cleared when a different run starts."""
 
     def __init__(self) -> None:
         self._latest: RunSnapshot | None = None
         self._moments: deque[Moment] = deque(maxlen=MAX_MOMENTS)
 
     def add(self, live: RunSnapshot) -> None:
-        """Add a snapshot. A snapshot without a run is ignored, because the head may become reachable again."""
+        """Add a snapshot. Snapshots without a run are ignored, because the head may become reachable again."""
         if not live.run_id:
             return
         if self._latest is not None and self._latest.run_id != live.run_id:
@@ -32,6 +32,6 @@ class RunHistory:
         self._moments.append(Moment(time=live.time, rollouts_per_s=rate, in_progress=live.total))
 
     def charts(self) -> list[Chart]:
-        """Return the charts of throughput, if there are at least two moments, and of rollouts by stage."""
+        """Return charts of throughput (if there are at least two moments) and of rollouts in progress by stage."""
         wait = waiting(self._latest.stages) if self._latest is not None else None
         return [*pace(tuple(self._moments)), *([] if wait is None else [wait])]

@@ -6,13 +6,13 @@ from urllib.parse import urlencode
 
 
 class RunLinks:
-    """URLs of one run's pages (`rollyard.services.charts.links.Links`)."""
+    """Provides the URLs of one run's pages. Implements `rollyard.services.charts.links.Links`."""
 
     def __init__(self, run: int) -> None:
         self._run = f"#/runs/{run}"
 
     def rollouts(self, **filters: str | float) -> str:
-        """Return the URL of the rollout list with these filters."""
+        """Return the URL of the rollout list with these filters applied."""
         encoded = {name: value if isinstance(value, str) else f"{value:.12g}" for name, value in filters.items()}
         return f"{self._run}?{urlencode(encoded)}"
 

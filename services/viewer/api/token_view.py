@@ -32,7 +32,7 @@ def _ids(value: Any) -> list[int] | None:
 
 
 def _log_probs(value: Any) -> list[float]:
-    """Return all values, or an empty list if one is invalid, because a gap would shift the others."""
+    """Return all values. If one of them is invalid, return an empty list, because a gap would shift the others."""
     found = [number(log_prob, None) for log_prob in value] if isinstance(value, list) else []
     valid = [log_prob for log_prob in found if log_prob is not None]
     return valid if len(valid) == len(found) else []

@@ -10,7 +10,7 @@ import orjson
 from rollyard.services.io.json_values import number
 
 MAX_DEPTH = 100
-"""Maximum nesting of lists and objects; deeper values are malicious."""
+"""Maximum nesting depth of lists and objects. Deeper nesting is treated as malicious."""
 
 
 def pretty(value: Any) -> str:
@@ -19,7 +19,7 @@ def pretty(value: Any) -> str:
 
 
 def sanitize(value: Any, depth: int = 0) -> Any:
-    """Return the value in a form that JSON supports: no NaN, lone surrogates, huge integers or deep nesting."""
+    """Make a value serializable as JSON by replacing NaN, lone surrogates, huge integers and deeply nested values."""
     kind = type(value)
     if kind is str:
         return value if value.isascii() else value.encode("utf-8", "replace").decode()

@@ -18,11 +18,14 @@ from rollyard.services.viewer.index.table import Table
 
 MAX_EXPORTED = 200
 _MAX_TASKS = 5000
-"""Maximum tasks of a comparison."""
+"""Maximum number of tasks in the comparison."""
 
 
 def export(file_index: FileIndex, replays: Replays, limit: int = MAX_EXPORTED) -> bytes:
-    """Return the page with `limit` rollouts of each file. The index must be complete. Raises OSError, RowChanged."""
+    """Return the page with up to `limit` rollouts of each file. The index must be complete.
+
+    Raises OSError if a file cannot be read, and RowChanged if a file has changed.
+    """
     data: Json = {"overview": file_index.overview(), "profiles": {}, "pages": {}, "stories": {}, "comparison": None}
     notes = []
     for run in file_index.runs:
@@ -42,10 +45,10 @@ def export(file_index: FileIndex, replays: Replays, limit: int = MAX_EXPORTED) -
 
 
 def chosen(table: Table, limit: int) -> Indexes:
-    """Select representative rollouts, in the table's order.
+    """Select representative rollouts and return their indexes in ascending order.
 
-    A quarter are the best, a quarter the worst, up to a quarter failed, and the rest are at equal distances. The best
-    and the worst are spread over tasks.
+    A quarter of them are the best, a quarter are the worst, and up to a quarter have failed. The rest are evenly
+    spaced. The best and the worst are spread across tasks.
     """
     if len(table) <= limit:
         return np.arange(len(table))

@@ -1,8 +1,8 @@
-"""Builds the page as one file with modules, styles and data, and a Content-Security-Policy that blocks other scripts.
+"""Builds the page as a single file with modules, styles and data. Its Content-Security-Policy blocks all other scripts.
 
-Modules are unchanged except for the paths in their imports, which an import map resolves to `data:` addresses. The
-policy allows only scripts with a nonce generated for this file, and their imports: browsers apply a nonce, unlike a
-hash, to imports. Rollouts are older than the nonce and cannot contain it.
+Modules are unchanged except for the paths in their imports, which an import map resolves to `data:` URLs. The policy
+only allows scripts with a nonce generated for this file, and the modules they import: unlike a hash, a nonce also
+covers imports. Rollouts cannot contain the nonce, because they are older than it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", 
 
 
 def single_page(data: bytes, note: str) -> bytes:
-    """Build the page with `data` (JSON) in its element `embedded`, and `note` above it."""
+    """Build the page with `data` (JSON) in the element `embedded`, and with `note` at the top."""
     page = (STATIC / "index.html").read_text(encoding="utf-8")
     style = "\n".join(_style_sheet(name).read_text(encoding="utf-8") for name in _STYLE.findall(page))
     imports = orjson.dumps({"imports": _modules()}).decode()
@@ -51,12 +51,12 @@ def single_page(data: bytes, note: str) -> bytes:
 
 
 def _style_sheet(name: str) -> Path:
-    """Return the path of a style sheet; that of the charts is in `services/charts`."""
+    """Return the path of a style sheet. The charts' style sheet is in `services/charts`."""
     return STYLE if name == "css/charts.css" else STATIC / name
 
 
 def _modules() -> dict[str, str]:
-    """Return every module of the page by the name under which the others import it."""
+    """Return the page's modules as `data:` URLs, by the names under which other modules import them."""
     found = {}
     for path in sorted(STATIC.rglob("*.js")):
         name = path.relative_to(STATIC).as_posix()
@@ -66,7 +66,7 @@ def _modules() -> dict[str, str]:
 
 
 def _renamed(code: str, name: str) -> str:
-    """Rewrite relative imports to names from the page's root, because `data:` URLs have no relative paths."""
+    """Replace relative imports with names under the page's root, because `data:` URLs have no relative paths."""
 
     def renamed(found: re.Match[str]) -> str:
         path = posixpath.normpath(posixpath.join(posixpath.dirname(name), found[3]))

@@ -1,1 +1,1 @@
-"""The viewer's index of large rollout files: tables, searches and fingerprints."""
+"""Indexes large rollout files for the viewer: tables, text searches and file fingerprints."""

@@ -1,4 +1,4 @@
-"""Indexes the growing file `X_failures.jsonl` and reads the failed attempts of a rollout."""
+"""Indexes the growing file `X_failures.jsonl` and reads the failed attempts at a rollout."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ _STEP = 16 << 20
 
 @dataclass(frozen=True)
 class Failed:
-    """Failed attempts in the order they happened."""
+    """Failed attempts in chronological order."""
 
     task: Ints
     repeat: Ints
     offset: Ints
     terminal: NDArray[np.bool_]
-    """Whether no other attempt follows in the same command."""
+    """Whether this was the last attempt at the rollout in the same command."""
     kind: CategoryColumn
     agent: CategoryColumn
 
@@ -45,7 +45,7 @@ class AttemptFile:
 
     @property
     def unread_bytes(self) -> int:
-        """Number of bytes that are not read yet."""
+        """Number of bytes that have not been read yet."""
         return 0 if self._at_end else self._size - self._end
 
     def advance(self) -> bool:
@@ -59,7 +59,7 @@ class AttemptFile:
                 self._reset()
             before = self._end
             self._read()
-            # A step that is not full has reached the end of the file or an incomplete last line.
+            # A step that reads less than _STEP has reached the end of the file or an incomplete last line.
             self._size, self._at_end = stat.st_size, self._end < before + _STEP
             self._fingerprint = FileFingerprint.of(self.path, self._end, stat, complete=self._at_end)
         except OSError:
@@ -72,7 +72,7 @@ class AttemptFile:
         return False
 
     def of(self, task: int, repeat: int) -> list[Attempt]:
-        """Return the failed attempts of one rollout in order. Raises OSError."""
+        """Return the failed attempts at a rollout, in order. Raises OSError if the file cannot be read."""
         failed = self.failed
         indexes = np.flatnonzero((failed.task == task) & (failed.repeat == repeat))
         return [_attempt(row_at(self.path, int(failed.offset[index]))) for index in indexes.tolist()]

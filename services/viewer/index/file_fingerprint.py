@@ -1,4 +1,4 @@
-"""Fingerprints a file to distinguish growth from change without reading it again."""
+"""Fingerprints a file to tell whether it grew or was changed, without reading it again."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _BLOCKS = 64
 
 @dataclass(frozen=True)
 class FileFingerprint:
-    """A file that was read up to the byte `end`."""
+    """A fingerprint of a file that was read up to byte `end`."""
 
     end: int
     size: int
@@ -23,16 +23,19 @@ class FileFingerprint:
 
     @classmethod
     def of(cls, path: Path, end: int, stat: os.stat_result, *, complete: bool) -> FileFingerprint:
-        """Fingerprint `path`. `stat`: from before reading; `complete`: read to the end. Raises OSError."""
+        """Fingerprint the file at `path`. Raises OSError if it cannot be read.
+
+        `stat` must be from before the file was read; `complete` states whether it was read to the end.
+        """
         size, written = (stat.st_size, stat.st_mtime_ns) if complete else (-1, -1)
         return cls(end, size, written, _digest(path, end))
 
     def unchanged(self, stat: os.stat_result) -> bool:
-        """Return whether the file was read to its end and not written since."""
+        """Return whether the file was read to its end and has not been written to since."""
         return (stat.st_size, stat.st_mtime_ns) == (self.size, self.mtime_ns)
 
     def fits(self, path: Path, stat: os.stat_result) -> bool:
-        """Return whether the bytes before `end` are unchanged. Raises OSError.
+        """Return whether the bytes before `end` are unchanged. Raises OSError if the file cannot be read.
 
         A file that was written to without growing counts as changed, because lines are only ever appended.
         """

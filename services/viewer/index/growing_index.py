@@ -15,11 +15,11 @@ from rollyard.services.viewer.index.index_file import save, saved
 from rollyard.services.viewer.index.index_snapshot import Snapshot, empty, extended
 
 WORTH_SAVING = 32 << 20
-"""Minimum file size in bytes for saving the index; smaller files are read again in a few tenths of a second."""
+"""Minimum file size in bytes for saving the index. Smaller files can be read again in a few tenths of a second."""
 POOLED_PARTS = 8
-"""Number of parts that are read in parallel before other files are checked."""
+"""Number of parts to read in parallel before other files are checked."""
 _PAUSE_FACTOR = 5
-"""Pause after sorting, as a multiple of its duration, so that a growing file uses at most a sixth of a core."""
+"""Pause after sorting, as a multiple of the time it took, so that a growing file uses at most a sixth of a core."""
 
 
 class FollowedFile:
@@ -31,34 +31,36 @@ class FollowedFile:
         self.size = 0
         """Size of the file at the last check."""
         self.error = ""
-        """Why the file cannot be read."""
+        """Why the file cannot be read; empty if it can."""
         self.at_end = False
-        """Whether the file is read up to its size at the last check."""
+        """Whether the file has been read up to its size at the last check."""
         self.generation = 0
-        """Incremented when the file was changed and is read again."""
+        """Incremented when the file has changed and is read again."""
         self._index = StorePaths(path).sidecar("index.npz")
         self._worth_saving = worth_saving
         self._part = part
         self._unsorted: list[Part] = []
-        """Parts that are read and not sorted yet."""
+        """Parts that have been read but not sorted yet."""
         self._fingerprint: FileFingerprint | None = None
         self._saved = -1
-        """Bytes that the saved index covers; -1 if it was not loaded yet."""
+        """Number of bytes that the saved index covers; -1 before the first attempt to load it."""
         self._paused_until = 0.0
         self._invalidated = False
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that are not read yet."""
+        """Number of bytes that have not been read yet."""
         return 0 if self.at_end or self.error else self.size - self.reached
 
     @property
     def is_sorted(self) -> bool:
-        """Whether all data that was read is in `snapshot`."""
+        """Whether `snapshot` contains all data that has been read."""
         return not self._unsorted
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> bool:
-        """Check the file and read a step of new data, in the processes of `pool`. Return whether it changed."""
+        """Check the file and read the next step of new data, using the processes of `pool`. Return whether `snapshot`
+        changed.
+        """
         before = self.snapshot
         try:
             stat = self.path.stat()
@@ -79,11 +81,11 @@ class FollowedFile:
         return self.snapshot is not before
 
     def invalidate(self) -> None:
-        """Rebuild the index in the next step, because a row has moved. Thread-safe."""
+        """Request that the next step rebuild the index, because a row has moved. Thread-safe."""
         self._invalidated = True
 
     def _reset(self) -> None:
-        """Discard everything, because the file was replaced."""
+        """Discard everything that was read, because the file was replaced."""
         self._invalidated = False
         self.snapshot = empty()
         self.generation += 1
@@ -94,14 +96,14 @@ class FollowedFile:
         self._paused_until = 0.0
 
     def close(self) -> None:
-        """Save the index if it has grown since it was saved."""
+        """Save the index if it has grown since it was last saved."""
         end = self.snapshot.end
         if self._saved >= 0 and end > self._saved and end >= self._worth_saving and not self._unsorted:
             self._save(self.path.stat())
 
     @property
     def reached(self) -> int:
-        """Number of bytes read."""
+        """Number of bytes read so far."""
         return max([self.snapshot.end, *(part.stop for part in self._unsorted)])
 
     def _restore(self, stat: os.stat_result) -> None:
@@ -117,7 +119,7 @@ class FollowedFile:
         indexed = self._has_task_index()
         parts = [] if indexed is None else [part for part in read_parts(self.path, ranges, indexed, pool) if part.stop]
         self._unsorted += parts
-        # A step without a complete line has reached an incomplete one that extends to the end of the file.
+        # If a step contains no complete line, the rest of the file is one incomplete line.
         self.at_end = not parts or ranges[-1][1] == self.size or self.reached >= self.size
         self._fingerprint = FileFingerprint.of(self.path, self.reached, stat, complete=self.at_end)
 
@@ -145,7 +147,9 @@ class FollowedFile:
             self._paused_until = time.monotonic() + _PAUSE_FACTOR * (time.monotonic() - started)
 
     def _should_save(self) -> bool:
-        """Return whether to save: when the size has doubled during the first read, later when it grew by an eighth."""
+        """Return whether to save the index. During the first read, it is saved when its size has doubled; later, when
+        it has grown by an eighth.
+        """
         new = self.snapshot.end - self._saved
         return new >= max(self._worth_saving, self._saved // 8 if self.at_end else self._saved) and not self._unsorted
 

@@ -1,4 +1,4 @@
-"""Saves the index as `X_index.npz` next to `X.jsonl`, so that a large file is read once. Safe to delete."""
+"""Saves the index as `X_index.npz` next to `X.jsonl`, so that a large file is only read once. It is safe to delete."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_snapshot import Snapshot
 
 FORMAT = 6
-"""Incremented whenever the content or its meaning changes; files in older formats are ignored."""
+"""Format version, incremented when the contents or their meaning change. Files in older formats are ignored."""
 
 
 def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:
-    """Write the index atomically. Raises OSError."""
+    """Write the index atomically. Raises OSError if it cannot be written."""
     columns, lost = snapshot.columns, snapshot.columns.unmeasured
     arrays: dict[str, Any] = {name: getattr(columns, name) for name in (*INTS, *FLOATS)}
     arrays |= {name: getattr(columns, name).codes for name in CATEGORIES}
@@ -59,7 +59,7 @@ def save(path: Path, snapshot: Snapshot, fingerprint: FileFingerprint) -> None:
 
 
 def saved(path: Path) -> tuple[Snapshot, FileFingerprint] | None:
-    """Load the saved index; None if it is missing or invalid."""
+    """Load the saved index; return None if it is missing or invalid."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             return _restored(arrays)
@@ -98,17 +98,17 @@ def _restored(arrays: Any) -> tuple[Snapshot, FileFingerprint] | None:
 
 def _column(array: Any, kind: Any) -> Any:
     if array.dtype != kind or array.ndim != 1:
-        raise ValueError(f"a column of {array.dtype} with {array.ndim} dimensions")
+        raise ValueError(f"expected a one-dimensional {kind.__name__} column")
     return array
 
 
 def _category_column(codes: Any, names: Any) -> CategoryColumn:
     if _column(codes, np.int32).size and not -1 <= codes.min() <= codes.max() < len(names):
-        raise ValueError("a code without a name")
+        raise ValueError("a category code has no name")
     return CategoryColumn(codes, tuple(map(str, names)))
 
 
 def _check(count: int, *columns: Any) -> None:
     for column in columns:
         if len(column.codes if isinstance(column, CategoryColumn) else column) != count:
-            raise ValueError("columns of different lengths")
+            raise ValueError("columns have different lengths")

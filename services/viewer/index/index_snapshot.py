@@ -1,4 +1,4 @@
-"""An immutable snapshot of a rollout file's index, which any thread may read."""
+"""Defines an immutable snapshot of a rollout file's index, which any thread can read."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 
 @dataclass(frozen=True)
 class Snapshot:
-    """The rollouts of the file's first `end` bytes, without duplicates."""
+    """The rollouts in the first `end` bytes of the file, without duplicates."""
 
     columns: Columns
     """Sorted by (task, repeat)."""
     end: int = 0
     has_task_index: bool = True
-    """If false, rows have no task index, and each counts as a separate task, numbered in the file's order."""
+    """Whether rows have a task index. If not, each row counts as a task, and tasks are numbered in file order."""
     bad_lines: int = 0
     bad: tuple[int, str] | None = None
-    """The first invalid line: its offset and the reason."""
+    """The byte offset of the first invalid line, and the reason."""
     duplicates: int = 0
-    """Excluded rows whose rollout is already in the file."""
+    """Number of rows that are excluded because their rollout already occurs earlier in the file."""
 
     @property
     def error(self) -> str:
-        """Return a readable message on the invalid and duplicate lines of the file."""
+        """A message about invalid and duplicate lines in the file; empty if there are none."""
         problems = []
         if self.bad is not None:
             count = "1 line is" if self.bad_lines == 1 else f"{self.bad_lines} lines are"
@@ -44,12 +44,12 @@ class Snapshot:
 
 
 def empty() -> Snapshot:
-    """Return the snapshot of a file that is not read yet."""
+    """Return the snapshot of a file that has not been read yet."""
     return Snapshot(RolloutParser().columns())
 
 
 def extended(snapshot: Snapshot, parts: Sequence[Part], *, has_task_index: bool) -> Snapshot:
-    """Return the snapshot extended by the `parts` that follow it in the file."""
+    """Return the snapshot extended by `parts`, which must directly follow it in the file."""
     columns = merged([snapshot.columns, *(part.columns for part in parts)])
     duplicates = 0
     if has_task_index:
@@ -67,7 +67,7 @@ def extended(snapshot: Snapshot, parts: Sequence[Part], *, has_task_index: bool)
 
 
 def _without_duplicates(columns: Columns) -> tuple[Columns, int]:
-    """Return the first row of each rollout, in the file's order, and the number of duplicates."""
+    """Return only the first row of each rollout in the file, and the number of duplicates that were removed."""
     repeats = (np.diff(columns.task, prepend=-1) == 0) & (np.diff(columns.repeat, prepend=-1) == 0)
     count = int(repeats.sum())
     return (_chosen(columns, ~repeats), count) if count else (columns, 0)

@@ -1,4 +1,4 @@
-"""Contains the opened rollout files and the thread that reads them."""
+"""Manages the opened rollout files and the thread that reads them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ log = logging.getLogger(__name__)
 
 CHECK_EVERY_S = 0.5
 _NICE = 5
-"""Reading has a lower priority than requests."""
+"""Niceness of reader processes, which must have a lower priority than requests."""
 WORTH_PROCESSES = 256 << 20
-"""Minimum bytes to read for which several processes are worth their startup time."""
+"""Minimum number of unread bytes at which starting several processes is worth the time."""
 
 
 class _Closed(Exception):
@@ -28,7 +28,7 @@ class _Closed(Exception):
 
 
 class FileIndex:
-    """The opened runs by number. `start` starts reading; `close` stops it and saves the indexes."""
+    """The opened runs, by number. `start` starts reading them; `close` stops reading and saves the indexes."""
 
     def __init__(
         self,
@@ -40,8 +40,9 @@ class FileIndex:
         worth_processes: int = WORTH_PROCESSES,
         part: int = PART,
     ) -> None:
-        """`files`: name and path of each file. Rewards of at least `threshold` count as solved. `workers` is the
-        number of processes that read a large file (default: one per CPU), and `part` the bytes per step.
+        """`files` contains the name and path of each file. Rewards of at least `threshold` count as solved. `workers`
+        is the number of processes that read a large file (default: one per CPU), and `part` is the number of bytes they
+        read per step.
         """
         self.runs = [
             RunFile(number, path, name, threshold=threshold, part=part) for number, (name, path) in enumerate(files)
@@ -54,7 +55,7 @@ class FileIndex:
         self._thread = threading.Thread(target=self._read, name="library", daemon=True)
 
     def start(self) -> None:
-        """Start reading in the background; all runs are available immediately."""
+        """Start reading in the background. All runs are available immediately, even if they have not been read yet."""
         self._thread.start()
 
     def close(self) -> None:
@@ -70,7 +71,7 @@ class FileIndex:
             run.close()
 
     def read_through(self) -> None:
-        """Read all files completely in this thread, instead of in the background."""
+        """Read all files to the end in the calling thread instead of in the background."""
         while self._round():
             pass
 
@@ -91,7 +92,7 @@ class FileIndex:
                 more = False
 
     def _round(self) -> bool:
-        """Check every file; return whether one has more to read immediately."""
+        """Check every file. Return whether one of them has more data to read immediately."""
         more = self._advance(None)
         if self._workers > 1 and max(run.file.unread_bytes for run in self.runs) >= self._worth_processes:
             try:

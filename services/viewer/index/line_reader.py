@@ -1,4 +1,4 @@
-"""Reads a rollout's line at a byte offset."""
+"""Reads the line of a rollout at a byte offset."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from rollyard.services.viewer.api.untrusted_values import sanitize
 
 
 def row_at(path: Path, offset: int) -> Json:
-    """Return the object on the line; {} if the line is not an object, as after a change of the file. Raises OSError."""
+    """Return the object on the line, or {} if the line is not an object, which can happen if the file was changed.
+
+    Raises OSError if the file cannot be read.
+    """
     return as_row(line_at(path, offset)) or {}
 
 

@@ -1,4 +1,4 @@
-"""Provides the viewer's data on one rollout file and its sidecar files."""
+"""Provides the viewer with data from a rollout file and its sidecar files."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from rollyard.services.viewer.index.table import NO_ROW, Table, table_of
 from rollyard.services.viewer.index.throttled_cache import ThrottledCache
 
 _SILENT_S = 60.0
-"""A collection whose status is older than this is treated as stopped."""
+"""A collection whose status has not been updated for this long is considered stopped."""
 _SEARCH_WAIT_S = 0.2
 
 
 class RunFile:
-    """A rollout file. One thread calls `advance`; any thread may query."""
+    """A rollout file in the viewer. One thread calls `advance`; any thread may query it."""
 
     def __init__(self, number: int, path: Path, name: str, *, threshold: float | None = None, part: int = PART) -> None:
         """Rewards of at least `threshold` count as solved."""
@@ -39,7 +39,7 @@ class RunFile:
         self.status: CollectionStatus | None = None
         self.listing = Listing(table_of(self.file.snapshot.columns, self.attempts.failed, threshold))
         self._listed = 0
-        """Bytes whose rollouts are listed."""
+        """Number of bytes of the file whose rollouts are listed."""
         self._threshold = threshold
         self._searches = SearchCache(path)
         self._generation = 0
@@ -48,16 +48,16 @@ class RunFile:
 
     @property
     def table(self) -> Table:
-        """All listed rollouts."""
+        """The table of all listed rollouts."""
         return self.listing.table
 
     @property
     def unread_bytes(self) -> int:
-        """Bytes that are not read yet."""
+        """Number of bytes that have not been read yet."""
         return self.file.unread_bytes + self.attempts.unread_bytes
 
     def advance(self, pool: ProcessPoolExecutor | None = None) -> None:
-        """Check the files and read a step of new data."""
+        """Check the files and read the next step of new data."""
         self.status = read_status(self.path)
         running = is_running(self.status, _SILENT_S)  # failed rollouts may then be retried
         read = self.file.advance(pool)
@@ -72,7 +72,6 @@ class RunFile:
             self._listed = self.file.snapshot.end
 
     def status_record(self) -> RunFileStatus:
-        """Return the state of the file."""
         file, snapshot, measured = self.file, self.file.snapshot, self.table.measured
         return RunFileStatus(
             run=self.number,
@@ -88,7 +87,7 @@ class RunFile:
         )
 
     def page(self, query: Query) -> Page:
-        """Return a page of the list. A text search returns the rows found so far."""
+        """Return a page of the list. During a text search, it contains only rollouts found so far."""
         listing = self.listing
         if not query.q:
             return listing.page(query)
@@ -96,12 +95,12 @@ class RunFile:
         return listing.page(query, found, searched)
 
     def line(self, table: Table, index: int) -> bytes | None:
-        """Return a rollout's raw row; None if it has none. Raises OSError."""
+        """Return a rollout's raw row; None if it has no row. Raises OSError if the file cannot be read."""
         offset = int(table.offset[index])
         return None if offset == NO_ROW else line_at(self.path, offset).rstrip(b"\r\n")
 
     def numbers(self) -> tuple[int, Run]:
-        """Return the metrics and the number of bytes that they cover. They may be slightly stale."""
+        """Return the metrics, preceded by the number of bytes they cover. They may be slightly stale."""
         version = self.file.generation, self.file.snapshot.end, len(self.attempts.failed.task)
         return self._numbers.get(version, self._compute_numbers)
 
@@ -120,7 +119,7 @@ class RunFile:
 
 
 def _final_attempts(failed: Failed, running: bool) -> Failed:
-    """Return the attempts that are not retried."""
+    """Return the attempts that will not be retried."""
     if not running:
         return failed
     ended = failed.terminal

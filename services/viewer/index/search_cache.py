@@ -12,7 +12,7 @@ _MAX_SEARCHES = 4
 
 
 class SearchCache:
-    """Caches searches by text. Thread-safe."""
+    """Caches searches by their text. Thread-safe."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -20,7 +20,9 @@ class SearchCache:
         self._lock = threading.Lock()
 
     def of(self, text: str) -> Search:
-        """Return the existing search for a text or start one; evict the least recently used."""
+        """Return the search for a text, starting it if necessary. Evicts the least recently used search if there are
+        too many.
+        """
         with self._lock:
             found = self._searches.pop(text, None) or Search(self._path, text)
             self._searches[text] = found

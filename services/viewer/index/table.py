@@ -1,4 +1,4 @@
-"""The table of a file's rollouts, measured or failed, sorted by (task, repeat)."""
+"""Defines the table of a file's rollouts, measured or failed, sorted by (task, repeat)."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from rollyard.services.viewer.api.api_records import RolloutLine
 from rollyard.services.viewer.index.failed_attempts import Failed
 
 NO_ROW = -1
-"""Offset of a rollout without a row, because all of its attempts failed."""
+"""Offset of a rollout that has no row because all of its attempts failed."""
 _NUMBERS = ("tool_calls", "turns", "output_tokens", "seconds")
 
 
 @dataclass(frozen=True)
 class Table:
-    """Arrays of the same length, with NaN for missing values."""
+    """A file's rollouts as arrays of the same length, with NaN for missing values."""
 
     task: Ints
     repeat: Ints
@@ -40,13 +40,13 @@ class Table:
         return len(self.task)
 
     def find(self, task: int, repeat: int) -> int | None:
-        """Return the index of a rollout."""
+        """Return the index of a rollout; None if it is not in the table."""
         low, high = self.of_task(task)
         index = low + int(np.searchsorted(self.repeat[low:high], repeat))
         return index if index < high and self.repeat[index] == repeat else None
 
     def of_task(self, task: int) -> tuple[int, int]:
-        """Return the range of a task's rollouts: index of the first, and index after the last."""
+        """Return the range of a task's rollouts: the index of the first, and the index after the last."""
         low, high = np.searchsorted(self.task, [task, task + 1])
         return int(low), int(high)
 
@@ -69,7 +69,7 @@ class Table:
 
 
 def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -> Table:
-    """Build the table from measured rows, rows without a reward, and rollouts without a row whose attempts `failed`.
+    """Build the table from measured rows, rows without a reward, and `failed` attempts at rollouts that have no row.
 
     Rewards of at least `threshold` count as solved.
     """
@@ -94,7 +94,7 @@ def table_of(columns: Columns, failed: Failed, threshold: float | None = None) -
 
 
 def _lost(columns: Columns) -> Table:
-    """Return rows without a reward, with the last row of a rollout first."""
+    """Return the rows without a reward, with each rollout's last row first."""
     lost = columns.unmeasured
     numbers = [getattr(lost, name)[::-1] for name in _NUMBERS]
     kind, agent = (
@@ -105,7 +105,7 @@ def _lost(columns: Columns) -> Table:
 
 
 def _failed_attempts(failed: Failed) -> Table:
-    """Return failed attempts, with the last attempt of a rollout first."""
+    """Return the failed attempts, with each rollout's last attempt first."""
     kind, agent = (
         CategoryColumn(failed.kind.codes[::-1], failed.kind.names),
         CategoryColumn(failed.agent.codes[::-1], failed.agent.names),
@@ -124,7 +124,9 @@ def _failed(
 
 
 def _joined(parts: list[Table]) -> Table:
-    """Concatenate the parts sorted by (task, repeat); for duplicates the first part takes precedence."""
+    """Concatenate the parts and sort them by (task, repeat). If parts contain the same rollout, the first part takes
+    precedence.
+    """
     arrays: dict[str, Any] = {
         name: np.concatenate([getattr(part, name) for part in parts])
         for name in ("task", "repeat", "offset", "measured", "reward", "success", *_NUMBERS)

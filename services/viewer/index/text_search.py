@@ -1,4 +1,4 @@
-"""Searches a file for lines with a text. A thread scans the bytes as long as the search is queried."""
+"""Searches a file for lines that contain a given text. A thread scans the file for as long as the search is queried."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 _CHUNK = 1 << 20
 _MAX_CASED_LETTERS = 4
 _PAUSE_AFTER_S = 10.0
-"""A search that is not queried for this long pauses, and resumes at the next query."""
+"""A search that has not been queried for this long pauses, and resumes at the next query."""
 
 
 class Search:
-    """The search for one text in one file, including data appended later."""
+    """Searches one file for one text, including data appended later."""
 
     def __init__(self, path: Path, text: str, pause_after_s: float = _PAUSE_AFTER_S) -> None:
-        """The search starts at the first query."""
+        """The search starts at the first call to `progress`."""
         self._path = path
         self._forms = forms(text)
         self._pause_after_s = pause_after_s
@@ -34,9 +34,10 @@ class Search:
         self._lock = threading.Lock()
 
     def progress(self, until: int, wait_s: float = 0.0) -> tuple[NDArray[np.int64], float]:
-        """Return the offsets of matching lines found so far, and the searched share of `until`.
+        """Return the byte offsets of matching lines found so far, and the share of `until` that has been searched.
 
-        `until` is the number of bytes in complete lines. Waits up to `wait_s`, which suffices for most files.
+        `until` is the number of bytes in complete lines. Waits for at most `wait_s`, which is long enough for most
+        files.
         """
         with self._lock:
             self._last_query, self._until = time.monotonic(), max(until, self._until)
@@ -51,7 +52,6 @@ class Search:
             return np.array(self._matches, np.int64), searched
 
     def stop(self) -> None:
-        """Stop the search."""
         self._stopped = True
 
     def _scan(self) -> None:
@@ -84,10 +84,11 @@ class Search:
 
 
 def forms(text: str) -> list[bytes]:
-    """Return the encodings of a text in a line whose ASCII letters are lower-cased; none contains another.
+    """Return the byte strings to search for in a line whose ASCII letters are lower-cased. None of them contains
+    another.
 
-    The text may be verbatim, escaped as in a JSON string, or escaped twice, as in a tool's JSON result that is itself
-    a string. Non-ASCII letters may be verbatim or escaped, in lower or upper case.
+    The text can occur verbatim, escaped as in a JSON string, or escaped twice, as in a tool's JSON result that is
+    itself a string. Non-ASCII letters can be verbatim or escaped, in lower or upper case.
     """
     variants = _cases(text)
     once = {_escaped(variant, ascii_only) for variant in variants for ascii_only in (True, False)}
@@ -101,7 +102,9 @@ def forms(text: str) -> list[bytes]:
 
 
 def _cases(text: str) -> set[str]:
-    """Return variants with each non-ASCII letter in either case; for many such letters, all in the same case."""
+    """Return variants of the text with each non-ASCII letter in either case. If there are many such letters, all of
+    them have the same case.
+    """
     letters = {letter for letter in text if not letter.isascii() and len({letter, letter.swapcase()}) == 2}
     letters = {letter for letter in letters if len(letter.swapcase()) == 1}
     if len(letters) > _MAX_CASED_LETTERS:

@@ -1,4 +1,4 @@
-"""Caches an expensive value and recomputes it when its version has changed, at a limited rate."""
+"""Caches an expensive value. When its version changes, the value is recomputed, but at a limited rate."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 
 T = TypeVar("T")
 _PAUSE_FACTOR = 5
-"""The pause between computations as a multiple of their duration; limits the cost to a sixth of a core."""
+"""Pause between computations, as a multiple of their duration. It limits the cost to a sixth of a core."""
 
 
 class ThrottledCache(Generic[T]):
@@ -21,7 +21,7 @@ class ThrottledCache(Generic[T]):
         self._lock = threading.Lock()
 
     def get(self, version: object, make: Callable[[], T]) -> T:
-        """Return the value for `version` or for a slightly older one."""
+        """Return the value for `version`, or a slightly older one."""
         if self._cached is not None and self._lock.locked():
             return self._cached[1]
         with self._lock:

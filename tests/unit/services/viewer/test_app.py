@@ -157,7 +157,7 @@ async def test_every_response_has_the_security_headers(two_runs: list[Path], pat
     ("path", "status", "message"),
     [
         ("/api/nothing", 404, "not found"),
-        ("/api/runs/2/profile", 404, "run 2 does not exist; there are 2 runs, counted from 0"),
+        ("/api/runs/2/profile", 404, "run 2 does not exist; runs are numbered from 0 to 1"),
         ("/api/runs/-1/profile", 404, "run -1 does not exist"),
         ("/api/runs/0/rollouts/9/9", 404, "task 9, repeat 9 is not in the part of the file read so far"),
         ("/api/runs/0/rollouts/x/9", 422, "task: "),

@@ -95,7 +95,7 @@ def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
     [
         (b"{half", "line 3 is not JSON"),
         (b"[1, 2]", "line 3 is a list; expected an object"),
-        (b'{"reward": 1}', "line 3 has no _ng_task_index; expected the non-negative integer"),
+        (b'{"reward": 1}', "line 3 has no _ng_task_index; expected a non-negative integer"),
         (b'{"reward": 1, "_ng_task_index": "7"}', "line 3 has _ng_task_index '7'"),
         (b'{"reward": 1, "_ng_task_index": true}', "line 3 has _ng_task_index 'True'"),
         (b'{"reward": 1, "_ng_task_index": 1, "_ng_rollout_index": -1}', "line 3 has _ng_rollout_index '-1'"),
