@@ -48,7 +48,7 @@ demo: $(READY)  ## collect 3,200 Sokoban rollouts with the built-in policy
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh configs/demo.sh
 
 test: $(DEV)  ## run unit, integration and end-to-end tests; installs what they need
-	$(BIN)/python $(PYTEST) tests/unit tests/integration tests/e2e tests/test_structure.py
+	$(BIN)/python $(PYTEST) tests/e2e tests/integration tests/unit tests/test_structure.py
 
 test-unit: $(DEV)  ## test single modules and servers
 	$(BIN)/python $(PYTEST) tests/unit tests/test_structure.py
