@@ -1,4 +1,4 @@
-"""MATH: competition problems whose answers are formulas, compared by mathematical meaning."""
+"""MATH: competition problems whose answers are formulas. Answers are compared by their mathematical meaning."""
 
 from __future__ import annotations
 
@@ -13,10 +13,8 @@ from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_an
 
 
 class Math(AnswerEnvironment):
-    """One competition problem."""
-
     def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:
-        """Parse the row's gold answer. Raises BadTask."""
+        """Parse the row's gold answer. Raises BadTask if it is missing or too long, or if `form` is unknown."""
         super().__init__(task, settings)
         gold = gold_answer(task)
         if gold is None:
@@ -31,7 +29,7 @@ class Math(AnswerEnvironment):
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Reward 1 for an answer that is equivalent to the gold answer."""
+        """Return reward 1 for an answer that is equivalent to the gold answer."""
         return self.verdict(await self.grader.grade(self.gold, response, self.form, self.problem), self.gold)
 
 
