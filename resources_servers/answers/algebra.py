@@ -75,8 +75,8 @@ def silence_math_verify() -> None:
 
 
 def _with_same_parentheses(gold: str, answer: str) -> tuple[str, str]:
-    """Make both lists parenthesized or both not: math-verify reads a pair without parentheses as an unordered set, and
-    a list in parentheses as a pair.
+    """Put parentheses around both lists or around neither: math-verify reads a pair without parentheses as an unordered
+    set, and a list in parentheses as a pair.
     """
     gold, answer = normalized(gold), normalized(answer)
     if "," in gold and "," in answer and not _RELATION.search(gold + answer):
@@ -114,8 +114,8 @@ def _joined(expression: Any, text: str) -> Any:
 
 
 def _with_one_i(expression: Any) -> Any:
-    """If `i` occurs, treat it as the imaginary unit and all other variables as real. The parser's own choice depends on
-    spaces.
+    """If there is a variable `i`, treat it as the imaginary unit and the others as real. The parser's own choice
+    depends on spaces.
     """
     from sympy import Eq, I, Symbol
 

@@ -1,4 +1,4 @@
-"""Checks the brackets in an answer, and finds out which kind encloses it."""
+"""Checks the brackets in an answer, and determines which kind of bracket encloses it."""
 
 from __future__ import annotations
 

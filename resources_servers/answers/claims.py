@@ -44,12 +44,12 @@ _POINT = re.compile(r"^[A-Z](?=\()")
 
 
 class Refused(ValueError):
-    """The answer is wrong whatever its value is. The message states why."""
+    """Raised for an answer that is wrong regardless of its value. The message states why."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The two formulas to compare, and the steps that the answer claims on the way."""
+    """The two formulas to compare, and the equalities that the answer states as intermediate steps."""
 
     gold: str
     answer: str
@@ -202,8 +202,8 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
 
 
 def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
-    """Match a gold answer such as `y = 2x + 3` with the right side alone, an equation for the same name, or an
-    equivalent equation.
+    """Compare an answer with a gold answer such as `y = 2x + 3`. The right side alone, an equation for the same name,
+    and an equivalent equation are accepted.
     """
     name, value = (side for _, side in links(gold))
     found = links(answer)

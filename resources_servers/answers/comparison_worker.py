@@ -27,7 +27,7 @@ EXIT_AFTER_ERROR = 3
 
 
 def main() -> None:
-    """Serve requests until end of input. If a child is killed, the response contains the signal."""
+    """Serve requests until standard input is closed. If a child is killed, the response contains the signal."""
     sys.set_int_max_str_digits(0)  # a long number is slow but valid; the CPU limit stops it
     silence_math_verify()
     compare_symbolically(r"\sqrt{4}", "3-1")  # loads imports, grammars and caches once for all children

@@ -20,12 +20,13 @@ class AnswerSettings(EnvironmentSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"verify_workers"}
 
     score: Literal["lenient", "strict"] = "lenient"
-    """Which score becomes the reward. lenient accepts an answer in any format, strict only in the requested format."""
+    """Which score becomes the reward. lenient accepts an answer in any format, strict only one in the requested format.
+    """
     format_weight: float = Field(default=0.0, ge=0.0, le=1.0)
     """Reward for a wrong answer that has the requested format."""
     equality: Literal["math_verify", "numbers"] = "math_verify"
-    """How answers are compared. `numbers` needs no extra, but supports only plain numbers, fractions, percentages and
-    words."""
+    """How answers are compared. `numbers` does not require the `math` extra, but supports only plain numbers,
+    fractions, percentages and words."""
     verify_workers: int = Field(default=0, ge=0)
     """Maximum number of worker processes that compare answers; they start on demand. 0 means one per CPU."""
     verify_cpu_s: float = Field(default=1.0, gt=0)

@@ -34,7 +34,7 @@ class Comparison(Record):
     exact: bool = True
     """False if the answer and the gold answer match only as decimal approximations."""
     reason: str
-    """A short explanation for people."""
+    """A short explanation of the result."""
 
 
 def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Comparison | None:
@@ -130,7 +130,7 @@ def _same_time(gold: str, answer: str) -> Comparison | None:
 
 
 def _is_short_afternoon(time: re.Match[str], *both: re.Match[str]) -> bool:
-    """Return whether `time` is a 12-hour p.m. time and the other one is a 24-hour time, such as 4:30 p.m. and 16:30."""
+    """Return whether `time` is a p.m. time that is compared with a 24-hour time, as in 4:30 p.m. and 16:30."""
     return (time[3] or "").lower() == "p" and int(time[1]) < 12 and any(int(one[1]) > 12 and one[2] for one in both)
 
 
@@ -176,7 +176,7 @@ def _meanings(wanted: Quantity, given: Quantity) -> tuple[Fraction, ...]:
         return (wanted.value,)
     if wanted.percent:  # 50% is 0.5, and the sign may be omitted
         return wanted.value, wanted.value / 100
-    # A gold value below 1 is a fraction of the whole, and 0.5% is another one. Otherwise `%` acts as a unit.
+    # A gold value under 1 is a fraction of the whole, so 0.5% does not equal 0.5. Otherwise `%` acts as a unit.
     return (wanted.value * 100,) if abs(wanted.value) < 1 else (wanted.value, wanted.value * 100)
 
 
@@ -199,7 +199,7 @@ def _same_brackets(gold: str, answer: str) -> Comparison | None:
     kinds = brackets(gold), brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is neither a pair nor an interval")
-    # At an infinite end, both kinds of brackets mean the same.
+    # At infinity, both kinds of brackets mean the same.
     if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in normalized(gold + answer):
         return Comparison(equal=False, reason="different brackets")
     if kinds[1] in ("(", "[") and "," in answer and not kinds[0] and not re.search(r",|<|>|\\[lg]e|\\[a-z]", gold):

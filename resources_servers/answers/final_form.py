@@ -97,7 +97,7 @@ def _is_residue(name: str, answer: str) -> bool:
 
 
 def _is_problem_formula(gold: str, answer: str, problem: Problem) -> bool:
-    """Return whether the answer repeats a formula from the problem that is less simple than the gold answer."""
+    """Return whether the answer only repeats a formula from the problem, which the gold answer simplifies."""
     bare = plain_spelling(answer)
     if bare not in problem.formulas and plain_spelling(_bare(answer)) not in problem.formulas:
         return False

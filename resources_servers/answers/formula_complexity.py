@@ -22,7 +22,7 @@ MAX_ROOTS = 8
 MAX_DEPTH = 30
 """Maximum nesting depth of brackets, fractions, roots and exponents."""
 MAX_CELLS = 64
-"""Maximum number of cells in matrices."""
+"""Maximum number of matrix cells."""
 _TOKEN = re.compile(
     r"\\(?:begin|end)\s*\{[^{}]*\}|\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|\\.|\d(?:,?\d)*\.?\d*|\.\d+|\S", re.DOTALL
 )
@@ -157,7 +157,7 @@ class _Reader:
         self._position = self._depth = 0
 
     def formula(self, ending: str = "") -> _Size:
-        """Return the size of everything before `ending`, and consume `ending`."""
+        """Parse everything up to and including `ending`, and return its size."""
         total, product = _Size(0.0, 0.0, 0.0), _Size(0.0)
         started = False
         while self._position < len(self._tokens):

@@ -17,7 +17,7 @@ _REWRITTEN = tuple(
         (r"\^ *(?:\{ *\\prime *\}|\\prime(?![a-z]))", "'"),
         (r"\\!\s*", ""),
         (r"(?:^|(?<==)) *(?:~|\\sim(?![a-z])) *(?=[\d$.\\])", r"\\approx "),
-        (r"(?<=\d) *(?:\.{3,}|\\[lc]?dots(?![a-z]))", r"\\ldots"),  # before dots at the end are dropped
+        (r"(?<=\d) *(?:\.{3,}|\\[lc]?dots(?![a-z]))", r"\\ldots"),  # must precede the removal of trailing dots
         (r"\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?", r"\\overline{\1\2\3\4\5}"),
         (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
         (r"\\\\\s*\[[^\[\]]*[a-z]{2}\]", r"\\\\"),  # the gap in \\[4pt]

@@ -31,7 +31,7 @@ _TAIL = re.compile(
 )
 _REPEATING = re.compile(r"(-?)(\d{0,50})\.(\d{0,50})\\(?:overline|bar)\s*\{(\d{1,50})\}")
 _RECURRING = re.compile(r"(-?\d{0,50}\.\d{0,50}?)(?:(?=(\d{1,12})\2+\\ldots)\d+\\ldots|(?=\((\d{1,12})\))\(\d+\))")
-r"""Matches repeating decimals such as `0.1666\ldots`, whose last digits must occur at least twice, and `0.1(6)`."""
+r"""Matches repeating decimals: `0.1(6)`, and `0.1666\ldots` if its last digits occur at least twice."""
 _HEDGES = frozenset({"or", "and", "to", "not", "than", "least", "most", "more", "less", "plus", "minus", "over"})
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "sterling", "¥": "yen", "": None}
 

@@ -79,7 +79,7 @@ def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
 
 
 def _is_formula(run: str, known: frozenset[str], symbolic: bool, problem: Problem) -> bool:
-    r"""Return whether letters outside `\text` are a product of variables or a pair of points, and not words."""
+    r"""Return whether letters outside `\text` stand for a product of variables or a pair of points, not for words."""
     if " " in run:
         return all(_is_formula(word, known, symbolic, problem) for word in run.split())
     if run.isupper() or run.casefold() in known:

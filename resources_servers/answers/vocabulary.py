@@ -155,7 +155,7 @@ def is_common(word: str) -> bool:
 
 
 def changes_numbers(name: str) -> bool:
-    """Return whether a word before the number shows that the number is not the value of the quantity itself."""
+    """Return whether `name` contains a word such as `half` or `not`, so the number after it is not its value."""
     words = re.findall(r"[a-z]{2,}", re.sub(r"\\(?!text)[a-z]+", "", name).casefold())
     return any(word in _LEFT_SIDE for word in words)
 

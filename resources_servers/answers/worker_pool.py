@@ -51,10 +51,10 @@ class WorkerPool:
         if not _is_external(result) and await self._can_parse(gold):
             return Comparison(equal=False, reason=reason)
         kind = FailureKind.TIMEOUT if result.get("died") == signal.SIGPROF else FailureKind.SERVER_ERROR
-        raise Failure(kind, f"the answer could not be verified: {reason}: {_shown(answer)}")
+        raise Failure(kind, f"the answer {_shown(answer)} could not be verified: {reason}")
 
     async def _can_parse(self, gold: str) -> bool:
-        """Return whether the gold answer can be parsed in half of the CPU time limit."""
+        """Return whether the gold answer can be parsed within half the CPU time limit."""
         if gold not in self._parsable:
             result = await self._request(gold, None, "", self._cpu_s / 2)
             if _is_external(result):
@@ -131,7 +131,7 @@ async def _started() -> asyncio.subprocess.Process:
         "-m",
         "rollyard.resources_servers.answers.comparison_worker",
         cwd=INSTALLED,
-        # The order of sets depends on hashes and determines what sympy tries first.
+        # Set order depends on hash values, and determines what sympy tries first.
         env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,

@@ -29,7 +29,7 @@ class Gsm8k(AnswerEnvironment):
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Return reward 1 for the correct number."""
+        """Give a reward of 1 for the correct number."""
         return self.verdict(await self.grader.grade(self.gold, response, self.form, self.problem), self.gold)
 
 

@@ -36,7 +36,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (OperatorError, KeyError) as error:
         parser.error(f"--shots-from: {error if isinstance(error, OperatorError) else f'a row lacks the field {error}'}")
     if count > len(pool):
-        parser.error(f"--shots {count} exceeds the {len(pool)} available rows")
+        parser.error(f"--shots is {count}, but only {len(pool)} rows are available")
     rng = Random(options.seed)  # one sample per row, in order, as in lm_eval if the pool is the full train split
 
     def make(number: int, row: Json) -> Json:

@@ -28,7 +28,7 @@ _RANGE = re.compile(r"[$ ]{0,3}[\d.,]{1,40}(?: ?(?:to|-|–|;) ?|, ?(?<=[, ]))\$
 
 
 def gold_number(answer: str) -> str | None:
-    """Return the number after the last `####` of a GSM8K solution, or `answer` itself if it is a number, else None."""
+    """Return the number after the last `####` of a GSM8K solution, or `answer` if it is a number, or else None."""
     last = answer.rpartition("####")[2].strip()
     return last if quantity(last) is not None else None
 
@@ -48,7 +48,7 @@ def _first(pattern: re.Pattern[str], method: str, text: str) -> Found | None:
 
 
 def _numbers_in(text: str) -> list[str]:
-    """Return the number in each value of a sentence, which is at its start or after its last equals sign."""
+    """Return the number in each of the sentence's values, from its start or from after its last equals sign."""
     return [_number_in(value) for value in values(text)]
 
 
@@ -95,7 +95,7 @@ ANSWER_FORMS = {
 
 
 def create_params(form: str, question: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters. `shots` are (question, answer) pairs, which only the lm-eval forms use."""
+    """Build the request parameters. `shots` are (question, answer) pairs, used only in the lm-eval formats."""
     stops = ANSWER_FORMS[form].stops
     if form == "chat":
         return chat(question, system)

@@ -42,7 +42,7 @@ class HumanEval(ProgramEnvironment[ProgramSettings]):
         self.tests = Tests((name,), (f"{self.row.test}\ncheck({name})",), prelude=self.row.prompt)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Return reward 1 for a program that passes the check."""
+        """Give a reward of 1 for a program that passes the check."""
         row, text = self.row, response.text
         found = program(row.prompt, row.entry_point, text)
         return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(row.prompt, text), found))

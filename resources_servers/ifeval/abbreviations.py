@@ -1,4 +1,4 @@
-"""Lists Punkt's parameters for English: abbreviations, in lower case and without the final period, and common words."""
+"""Punkt's parameters for English: common words, and abbreviations in lower case without their final period."""
 
 from __future__ import annotations
 

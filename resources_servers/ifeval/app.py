@@ -28,7 +28,7 @@ class IfevalSettings(EnvironmentSettings):
 
 class Ifeval(Environment[IfevalSettings]):
     def __init__(self, task: Mapping[str, Any], settings: IfevalSettings) -> None:
-        """Parse the row's `instruction_id_list` and `kwargs`, or its `ground_truth`. Raises BadTask if they are
+        """Parse the row's `instruction_id_list` and `kwargs`, or its `ground_truth`. Raises BadTask if the row is
         invalid.
         """
         super().__init__(task, settings)

@@ -34,9 +34,10 @@ Phrase = Annotated[str, AfterValidator(_not_blank)]
 
 
 class Instruction(BaseModel):
-    """Base class of the kinds of instructions. Its fields are the row's `kwargs`; arguments of other kinds are ignored.
+    """Base class of all instruction types. Its fields are the row's `kwargs`; arguments of other instructions are
+    ignored.
 
-    Each subclass's docstring states the requirement for a response.
+    The docstring of each subclass states when a response follows the instruction.
     """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
@@ -50,7 +51,7 @@ class Instruction(BaseModel):
 
 
 def counted(found: int, relation: Relation, number: int) -> bool:
-    """Return whether the count `found` is at least `number`, or less than `number`, as `relation` says."""
+    """Return whether the count `found` is at least `number` or less than `number`, depending on `relation`."""
     return _HOLDS[relation](found, number)
 
 
@@ -61,7 +62,7 @@ def read(kind: str, instruction_type: type[Instruction], arguments: Any) -> Inst
     if not isinstance(arguments, Mapping | None):
         raise ValueError(f"{kind}: kwargs are {shown(arguments)}; expected an object")
     try:
-        # Tabular datasets contain the keys of all kinds, null if unused.
+        # Tabular datasets contain the arguments of all instructions, with null for the unused ones.
         return instruction_type.model_validate(
             {key: value for key, value in (arguments or {}).items() if value is not None}
         )

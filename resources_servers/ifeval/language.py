@@ -11,7 +11,7 @@ LANGUAGES = (
     "hr", "hu", "id", "it", "ja", "kn", "ko", "lt", "lv", "mk", "ml", "mr", "ne", "nl", "no", "pa", "pl", "pt", "ro",
     "ru", "sk", "sl", "so", "sq", "sv", "sw", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "zh-cn", "zh-tw",
 )  # fmt: skip
-"""The language codes that langdetect supports. With this list, rows can be checked without langdetect."""
+"""The language codes that langdetect supports. This list makes it possible to check rows without langdetect."""
 
 
 @lru_cache(maxsize=16)  # several instructions may check the variants of one text

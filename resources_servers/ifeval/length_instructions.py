@@ -16,7 +16,7 @@ _PUNCTUATION = re.compile(r"[.,?!'\"]")
 
 
 class NumberSentences(Instruction):
-    """The number of sentences is at least, or less than, `num_sentences`."""
+    """The response has at least, or fewer than, `num_sentences` sentences."""
 
     num_sentences: Count
     relation: Relation
@@ -26,7 +26,7 @@ class NumberSentences(Instruction):
 
 
 class NumberWords(Instruction):
-    """The number of words is at least, or less than, `num_words`."""
+    """The response has at least, or fewer than, `num_words` words."""
 
     num_words: Count
     relation: Relation
@@ -88,7 +88,7 @@ class Quotation(Instruction):
 
 
 class RepeatPrompt(Instruction):
-    """The response starts with the prompt, repeated word for word, ignoring case."""
+    """The response starts with the prompt, repeated word for word. Case is ignored."""
 
     prompt_to_repeat: Phrase
 

@@ -176,7 +176,7 @@ class HighlightedSections(markup_instructions.NumberHighlightedSections):
 
 
 class Sections(Instruction):
-    """The response has at least N sections. Each starts with the given word, ignoring case, and a number."""
+    """The response has at least N sections. Each starts with the given word, in upper or lower case, and a number."""
 
     N: Count
     section_splitter: Phrase
@@ -212,7 +212,7 @@ class CapitalWords(Instruction):
 
 
 class RepeatPrompt(length_instructions.RepeatPrompt):
-    """The response starts with the prompt, repeated word for word, ignoring case."""
+    """The response starts with the prompt, repeated word for word. Case is ignored."""
 
     prompt_to_repeat: Phrase = Field(validation_alias="original_prompt")
 
@@ -256,8 +256,8 @@ FUNCTIONS: dict[str, type[Instruction]] = {
 
 
 def instruction(ground_truth: Any) -> tuple[str, Instruction]:
-    """Return the name of the function in `ground_truth`, an object or its JSON text, and the instruction. Raises
-    ValueError if `ground_truth` is invalid.
+    """Parse `ground_truth`, an object or its JSON text. Return the function's name and the instruction. Raises
+    ValueError if it is invalid.
     """
     arguments = ground_truth
     if isinstance(arguments, str):

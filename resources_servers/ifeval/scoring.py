@@ -79,8 +79,8 @@ def outcome(kind: str, checked: Instruction, text: str) -> Outcome:
 
 
 def variants(text: str) -> list[str]:
-    """Return the text, the text without its first line, its last line, and both, and each of these four without
-    asterisks.
+    """Return the text as it is, without its first line, without its last line, and without both, and each of these four
+    without asterisks.
     """
     lines = text.split("\n")
     cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]

@@ -25,8 +25,8 @@ class Existence(Instruction):
 
 
 class Frequency(Instruction):
-    """The number of occurrences of the keyword, including in longer words and ignoring case, is at least, or less than,
-    `frequency`.
+    """The response contains the keyword at least, or fewer than, `frequency` times, ignoring case. The keyword may be
+    part of a longer word.
     """
 
     keyword: Phrase
@@ -50,7 +50,7 @@ class ForbiddenWords(Instruction):
 
 
 class LetterFrequency(Instruction):
-    """The number of occurrences of a character, ignoring case, is at least, or less than, `let_frequency`.
+    """The response contains a character at least, or fewer than, `let_frequency` times, ignoring case.
 
     Any character is allowed, whereas Google's checker counts a random letter instead of `#`.
     """
@@ -80,7 +80,7 @@ class ResponseLanguage(Instruction):
 
 
 class CapitalWordFrequency(Instruction):
-    """The number of upper-case words is at least, or less than, `capital_frequency`."""
+    """The response has at least, or fewer than, `capital_frequency` upper-case words."""
 
     capital_frequency: Count
     capital_relation: Relation

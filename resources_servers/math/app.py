@@ -19,7 +19,7 @@ class Math(AnswerEnvironment):
         gold = gold_answer(task)
         if gold is None:
             raise BadTask(
-                "the row has no gold answer; expected expected_answer, answer, or a solution with a \\boxed{}"
+                "the row has no gold answer; it needs expected_answer, answer, or a solution with a \\boxed{}"
             )
         if len(gold) > MAX_CHARACTERS:
             raise BadTask(f"the gold answer has {len(gold)} characters; the limit is {MAX_CHARACTERS}")
@@ -29,7 +29,7 @@ class Math(AnswerEnvironment):
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Return reward 1 for an answer that is equivalent to the gold answer."""
+        """Give a reward of 1 for an answer that is equivalent to the gold answer."""
         return self.verdict(await self.grader.grade(self.gold, response, self.form, self.problem), self.gold)
 
 

@@ -1,4 +1,4 @@
-"""Selects few-shot examples in the same way as lm_eval."""
+"""Selects few-shot examples in the same way as lm-eval."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ def subject_of(row: Json) -> str:
 
 
 class FixedShots:
-    """Uses the same examples, the first rows, for every problem."""
+    """Uses the first rows as the examples for every problem."""
 
     def __init__(self, form: str, rows: Iterable[Json], count: int) -> None:
-        """Raises ValueError if there are fewer than `count` rows, or if one of the rows is not a solved problem."""
+        """Raises ValueError if there are fewer than `count` rows, or if a row is not a solved problem."""
         self._shots = [worked(form, row) for row in rows][:count]
         if len(self._shots) < count:
-            raise ValueError(f"--shots {count} exceeds the {len(self._shots)} available rows")
+            raise ValueError(f"--shots is {count}, but only {len(self._shots)} rows are available")
 
     def before(self, subject: str) -> list[tuple[str, str]]:
         """Return the examples, which do not depend on `subject`."""
@@ -32,7 +32,7 @@ class FixedShots:
 class SampledShots:
     """Samples the examples for each problem from the rows of its subject.
 
-    lm_eval treats each subject as a separate task, for which it seeds a random generator once and then draws a sample
+    lm-eval treats each subject as a separate task, for which it seeds a random generator once and then draws a sample
     per row, in order.
     """
 
@@ -50,5 +50,5 @@ class SampledShots:
         """
         pool = self._pools[subject]
         if self._count > len(pool):
-            raise ValueError(f"--shots {self._count} exceeds the {len(pool)} rows of {subject} in --shots-from")
+            raise ValueError(f"--shots is {self._count}, but --shots-from has only {len(pool)} rows for {subject}")
         return self._rngs[subject].sample(pool, self._count)

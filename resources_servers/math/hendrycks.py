@@ -1,6 +1,6 @@
 r"""Implements the MATH dataset's string comparison and the answer extraction of lm-eval's hendrycks_math.
 
-They make scores comparable with published ones. A \boxed{} answer without dollar signs is wrong under these rules.
+This makes scores comparable with published ones. Under these rules, a \boxed{} answer without dollar signs is wrong.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ def same_string(gold: str, answer: str) -> bool:
 
 
 def normalized(text: str) -> str:
-    r"""Normalize an answer as the original code of MATH does.
+    r"""Normalize an answer in the same way as MATH's original code.
 
-    Raises ValueError where the original does: if there are two units, or if a \sqrt or \frac has no argument.
+    Raises ValueError in the same cases as the original: if there are two units, or if a \sqrt or \frac has no argument.
     """
     text = _DROPPED.sub("", text.replace(r"\\", "\\").replace("tfrac", "frac").replace("dfrac", "frac"))
     if text.count(r"\text{ ") > 1:

@@ -76,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _level(value: object) -> int | None:
-    """Return the level, 1 to 5, from `3` or `Level 3`, or None for the few rows that have no level."""
+    """Parse a level from 1 to 5, such as `3` or `Level 3`. Return None for the few rows without a level."""
     found = re.search(r"[1-5]", str(value))
     return int(found.group()) if found else None
 

@@ -31,8 +31,8 @@ _CONCLUDING = re.compile(
 
 
 def gold_answer(row: Mapping[str, Any]) -> str | None:
-    """Return the row's `expected_answer` or `answer`, or the last box in its `solution`, or None if the row has none of
-    them.
+    """Return the row's `expected_answer`, `answer`, or the last box in its `solution`. Return None if it has none of
+    these.
     """
     for key in ("expected_answer", "answer", "solution"):
         value = row.get(key)
@@ -48,7 +48,7 @@ def gold_answer(row: Mapping[str, Any]) -> str | None:
 
 
 def whole(text: str) -> Found | None:
-    """Return the text if it is a single line with at most three words: such a text consists only of the answer."""
+    """Return the text if it is a single line with at most three words, and therefore probably just the answer."""
     line = text.strip()
     if not line or "\n" in line or len(_WORD.findall(line)) > 3:
         return None
@@ -96,8 +96,8 @@ def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
     """Convert a solved row to a few-shot example, with only the answer for hendrycks_math and the full solution
     otherwise.
 
-    Raises ValueError if the row is not a solved problem, or if hendrycks_math needs the answer and the solution has no
-    box.
+    Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math needs the
+    answer.
     """
     if not row.get("problem") or not row.get("solution"):
         raise ValueError(
@@ -113,7 +113,7 @@ def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters. `shots` are (problem, solution) pairs, which only the lm-eval forms use."""
+    """Build the request parameters. `shots` are (problem, solution) pairs, used only in the lm-eval formats."""
     answer_form = ANSWER_FORMS[form]
     if form == "chat":
         return chat(problem, system)

@@ -27,8 +27,8 @@ class MbppTask(BaseModel):
     """The dataset's harder tests, which run only with the setting `challenge_tests`."""
     task_id: Any = None
     gold_cpu_s: float | None = Field(default=None, ge=0, le=600, strict=True, allow_inf_nan=False)
-    """CPU seconds that the gold program takes; null: looked up by `task_id`. A slow gold program raises the time
-    limits."""
+    """CPU seconds that the gold program takes. If null, the value is looked up by `task_id`. A slow gold program raises
+    the time limits."""
 
 
 class MbppSettings(ProgramSettings):
@@ -38,7 +38,7 @@ class MbppSettings(ProgramSettings):
 
 class Mbpp(ProgramEnvironment[MbppSettings]):
     def __init__(self, task: Mapping[str, Any], settings: MbppSettings) -> None:
-        """Parse the row's tests. Raises BadTask if they are missing, invalid or call no function."""
+        """Parse the row's tests. Raises BadTask if they are missing or invalid, or do not call a function."""
         super().__init__(task, settings)
         try:
             row = MbppTask.model_validate(dict(task))
@@ -57,7 +57,7 @@ class Mbpp(ProgramEnvironment[MbppSettings]):
         self.tests = Tests(names, tests, prelude=imports, setup=row.test_setup_code, times=times)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Return reward 1 for a program that passes every test."""
+        """Give a reward of 1 for a program that passes every test."""
         text = response.text
         found = find(text, self.tests.names)
         return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(text), found))

@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
         parser.error("--shots requires --form lm_eval")
     shots = list(read_rows(SHOTS))
     if count > len(shots):
-        parser.error(f"--shots {count} exceeds lm-eval's {len(shots)} examples")
+        parser.error(f"--shots is {count}, but lm-eval has only {len(shots)} examples")
     first, last = SPLITS[options.split]
 
     def make(number: int, row: Json) -> Json | None:

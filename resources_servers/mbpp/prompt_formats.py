@@ -18,13 +18,13 @@ SYSTEM = "You write Python. Answer with one complete program in a ```python bloc
 
 
 def question(text: str, tests: Sequence[str]) -> str:
-    """Return the benchmark's prompt for a task, which ends where the program starts."""
+    """Return the benchmark's prompt for a task, up to the point where the program starts."""
     request = f"You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:"
     return request + "\n\n" + "\n".join(tests) + "\n[BEGIN]\n"
 
 
 def create_params(form: str, text: str, tests: Sequence[str], shots: Sequence[Json] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters of a task. `shots` are solved rows, which only the lm-eval form uses."""
+    """Build the request parameters of a task. `shots` are solved rows, which are used only in the lm-eval format."""
     if form == "chat":
         listed = "\n".join(tests)
         return chat(f"{text}\n\nYour code should pass these tests:\n\n```python\n{listed}\n```", system)
@@ -38,7 +38,7 @@ def lm_eval_program(text: str) -> str:
 
 
 def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that the answer must define: the tests use them, but neither the tests nor Python define them.
+    """Return the names that the answer must define: those that the tests use, but neither the tests nor Python define.
 
     If there are none, the tested function is named like a builtin, as in `assert sum(10, 15) == 6`. In this case,
     return the name of the first function called. Raises SyntaxError if the tests are not valid Python.
@@ -62,7 +62,7 @@ def modules_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
 
 
 def _free(tree: ast.Module) -> tuple[str, ...]:
-    """Return the names that the tests use, but that neither the tests nor Python define."""
+    """Return the names that the tests use, but neither the tests nor Python define."""
     defined = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     defined |= {alias.asname or alias.name.partition(".")[0] for alias in _imported(tree)}
     defined |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}

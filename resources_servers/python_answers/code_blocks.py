@@ -1,5 +1,5 @@
-"""Finds the fenced code blocks in a model's text: ``` or ~~~, closed or unclosed, inside lists and block quotes, and
-nested.
+"""Finds the fenced code blocks in a model's text: ``` or ~~~, closed or unclosed, also nested or inside lists and
+quotes.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 _MAX_BLOCKS = 50
-"""Only the last blocks are kept, up to this number, because the answer is at the end of the text."""
+"""Maximum number of blocks to keep. The last ones are kept, because the answer is at the end of the text."""
 _MAX_ENDS = 8
-"""How many closing fences are tried for a block, because a docstring in it may contain fences."""
+"""Maximum number of closing fences to try for a block. There may be several, because a docstring can contain fences."""
 _OPENING = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)[ \t]*+\{?\.?([\w+#.-]*+)[^\n`]*+\n", re.MULTILINE)
 _PYTHON = re.compile(r"(?:i?python|py)[\d.]*")
 _QUOTES = ('"""', "'''")
@@ -25,7 +25,7 @@ _QUOTED = re.compile(r"^[ \t]*> ?", re.MULTILINE)
 class Block:
     code: str
     language: str
-    """Language from the opening fence, or an empty string if it names none."""
+    """Language from the opening fence, or an empty string if it does not name one."""
 
     @property
     def python(self) -> bool:

@@ -20,13 +20,12 @@ class ProgramSettings(EnvironmentSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"sandbox_slots"}
 
     score: Literal["lenient", "strict"] = "lenient"
-    """Which score becomes the reward. lenient accepts a program found anywhere in the answer, strict only the answer as
-    truncated by the benchmark's own rule."""
+    """Which score becomes the reward. lenient accepts a program found anywhere in the answer, strict accepts only the
+    answer as truncated by the benchmark's own rule."""
     limits: Limits = Limits()
     """Resource limits per answer."""
     sandbox_slots: int | None = Field(default=None, ge=1)
-    """Maximum number of answers that run in parallel; null: one per CPU. The others wait, which does not count as run
-    time."""
+    """Maximum number of answers that run in parallel; null: one per CPU. Waiting time does not count as run time."""
     sandbox_python: str | None = None
     """Python interpreter that runs the answers; null: the server's interpreter, without its installed packages."""
     allow_unsandboxed: bool = False

@@ -99,7 +99,7 @@ def find(text: str, wanted: Sequence[str]) -> Program | None:
 
 def fenced(text: str) -> list[list[str]]:
     """Return the fenced blocks that may form the program, as one or two groups: the blocks marked as Python, and then
-    the same blocks together with those that name no language.
+    the same blocks together with those that do not name a language.
     """
     found = blocks(text, lambda code: parsed(code) is not None)
     named = [block.code for block in found if block.python]
@@ -134,9 +134,7 @@ def _candidates(text: str) -> Iterator[Program]:
 
 
 def _readable(code: str) -> str | None:
-    """Return `code` made valid: with normalized spaces, without notebook commands, or shortened. Return None if that
-    fails.
-    """
+    """Make `code` valid: normalize spaces, remove notebook commands, or shorten it. Return None if it stays invalid."""
     for version in (code, cleaned := clean(code), cleaned := _CONSOLE_LINE.sub("", cleaned)):
         if parsed(version):
             return version

@@ -45,7 +45,7 @@ class Score:
 
 
 async def score(sandbox: Sandbox, tests: Tests, strict: str, found: Program | None) -> Score:
-    """Run the strict and the extracted program, only once if they are the same. Raises Failure if no verdict is
+    """Run the strict and the extracted program, or only one if they are the same. Raises Failure if no verdict is
     possible.
     """
     outcome = await sandbox.run(tests.trial(found.code, forgiving=True)) if found else None

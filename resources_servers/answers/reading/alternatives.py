@@ -38,7 +38,7 @@ def _offered(text: str, end: int) -> list[str]:
 
 
 def _announced(text: str, box: Found) -> list[str]:
-    """Return a different number that is given after the box as the answer, such as 7 in `The answer is 7`."""
+    """Return the number that a phrase after the box gives as the answer, if it differs from the boxed number."""
     number, later = quantity(box.text), phrased(text[box.end :])
     if number is None or later is None:
         return []

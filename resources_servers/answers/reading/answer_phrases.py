@@ -13,7 +13,7 @@ from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.sentence_values import is_value, sentence, undecorated
 
 MAX_CANDIDATES = 40
-"""Only the last phrases in a text are considered, up to this number."""
+"""Maximum number of phrases that are considered, counted from the end of the text."""
 MAX_LINES = 10
 SECTION = 400
 """Maximum length of the section under an `Answer` heading. A longer section is reasoning, not an answer."""

@@ -17,7 +17,7 @@ from rollyard.resources_servers.answers.reading.extraction import Found
 MAX_CHARACTERS = 3000
 """Maximum length of a box. Without a limit, each unclosed box would be searched to the end of the text."""
 MAX_BOXES = 50
-"""Only the last boxes in a text are considered, up to this number."""
+"""Maximum number of boxes that are considered, counted from the end of the text."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _DENIED = re.compile(r"\b(?:not|rather than|instead of)[ $*({\[\\]{0,9}$", re.I)
 _BARE_BOX = re.compile(r"[^\s$\\{}.,;]+")
@@ -82,7 +82,7 @@ def _unnested(inner: str) -> str:
 
 
 def closing(text: str, opening: int) -> int | None:
-    """Return the position of the brace that closes the one at `opening`, or None if the limit is reached first."""
+    """Return the position of the brace that closes the one at `opening`, or None if it is not within the limit."""
     depth, position, end = 0, opening, min(len(text), opening + MAX_CHARACTERS)
     while position < end:
         if text[position] == "\\":

@@ -10,7 +10,7 @@ from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.formulas import formulas
 
 MAX_FORMULAS = 20
-"""Only the last formulas in a text are considered, up to this number."""
+"""Maximum number of formulas that are considered, counted from the end of the text."""
 _NUMBER = re.compile(
     r"(?<![\da-zA-Z_.,/])(?:-\s?)?\$?-?(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?(?:%|π|√\(?\d+\)?)?|(?<![\da-zA-Z_.])-?\.\d+"
     r"|(?<![\da-zA-Z_.,/])-?\d*√\(?\d+\)?"

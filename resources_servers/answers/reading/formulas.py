@@ -27,7 +27,7 @@ class Formula:
 
 
 def formulas(text: str) -> Iterator[Formula]:
-    """Yield the formulas in order. The time is linear in the length of `text`."""
+    """Yield the formulas in order, in time linear in the length of `text`."""
     sign, start, begin = "", 0, 0
     for token in _DELIMITER.finditer(text):
         found, position = token.group(), token.start()

@@ -13,7 +13,7 @@ from rollyard.resources_servers.answers.reading.sentence_values import undecorat
 
 MAX_LINE_LENGTH = 3000
 MAX_TAGS = 50
-"""Only the last markers of each kind are considered, up to this number."""
+"""Maximum number of markers of each kind that are considered, counted from the end of the text."""
 _HASHES = re.compile(r"####[ \t]*(?![ \t]|[^\W\d_]{2})")
 """Does not match a Markdown heading such as `#### Step 2`."""
 _MINERVA = re.compile(r"(final answer is:?)|\.?\s{0,9}I hope it is correct", re.IGNORECASE)
@@ -42,7 +42,7 @@ def _content(inner: str) -> str:
 
 
 def boxed_or_tagged(text: str) -> Found | None:
-    """Return the last box or the last tag, whichever begins later. That is the box if it is inside a tag."""
+    """Return the last box or the last tag, whichever begins later. For a box inside a tag, that is the box."""
     box, tag = boxed(text), tagged(text)
     if tag is None or box is None:
         return box or tag

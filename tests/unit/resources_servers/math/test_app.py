@@ -152,7 +152,7 @@ def test_missing_examples_are_reported_with_their_subject(tmp_path: Path) -> Non
     pool = tmp_path / "pool.jsonl"
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
     for text, message in (
-        ("", "--shots 1 exceeds the 0 rows of Precalculus in --shots-from"),
+        ("", "--shots is 1, but --shots-from has only 0 rows for Precalculus"),
         ('{"problem": "x", "solution": "no box", "type": "Algebra"}', "does not contain a \\\\boxed{} answer"),
         ('{"question": "x"}', "expected problem and solution"),
     ):
