@@ -235,8 +235,8 @@ def _in_interval(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _chain(gold: str, answer: str, problem: Problem) -> Claim:
-    r"""Parse a chain such as `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Every relation in it must hold; its
-    value is the last exact side.
+    r"""Parse a chain such as `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Every relation in the chain must hold.
+    Its value is the last exact side.
     """
     found = links(answer)
     if len(found) == 1:

@@ -102,7 +102,7 @@ def is_near(exact: float, decimal: Quantity) -> bool:
 
 
 def _same_base(gold: str, answer: str) -> Comparison | None:
-    """Compare numbers with an explicit base. The base must match too, because the problem asks for a specific one."""
+    """Compare numbers with an explicit base. Digits and base must both match: the problem asks for a specific base."""
     wanted, given = based(gold), based(answer)
     if wanted == given:
         return None if wanted is None else Comparison(equal=True, reason="the same digits in the same base")
@@ -166,7 +166,7 @@ def _same_quantity(gold: str, answer: str) -> Comparison | None:
 
 
 def _units_differ(one: str, other: str) -> bool:
-    """Return whether the units differ. `dollars` is accepted as an abbreviation of `dollars per hour`."""
+    """Return whether the units differ. `dollars` is accepted as short for `dollars per hour`."""
     return any(part != counterpart for part, counterpart in zip(one.split("/"), other.split("/"), strict=False))
 
 

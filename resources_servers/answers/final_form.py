@@ -61,7 +61,7 @@ _ARITHMETIC = re.compile(
     r"(?<=[\d})])\s*(?:\^\\circ)?\s*(?:[-+*/]|\\(?:times|cdot|div)(?![a-z])|\()\s*(?=[\d.\\({-])|\d\.\d+\s*\}?\s*/|/\s*\d*\.\d"
     r"|\\frac\s*\{[^{}]*(?:\d\.\d|\d\s*[-+*])[^{}]*\}|\\frac\s*\{[^{}]*\}\s*\{[^{}]*(?:\d\.\d|\d\s*[-+*])[^{}]*\}"
 )
-"""Unevaluated arithmetic between numbers; `14/2` and `2^5` are accepted."""
+"""Matches arithmetic between numbers, such as `64 - 56`, but not powers such as `2^5`."""
 _OPERAND = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
 _FRACTION = re.compile(r"-?\s*[\d,]+\s*/\s*[\d,]+")
 _RADICAND = re.compile(r"\\sqrt\s*(?:\{\s*(\d+)\s*\}|(\d))")
@@ -74,7 +74,7 @@ _PRODUCT = re.compile(r"\([^()]*[-+][^()]*\)\s*(?:\^|[\w(\\])|\w\s*\([^()]*[-+][
 
 
 def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
-    """Return why `answer` is not in final form, even if it equals `gold`, or None if it is."""
+    """Return why `answer` is not in final form although it may equal `gold`, or None if it is."""
     gold, answer = normalized(gold), normalized(answer)
     for name, pattern in _UNFINISHED:
         if pattern.search(answer) and not pattern.search(gold) and not _is_residue(name, answer):

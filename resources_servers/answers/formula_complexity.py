@@ -189,7 +189,7 @@ class _Reader:
         return size
 
     def _exponent(self) -> _Size:
-        """Parse an exponent that may have exponents itself: `9^9^9` means `9^{9^9}`."""
+        """Parse an exponent, which may contain further exponents: `9^9^9` means `9^{9^9}`."""
         size = self._operand()
         if self._position < len(self._tokens) and self._tokens[self._position] == "^":
             self._position += 1

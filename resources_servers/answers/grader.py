@@ -42,8 +42,8 @@ class AnswerForm:
     lenient: tuple[Finder, ...]
     """Finders for any format, tried in order. The first answer that one of them finds counts."""
     matches: Callable[[str, str], bool] | None = None
-    """lm-eval's own comparison, called with the gold answer and the answer, for the strict score. None means an exact
-    mathematical comparison."""
+    """lm-eval's own comparison of the gold answer (first argument) with an answer, for the strict score. If None, the
+    strict score requires an exact mathematical match."""
 
 
 @dataclass(frozen=True)

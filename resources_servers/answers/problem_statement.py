@@ -52,7 +52,7 @@ _TASKS = ("factor", "expand", "simplif")
 
 @dataclass(frozen=True)
 class Problem:
-    """Properties of a problem that affect the verdict. Formulas are in `plain_spelling`."""
+    """Properties of a problem that affect the verdict. Formulas are normalized with `plain_spelling`."""
 
     formulas: frozenset[str] = frozenset()
     """All formulas, including list items and the sides of equations."""
@@ -66,7 +66,7 @@ class Problem:
     counted: frozenset[str] = frozenset()
     """What the problem asks to count: `eggs` in "how many eggs", and `more` in "how many more"."""
     tasks: frozenset[str] = frozenset()
-    """`factor`, `expand` or `simplif` if the problem asks for the answer in that form."""
+    """Stems of the forms that the problem asks for: `factor`, `expand`, `simplif`."""
     units: frozenset[str] = frozenset()
     """Canonical names of the units that the text mentions."""
     measured: frozenset[str] = frozenset()

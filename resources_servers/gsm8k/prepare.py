@@ -30,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.form == "chat" and count:
         parser.error("--shots requires --form lm_eval or lm_eval_cot")
     if options.form == "lm_eval" and count and not options.shots_from:
-        parser.error("--shots with --form lm_eval requires --shots-from, the rows to sample from")
+        parser.error("--shots with --form lm_eval requires --shots-from with the rows to sample from")
     try:
         pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS, TRAIN)]
     except (OperatorError, KeyError) as error:

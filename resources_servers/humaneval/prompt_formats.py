@@ -42,7 +42,9 @@ def lm_eval_program(prompt: str, text: str) -> str:
 
 
 def program(prompt: str, entry_point: str, text: str) -> Program | None:
-    """Extract the program from `text`, which contains either the whole function or the rest of it."""
+    """Extract the program from `text`, which contains either the whole function or only its continuation after the
+    prompt.
+    """
     whole = find(text, (entry_point,))
     if whole is not None and entry_point in defined(whole.code):
         return Program(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")

@@ -21,7 +21,7 @@ _DOTTED = re.compile(r"[^\W\d_](?:\.[^\W\d_])+")
 
 
 class Abbreviations(set[str]):
-    """The abbreviations listed below, and any single letters separated by periods: `u.s`, `a.m`, `d.c`, `e.g`,
+    """A set of abbreviations that also contains all single letters separated by periods: `u.s`, `a.m`, `d.c`, `e.g`,
     `n.a.s.a`.
     """
 

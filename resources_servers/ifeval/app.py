@@ -14,8 +14,8 @@ from rollyard.resources_servers.ifeval.sentences import sentence_count
 from rollyard.services.io.optional import EXTRAS, require
 
 LONG = 2_000
-"""Answers of at least this many characters are checked in a thread, because splitting sentences can take 15 µs per
-character."""
+"""Answers of at least this many characters are checked in a thread, because splitting text into sentences can take 15
+µs per character."""
 
 
 class IfevalSettings(EnvironmentSettings):

@@ -1,4 +1,4 @@
-"""Write task rows of IFEval (google/IFEval), or of the training set ifeval_train (allenai/RLVR-IFeval), from a local
+"""Write task rows for IFEval (google/IFEval) or for the training set ifeval_train (allenai/RLVR-IFeval) from a local
 file, S3 or the Hugging Face hub.
 """
 

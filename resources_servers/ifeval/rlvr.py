@@ -92,7 +92,7 @@ class ParagraphCount(Instruction):
 
 
 class WordConstraint(Instruction):
-    """The response has at least, at most or around (±10 %) N words, which are separated by whitespace."""
+    """The response has at least, at most or around N words (±10 %), which are separated by whitespace."""
 
     N: Count
     quantifier: Quantifier
@@ -102,7 +102,7 @@ class WordConstraint(Instruction):
 
 
 class SentenceConstraint(Instruction):
-    """The response has at least, at most or around (±1) N sentences."""
+    """The response has at least, at most or around N sentences (±1)."""
 
     N: Count
     quantifier: Quantifier
@@ -201,7 +201,9 @@ class Lowercase(Instruction):
 
 
 class CapitalWords(Instruction):
-    """The response has at least, at most or around (±10 %) N words in capitals (A to Z). Single letters count."""
+    """The response has at least, at most or around N words (±10 %) in capital letters A to Z. Single letters count as
+    words.
+    """
 
     N: Count
     quantifier: Quantifier

@@ -72,7 +72,9 @@ class ResponseLanguage(Instruction):
     @classmethod
     def _is_supported(cls, language: str) -> str:
         if language not in LANGUAGES:
-            raise ValueError(f"found {language!r}; expected a code that langdetect supports: {', '.join(LANGUAGES)}")
+            raise ValueError(
+                f"found {language!r}; expected a language code that langdetect supports: {', '.join(LANGUAGES)}"
+            )
         return language
 
     def _holds(self, text: str) -> bool:

@@ -39,7 +39,7 @@ def main(arguments: list[str] | None = None) -> None:
     if options.form == "chat" and count:
         parser.error("--shots requires --form lm_eval_hendrycks or lm_eval_minerva")
     if options.form == "lm_eval_hendrycks" and count and not options.shots_from:
-        parser.error("--shots with --form lm_eval_hendrycks requires --shots-from, the rows to sample from")
+        parser.error("--shots with --form lm_eval_hendrycks requires --shots-from with the rows to sample from")
     shots: FixedShots | SampledShots
     try:
         if options.shots_from:

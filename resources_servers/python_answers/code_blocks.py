@@ -48,8 +48,8 @@ def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
 
 
 def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Yield the possible contents of the block, each with its end position: first those that end at a fence on its own
-    line, then one that ends at a fence at the end of a line of code.
+    """Yield the possible contents of the block, each with its end position. Fences on their own line are tried first,
+    then a fence at the end of a line of code.
     """
     begin, fence = opening.end(), re.escape(opening.group(1))
     quoted = ">" in opening.group().partition(opening.group(1))[0]

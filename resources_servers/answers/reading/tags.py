@@ -15,7 +15,7 @@ MAX_LINE_LENGTH = 3000
 MAX_TAGS = 50
 """Maximum number of markers of each kind that are considered, counted from the end of the text."""
 _HASHES = re.compile(r"####[ \t]*(?![ \t]|[^\W\d_]{2})")
-"""Does not match a Markdown heading such as `#### Step 2`."""
+"""Matches `####` before an answer, but not in a Markdown heading such as `#### Step 2`."""
 _MINERVA = re.compile(r"(final answer is:?)|\.?\s{0,9}I hope it is correct", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)(?:final_?)?answer>", re.IGNORECASE)
 

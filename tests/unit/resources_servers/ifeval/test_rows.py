@@ -67,7 +67,11 @@ UNREADABLE = [
     ([KEYWORDS], [{"keywords": ["a", " "]}], "keywords: 1: found ' '; expected text that is not blank"),
     (["keywords:frequency"], [{"keyword": " ", "frequency": 1, "relation": "at least"}], "found ' '"),
     (["startend:end_checker"], [{"end_phrase": ""}], "found ''; expected text that is not blank"),
-    (["language:response_language"], [{"language": "zh"}], "found 'zh'; expected a code that langdetect supports: af"),
+    (
+        ["language:response_language"],
+        [{"language": "zh"}],
+        "found 'zh'; expected a language code that langdetect supports: af",
+    ),
     (["length_constraints:number_paragraphs"], [{"num_paragraphs": 0}], "found 0"),
     (["length_constraints:nth_paragraph_first_word"], [NTH], "nth_paragraph is 4, but num_paragraphs is only 3"),
 ]
