@@ -1,4 +1,4 @@
-"""Compares an answer with the gold answer using math-verify. May run indefinitely, so run it in a worker process."""
+"""Compares an answer with the gold answer using math-verify, which may never finish: run it in a worker process."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.quantity import quantity
 
 TINY = 1e-9
-"""Below this absolute value, numbers are compared by their relative difference, with the same tolerance."""
+"""Numbers smaller than this in absolute value are compared by relative difference, with this value as the tolerance."""
 _SLASHED = re.compile(r"(?<![\w.}^_/])(\d+)/(\d+)(?=\s*(?:\\(?!frac|times|cdot)|[a-zA-Z]))")
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _APPLIED_PI = re.compile(r"\\pi\s*\(")
-r"""`\pi(...)` is a product, not a function call."""
+r"""Matches the start of `\pi(...)`, which is a product, not a function call."""
 _TIMES_GROUP = re.compile(r"(?<=\d) *\((?=[^(),]*\))")
-"""The parser would read `2(6)` as the mixed number 2 + 6."""
+"""The parser would otherwise read `2(6)` as the mixed number 2 + 6."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?) *\^\\circ")
 _JUNCTION = re.compile(r"(?:<|>|\\[lg]e).*\b(or|and)\b")
 _RELATION = re.compile(r"=|<|>|\\(?:le|ge|ne|in)(?![a-z])|\\text\s*\{[^{}]*(?:or|and)[^{}]*\}")
 
 
 def compare_symbolically(gold: str, answer: str, problem: str = "") -> Comparison:
-    """Compare a pair that `compare_without_algebra` left undecided with math-verify."""
+    """Use math-verify to compare a pair that `compare_without_algebra` could not decide."""
     try:
         found = claim(gold, answer, problem)
     except Refused as refused:
@@ -64,19 +64,19 @@ def _compared(gold: str, answer: str) -> Comparison:
 
 
 def check_gold(gold: str) -> Comparison:
-    """Compare a gold answer with a number, to find out whether the gold answer alone is already too expensive."""
+    """Compare the gold answer with an arbitrary number, to find out whether the gold answer alone is too expensive."""
     return _compared(claim(gold, gold).gold, "12345678")
 
 
 def silence_math_verify() -> None:
-    """Stop math-verify from logging the texts that it parses. Call it in the process that compares."""
+    """Stop math-verify from logging the text that it parses. Call this in the process that compares answers."""
     logging.disable(logging.CRITICAL)
     warnings.simplefilter("ignore")
 
 
 def _with_same_parentheses(gold: str, answer: str) -> tuple[str, str]:
-    """Put both in parentheses or neither: math-verify reads a pair without parentheses as an unordered set, and a list
-    in parentheses as a pair.
+    """Put parentheses around both lists or around neither: math-verify reads a pair without parentheses as an unordered
+    set, and a list in parentheses as a pair.
     """
     gold, answer = normalized(gold), normalized(answer)
     if "," in gold and "," in answer and not _RELATION.search(gold + answer):
@@ -89,7 +89,9 @@ def _with_same_parentheses(gold: str, answer: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=256)
 def read(text: str) -> tuple[Any, ...]:
-    """Parse `text` with math-verify. Returns sympy expressions followed by the text itself; empty if parsing fails."""
+    """Parse `text` with math-verify. Return sympy expressions followed by the text itself, or an empty tuple if parsing
+    fails.
+    """
     from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
 
     text = _TIMES_GROUP.sub(r"\\cdot (", _APPLIED_PI.sub(r"\\pi \\cdot (", text))
@@ -101,7 +103,7 @@ def read(text: str) -> tuple[Any, ...]:
 
 
 def _joined(expression: Any, text: str) -> Any:
-    r"""Convert `x < 2 \text{ or } x > 3` to the set of its solutions; return other expressions unchanged."""
+    r"""Convert `x < 2 \text{ or } x > 3` to its solution set; return other expressions unchanged."""
     from sympy import And, FiniteSet, Or, Rel  # type: ignore[import-untyped]
 
     word = _JUNCTION.search(text)
@@ -112,7 +114,9 @@ def _joined(expression: Any, text: str) -> Any:
 
 
 def _with_one_i(expression: Any) -> Any:
-    """Treat `i` as the imaginary unit and other variables as real. The parser's own choice depends on spaces."""
+    """If there is a variable `i`, treat it as the imaginary unit and the others as real. The parser's own choice
+    depends on spaces.
+    """
     from sympy import Eq, I, Symbol
 
     symbols = getattr(expression, "free_symbols", ())
@@ -128,7 +132,7 @@ def _with_one_i(expression: Any) -> Any:
 
 
 def _tiny_and_different(gold: Any, answer: Any) -> bool:
-    """Return whether the numbers differ but are so small that math-verify would ignore their difference."""
+    """Return whether the numbers differ, but are so small that math-verify would ignore the difference."""
     from sympy import Expr
 
     if not (isinstance(gold, Expr) and isinstance(answer, Expr) and gold.is_number and answer.is_number):

@@ -1,6 +1,7 @@
-r"""Removes text around an answer that is not part of it: `x =`, `The answer is`, `\pmod{23}`, `\{x \mid ...\}`.
+r"""Strips text around an answer that is not part of its value: `x =`, `The answer is`, `\pmod{23}`, `\{x \mid ...\}`.
 
-A left-hand side is removed only if it is a name or the requested quantity: `x = 7` means 7; `-x = 7`, `x^2 = 7` do not.
+A left-hand side is removed only if it is a name or the requested quantity: `x = 7` means 7, but `-x = 7` and `x^2 = 7`
+do not.
 """
 
 from __future__ import annotations
@@ -57,7 +58,7 @@ _EMPHASIS = re.compile(r"\\(?:underline|uline|emph|textup|texttt|mathtt|mathnorm
 
 
 def without_wrapping(text: str) -> str:
-    """Return `text` without an announcement such as `The answer is`; for a set-builder expression, its condition."""
+    """Remove introductory words such as `The answer is`. For a set in set-builder notation, return its condition."""
     text = _CONCLUSION.sub("", _END_MARK.sub("", normalized(text)))
     if emphasized := _EMPHASIS.fullmatch(text):
         text = normalized(emphasized[1])
@@ -74,13 +75,13 @@ def without_wrapping(text: str) -> str:
 
 
 def without_modulus(gold: str, answer: str, problem: Problem) -> str:
-    r"""Return `answer` without its `\pmod{23}`, unless the gold answer has one."""
+    r"""Reduce an answer such as `n \equiv 5 \pmod{23}` to `5`, unless the gold answer has a modulus."""
     found = None if residue(gold, Problem()) else residue(answer, problem)
     return answer if found is None else found[1]
 
 
 def is_name(text: str, problem: Problem) -> bool:
-    """Return whether `text` is a plain name or what the problem asks for."""
+    """Return whether `text` is a plain name or the quantity that the problem asks for."""
     text = text.strip()
     if len(text) > _MAX_LENGTH:
         return False
@@ -109,7 +110,7 @@ def _reordered(names: list[str], problem: Problem) -> bool:
 
 
 def ordered_names(names: list[str], problem: Problem) -> list[str]:
-    """Return the names in the order of the problem's tuple, otherwise in alphabetical order."""
+    """Return the names in the order of a tuple in the problem, or in alphabetical order if no tuple contains them."""
     for other in problem.tuples:
         listed = other.strip("()").split(",")
         if sorted(listed) == sorted(names):

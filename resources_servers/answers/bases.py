@@ -17,7 +17,7 @@ _REMARK = re.compile(r"(_\{?(\d+)\}?)\\text\{\(?base\2\)?\}$")
 
 
 def based(text: str) -> tuple[str, int] | None:
-    """Return the digits and the base; None if `text` is not a number with a base."""
+    """Return the digits and the base, or None if `text` is not a number with an explicit base."""
     match = _BASED.fullmatch(_REMARK.sub(r"\1", without_spaces(text)))
     if match is None:
         return None
@@ -27,7 +27,7 @@ def based(text: str) -> tuple[str, int] | None:
 
 
 def in_base_ten(text: str) -> str:
-    """Convert a number with an explicit base to decimal; return any other text unchanged."""
+    """Convert a number with an explicit base to decimal. Return any other text unchanged."""
     number = based(text)
     try:
         return str(int(*number)) if number and 2 <= number[1] <= 36 else text

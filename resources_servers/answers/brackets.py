@@ -1,4 +1,4 @@
-"""Checks the brackets in an answer and determines which brackets enclose it."""
+"""Checks the brackets in an answer, and determines which kind of bracket encloses it."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import re
 from rollyard.resources_servers.answers.latex import normalized
 
 _SIGNS = re.compile(r"^\s*--\s*\d|^-?[\d.,]+\s*'+$|=\s*-?[\d.,]+\s*'+$")
-"""`--7` and `7'` are not accepted as 7."""
+"""Stray signs: `--7` and `7'` are not accepted as 7."""
 MAX_DEPTH = 10
-"""Maximum nesting depth of brackets; each level doubles the parser's time."""
+"""Maximum nesting depth of brackets. Each level doubles the parser's run time."""
 
 
 def bracket_error(answer: str) -> str | None:
-    """Return what is wrong with the brackets; None if they are valid."""
+    """Return what is wrong with the brackets, or None if they are valid."""
     depth = deepest = 0
     for character in answer:
         depth += (character in "([{") - (character in ")]}")
@@ -26,7 +26,7 @@ def bracket_error(answer: str) -> str | None:
 
 
 def half_open(text: str) -> bool:
-    """Return whether `text` looks like `[1, 2)` or `(1, 2]`."""
+    """Return whether `text` is in half-open brackets, as `[1, 2)` and `(1, 2]` are."""
     text = normalized(text)
     return text[:1] + text[-1:] in ("[)", "(]")
 

@@ -16,7 +16,7 @@ _ANOTHER = re.compile(r"\([A-Z]\)|\b(?:or|not|and|but|maybe|either)\b|\b[A-Z]\)|
 
 
 def choice(text: str) -> tuple[str, str] | None:
-    """Return the chosen letter and the value after it; None if the answer does not choose exactly one option."""
+    """Return the chosen letter and the value after it, or None if the answer does not choose exactly one option."""
     bare = _TEXT.sub(r"\1", normalized(text)).strip()
     match = _CHOICE.fullmatch(bare)
     if match is None or not (letter := match[1] or match[2] or match[3]).isupper() or _ANOTHER.search(match[4]):

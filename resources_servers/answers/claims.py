@@ -1,6 +1,7 @@
-"""Extracts the value that an answer claims, without names, announcements, harmless words and intermediate steps.
+r"""Extracts the value that an answer claims, without names, introductory phrases, harmless words and intermediate
+steps.
 
-`x = 7`, `The area is 7 \\text{ cm}^2` and `14/2 = 7` claim 7. Rejected: `x^2 = 7`, `x > 7`, `18 or 19` and `maybe 7`.
+`x = 7`, `The area is 7 \text{ cm}^2` and `14/2 = 7` claim 7. `x^2 = 7`, `x > 7`, `18 or 19` and `maybe 7` are rejected.
 """
 
 from __future__ import annotations
@@ -43,23 +44,23 @@ _POINT = re.compile(r"^[A-Z](?=\()")
 
 
 class Refused(ValueError):
-    """The answer counts as wrong regardless of its value; the message states why."""
+    """Raised for an answer that is wrong regardless of its value. The message states why."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """The two formulas to compare, and the pairs of formulas that the answer states to be equal."""
+    """The two formulas to compare, and the equalities that the answer states as intermediate steps."""
 
     gold: str
     answer: str
     steps: tuple[tuple[str, str], ...] = ()
     nearly: tuple[tuple[str, str], ...] = ()
-    """Pairs of an exact side and its decimal approximation in the answer."""
+    """Pairs of an exact value and the decimal approximation that the answer gives for it."""
 
 
 @lru_cache(maxsize=512)
 def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
-    """Return the formulas to compare. Raises Refused."""
+    """Return the formulas to compare. Raises Refused if the answer is wrong regardless of its value."""
     problem = read_problem(problem_text)
     gold, answer = with_usual_sets(gold), with_usual_sets(answer)
     if words(gold) is not None:
@@ -79,7 +80,7 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
         answer = _SEMICOLON.sub(r"\1,\2", _POINT.sub("", answer))
     found = _as_list(gold, answer, problem) or _as_value(gold, answer, problem)
     if quantity(found.answer) is None and (scale := _SCALED.search(found.answer)) and scale[1] not in found.gold:
-        raise Refused(f"{scale[1]!r} changes the value")
+        raise Refused(f"the word {scale[1]!r} changes the value")
     found = _in_requested_unit(found, problem)
     if (reason := unfinished(found.gold, found.answer, problem)) is not None:
         raise Refused(reason)
@@ -87,19 +88,21 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
 
 
 def _in_requested_unit(found: Claim, problem: Problem) -> Claim:
-    """Remove the percent sign if the problem asks for a percentage. Raises Refused if the unit is not the problem's."""
+    """Drop the percent sign if the problem asks for a percentage. Raises Refused if the problem asks for a different
+    unit.
+    """
     wanted, given = quantity(found.gold), quantity(found.answer)
     if problem.percent and wanted and given and given.percent and not wanted.percent and abs(wanted.value) >= 1:
         return replace(found, answer=found.answer.replace("%", ""))
     if problem.text and wanted and given and abs(wanted.value) >= 1:
         if given.percent and not wanted.percent and not problem.mentions_percent:
-            raise Refused("in percent; the problem mentions no percentage")
+            raise Refused("the answer is in percent, but the problem does not mention a percentage")
         if given.unit == "degree" and wanted.unit is None and not problem.mentions_angles:
-            raise Refused("in degrees; the problem mentions no angle")
+            raise Refused("the answer is in degrees, but the problem does not mention an angle")
     unit = given.unit if given else unit_of(found.answer)
     of_gold = wanted.unit if wanted else unit_of(found.gold)
     if unit and not of_gold and (other := other_unit(unit, problem.measured, problem.units)) is not None:
-        raise Refused(f"in {unit}; the problem asks for {other}")
+        raise Refused(f"the answer is in {unit}, but the problem asks for {other}")
     return found
 
 
@@ -113,7 +116,7 @@ def _worded(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _named(text: str, problem: Problem) -> tuple[str, str] | None:
-    """Return the name and the value of `x = 2` or `x \\in \\{2, 3\\}`; None for anything else."""
+    r"""Split `x = 2` or `x \in \{2, 3\}` into its name and value. Return None for anything else."""
     found = links(text)
     if len(found) != 2 or found[1][0] not in ("=", r"\in"):
         return None
@@ -122,7 +125,9 @@ def _named(text: str, problem: Problem) -> tuple[str, str] | None:
 
 
 def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
-    """Return named values (`x = 2, y = 3`) in the order of the gold answer; None for anything else."""
+    """Return a list of named values (`x = 2, y = 3`) in the gold answer's order, or None if the answer is not such a
+    list.
+    """
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
     if given is None:
         return None
@@ -177,10 +182,10 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
         return Claim(gold, _in_interval(gold, _worded(gold, answer, problem), problem))
     if signs & _ORDER:
         if not re.search(r",|\\infty|\\cup|\\[{]|\\mathbb", gold) or quantity(gold) is not None:
-            raise Refused("a relation; a value is expected")
+            raise Refused("the answer is a relation; expected a value")
         solved = answer if plain_spelling(answer) in problem.formulas else solved_set(_worded(gold, answer, problem))
         if brackets(solved) and not re.search(r"[\[(<>]|\\[lg]e(?![a-z])|\\mathbb", gold):
-            raise Refused("an interval; a list of values is expected")
+            raise Refused("the answer is an interval; expected a list of values")
         return Claim(gold, solved)
     if len(parts(answer)) > 1 and quantity(answer) is None and not _SEVERAL.search(gold):
         numbers = [quantity(part) for part in parts(answer)]
@@ -197,8 +202,8 @@ def _as_value(gold: str, answer: str, problem: Problem) -> Claim:
 
 
 def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
-    """Compare with a gold answer such as `y = 2x + 3`: accepts the right side alone, the same name, or an equivalent
-    equation.
+    """Compare an answer with a gold answer such as `y = 2x + 3`. The right side alone, an equation for the same name,
+    and an equivalent equation are accepted.
     """
     name, value = (side for _, side in links(gold))
     found = links(answer)
@@ -215,12 +220,12 @@ def _as_named(gold: str, answer: str, problem: Problem) -> Claim:
                 return Claim(value, _worded(gold, found[0][1], problem))
             raise Refused(f"the answer does not define {name}")
     if "'" in answer and "'" not in gold:
-        raise Refused("a derivative is not a function")
+        raise Refused("the answer is a derivative; expected the function itself")
     return Claim(gold, _worded(gold, answer, problem))
 
 
 def _is_same_function(one: str, other: str) -> bool:
-    """Return whether the names can denote the same function, as `y` and `f(x)` do."""
+    """Return whether two names can stand for the same function, as `y` and `f(x)` can."""
     return "y" in (one, other) and (_APPLIED.fullmatch(one) or _APPLIED.fullmatch(other)) is not None
 
 
@@ -230,8 +235,8 @@ def _in_interval(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _chain(gold: str, answer: str, problem: Problem) -> Claim:
-    """Parse a chain such as `A = \\pi r^2 = 9\\pi` or `\\sqrt{2} \\approx 1.414`. Every relation in it must be true;
-    the last exact side is the value.
+    r"""Parse a chain such as `A = \pi r^2 = 9\pi` or `\sqrt{2} \approx 1.414`. Every relation in the chain must hold.
+    Its value is the last exact side.
     """
     found = links(answer)
     if len(found) == 1:
@@ -241,7 +246,7 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
             and quantity(value) is None
             and (unknown := _UNKNOWN.search(_without_text(value))) is not None
         ):
-            raise Refused(f"the variable {unknown[0]} remains; a number is expected")
+            raise Refused(f"the answer still contains the variable {unknown[0]}; expected a number")
         return Claim(gold, value)
     named = is_name(found[0][1], problem)
     sides = [
@@ -259,9 +264,9 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
     if not sides and named:
         sides = found[-1:]  # z = i
         if quantity(gold) is not None and _LETTERS.search(_without_text(sides[0][1])):
-            raise Refused("no value is given")
+            raise Refused("the answer does not give a value")
     if not sides:
-        raise Refused("no value is given")
+        raise Refused("the answer does not give a value")
     values = [(sign, _worded(gold, side, problem)) for sign, side in sides]
     if not named and any(set(_LETTERS.findall(_without_text(side))) - letters for _, side in values):
         raise Refused(f"{found[0][1]} is not the requested quantity")
@@ -272,7 +277,7 @@ def _chain(gold: str, answer: str, problem: Problem) -> Claim:
     elif exact:
         value = exact[-1]
     else:
-        raise Refused("only an approximation is given")
+        raise Refused("the answer is only an approximation; expected an exact value")
     return Claim(
         gold,
         value,

@@ -1,9 +1,10 @@
 """A worker process, run with `python -m`, that compares answers with math-verify and can be killed at any time.
 
-It reads JSON lines `{gold, answer, problem, cpu_s}` and responds to each with one line. If `answer` is null, it checks
-whether the gold answer alone can be parsed. A child that is forked after the slow imports does the comparison: the
-kernel kills it when its CPU time is used up, even during one long multiplication, and the next child is ready within
-milliseconds. The limit applies to CPU time, so the host's load does not affect verdicts.
+It reads JSON lines `{gold, answer, problem, cpu_s}` from standard input and writes one line in response to each. If
+`answer` is null, it only checks that the gold answer can be parsed. Comparisons run in a child process that is forked
+after the slow imports. The kernel kills the child when it has used up its CPU time, even in the middle of a long
+multiplication, and the next child is ready within milliseconds. Because the limit is on CPU time, the load on the host
+does not affect verdicts.
 """
 
 from __future__ import annotations
@@ -21,11 +22,12 @@ from rollyard.services.io.lines import with_offsets
 
 MEMORY_BYTES = 1024**3
 EXIT_AFTER_ERROR = 3
-"""Exit status of a child after an error: sympy's caches may contain incomplete results, so it is not reused."""
+"""Exit status of a child after an error. The child is not reused, because sympy's caches may hold incomplete results.
+"""
 
 
 def main() -> None:
-    """Serve until standard input ends. If a child is killed, the response line contains its signal."""
+    """Serve requests until standard input is closed. If a child is killed, the response contains the signal."""
     sys.set_int_max_str_digits(0)  # a long number is slow but valid; the CPU limit stops it
     silence_math_verify()
     compare_symbolically(r"\sqrt{4}", "3-1")  # loads imports, grammars and caches once for all children

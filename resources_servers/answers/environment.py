@@ -1,4 +1,4 @@
-"""Base of the environments with a gold answer: their settings, one grader per server, and the verdict."""
+"""Base class of environments with a gold answer: settings, one grader per server, and the verdict."""
 
 from __future__ import annotations
 
@@ -20,27 +20,31 @@ class AnswerSettings(EnvironmentSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"verify_workers"}
 
     score: Literal["lenient", "strict"] = "lenient"
-    """Score that becomes the reward. lenient: an answer in any format; strict: only in the requested format."""
+    """Which score becomes the reward. lenient accepts an answer in any format, strict only one in the requested format.
+    """
     format_weight: float = Field(default=0.0, ge=0.0, le=1.0)
-    """Reward of a wrong answer in the requested format."""
+    """Reward for a wrong answer that has the requested format."""
     equality: Literal["math_verify", "numbers"] = "math_verify"
-    """`numbers` needs no extra and supports only plain numbers, fractions, percents and words."""
+    """How answers are compared. `numbers` does not require the `math` extra, but supports only plain numbers,
+    fractions, percentages and words."""
     verify_workers: int = Field(default=0, ge=0)
-    """Maximum number of worker processes that compare answers. They are started on demand; 0: one per CPU."""
+    """Maximum number of worker processes that compare answers; they start on demand. 0 means one per CPU."""
     verify_cpu_s: float = Field(default=1.0, gt=0)
-    """CPU seconds per comparison. An answer that takes longer counts as wrong. The rollout fails only if the gold
-    answer alone takes half of this time."""
+    """CPU seconds per comparison. An answer that takes longer is wrong. The rollout fails only if the gold answer alone
+    takes more than half of this time."""
 
 
 class AnswerEnvironment(Environment[AnswerSettings]):
-    """A task with a gold answer."""
+    """Base class of environments whose tasks have a gold answer."""
 
     shared: ClassVar[AnswerGrader]
 
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: AnswerSettings) -> AsyncIterator[AnswerGrader]:
-        """Create one grader with worker processes per server. Raises OperatorError if the `math` extra is missing."""
+        """Create the server's grader and its worker processes. Raises OperatorError if the `math` extra is not
+        installed.
+        """
         if settings.equality != "math_verify":
             yield AnswerGrader(None)
             return
@@ -53,7 +57,6 @@ class AnswerEnvironment(Environment[AnswerSettings]):
 
     @property
     def grader(self) -> AnswerGrader:
-        """The server's grader."""
         return self.shared
 
     def verdict(self, grade: Grade, gold: str) -> Verdict:

@@ -1,7 +1,7 @@
 """Compares an answer with the gold answer without algebra; `algebra` decides the remaining cases.
 
-This module also decides cases that math-verify gets wrong: number bases, units, percents, hedged answers, sets written
-as pairs, small decimals.
+This module also decides the cases that math-verify gets wrong: number bases, units, percentages, hedged answers, sets
+mistaken for pairs, and very small decimals.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from rollyard.resources_servers.answers.sets import with_usual_sets
 from rollyard.services.types import Record
 
 MAX_CHARACTERS = 2000
-"""Longer answers count as wrong and are not parsed: gold answers are much shorter, and parsing would take seconds."""
+"""Longer answers are wrong and are not parsed: gold answers are much shorter, and parsing would take seconds."""
 DECIMALS = 6
-"""A decimal with at least this many digits after the point equals the exact number that rounds to it."""
+"""A decimal with at least this many decimal places equals the exact number that rounds to it."""
 _ARTICLE = re.compile(r"^(\\text\s*\{)?\s*(?:an?|the)\s+(?=[a-zA-Z]{3})", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:\\text\{)?(\d{1,2})(?::(\d\d))?\}?(?:(?:\\text\{)?([ap])\.?m\.?\}?)?", re.IGNORECASE)
 _RATIO = re.compile(r"\d+:\d+")
@@ -30,18 +30,16 @@ _HEDGE = re.compile(r"\\text\s*\{[^{}]*\b(?:or|not|and)\b[^{}]*\}|\bor\b")
 
 
 class Comparison(Record):
-    """Result of a comparison."""
-
     equal: bool
     exact: bool = True
-    """False if one side is only a decimal approximation of the other."""
+    """False if the answer and the gold answer match only as decimal approximations."""
     reason: str
-    """A short human-readable explanation."""
+    """A short explanation of the result."""
 
 
 def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Comparison | None:
-    """Compare without algebra; None if that is not enough. `problem` is the problem's text, which states the requested
-    quantity.
+    """Compare without algebra. Return None if the comparison requires algebra. `problem` is the text of the problem,
+    which says what quantity is requested.
     """
     if len(answer) > MAX_CHARACTERS:
         reason = f"the answer has {len(answer)} characters; the limit is {MAX_CHARACTERS}"
@@ -63,7 +61,7 @@ def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Com
 
 
 def compared(found: Claim) -> Comparison | None:
-    """Compare a claim's formulas without algebra; None if that is not enough."""
+    """Compare the formulas of a claim without algebra. Return None if the comparison requires algebra."""
     gold, answer = found.gold, found.answer
     if contradicts(found):
         return Comparison(equal=False, reason="the answer equates different numbers")
@@ -79,7 +77,9 @@ def compared(found: Claim) -> Comparison | None:
 
 
 def contradicts(found: Claim) -> bool | None:
-    """Return True if a step of the answer is false, False if all are true, None if the decision requires algebra."""
+    """Return True if a step of the answer is false, False if all steps are true, and None if checking them requires
+    algebra.
+    """
     open_steps = False
     for one, other in (*found.steps, *found.nearly):
         first, second = quantity(one), quantity(other)
@@ -94,7 +94,7 @@ def contradicts(found: Claim) -> bool | None:
 
 
 def is_near(exact: float, decimal: Quantity) -> bool:
-    """Return whether the decimal is the exact number, rounded or truncated at its last digit."""
+    """Return whether `decimal` is `exact`, rounded or truncated to the given number of digits."""
     scale = 100 if decimal.percent else 1
     given, last = float(decimal.value) / scale, 10.0 ** -(decimal.decimals or 0) / scale
     beyond = abs(given) - abs(exact)
@@ -102,13 +102,13 @@ def is_near(exact: float, decimal: Quantity) -> bool:
 
 
 def _same_base(gold: str, answer: str) -> Comparison | None:
-    """Compare numbers with an explicit base. Digits and base must both match, because the problem asks for the base."""
+    """Compare numbers with an explicit base. Digits and base must both match: the problem asks for a specific base."""
     wanted, given = based(gold), based(answer)
     if wanted == given:
         return None if wanted is None else Comparison(equal=True, reason="the same digits in the same base")
     if wanted is None and given is not None and given[1] == 10:
         return None
-    return Comparison(equal=False, reason=f"in {_base_words(given)}; expected {_base_words(wanted)}")
+    return Comparison(equal=False, reason=f"the answer has {_base_words(given)}; expected {_base_words(wanted)}")
 
 
 def _base_words(based: tuple[str, int] | None) -> str:
@@ -116,7 +116,7 @@ def _base_words(based: tuple[str, int] | None) -> str:
 
 
 def _same_time(gold: str, answer: str) -> Comparison | None:
-    """Compare times of day. At least one must have `a.m.` or `p.m.`, because a bare `4:30` may be a ratio."""
+    """Compare times of day. At least one must contain `a.m.` or `p.m.`, because `4:30` alone may be a ratio."""
     wanted, given = _CLOCK.fullmatch(without_spaces(gold)), _CLOCK.fullmatch(without_spaces(answer))
     if not wanted or not given or not (wanted[3] or given[3]):
         return None
@@ -130,7 +130,7 @@ def _same_time(gold: str, answer: str) -> Comparison | None:
 
 
 def _is_short_afternoon(time: re.Match[str], *both: re.Match[str]) -> bool:
-    """Return whether `time` is a 12-hour afternoon time compared with a 24-hour one, as 4:30 p.m. with 16:30."""
+    """Return whether `time` is a p.m. time that is compared with a 24-hour time, as in 4:30 p.m. and 16:30."""
     return (time[3] or "").lower() == "p" and int(time[1]) < 12 and any(int(one[1]) > 12 and one[2] for one in both)
 
 
@@ -146,7 +146,7 @@ def _same_words(gold: str, answer: str) -> Comparison | None:
 
 
 def _letters(text: str) -> list[str] | None:
-    """Return the letters of a multiple choice such as `C, E`, sorted because their order does not matter."""
+    """Return the letters of a multiple-choice answer such as `C, E`, sorted because their order does not matter."""
     letters = [letter.strip("( )") for letter in text.replace(" and ", ",").split(",")]
     return sorted(letters) if all(len(letter) == 1 and letter.isalpha() for letter in letters) else None
 
@@ -155,7 +155,7 @@ def _same_quantity(gold: str, answer: str) -> Comparison | None:
     wanted, given = quantity(gold), quantity(answer)
     units = (wanted.unit if wanted else unit_of(gold)), (given.unit if given else unit_of(answer))
     if units[0] and units[1] and _units_differ(units[0], units[1]):
-        return Comparison(equal=False, reason=f"in {units[1]}; expected {units[0]}")
+        return Comparison(equal=False, reason=f"the answer is in {units[1]}; expected {units[0]}")
     if wanted is None or given is None:
         return None
     if given.value in _meanings(wanted, given):
@@ -166,22 +166,22 @@ def _same_quantity(gold: str, answer: str) -> Comparison | None:
 
 
 def _units_differ(one: str, other: str) -> bool:
-    """Return whether the units differ. `dollars` is accepted as an abbreviation of `dollars per hour`."""
+    """Return whether the units differ. `dollars` is accepted as short for `dollars per hour`."""
     return any(part != counterpart for part, counterpart in zip(one.split("/"), other.split("/"), strict=False))
 
 
 def _meanings(wanted: Quantity, given: Quantity) -> tuple[Fraction, ...]:
-    """Return the values of the given number that count as equal, depending on the percent signs."""
+    """Return the values that count as equal to the gold number, depending on the percent signs."""
     if wanted.percent == given.percent:
         return (wanted.value,)
     if wanted.percent:  # 50% is 0.5, and the sign may be omitted
         return wanted.value, wanted.value / 100
-    # A gold value below 1 is a fraction of the whole, and 0.5% is another one. Otherwise `%` acts as a unit.
+    # A gold value under 1 is a fraction of the whole, so 0.5% does not equal 0.5. Otherwise `%` acts as a unit.
     return (wanted.value * 100,) if abs(wanted.value) < 1 else (wanted.value, wanted.value * 100)
 
 
 def _rounds(one: Quantity, other: Quantity) -> bool:
-    """Return whether one number is a decimal approximation of the other. Long decimals may be truncated."""
+    """Return whether one number is a decimal approximation of the other. Long decimals may also be truncated."""
     decimal, exact = (one, other) if one.decimals is not None else (other, one)
     if exact.decimals is not None or decimal.decimals is None or decimal.decimals < DECIMALS:
         return False
@@ -193,21 +193,23 @@ def _rounds(one: Quantity, other: Quantity) -> bool:
 
 
 def _same_brackets(gold: str, answer: str) -> Comparison | None:
-    """Reject a set if a pair or an interval is expected, and a half-open interval if other brackets are expected."""
+    """Reject an answer of the wrong kind, such as a set instead of a pair, a half-open interval instead of an open one,
+    or several values instead of one.
+    """
     kinds = brackets(gold), brackets(answer)
     if "{" in kinds and (set(kinds) & {"(", "["}):
         return Comparison(equal=False, reason="a set is neither a pair nor an interval")
-    # At an infinite end, both kinds of brackets mean the same.
+    # At infinity, both kinds of brackets mean the same.
     if all(kinds) and half_open(gold) != half_open(answer) and "\\infty" not in normalized(gold + answer):
         return Comparison(equal=False, reason="different brackets")
     if kinds[1] in ("(", "[") and "," in answer and not kinds[0] and not re.search(r",|<|>|\\[lg]e|\\[a-z]", gold):
-        return Comparison(equal=False, reason="a pair or an interval; one value is expected")
+        return Comparison(equal=False, reason="the answer is a pair or an interval; expected one value")
     if kinds[0] and not kinds[1] and "\\pm" in answer and "\\pm" not in gold:
-        return Comparison(equal=False, reason="two values; an interval or a pair is expected")
+        return Comparison(equal=False, reason="the answer gives two values; expected an interval or a pair")
     if kinds == ("(", "[") and gold.count(",") == answer.count(",") == 1 and "\\infty" not in normalized(gold + answer):
         return Comparison(equal=False, reason="different brackets")
     if _RATIO.fullmatch(without_spaces(answer)) and quantity(gold) is not None and quantity(answer) is None:
-        return Comparison(equal=False, reason="a ratio; one number is expected")
+        return Comparison(equal=False, reason="the answer is a ratio; expected one number")
     if _HEDGE.search(normalized(answer)) and not re.search(r"\\text|\bor\b|,|\\pm|\\cup|<|>|\\[lg]e", gold):
         return Comparison(equal=False, reason="more than one answer is given")
     return None

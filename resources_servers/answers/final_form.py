@@ -1,6 +1,6 @@
 r"""Checks that an answer is evaluated as far as the gold answer.
 
-Equal values are not enough: `\binom{9}{2}` equals 36, and so does the problem's own formula.
+An equal value is not enough: `\binom{9}{2}` equals 36, and so does the formula in the problem itself.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.splitting import links, parts
 
 MAX_STEPS = 2
-"""Number of operations (sums, products, roots and so on) that a number may have in excess of the gold answer: `2^5` is
-accepted for 32."""
+"""A number may have up to twice as many operations (sums, products, roots and so on) as the gold answer, plus this
+many: `2^5` is accepted for 32."""
 _INVERSE = r"\\arc|\\(?:sin|cos|tan|cot|sec|csc)h?\s*\^\s*\{?\s*-\s*1"
 _UNFINISHED = tuple(
     (name, re.compile(pattern))
@@ -61,7 +61,7 @@ _ARITHMETIC = re.compile(
     r"(?<=[\d})])\s*(?:\^\\circ)?\s*(?:[-+*/]|\\(?:times|cdot|div)(?![a-z])|\()\s*(?=[\d.\\({-])|\d\.\d+\s*\}?\s*/|/\s*\d*\.\d"
     r"|\\frac\s*\{[^{}]*(?:\d\.\d|\d\s*[-+*])[^{}]*\}|\\frac\s*\{[^{}]*\}\s*\{[^{}]*(?:\d\.\d|\d\s*[-+*])[^{}]*\}"
 )
-"""Unevaluated arithmetic between numbers; `14/2` and `2^5` are accepted."""
+"""Matches arithmetic between numbers, such as `64 - 56`, but not powers such as `2^5`."""
 _OPERAND = re.compile(r"\d[\d,]*(?:\.\d+)?|\.\d+")
 _FRACTION = re.compile(r"-?\s*[\d,]+\s*/\s*[\d,]+")
 _RADICAND = re.compile(r"\\sqrt\s*(?:\{\s*(\d+)\s*\}|(\d))")
@@ -74,7 +74,7 @@ _PRODUCT = re.compile(r"\([^()]*[-+][^()]*\)\s*(?:\^|[\w(\\])|\w\s*\([^()]*[-+][
 
 
 def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
-    """Return what remains to be evaluated in `answer`, even if it equals `gold`; None if nothing remains."""
+    """Return why `answer` is not in final form although it may equal `gold`, or None if it is."""
     gold, answer = normalized(gold), normalized(answer)
     for name, pattern in _UNFINISHED:
         if pattern.search(answer) and not pattern.search(gold) and not _is_residue(name, answer):
@@ -82,7 +82,7 @@ def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
     if plain_spelling(answer) == plain_spelling(gold):
         return None
     if _is_problem_formula(gold, answer, problem):
-        return "the answer repeats a formula of the problem"
+        return "the answer repeats a formula from the problem"
     if (unsolved := _unsolved(gold, answer)) is not None:
         return unsolved
     if quantity(gold) is not None and _is_set_up(answer, problem):
@@ -97,7 +97,7 @@ def _is_residue(name: str, answer: str) -> bool:
 
 
 def _is_problem_formula(gold: str, answer: str, problem: Problem) -> bool:
-    """Return whether the answer only repeats a formula of the problem that is not as simple as the gold answer."""
+    """Return whether the answer only repeats a formula from the problem, which the gold answer simplifies."""
     bare = plain_spelling(answer)
     if bare not in problem.formulas and plain_spelling(_bare(answer)) not in problem.formulas:
         return False
@@ -115,7 +115,9 @@ def _denominator(text: str) -> str:
 
 
 def _unsolved(gold: str, answer: str) -> str | None:
-    r"""Reject unsolved inequalities: `|x-3| < 5` and `2x < 10` are not solutions, `-2 < x < 8` and `(-2,8)` are."""
+    """Return an error for an unsolved inequality: `|x-3| < 5` and `2x < 10` are not solutions, `-2 < x < 8` and
+    `(-2,8)` are.
+    """
     if not _COMPARISON.search(answer):
         return None
     for of_gold in parts(gold):
@@ -147,8 +149,8 @@ def _bare(text: str) -> str:
 
 
 def _is_set_up(answer: str, problem: Problem) -> bool:
-    """Return whether the answer is an unevaluated calculation with the problem's numbers: `64 - 56` if the problem
-    mentions 56. A fraction or a number in scientific notation is not.
+    """Return whether the answer is an unevaluated calculation with the problem's numbers, such as `64 - 56` if the
+    problem mentions 56. Fractions and numbers in scientific notation do not count.
     """
     bare = _SCIENTIFIC.sub("", _bare(answer)).strip()
     if _FRACTION.fullmatch(bare) or _ARITHMETIC.search(bare) is None:
@@ -162,8 +164,8 @@ def _largest_radicand(text: str) -> int:
 
 
 def _other_form(gold: str, answer: str, problem: Problem) -> str | None:
-    """If the problem requires a form, check that the answer has at least as many factors as the gold answer, or no more
-    terms than it.
+    """If the problem asks for a factored, expanded or simplified form, return why the answer does not have it, or None
+    if it does.
     """
     if "simplif" in problem.tasks and _largest_radicand(answer) > _largest_radicand(gold) > 0:
         return "a root is not simplified"

@@ -1,6 +1,7 @@
-"""Estimates the cost of a formula from its text before any algebra: `9^{9^{9}}` has 370 million digits.
+"""Estimates the cost of a formula from its text, before any algebra: `9^{9^{9}}` has 370 million digits.
 
-The estimates are bounds. A formula within the limits may still be slow; the CPU time limit handles those.
+The estimates are upper bounds. A formula within the limits may still be slow to compare; the CPU time limit handles
+those cases.
 """
 
 from __future__ import annotations
@@ -13,15 +14,15 @@ from rollyard.resources_servers.answers.latex import normalized
 
 MAX_DIGITS = 10_000
 MAX_TERMS = 2_000
-"""Maximum number of terms of an expanded product or power."""
+"""Maximum number of terms in an expanded product or power."""
 MAX_DEGREE = 300
 MAX_RANGE = 1_000
-"""Maximum number of steps of a sum or product over a range."""
+"""Maximum number of terms in a sum or product over a range."""
 MAX_ROOTS = 8
 MAX_DEPTH = 30
 """Maximum nesting depth of brackets, fractions, roots and exponents."""
 MAX_CELLS = 64
-"""Maximum number of cells of a matrix."""
+"""Maximum number of matrix cells."""
 _TOKEN = re.compile(
     r"\\(?:begin|end)\s*\{[^{}]*\}|\\text\s*\{[^{}]*\}|\\[a-zA-Z]+|\\.|\d(?:,?\d)*\.?\d*|\.\d+|\S", re.DOTALL
 )
@@ -36,12 +37,12 @@ _DERIVED = re.compile(r"\\i*int(?![a-z])|\\frac\s*\{\s*d\b|\\lim(?![a-z])")
 
 @dataclass(frozen=True)
 class _Size:
-    """Upper bounds of a formula's size."""
+    """Upper bounds on the size of a formula."""
 
     digits: float = 1.0
-    """Digits of an exact number, numerator and denominator together."""
+    """Digits of the exact value, numerator and denominator together."""
     value: float = 1.0
-    """The absolute value if it is a number."""
+    """The absolute value, if the formula is a number."""
     terms: float = 1.0
     degree: float = 0.0
     symbolic: bool = False
@@ -77,7 +78,7 @@ class _Size:
 
 
 def why_too_costly(gold: str, answer: str) -> str | None:
-    """Return why `answer` is too expensive to compare; None if it is not. A large gold answer raises the limits."""
+    """Return why `answer` is too expensive to compare, or None if it is not. A large gold answer raises the limits."""
     wanted, given = _sizes(normalized(gold)), _sizes(normalized(answer))
     for name, size in given.items():
         limit = max(_LIMITS[name], 2 * wanted[name])
@@ -156,7 +157,7 @@ class _Reader:
         self._position = self._depth = 0
 
     def formula(self, ending: str = "") -> _Size:
-        """Return the size of everything up to and including `ending`."""
+        """Parse everything up to and including `ending`, and return its size."""
         total, product = _Size(0.0, 0.0, 0.0), _Size(0.0)
         started = False
         while self._position < len(self._tokens):
@@ -188,7 +189,7 @@ class _Reader:
         return size
 
     def _exponent(self) -> _Size:
-        """Parse an exponent with its own exponents: `9^9^9` is read as `9^{9^9}`."""
+        """Parse an exponent, which may contain further exponents: `9^9^9` means `9^{9^9}`."""
         size = self._operand()
         if self._position < len(self._tokens) and self._tokens[self._position] == "^":
             self._position += 1
@@ -202,7 +203,7 @@ class _Reader:
         return size
 
     def _operand(self) -> _Size:
-        """Parse one number, letter, command or group. The size is infinite beyond DEEPEST levels of nesting."""
+        """Parse one number, letter, command or group. Its size is infinite beyond MAX_DEPTH levels of nesting."""
         if self._depth > MAX_DEPTH:
             self._position = len(self._tokens)
             return _INFINITE

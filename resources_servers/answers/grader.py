@@ -1,4 +1,4 @@
-"""Grades a model's text: selects the relevant part, extracts the answer and compares it with the gold answer."""
+"""Grades a model's text: selects the relevant part, extracts the answer, and compares it with the gold answer."""
 
 from __future__ import annotations
 
@@ -20,29 +20,30 @@ from rollyard.resources_servers.environment import Verification
 P = ParamSpec("P")
 R = TypeVar("R")
 LONG = 20_000
-"""Texts of at least this many characters are processed in a thread, so that they do not delay other episodes."""
+"""Text of at least this many characters is processed in a thread, so it does not delay other episodes."""
 MAX_VALUES = 12
-"""Maximum number of values in one answer; an answer with more counts as wrong without a comparison."""
+"""Maximum number of values in one answer. An answer with more values is wrong."""
 _LISTING = re.compile(r",|;|\\pm|\\\\|\\{|(?<![a-zA-Z])(?:and|or)(?![a-zA-Z])")
 _INEQUALITY = re.compile(r"[<>≤≥]|\\[lg]eq?(?![a-z])")
 OPEN_ENDED = frozenset({"last_number", "last_formula", "whole_text"})
-"""Methods whose answer cannot be distinguished from an intermediate step if the text is truncated."""
+"""If the text is truncated, an answer found by one of these methods may be an intermediate step."""
 CLOSED = frozenset({"boxed", "answer_tag", "final_answer"})
-"""Methods with an explicit end mark: their answer is complete even if the text is truncated later."""
+"""Methods with an explicit end marker: the answer is complete even if the text after it is truncated."""
 
 
 @dataclass(frozen=True)
 class AnswerForm:
-    """How answers are extracted for one prompt format."""
+    """Extraction rules for one prompt format."""
 
     stops: tuple[str, ...]
     """Stop strings. The text is cut at the first one, in case the engine ignored them."""
     strict: Finder
-    """Finds an answer in the requested format only."""
+    """Finds an answer only in the requested format."""
     lenient: tuple[Finder, ...]
-    """Finders for other formats, tried in order; the first answer found counts."""
+    """Finders for any format, tried in order. The first answer that one of them finds counts."""
     matches: Callable[[str, str], bool] | None = None
-    """lm-eval's own comparison (gold, answer) for the strict score; None: an exact mathematical comparison."""
+    """lm-eval's own comparison of the gold answer (first argument) with an answer, for the strict score. If None, the
+    strict score requires an exact mathematical match."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Grade:
 class AnswerGrader:
     def __init__(self, workers: WorkerPool | None) -> None:
         self._workers = workers
-        """If None, answers that can only be compared with algebra count as wrong."""
+        """If None, an answer whose comparison requires algebra is wrong."""
 
     async def grade(self, gold: str, response: Verification, form: AnswerForm, problem: str = "") -> Grade:
         """Grade a response to `problem`. Raises Failure if the answer could not be verified."""
@@ -80,7 +81,9 @@ class AnswerGrader:
         return Grade(found.text, found.method, compared.reason, strict, compared.equal, strict_found is not None)
 
     async def _compared(self, gold: str, found: Found, problem: str) -> Comparison:
-        """Compare the answer. Several values are right if each equals the gold answer, or if their list does."""
+        """Compare the answer. An answer with several values is right if each value equals the gold answer, or if the
+        list of values does.
+        """
         if _is_list(gold) and (listed := _listed(found)) is not None:
             as_list = await self._equal(gold, listed, problem)
             if as_list.equal:
@@ -112,7 +115,7 @@ async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.arg
 
 
 def read(response: Verification, form: AnswerForm) -> tuple[Found | None, Found | None]:
-    """Return the answer in the requested format and the answer in any format, in time linear in the text's length."""
+    """Return the answer in the requested format and the answer in any format, in linear time."""
     text = cut(without_reasoning(response.text), form.stops)
     kept, truncated = after_last_retraction(text), _is_truncated(response)
     # lm-eval's comparisons do not handle retracted answers.
@@ -127,12 +130,12 @@ def read(response: Verification, form: AnswerForm) -> tuple[Found | None, Found 
 
 
 def _is_list(gold: str) -> bool:
-    """Return whether the gold answer has several values."""
+    """Return whether the gold answer is a list of values."""
     return bool(_LISTING.search(gold)) and quantity(gold) is None
 
 
 def _listed(found: Found) -> str | None:
-    """Return the values as one list: the adjacent ones, or all in the text if each is a single value."""
+    """Return the values as one list: all values in the text if none of them is a list, otherwise the adjacent ones."""
     single = not any(_LISTING.search(value) for value in found.every)
     values = found.every if single and len(found.every) > len(found.parts) else found.parts
     if not 1 < len(values) <= MAX_VALUES:
@@ -141,7 +144,7 @@ def _listed(found: Found) -> str | None:
 
 
 def _is_truncated(response: Verification) -> bool:
-    """Return whether a limit truncated the model's output."""
+    """Return whether the model's output was truncated by a limit."""
     return response.response.get("status") == "incomplete"
 
 
@@ -162,7 +165,7 @@ def _why_nothing(response: Verification, found: Found | None) -> str:
 
 
 def narrowed(finder: Finder, narrow: Callable[[str], Sequence[str]]) -> Finder:
-    """Return a finder that applies `narrow` to each value found; `narrow` may return several values."""
+    """Return a finder that replaces each value with the values that `narrow` extracts from it."""
 
     def find(text: str) -> Found | None:
         found = finder(text)

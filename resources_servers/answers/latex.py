@@ -1,4 +1,4 @@
-r"""Normalizes the spelling of LaTeX (spaces, brackets, fractions, roots) without changing values."""
+"""Normalizes LaTeX notation (spaces, brackets, fractions, roots) without changing values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _REWRITTEN = tuple(
         (r"\^ *(?:\{ *\\prime *\}|\\prime(?![a-z]))", "'"),
         (r"\\!\s*", ""),
         (r"(?:^|(?<==)) *(?:~|\\sim(?![a-z])) *(?=[\d$.\\])", r"\\approx "),
-        (r"(?<=\d) *(?:\.{3,}|\\[lc]?dots(?![a-z]))", r"\\ldots"),  # before dots at the end are dropped
+        (r"(?<=\d) *(?:\.{3,}|\\[lc]?dots(?![a-z]))", r"\\ldots"),  # must precede the removal of trailing dots
         (r"\\dot\s*(?:\{(\d)\}|(\d))(?:(\d*)\\dot\s*(?:\{(\d)\}|(\d)))?", r"\\overline{\1\2\3\4\5}"),
         (r"\\(?:left|right|[bB]igg?[lr]?)(?![a-zA-Z])\s*\.?", ""),
         (r"\\\\\s*\[[^\[\]]*[a-z]{2}\]", r"\\\\"),  # the gap in \\[4pt]
@@ -69,7 +69,7 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "*
 
 @lru_cache(maxsize=1024)
 def normalized(text: str) -> str:
-    """Return `text` with a canonical spelling."""
+    """Return `text` in canonical notation."""
     text = _unwrapped(to_ascii(text).strip())
     for pattern, spelling in _REWRITTEN:
         text = pattern.sub(spelling, text)
@@ -77,24 +77,26 @@ def normalized(text: str) -> str:
 
 
 def without_spaces(text: str) -> str:
-    """Return the `normalized` text without spaces, except those between digits, to compare it as a string."""
+    """Return the `normalized` text without spaces, except those between digits, for comparison as a string."""
     return _FREE_SPACE.sub("", normalized(text))
 
 
 def unquoted(text: str) -> str:
-    r"""Return `without_spaces` text with the content of `\text{...}` instead of the command."""
+    r"""Return the text `without_spaces`, with every `\text{...}` replaced by its content."""
     return without_spaces(_TEXT.sub(r"\1", normalized(text)))
 
 
 def plain_spelling(text: str) -> str:
-    r"""Map formulas with the same structure to the same spelling: `1/2` and `\frac{1}{2}`, `2 \cdot x` and `2x`."""
+    r"""Give equivalent notations the same spelling: `1/2` and `\frac{1}{2}`, `2 \cdot x` and `2x`."""
     text = _TIMES.sub(lambda match: "*" if match[1] else "", unquoted(text))
     text = _SLASH.sub(r"\\frac{\1}{\2}", text.replace(r"^\circ", ""))
     return _SINGLE.sub(r"\1", text).replace("{}", "").strip("$ ")
 
 
 def words(text: str) -> str | None:
-    r"""Return the words of a textual answer: `\text{(A)}` -> `a`, `Evelyn` -> `evelyn`; None if it is a formula."""
+    r"""Return the lower-case words of a textual answer (`\text{(A)}` -> `a`, `Evelyn` -> `evelyn`), or None for a
+    formula.
+    """
     text = normalized(text)
     plain = _TEXT.sub(r"\1", text).replace('"', "").replace("``", "").replace("''", "")
     bare = plain.strip(" ().").strip()

@@ -1,4 +1,4 @@
-"""Extracts from a problem's text what matters for its answer: formulas, the requested quantity, words and units."""
+"""Extracts what matters for the answer from a problem's text: formulas, the requested quantity, words and units."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rollyard.resources_servers.answers.splitting import links, parts, sides
 from rollyard.resources_servers.answers.vocabulary import unit_name
 
 MAX_CHARACTERS = 20_000
-"""Only the first part of a longer problem is used."""
+"""Problems are truncated to this length."""
 _PRICE = re.compile(
     r"(?<!\\)\$(?=\d[\d,.]*(?:[ ?!;:)]|$)(?=[^$]{0,40}[a-z]{3})(?![^$]{0,40}[\\^=_+<>{}]))", re.MULTILINE
 )
@@ -52,38 +52,40 @@ _TASKS = ("factor", "expand", "simplif")
 
 @dataclass(frozen=True)
 class Problem:
-    """The properties of a problem that verdicts use. Formulas are in `plain_spelling`."""
+    """Properties of a problem that affect the verdict. Formulas are normalized with `plain_spelling`."""
 
     formulas: frozenset[str] = frozenset()
-    """All formulas with their sides and items."""
+    """All formulas, including list items and the sides of equations."""
     requested: frozenset[str] = frozenset()
-    """Formulas after `find`, `what is` and similar phrases."""
+    """Formulas that follow `find`, `what is` and similar phrases."""
     computed: frozenset[str] = frozenset()
-    """Formulas whose value is requested: `find $a+b$`, not `find the roots of $x^2-x$`."""
+    """Formulas whose value the problem asks for: `find $a+b$`, but not `find the roots of $x^2-x$`."""
     tuples: tuple[str, ...] = ()
-    """Names in parentheses, such as `(x,y)`."""
+    """Tuples of variables, such as `(x,y)`."""
     words: frozenset[str] = frozenset()
     counted: frozenset[str] = frozenset()
-    """`eggs` of "how many eggs", and `more` of "how many more"."""
+    """What the problem asks to count: `eggs` in "how many eggs", and `more` in "how many more"."""
     tasks: frozenset[str] = frozenset()
-    """`factor`, `expand` or `simplif` if the problem requires a form of the answer."""
+    """Stems of the forms that the problem asks for: `factor`, `expand`, `simplif`."""
     units: frozenset[str] = frozenset()
-    """Canonical names of the units of measure in the text."""
+    """Canonical names of the units that the text mentions."""
     measured: frozenset[str] = frozenset()
-    """Units that the answer must have: `in cents`, `how many feet`."""
+    """Canonical names of the units that the problem asks for: `in cents`, `how many feet`."""
     percent: bool = False
-    """The answer is a percentage."""
+    """Whether the problem asks for a percentage."""
     rounds: bool = False
-    """The answer may be an approximation."""
+    """Whether the problem accepts an approximation."""
     mentions_percent: bool = False
     mentions_angles: bool = False
-    """The problem mentions an angle or a temperature, so the answer may be in degrees."""
+    """Whether the problem mentions angles or temperatures, so the answer may be in degrees."""
     numbers: frozenset[str] = frozenset()
     text: str = ""
 
 
 def problem_text(task: Mapping[str, Any]) -> str:
-    """Return the row's `problem` or `question`, otherwise the last user message of a chat; empty if it has neither."""
+    """Return the row's `problem` or `question`, or else the last user message of a chat. The result is empty if the row
+    has neither.
+    """
     for key in ("problem", "question"):
         if isinstance(text := task.get(key), str) and text.strip():
             return text
@@ -136,13 +138,13 @@ def read_problem(text: str) -> Problem:
 
 
 def _single(formula: str) -> set[str]:
-    """Return the items of a formula that are not relations."""
+    """Return the items of a formula, except for relations."""
     items = [_MODULUS.sub("", part) for part in parts(formula)]
     return {plain_spelling(item) for item in items if len(links(item)) == 1}
 
 
 def _with_placeholders(text: str, spans: list[Formula]) -> str:
-    """Replace the formulas in `text` with `⟦0⟧`, `⟦1⟧`, ..."""
+    """Replace the formulas in `text` with the placeholders `⟦0⟧`, `⟦1⟧`, ..."""
     prose, position = list[str](), 0
     for number, formula in enumerate(spans):
         prose += [text[position : formula.start], f"⟦{number}⟧"]
@@ -151,7 +153,7 @@ def _with_placeholders(text: str, spans: list[Formula]) -> str:
 
 
 def _pieces(formula: str) -> set[str]:
-    """Return the formula, its items and the sides of each in `plain_spelling`."""
+    """Return the formula, its list items, and the sides of each, all in `plain_spelling`."""
     found = {formula, *parts(formula)}
     found |= {_MODULUS.sub("", piece) for piece in found}
     found |= {side for piece in tuple(found) for side in sides(piece)}

@@ -1,4 +1,4 @@
-"""Builds prompts for dataset rows: chat prompts, and lm-eval's completion prompts with examples and stop strings."""
+"""Builds prompts for dataset rows: chats, and lm-eval's completion prompts with few-shot examples and stop strings."""
 
 from __future__ import annotations
 
@@ -10,16 +10,19 @@ from rollyard.services.types import Json
 
 
 def chat(question: str, system: str) -> Json:
-    """Return request parameters for a chat: a system message, unless it is empty, and the question."""
+    """Return the request parameters of a chat that consists of the question and, unless it is empty, the system
+    message.
+    """
     messages = [{"role": "system", "content": system}] if system else []
     return {"input": [*messages, {"role": "user", "content": question}]}
 
 
 def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Json:
-    """Return request parameters for a text completion that ends at a stop string.
+    """Return the request parameters of a text completion that ends at a stop string.
 
-    The Responses API has no `stop`, so it is sent in `metadata.extra_body`, which model servers merge into the request
-    to the engine. The environment also cuts the text at the stop strings, for engines that do not support them.
+    The Responses API does not support `stop`, so it is sent in `metadata.extra_body`, which model servers merge into
+    the engine request. The environment also cuts the text at the stop strings, in case the engine does not support
+    them.
     """
     extra = orjson.dumps({"stop": list(stops)}).decode()
     return {
@@ -30,5 +33,5 @@ def completion(prompt: str, stops: Sequence[str], max_output_tokens: int) -> Jso
 
 
 def with_shots(shots: Sequence[tuple[str, str]], prompt: str) -> str:
-    """Build lm-eval's few-shot prompt: one space before each answer, one empty line after each example."""
+    """Build lm-eval's few-shot prompt: a space before each answer, and an empty line after each example."""
     return "".join(f"{question} {answer}\n\n" for question, answer in shots) + prompt

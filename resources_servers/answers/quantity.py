@@ -1,6 +1,6 @@
 r"""Parses numbers in common notations: `-1,018.50`, `\$18`, `50\%`, `3\frac{1}{2}`, `1.5 \times 10^3`, `18 \text{ cm}`.
 
-Values are exact fractions. The result is None for a text that is not a single number.
+Values are exact fractions.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.vocabulary import SCALES, UNITS
 
 MAX_DIGITS = 1000
-"""Longer numbers are not parsed: they are never an intended answer, and their powers are expensive."""
+"""Longer numbers are not parsed: no task has them as its answer, and raising them to a power is expensive."""
 _NUM = r"(?:\d{1,3}(?:,\d{2,3})*,\d{3}(?![\d,])|\d{1,3}(?:[ ]\d{3})+(?!\d)|\d+)(?:\.\d*)?|\.\d+"
 _PART = rf"[+-]?\s*(?:{_NUM})"
 _VALUE = re.compile(
@@ -31,25 +31,27 @@ _TAIL = re.compile(
 )
 _REPEATING = re.compile(r"(-?)(\d{0,50})\.(\d{0,50})\\(?:overline|bar)\s*\{(\d{1,50})\}")
 _RECURRING = re.compile(r"(-?\d{0,50}\.\d{0,50}?)(?:(?=(\d{1,12})\2+\\ldots)\d+\\ldots|(?=\((\d{1,12})\))\(\d+\))")
-r"""Repeating decimals `0.1666\ldots` and `0.1(6)`: the final digits that occur at least twice."""
+r"""Matches repeating decimals: `0.1(6)`, and `0.1666\ldots` if its last digits occur at least twice."""
 _HEDGES = frozenset({"or", "and", "to", "not", "than", "least", "most", "more", "less", "plus", "minus", "over"})
 _CURRENCIES = {"$": "dollar", "€": "euro", "£": "sterling", "¥": "yen", "": None}
 
 
 @dataclass(frozen=True)
 class Quantity:
-    """One number with its percent sign and unit."""
+    """A number with its percent sign and unit."""
 
     value: Fraction
     decimals: int | None
-    """Digits after the point; None if there is no point."""
+    """Number of decimal places, or None if the number has no decimal point."""
     percent: bool = False
     unit: str | None = None
-    """Canonical name of a unit of measure (`cm`, `cm^2`, `dollar`); other words after a number are not units."""
+    """Canonical name of the unit (`cm`, `cm^2`, `dollar`). Other words do not count as units."""
 
 
 def quantity(text: str, *, any_words: bool = False) -> Quantity | None:
-    """Parse `text` as a single number; None if it is not one. `any_words` ignores words after it, as in `18 eggs`."""
+    """Parse `text` as a single number. Return None if it is not one. With `any_words`, ignore words after it, as in `18
+    eggs`.
+    """
     text = _bare(normalized(text), any_words)
     match = _VALUE.match(text)
     if match is None or len(match.group()) > MAX_DIGITS or (match["inner"] and not match["money"]):
@@ -94,7 +96,9 @@ def _bare(text: str, any_words: bool) -> str:
 
 
 def unit_of(text: str) -> str | None:
-    r"""Return the unit of measure after a formula, such as `\frac{\pi}{2} \text{ cm}`; None if it has none."""
+    r"""Return the unit of measure at the end of `text`, such as `cm` in `\frac{\pi}{2} \text{ cm}`, or None if it has
+    no unit.
+    """
     text = normalized(text)
     if text.endswith("^\\circ"):
         return "degree"
@@ -121,7 +125,7 @@ def _number(text: str) -> Fraction:
 
 
 def _tail(tail: str, any_words: bool) -> tuple[int, bool, str | None] | None:
-    """Parse the words after a number into a factor, a percent flag and a unit; None if they are not plain words."""
+    """Split the words after a number into a factor, a percent flag and a unit; return None for anything but words."""
     match = _TAIL.fullmatch(tail)
     if match is None:
         return None
@@ -144,7 +148,7 @@ def _tail(tail: str, any_words: bool) -> tuple[int, bool, str | None] | None:
 
 
 def _unit(words: list[str], power: str) -> str | None:
-    """Return `cm^2` for `square centimeters`, `mi/h` for `miles per hour`; None if the first word is not a unit."""
+    """Convert `square centimeters` to `cm^2` and `miles per hour` to `mi/h`; return None if there is no unit."""
     first, *others = re.split(r" ?/ ?| per ", " ".join(words))
     names, own = first.split(), ""
     if len(names) > 1 and names[0] in ("square", "sq", "cubic"):
@@ -158,5 +162,5 @@ def _unit(words: list[str], power: str) -> str | None:
 
 
 def _named(names: list[str]) -> str | None:
-    """Return the unit that the first word denotes."""
+    """Return the canonical unit for the first word."""
     return (UNITS.get(names[0]) or UNITS.get(names[0].removesuffix("s"))) if names else None

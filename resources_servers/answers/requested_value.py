@@ -1,4 +1,4 @@
-"""Decides whether a left side is the requested quantity: `a = 7` does not answer "find $a+b$"."""
+"""Decides whether the left side of an equation is the requested quantity: `a = 7` does not answer "find $a+b$"."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _DIVIDED = re.compile(rf"([^=]{{1,200}}?) *{_MODULUS} *= *(-?\d+)")
 
 
 def derivative(formula: str) -> tuple[str, int] | None:
-    r"""Return function name and order of `f'(x)`, `y''`, `\frac{dy}{dx}`, `\frac{d}{dx} f(x)`; None for others."""
+    r"""Return the function name and the order of a derivative (`f'(x)`, `y''`, `\frac{dy}{dx}`, `\frac{d}{dx} f(x)`),
+    or None for anything else.
+    """
     match = _DERIVATIVE.fullmatch(plain_spelling(formula))
     if match is None:
         return None
@@ -30,7 +32,7 @@ def derivative(formula: str) -> tuple[str, int] | None:
 
 
 def is_requested(name: str, problem: Problem) -> bool:
-    """Return whether the problem asks for this formula, or for this derivative in a different notation."""
+    """Return whether the problem asks for this formula, or for the same derivative in a different notation."""
     if plain_spelling(name) in problem.requested:
         return True
     derived = derivative(name)
@@ -38,7 +40,7 @@ def is_requested(name: str, problem: Problem) -> bool:
 
 
 def is_other_quantity(name: str, problem: Problem) -> bool:
-    """Return whether `name` is a quantity of the problem other than the one it asks for."""
+    """Return whether `name` is a quantity in the problem, but not the one that the problem asks for."""
     bare = plain_spelling(name)
     if not problem.computed or is_requested(name, problem) or _is_set_equal(bare, problem):
         return False
@@ -53,15 +55,16 @@ def is_other_quantity(name: str, problem: Problem) -> bool:
 
 
 def _is_set_equal(bare: str, problem: Problem) -> bool:
-    """Return whether a figure labels the requested side with `bare`."""
+    """Return whether the problem states that `bare` equals the requested quantity."""
     pairs = ((bare, asked) for asked in problem.computed)
     return any(f"{one}={other}" in problem.formulas or f"{other}={one}" in problem.formulas for one, other in pairs)
 
 
 def residue(answer: str, problem: Problem) -> tuple[str, str] | None:
-    r"""Return the left side of `\equiv` (empty without it) and the residue: `n \equiv 5 \pmod{17}`, `78 \bmod 4 = 2`.
+    r"""Return the left side (empty if there is none) and the residue of `n \equiv 5 \pmod{17}` or `78 \bmod 4 = 2`.
 
-    None for anything else, for a modulus other than the problem's, and for `78 \equiv 2` if no residue is requested.
+    Return None for anything else, for a modulus that the problem does not mention, and for `78 \equiv 2` if the problem
+    does not ask for a residue.
     """
     if divided := _DIVIDED.fullmatch(answer):
         left, modulus, value = divided.groups()

@@ -1,4 +1,4 @@
-r"""Parses sets of numbers in different notations: `[2,5[`, `x < 2 \text{ or } x > 3`, `all real numbers`."""
+r"""Parses sets of numbers in various notations: `[2,5[`, `x < 2 \text{ or } x > 3`, `all real numbers`."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _DISTANCE = re.compile(r"(?:\||\\[lr]?vert) *([a-zA-Z]) *(?:\||\\[lr]?vert) *(<|
 
 
 def with_usual_sets(text: str) -> str:
-    """Rewrite intervals with outward brackets, the real numbers and the empty set in standard notation."""
+    """Rewrite intervals with outward-facing brackets, the real numbers and the empty set in standard notation."""
     text = normalized(text)
     bare = _TEXT.sub(r"\1", text).strip()
     if (reals := _REALS.fullmatch(bare)) is not None:
@@ -53,7 +53,9 @@ def _usual(match: re.Match[str]) -> str:
 
 
 def solved_set(answer: str) -> str:
-    r"""Convert solved inequalities joined by `or`, and `x \ne 2`, to a union; return other relations unchanged."""
+    r"""Convert `x \ne 2`, and inequalities that are joined by `or`, to a union of intervals. Return other relations
+    unchanged.
+    """
     if (pierced := _without_points(answer)) is not None:
         return pierced
     if distance := _DISTANCE.fullmatch(answer):
@@ -68,7 +70,9 @@ def solved_set(answer: str) -> str:
 
 
 def _without_points(answer: str) -> str | None:
-    r"""Convert `0 < x < 5, x \ne 2` and `x \ne 2, 3` to differences or unions of intervals; None for anything else."""
+    r"""Convert `0 < x < 5, x \ne 2` to a set difference and `x \ne 2, 3` to a union of intervals. Return None for
+    anything else.
+    """
     points, names, base = list[tuple[Fraction, str]](), set[str](), ""
     for item in parts(answer):
         excluded = _EXCLUDED.fullmatch(item)
@@ -91,7 +95,9 @@ def _without_points(answer: str) -> str | None:
 
 
 def _interval(part: str) -> tuple[str, str]:
-    r"""Return variable and interval of a simple inequality such as `2 < x \le 3`; empty strings for anything else."""
+    r"""Return the variable and the interval of a simple inequality such as `2 < x \le 3`, or empty strings for anything
+    else.
+    """
     found = links(part)
     sides, signs = [side for _, side in found], [sign for sign, _ in found[1:]]
     if signs and all(sign in (">", r"\ge") for sign in signs):

@@ -1,4 +1,4 @@
-"""Splits a formula at relations, commas, `and` and `or` that are outside all brackets."""
+"""Splits a formula at relations, commas, `and` and `or`, except inside brackets."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ _STEP = re.compile(r"\\[{}]|\\[a-zA-Z]+|.", re.DOTALL)
 
 
 def parts(text: str) -> list[str]:
-    """Return the items of a list such as `2, 3 and 4`; one item if it is not a list."""
+    """Return the items of a list such as `2, 3 and 4`. A text that is not a list is a single item."""
     return [item for _, item in _split(text, _ITEMS) if item]
 
 
 def sides(text: str) -> list[str]:
-    """Return the sides of the equations and approximate equations in `text`."""
+    """Return the sides of all equations and approximate equations in `text`."""
     return [side for _, side in _split(text, _EQUALS)]
 
 
 def links(text: str) -> list[tuple[str, str]]:
-    """Return each side of a chain of relations together with the sign before it; the first sign is empty."""
+    """Return the sides of a chain of relations, each with the sign before it. The first sign is empty."""
     return _split(text, RELATIONS)
 
 
@@ -37,7 +37,7 @@ def _split(text: str, at: re.Pattern[str]) -> list[tuple[str, str]]:
 
 
 def _outside(text: str) -> Iterator[int]:
-    """Yield the positions outside all brackets and braces."""
+    """Yield the positions that are not inside brackets or braces."""
     depth = 0
     for step in _STEP.finditer(text):
         if step.group() in ("(", "[", "{", r"\{"):

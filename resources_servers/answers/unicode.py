@@ -1,4 +1,4 @@
-"""Converts Unicode symbols to LaTeX and digits of every script to 0-9."""
+"""Converts Unicode symbols to LaTeX, and digits in any script to 0-9."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _SUPERSCRIPT = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻]+")
 
 
 def to_ascii(text: str) -> str:
-    """Convert digits of every script to 0-9 and symbols, superscripts and vulgar fractions to LaTeX."""
+    """Convert digits in any script to 0-9, and symbols, superscripts and fraction characters to LaTeX."""
     if text.isascii():
         return text
     text = _SUPERSCRIPT.sub(lambda match: f"^{{{match.group().translate(_SUPERSCRIPTS)}}}", text)

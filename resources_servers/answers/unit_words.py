@@ -1,6 +1,7 @@
-r"""Removes harmless words around a number: `18 \text{ eggs}` means 18; `\text{half of } 18`, `\text{maybe } 18` do not.
+r"""Removes harmless words around a number: `18 \text{ eggs}` means 18, but `\text{half of } 18` and `\text{maybe } 18`
+do not.
 
-Units of measure, common nouns and words of the problem are allowed. Any other word makes the answer wrong.
+Units of measure, common nouns and words from the problem are harmless. Any other word makes the answer wrong.
 """
 
 from __future__ import annotations
@@ -38,11 +39,11 @@ _LEADING = word_set(
 
 
 class UnknownWord(ValueError):
-    """The answer contains a word that may change its value."""
+    """Raised for a word in the answer that may change its value."""
 
 
 def without_words(gold: str, answer: str, problem: Problem) -> str:
-    """Return `answer` without harmless words; units, `and` and `or` are kept. Raises UnknownWord."""
+    """Return `answer` without harmless words. Units, `and` and `or` are kept. Raises UnknownWord for any other word."""
     answer = _NEGATIVE.sub("-", answer)
     known = frozenset(word.casefold() for word in _WORD.findall(gold))
     symbolic = re.search(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])", re.sub(r"\\text\s*\{[^{}]*\}", "", gold)) is not None
@@ -68,7 +69,7 @@ def without_words(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
-    """Return the first word that is not allowed before a number, as in `multiple of 5`; None if there is none."""
+    """Return the first word that must not precede a number, such as `multiple` in `multiple of 5`, or None."""
     word: str
     for word in _WORD.findall(text):
         lower = word.casefold()
@@ -78,7 +79,7 @@ def _leading(text: str, known: frozenset[str], problem: Problem) -> str | None:
 
 
 def _is_formula(run: str, known: frozenset[str], symbolic: bool, problem: Problem) -> bool:
-    """Return whether letters outside `\\text` are a product of variables or a pair of points rather than words."""
+    r"""Return whether letters outside `\text` stand for a product of variables or a pair of points, not for words."""
     if " " in run:
         return all(_is_formula(word, known, symbolic, problem) for word in run.split())
     if run.isupper() or run.casefold() in known:
@@ -99,7 +100,7 @@ def _is_word(run: str, problem: Problem) -> bool:
 
 
 def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
-    """Return the part of a run of words that is kept. Raises UnknownWord."""
+    """Return the part of `text` that must be kept. Raises UnknownWord for a word that may change the value."""
     if not _WORD.search(text):
         return text
     words = _WORD.findall(text)
@@ -124,7 +125,7 @@ def _is_symbol(word: str) -> bool:
 
 
 def _is_plain(words: list[str]) -> bool:
-    """Return whether every word is a unit of measure or a factor."""
+    """Return whether every word is a unit of measure or a factor such as `thousand`."""
     return all(is_unit(word) or word.casefold() in SCALES or word.casefold() == "per" for word in words)
 
 
@@ -134,7 +135,7 @@ def _without(text: str) -> str:
 
 
 def _measured(words: list[str], problem: Problem) -> list[str]:
-    """Return the unit at the start of the words: `dollars` for `dollars for eggs`; empty for `eggs per day`."""
+    """Return the unit at the start of the words: `dollars` for `dollars for eggs`, but nothing for `eggs per day`."""
     taken: list[str] = []
     for word in words:
         lower = word.casefold()

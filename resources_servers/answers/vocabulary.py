@@ -1,4 +1,4 @@
-"""Lists the words that may accompany a number without changing its value, and the words that change it."""
+"""Lists the words that can accompany a number without changing its value, and the words that do change it."""
 
 from __future__ import annotations
 
@@ -99,8 +99,8 @@ CHANGING = word_set(
     infinity
     """
 )
-"""Words that are rejected even if the problem contains them: with them, a number has a different value, is a guess, or
-is one of several."""
+"""Words that are rejected even if the problem contains them: they change the value, mark it as a guess, or introduce
+further values."""
 _LEFT_SIDE = CHANGING - word_set(
     """
     sum difference product ratio quotient maximum max minimum min least most greatest number square root some
@@ -108,7 +108,8 @@ _LEFT_SIDE = CHANGING - word_set(
     larger smaller greater between near close pair pairs different above below over under
     """
 )
-"""Words that are rejected in a quantity's name, which may contain `sum` or `least`: "the sum of the roots is 5"."""
+"""Words that are rejected in the name of a quantity. Words such as `sum` or `least` are allowed: "the sum of the roots
+is 5"."""
 _ONES = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
     eighteen nineteen
@@ -120,7 +121,7 @@ _SPOKEN_SCALES = {"thousand": 10**3, "million": 10**6, "billion": 10**9}
 
 
 def stems(word: str) -> frozenset[str]:
-    """Return the word and its possible base forms."""
+    """Return the word and its possible singular forms."""
     word = word.casefold().removesuffix("'s").strip("'.")
     found = {word, word.removesuffix("s"), word.removesuffix("es")}
     if word.endswith("ies"):
@@ -129,12 +130,14 @@ def stems(word: str) -> frozenset[str]:
 
 
 def unit_name(word: str) -> str | None:
-    """Return the canonical name of a unit of measure: `cm` for `centimetres`; None if it is not a unit."""
+    """Return the canonical name of a unit of measure, such as `cm` for `centimetres`, or None if the word is not a
+    unit.
+    """
     return next((UNITS[stem] for stem in sorted(stems(word), key=len, reverse=True) if stem in UNITS), None)
 
 
 def other_unit(unit: str, problem_asks: frozenset[str], problem_mentions: frozenset[str]) -> str | None:
-    """Return the unit of the same dimension that the problem requires instead; None if it requires none."""
+    """Return the unit of the same dimension that the problem asks for instead, or None if `unit` is acceptable."""
     base = unit.partition("/")[0].partition("^")[0]
     alike = next((dimension for dimension in _DIMENSIONS if base in dimension), frozenset[str]())
     wanted = (problem_asks & alike) or (problem_mentions & alike)
@@ -147,18 +150,20 @@ def is_unit(word: str) -> bool:
 
 
 def is_common(word: str) -> bool:
-    """Return whether the word is an article, a preposition or a commonly counted noun."""
+    """Return whether the word is a function word or a commonly counted noun."""
     return word.casefold() in _FUNCTION_WORDS | _FOREIGN or any(stem in _NOUNS for stem in stems(word))
 
 
 def changes_numbers(name: str) -> bool:
-    """Return whether a word of a left-hand side or an announcement shows that the number is not the quantity itself."""
+    """Return whether `name` contains a word such as `half` or `not`, so the number after it is not its value."""
     words = re.findall(r"[a-z]{2,}", re.sub(r"\\(?!text)[a-z]+", "", name).casefold())
     return any(word in _LEFT_SIDE for word in words)
 
 
 def spoken_number(text: str) -> int | None:
-    """Parse number words: 21 for `twenty-one`; None if the text is not exactly the words of one integer."""
+    """Parse number words, such as `twenty-one` as 21. Return None if the text is anything but a single integer in
+    words.
+    """
     words = text.casefold().replace("-", " ").replace(" and ", " ").split()
     total = group = 0
     previous = ""

@@ -1,4 +1,6 @@
-"""Runs comparisons, which may never finish, in a process pool. The wait for a free process counts against no limit."""
+"""Runs comparisons, which may never finish, in a pool of processes. Time spent waiting for a free process is not
+limited.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,15 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.search_path import INSTALLED
 
 WALL_S = 120.0
-"""Wall-time limit of a comparison, for an overloaded host on which it does not use up its CPU time."""
+"""Wall-clock limit of a comparison, in case the host is too overloaded for it to use up its CPU time."""
 MAX_GOLDS = 10_000
-"""Maximum number of gold answers for which the pool caches whether they can be parsed."""
+"""Maximum number of gold answers for which the pool remembers whether they can be parsed."""
 _EXITED: dict[str, object] = {"external": True, "failed": "the process exited"}
 _EXTERNAL_SIGNALS = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
 
 
 class WorkerPool:
-    """Compares answers in at most `count` worker processes, which are started on demand."""
+    """Compares answers in at most `count` worker processes (0: one per CPU), which are started on demand."""
 
     def __init__(self, count: int, cpu_s: float) -> None:
         self._cpu_s = cpu_s
@@ -35,9 +37,10 @@ class WorkerPool:
             self._idle.put_nowait(worker)
 
     async def compare(self, gold: str, answer: str, problem: str = "") -> Comparison:
-        """Return the result of `compare_symbolically`. An answer that is too expensive or crashes it is not equal.
+        """Return the result of `compare_symbolically`. An answer that is too expensive to compare, or crashes the
+        worker, is wrong.
 
-        Raises Failure if the answer is not the cause: timeout if the gold answer alone takes too long, server_error if
+        Raises Failure if the answer is not to blame: timeout if the gold answer alone takes too long, server_error if
         the worker process failed.
         """
         result = await self._request(gold, answer, problem, self._cpu_s)
@@ -48,10 +51,10 @@ class WorkerPool:
         if not _is_external(result) and await self._can_parse(gold):
             return Comparison(equal=False, reason=reason)
         kind = FailureKind.TIMEOUT if result.get("died") == signal.SIGPROF else FailureKind.SERVER_ERROR
-        raise Failure(kind, f"the answer could not be verified: {reason}: {_shown(answer)}")
+        raise Failure(kind, f"the answer {_shown(answer)} could not be verified: {reason}")
 
     async def _can_parse(self, gold: str) -> bool:
-        """Return whether the gold answer can be parsed within half of the CPU time."""
+        """Return whether the gold answer can be parsed within half the CPU time limit."""
         if gold not in self._parsable:
             result = await self._request(gold, None, "", self._cpu_s / 2)
             if _is_external(result):
@@ -79,7 +82,7 @@ class WorkerPool:
 
 
 class _Worker:
-    """A worker process, started with its first comparison."""
+    """A worker process, which starts with its first comparison."""
 
     def __init__(self) -> None:
         self._process: asyncio.subprocess.Process | None = None
@@ -106,7 +109,7 @@ class _Worker:
         return result
 
     async def stop(self) -> None:
-        """Stop the process: close the input of an idle one, kill a busy one."""
+        """Stop the process: close its standard input if it is idle, and kill it if it is busy."""
         process, self._process = self._process, None
         if process is None:
             return
@@ -128,7 +131,7 @@ async def _started() -> asyncio.subprocess.Process:
         "-m",
         "rollyard.resources_servers.answers.comparison_worker",
         cwd=INSTALLED,
-        # The order of sets depends on hashes and determines what sympy tries first.
+        # Set order depends on hash values, and determines what sympy tries first.
         env={"PYTHONHASHSEED": "0", "OMP_NUM_THREADS": "1", "LANG": "C.UTF-8"},
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
@@ -138,7 +141,7 @@ async def _started() -> asyncio.subprocess.Process:
 
 
 def _is_external(result: dict[str, object]) -> bool:
-    """Return whether something other than the formulas ended the comparison, such as an external signal."""
+    """Return whether the comparison was ended by something other than the formulas, such as a signal from outside."""
     return bool(result.get("external")) or result.get("died") in _EXTERNAL_SIGNALS
 
 

@@ -16,28 +16,27 @@ TRAIN = SplitSelection(default_split="train", default_subset="main")
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
-    parser.add_argument("--split", help="split to read (default test); or all")
+    parser.add_argument("--split", help="split to read, or all (default test)")
     parser.add_argument("--form", choices=tuple(ANSWER_FORMS), default="chat", help="prompt format (default chat)")
     parser.add_argument(
         "--shots", type=not_negative, help="few-shot examples (default: 8 for lm_eval_cot, otherwise 0)"
     )
     parser.add_argument("--shots-from", type=Path, help="GSM8K rows to sample the examples from (lm_eval: train split)")
-    parser.add_argument("--seed", type=int, default=42, help="sampling seed, as lm_eval's --seed (default 42)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
+    parser.add_argument("--seed", type=int, default=42, help="sampling seed, like lm_eval's --seed (default 42)")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt for --form chat; may be empty")
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 8 if options.form == "lm_eval_cot" else 0
     if options.form == "chat" and count:
-        parser.error("--shots requires one of the lm_eval forms")
+        parser.error("--shots requires --form lm_eval or lm_eval_cot")
     if options.form == "lm_eval" and count and not options.shots_from:
-        parser.error("--shots with --form lm_eval requires --shots-from, the rows to sample from")
+        parser.error("--shots with --form lm_eval requires --shots-from with the rows to sample from")
     try:
         pool = [(row["question"], row["answer"]) for row in read_rows(options.shots_from or SHOTS, TRAIN)]
     except (OperatorError, KeyError) as error:
-        parser.error(f"--shots-from: {error if isinstance(error, OperatorError) else f'a row has no field {error}'}")
+        parser.error(f"--shots-from: {error if isinstance(error, OperatorError) else f'a row lacks the field {error}'}")
     if count > len(pool):
-        parser.error(f"--shots {count} exceeds the {len(pool)} available rows")
+        parser.error(f"--shots is {count}, but only {len(pool)} rows are available")
     rng = Random(options.seed)  # one sample per row, in order, as in lm_eval if the pool is the full train split
 
     def make(number: int, row: Json) -> Json:

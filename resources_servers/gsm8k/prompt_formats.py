@@ -1,4 +1,4 @@
-"""Defines the prompt formats of GSM8K and how answers to each of them are extracted."""
+"""Defines GSM8K's prompt formats, and how to extract the answer in each of them."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _RANGE = re.compile(r"[$ ]{0,3}[\d.,]{1,40}(?: ?(?:to|-|–|;) ?|, ?(?<=[, ]))\$
 
 
 def gold_number(answer: str) -> str | None:
-    """Return the number after the last `####` of a GSM8K solution, or `answer` itself if it is a number; else None."""
+    """Return the number after the last `####` of a GSM8K solution, or `answer` if it is a number, or else None."""
     last = answer.rpartition("####")[2].strip()
     return last if quantity(last) is not None else None
 
 
 def same_digits(gold: str, answer: str) -> bool:
-    """Return whether both are equal without commas, dollar signs and one final dot, as in lm-eval's exact match."""
+    """Return whether both are equal, ignoring commas, dollar signs and a final period, as lm-eval does."""
 
     def bare(text: str) -> str:
         return re.sub(r"[,$]", "", text).removesuffix(".")
@@ -48,12 +48,14 @@ def _first(pattern: re.Pattern[str], method: str, text: str) -> Found | None:
 
 
 def _numbers_in(text: str) -> list[str]:
-    """Return the number in each value of a sentence: at its start, or after its last equals sign."""
+    """Return the number in each of the sentence's values, from its start or from after its last equals sign."""
     return [_number_in(value) for value in values(text)]
 
 
 def _number_in(text: str) -> str:
-    """Extract the number, as in `9 * 2 = $18 a day` -> `$18`. Returns the text if its words change the number."""
+    """Extract the number, as in `9 * 2 = $18 a day` -> `$18`. Return the text unchanged if other words change the
+    number.
+    """
     text = bare_value(text)
     if quantity(text, any_words=True) is not None:
         return text
@@ -93,7 +95,7 @@ ANSWER_FORMS = {
 
 
 def create_params(form: str, question: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters. `shots` are (question, answer) pairs for the lm-eval forms. Raises KeyError."""
+    """Build the request parameters. `shots` are (question, answer) pairs, used only in the lm-eval formats."""
     stops = ANSWER_FORMS[form].stops
     if form == "chat":
         return chat(question, system)

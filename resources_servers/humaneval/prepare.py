@@ -8,11 +8,10 @@ from rollyard.services.types import Json
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--form", choices=FORMS, default="chat", help="prompt format (default chat)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
-    parser.add_argument("--split", help="split to read if the dataset has several; or all")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt for --form chat; may be empty")
+    parser.add_argument("--split", help="split to read, or all, if the dataset has several")
     options = parser.parse_args(arguments)
 
     def make(number: int, row: Json) -> Json:

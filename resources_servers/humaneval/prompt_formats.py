@@ -1,4 +1,4 @@
-"""Defines the prompt formats of HumanEval and how an answer is converted to a program."""
+"""Defines HumanEval's prompt formats, and how to turn an answer into a program."""
 
 from __future__ import annotations
 
@@ -42,7 +42,9 @@ def lm_eval_program(prompt: str, text: str) -> str:
 
 
 def program(prompt: str, entry_point: str, text: str) -> Program | None:
-    """Extract the program from `text`, which contains the complete function or only the rest of it."""
+    """Extract the program from `text`, which contains either the whole function or only its continuation after the
+    prompt.
+    """
     whole = find(text, (entry_point,))
     if whole is not None and entry_point in defined(whole.code):
         return Program(joined([_before(prompt, entry_point), whole.code]), f"{whole.method}, whole function")
@@ -56,7 +58,7 @@ def program(prompt: str, entry_point: str, text: str) -> Program | None:
 
 
 def _before(prompt: str, entry_point: str) -> str:
-    """Return the prompt's imports and helpers without the requested function."""
+    """Return the part of the prompt before the requested function: imports and helpers."""
     function = re.search(rf"^(?:async )?def {re.escape(entry_point)}\b", prompt, re.MULTILINE)
     return prompt[: function.start()] if function else ""
 
@@ -75,7 +77,9 @@ def _bodies(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _length(code: str, entry_point: str) -> int:
-    """Return the number of statements in the function; 0 if it is missing or the code is not valid Python."""
+    """Return the number of statements in the function, or 0 if there is no such function or the code is not valid
+    Python.
+    """
     tree = parsed(code)
     functions = [node for node in tree.body if isinstance(node, ast.FunctionDef)] if tree else []
     return max((len(node.body) for node in functions if node.name == entry_point), default=0)

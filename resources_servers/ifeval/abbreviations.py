@@ -1,4 +1,4 @@
-"""Punkt's parameters for English: abbreviations, in lower case and without the final dot, and common words."""
+"""Punkt's parameters for English: common words, and abbreviations in lower case without their final period."""
 
 from __future__ import annotations
 
@@ -21,7 +21,9 @@ _DOTTED = re.compile(r"[^\W\d_](?:\.[^\W\d_])+")
 
 
 class Abbreviations(set[str]):
-    """The words listed here, and letters with dots between them: `u.s`, `a.m`, `d.c`, `e.g`, `n.a.s.a`."""
+    """A set of abbreviations that also contains all single letters separated by periods: `u.s`, `a.m`, `d.c`, `e.g`,
+    `n.a.s.a`.
+    """
 
     def __contains__(self, word: object) -> bool:
         return super().__contains__(word) or (isinstance(word, str) and _DOTTED.fullmatch(word) is not None)
@@ -44,4 +46,5 @@ this those though through thus to today together tomorrow too two under unlike u
 when where whether which while who whose why will with within without would yes yesterday yet you your
 """
 COMMON_WORDS = frozenset(_COMMON_WORDS.split())
-"""Words that are lower case inside a sentence. If one is capitalized after an abbreviation, it starts a sentence."""
+"""Words that are written in lower case within a sentence. One that is capitalized after an abbreviation starts a
+sentence."""

@@ -1,4 +1,4 @@
-"""IFEval: prompts with verifiable instructions."""
+"""IFEval: prompts with instructions that can be verified automatically."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ from rollyard.resources_servers.ifeval.sentences import sentence_count
 from rollyard.services.io.optional import EXTRAS, require
 
 LONG = 2_000
-"""Answers of at least this many characters are checked in a thread; sentence splitting can take 15 µs per character."""
+"""Answers of at least this many characters are checked in a thread, because splitting text into sentences can take 15
+µs per character."""
 
 
 class IfevalSettings(EnvironmentSettings):
-    """Settings of IFEval."""
-
     score: Literal["strict", "lenient"] = "strict"
-    """Score that becomes the reward. The lenient score may ignore the first line, the last line and asterisks."""
+    """Which score becomes the reward. The lenient score may ignore the first line, the last line and asterisks."""
     reward: Literal["prompt", "instruction"] = "prompt"
-    """prompt: 1 if all instructions are followed, otherwise 0; instruction: the fraction of followed instructions."""
+    """prompt: 1 if all instructions are followed, otherwise 0; instruction: the fraction of instructions that are
+    followed."""
 
 
 class Ifeval(Environment[IfevalSettings]):
-    """One prompt with verifiable instructions."""
-
     def __init__(self, task: Mapping[str, Any], settings: IfevalSettings) -> None:
-        """Parse the row's `instruction_id_list` and `kwargs`. Raises BadTask."""
+        """Parse the row's `instruction_id_list` and `kwargs`, or its `ground_truth`. Raises BadTask if the row is
+        invalid.
+        """
         super().__init__(task, settings)
         try:
             self.instructions = instructions(task)
@@ -40,14 +40,14 @@ class Ifeval(Environment[IfevalSettings]):
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: IfevalSettings) -> AsyncIterator[None]:
-        """Check that the `ifeval` extra is installed and load NLTK. Raises OperatorError."""
+        """Load NLTK. Raises OperatorError if the `ifeval` extra is not installed."""
         for package in EXTRAS["ifeval"].packages:
             require(package, "ifeval", cls.__name__)
         sentence_count("Ready.")  # imports NLTK, which takes half a second, before the first verdict
         yield None
 
     async def verify(self, response: Verification) -> Verdict:
-        """Reward 1 if every instruction is followed."""
+        """Score the response. By default, the reward is 1 if it follows every instruction."""
         visible = without_reasoning(response.text)
         text = visible if visible == response.text else visible.strip()
         outcomes = self._outcomes(text) if len(text) < LONG else await asyncio.to_thread(self._outcomes, text)

@@ -1,4 +1,6 @@
-"""Base class of the verifiable instructions: parses their arguments and checks whether a text follows them."""
+"""Defines the base class of verifiable instructions, which parses their arguments and checks whether a text follows
+them.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +16,34 @@ _HOLDS: dict[Relation, Callable[[int, int], bool]] = {"at least": operator.ge, "
 
 def _no_bool(value: Any) -> Any:
     if isinstance(value, bool):
-        raise ValueError(f"found {value}, expected an integer")
+        raise ValueError(f"found {value}; expected an integer")
     return value
 
 
 def _not_blank(text: str) -> str:
     if not text.strip():
-        raise ValueError(f"found {text!r}, expected some text")
+        raise ValueError(f"found {text!r}; expected text that is not blank")
     return text
 
 
 Count = Annotated[int, BeforeValidator(_no_bool), Field(ge=0)]
-"""A non-negative integer. Accepts 3.0 for 3, because tables with the keys of all kinds convert integers to floats."""
+"""A non-negative integer. 3.0 is accepted as 3, because tables that have a column for every argument turn integers into
+floats."""
 Phrase = Annotated[str, AfterValidator(_not_blank)]
-"""A search string. It must not be blank, because any text would contain it."""
+"""Text to search for. It must not be blank, because every text would contain it."""
 
 
 class Instruction(BaseModel):
-    """Base class of all kinds of instructions. Its fields are the row's `kwargs`; keys of other kinds are ignored."""
+    """Base class of all instruction types. Its fields are the row's `kwargs`; arguments of other instructions are
+    ignored.
+
+    The docstring of each subclass states when a response follows the instruction.
+    """
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     def followed(self, text: str) -> bool:
-        """Return whether `text` follows the instruction. A blank text never does."""
+        """Return whether `text` follows the instruction. Blank text never does."""
         return bool(text.strip()) and self._holds(text)
 
     def _holds(self, text: str) -> bool:
@@ -44,16 +51,18 @@ class Instruction(BaseModel):
 
 
 def counted(found: int, relation: Relation, number: int) -> bool:
-    """Return whether `found` is at least, or less than, `number`."""
+    """Return whether the count `found` is at least `number` or less than `number`, depending on `relation`."""
     return _HOLDS[relation](found, number)
 
 
 def read(kind: str, instruction_type: type[Instruction], arguments: Any) -> Instruction:
-    """Build the instruction from a row's arguments. Raises ValueError with a message that starts with `kind`."""
+    """Build an instruction from the row's arguments. Raises ValueError with a message that starts with `kind` if they
+    are invalid.
+    """
     if not isinstance(arguments, Mapping | None):
         raise ValueError(f"{kind}: kwargs are {shown(arguments)}; expected an object")
     try:
-        # Tabular datasets contain the keys of all kinds, null if unused.
+        # Tabular datasets contain the arguments of all instructions, with null for the unused ones.
         return instruction_type.model_validate(
             {key: value for key, value in (arguments or {}).items() if value is not None}
         )
@@ -65,5 +74,5 @@ def read(kind: str, instruction_type: type[Instruction], arguments: Any) -> Inst
 
 
 def shown(value: Any) -> str:
-    """Format a row's value for an error message in at most 80 characters."""
+    """Format a value from a row for an error message, in at most 80 characters."""
     return repr(value) if len(repr(value)) <= 80 else f"{repr(value)[:77]}..."

@@ -1,4 +1,4 @@
-"""Detects the language of a text with langdetect, deterministically."""
+"""Detects the language of a text with langdetect. Results are deterministic."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ LANGUAGES = (
     "hr", "hu", "id", "it", "ja", "kn", "ko", "lt", "lv", "mk", "ml", "mr", "ne", "nl", "no", "pa", "pl", "pt", "ro",
     "ru", "sk", "sl", "so", "sq", "sv", "sw", "ta", "te", "th", "tl", "tr", "uk", "ur", "vi", "zh-cn", "zh-tw",
 )  # fmt: skip
-"""The language codes that langdetect supports, so that rows can be checked without installing it."""
+"""The language codes that langdetect supports. This list makes it possible to check rows without langdetect."""
 
 
 @lru_cache(maxsize=16)  # several instructions may check the variants of one text
 def language_of(text: str) -> str | None:
-    """Return the language code, such as `en` or `zh-cn`; None if the text is not enough to detect a language."""
+    """Return the language code, such as `en` or `zh-cn`, or None if the language cannot be detected."""
     from langdetect import LangDetectException  # type: ignore[import-untyped]
 
     detector = _factory().create()

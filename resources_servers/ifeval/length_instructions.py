@@ -1,4 +1,4 @@
-"""Instructions about a text's length, beginning, end and parts."""
+"""Instructions about the length, beginning, end and parts of a response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _PUNCTUATION = re.compile(r"[.,?!'\"]")
 
 
 class NumberSentences(Instruction):
-    """Has the given number of sentences."""
+    """The response has at least, or fewer than, `num_sentences` sentences."""
 
     num_sentences: Count
     relation: Relation
@@ -26,7 +26,7 @@ class NumberSentences(Instruction):
 
 
 class NumberWords(Instruction):
-    """Has the given number of words."""
+    """The response has at least, or fewer than, `num_words` words."""
 
     num_words: Count
     relation: Relation
@@ -36,7 +36,7 @@ class NumberWords(Instruction):
 
 
 class NumberParagraphs(Instruction):
-    """Has exactly the given number of paragraphs, separated by `***`, and none of them is empty."""
+    """The response has exactly the given number of paragraphs, separated by `***`. None of them is empty."""
 
     num_paragraphs: Count = Field(ge=1)
 
@@ -46,7 +46,9 @@ class NumberParagraphs(Instruction):
 
 
 class NthParagraphFirstWord(Instruction):
-    """Has the given number of paragraphs, separated by an empty line, and the n-th begins with the given word."""
+    """The response has the given number of paragraphs, separated by an empty line, and the nth starts with the given
+    word.
+    """
 
     num_paragraphs: Count = Field(ge=1)
     nth_paragraph: Count = Field(ge=1)
@@ -55,7 +57,7 @@ class NthParagraphFirstWord(Instruction):
     @model_validator(mode="after")
     def _paragraph_exists(self) -> Self:
         if self.nth_paragraph > self.num_paragraphs:
-            raise ValueError(f"paragraph {self.nth_paragraph} of {self.num_paragraphs}: no text can satisfy this")
+            raise ValueError(f"nth_paragraph is {self.nth_paragraph}, but num_paragraphs is only {self.num_paragraphs}")
         return self
 
     def _holds(self, text: str) -> bool:
@@ -69,7 +71,7 @@ class NthParagraphFirstWord(Instruction):
 
 
 class EndChecker(Instruction):
-    """Ends with exactly this phrase, ignoring case."""
+    """The response ends with exactly this phrase, ignoring case."""
 
     end_phrase: Phrase
 
@@ -78,7 +80,7 @@ class EndChecker(Instruction):
 
 
 class Quotation(Instruction):
-    """Is enclosed in double quotation marks."""
+    """The response is enclosed in double quotation marks."""
 
     def _holds(self, text: str) -> bool:
         text = text.strip()
@@ -86,7 +88,7 @@ class Quotation(Instruction):
 
 
 class RepeatPrompt(Instruction):
-    """Begins with the prompt verbatim, ignoring case."""
+    """The response starts with the prompt, repeated word for word. Case is ignored."""
 
     prompt_to_repeat: Phrase
 
@@ -95,7 +97,7 @@ class RepeatPrompt(Instruction):
 
 
 class TwoResponses(Instruction):
-    """Consists of exactly two different answers, separated by `******`."""
+    """The response consists of exactly two different answers, separated by `******`."""
 
     def _holds(self, text: str) -> bool:
         parts = [part.strip() for part in _inner(text.split("******"))]
@@ -103,7 +105,7 @@ class TwoResponses(Instruction):
 
 
 def _inner(parts: list[str]) -> list[str]:
-    """Drop empty parts before the first separator and after the last one."""
+    """Drop an empty part before the first separator, and one after the last separator."""
     first, last = 0, len(parts)
     if not parts[0].strip():
         first = 1

@@ -1,4 +1,4 @@
-"""Instructions about a text's markup: lists, sections, highlights, titles, JSON."""
+"""Instructions about the markup of a response: lists, sections, highlights, titles, JSON."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FENCE = re.compile(r"```(?:json|Json|JSON)?")
 
 
 class NumberPlaceholders(Instruction):
-    """Has at least the given number of placeholders in square brackets."""
+    """The response has at least the given number of placeholders in square brackets."""
 
     num_placeholders: Count
 
@@ -28,7 +28,9 @@ class NumberPlaceholders(Instruction):
 
 
 class Postscript(Instruction):
-    """Has a postscript that begins with the marker, such as `P.S.`; spaces between its letters are allowed."""
+    """The response has a postscript that starts with the marker, such as `P.S.`. Spaces are allowed between its
+    letters.
+    """
 
     postscript_marker: Phrase
 
@@ -38,7 +40,7 @@ class Postscript(Instruction):
 
 
 class NumberBulletLists(Instruction):
-    """Has exactly the given number of bullet points."""
+    """The response has exactly the given number of bullet points."""
 
     num_bullets: Count
 
@@ -47,14 +49,14 @@ class NumberBulletLists(Instruction):
 
 
 class ConstrainedResponse(Instruction):
-    """Contains one of `My answer is yes.`, `... no.` and `... maybe.`"""
+    """The response contains `My answer is yes.`, `My answer is no.` or `My answer is maybe.`"""
 
     def _holds(self, text: str) -> bool:
         return any(option in text for option in _OPTIONS)
 
 
 class NumberHighlightedSections(Instruction):
-    """Has at least the given number of highlights, such as `*this*`; bold text counts too."""
+    """The response has at least the given number of highlights, such as `*this*`. Bold text also counts."""
 
     num_highlights: Count
 
@@ -64,7 +66,7 @@ class NumberHighlightedSections(Instruction):
 
 
 class MultipleSections(Instruction):
-    """Has at least the given number of sections, each headed by the given word and a number."""
+    """The response has at least the given number of sections. Each starts with the given word and a number."""
 
     section_spliter: Phrase
     num_sections: Count
@@ -74,7 +76,7 @@ class MultipleSections(Instruction):
 
 
 class Title(Instruction):
-    """Has a title in double angular brackets."""
+    """The response has a title in double angle brackets."""
 
     def _holds(self, text: str) -> bool:
         titles = [title for line in _up_to_last(">>", text) for title in _TITLE.findall(line)]
@@ -82,7 +84,7 @@ class Title(Instruction):
 
 
 class JsonFormat(Instruction):
-    """Is a JSON document. A code fence around it is allowed, even if its opening or closing line is missing."""
+    """The response is a JSON document. It may be in a code fence, whose opening or closing line may be missing."""
 
     def _holds(self, text: str) -> bool:
         text = text.strip()
@@ -99,5 +101,7 @@ def _no_json(name: str) -> NoReturn:
 
 
 def _up_to_last(ending: str, text: str) -> list[str]:
-    """Return each line up to its last `ending`, so that an unclosed opening does not scan the rest of the line."""
+    """Truncate each line after its last `ending`, so that an unclosed bracket does not cause a scan of the rest of the
+    line.
+    """
     return [line[: line.rfind(ending) + len(ending)] for line in text.split("\n") if ending in line]

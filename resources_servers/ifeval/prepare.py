@@ -1,4 +1,4 @@
-"""Write task rows of IFEval (google/IFEval), or of the training set ifeval_train (allenai/RLVR-IFeval), from a local
+"""Write task rows for IFEval (google/IFEval) or for the training set ifeval_train (allenai/RLVR-IFeval) from a local
 file, S3 or the Hugging Face hub.
 """
 
@@ -14,7 +14,7 @@ from rollyard.services.io.script import run_script
 from rollyard.services.types import Json
 
 MAX_OUTPUT_TOKENS = 1280
-"""lm-eval's limit."""
+"""The limit that lm-eval uses."""
 TEST, TRAIN = "ifeval", "ifeval_train"
 HUB = {
     TEST: Hub("google/IFEval"),
@@ -23,7 +23,6 @@ HUB = {
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument(
         "--dataset",
@@ -35,7 +34,7 @@ def main(arguments: list[str] | None = None) -> None:
         "--form", choices=("chat", "lm_eval"), default="chat", help="lm_eval: at most 1,280 output tokens"
     )
     parser.add_argument("--system-prompt", default="", help="system prompt (default: none)")
-    parser.add_argument("--split", help="split to read if the dataset has several; or all")
+    parser.add_argument("--split", help="split to read, or all, if the dataset has several")
     options = parser.parse_args(arguments)
 
     def params(prompt: str) -> Json:
@@ -52,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
 def _test_row(params: Callable[[str], Json]) -> Callable[[int, Json], Json]:
     def make(number: int, row: Json) -> Json:
         if "ground_truth" in row:
-            raise ValueError(f"this is a row of RLVR-IFEval; pass --dataset {TRAIN}")
+            raise ValueError(f"this row is from RLVR-IFEval; pass --dataset {TRAIN}")
         instructions(row)
         kwargs = [{key: value for key, value in (each or {}).items() if value is not None} for each in row["kwargs"]]
         return {

@@ -1,7 +1,7 @@
-"""The 25 functions of the training set RLVR-IFEval (allenai/RLVR-IFeval). A row's `ground_truth` names one of them.
+"""The 25 functions of the training set RLVR-IFEval (allenai/RLVR-IFeval). Each row's `ground_truth` names one of them.
 
-The fields have the names of the functions' arguments. A function that is equivalent to an instruction of IFEval reuses
-it with its own argument names. README.md lists the differences from IFEval and from the published code.
+The fields are named after the functions' arguments. Functions that are equivalent to an IFEval instruction reuse it
+under their own argument names. README.md lists the differences from IFEval and from the published code.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BETWEEN_OPTIONS = re.compile(r"[/\n,;]|\bor\b")
 
 
 def _listed(options: Any) -> Any:
-    """Split options that are given as one string: `yes/no/maybe`."""
+    """Split options that are given as a single string, such as `yes/no/maybe`."""
     return (
         [part.strip() for part in _BETWEEN_OPTIONS.split(options) if part.strip()] if type(options) is str else options
     )
@@ -47,13 +47,13 @@ def _whole(word: str, flags: re.RegexFlag = re.NOFLAG) -> re.Pattern[str]:
 
 
 class Keywords(word_instructions.Existence):
-    """Contains every keyword, ignoring case, also inside words."""
+    """The response contains every keyword, ignoring case. Keywords may be part of a longer word."""
 
     keywords: list[Phrase] = Field(min_length=1, validation_alias="keyword_list")
 
 
 class KeywordFrequency(Instruction):
-    """Contains the word exactly N times as a whole word, ignoring case."""
+    """The response contains the whole word exactly N times, ignoring case."""
 
     word: Phrase
     N: Count
@@ -63,7 +63,7 @@ class KeywordFrequency(Instruction):
 
 
 class ForbiddenWords(Instruction):
-    """Contains none of the words, ignoring case, not even inside another word."""
+    """The response contains none of the words, ignoring case, not even as part of a longer word."""
 
     forbidden_words: list[Phrase] = Field(min_length=1)
 
@@ -72,7 +72,7 @@ class ForbiddenWords(Instruction):
 
 
 class LetterFrequency(Instruction):
-    """Contains the letter exactly N times, case-sensitively."""
+    """The response contains the letter exactly N times. Case matters."""
 
     letter: str = Field(min_length=1, max_length=1)
     N: Count
@@ -82,7 +82,7 @@ class LetterFrequency(Instruction):
 
 
 class ParagraphCount(Instruction):
-    """Has exactly N paragraphs, separated by `* * *`, and none of them is empty."""
+    """The response has exactly N paragraphs, separated by `* * *`. None of them is empty."""
 
     N: Count = Field(ge=1)
 
@@ -92,7 +92,7 @@ class ParagraphCount(Instruction):
 
 
 class WordConstraint(Instruction):
-    """Has at least, at most or around (±10 %) N words, separated by whitespace."""
+    """The response has at least, at most or around N words (±10 %), which are separated by whitespace."""
 
     N: Count
     quantifier: Quantifier
@@ -102,7 +102,7 @@ class WordConstraint(Instruction):
 
 
 class SentenceConstraint(Instruction):
-    """Has at least, at most or around (±1) N sentences."""
+    """The response has at least, at most or around N sentences (±1)."""
 
     N: Count
     quantifier: Quantifier
@@ -112,7 +112,7 @@ class SentenceConstraint(Instruction):
 
 
 class Paragraphs(Instruction):
-    """Has exactly N paragraphs, separated by an empty line, and the i-th begins with the given word."""
+    """The response has exactly N paragraphs, separated by an empty line, and the i-th starts with the given word."""
 
     N: Count = Field(ge=1)
     i: Count = Field(ge=1)
@@ -121,7 +121,7 @@ class Paragraphs(Instruction):
     @model_validator(mode="after")
     def _paragraph_exists(self) -> Self:
         if self.i > self.N:
-            raise ValueError(f"paragraph {self.i} of {self.N}: no text can satisfy this")
+            raise ValueError(f"i is {self.i}, but N is only {self.N}")
         return self
 
     def _holds(self, text: str) -> bool:
@@ -131,7 +131,7 @@ class Paragraphs(Instruction):
 
 
 class Postscript(Instruction):
-    """Contains the marker, and some text after it."""
+    """The response contains the marker and some text after it."""
 
     postscript_marker: Phrase
 
@@ -141,19 +141,21 @@ class Postscript(Instruction):
 
 
 class Placeholders(markup_instructions.NumberPlaceholders):
-    """Has at least N placeholders in square brackets."""
+    """The response has at least N placeholders in square brackets."""
 
     num_placeholders: Count = Field(validation_alias="N")
 
 
 class BulletPoints(markup_instructions.NumberBulletLists):
-    """Has exactly N bullet points."""
+    """The response has exactly N bullet points."""
 
     num_bullets: Count = Field(validation_alias="N")
 
 
 class Choice(Instruction):
-    """Contains exactly one of the options, as a whole word. An answer that lists all options chooses none."""
+    """The response contains exactly one of the options, as a whole word. A response that lists several options is
+    rejected.
+    """
 
     options: Annotated[list[Phrase], BeforeValidator(_listed)] = Field(min_length=1)
 
@@ -168,13 +170,13 @@ class Choice(Instruction):
 
 
 class HighlightedSections(markup_instructions.NumberHighlightedSections):
-    """Has at least N highlights, such as `*this*`."""
+    """The response has at least N highlights, such as `*this*`."""
 
     num_highlights: Count = Field(validation_alias="N")
 
 
 class Sections(Instruction):
-    """Has at least N sections, each headed by the given word, ignoring case, and a number."""
+    """The response has at least N sections. Each starts with the given word, in upper or lower case, and a number."""
 
     N: Count
     section_splitter: Phrase
@@ -185,21 +187,23 @@ class Sections(Instruction):
 
 
 class Uppercase(Instruction):
-    """Has upper-case letters and no lower-case ones."""
+    """The response has upper-case letters, but no lower-case letters."""
 
     def _holds(self, text: str) -> bool:
         return text.isupper()
 
 
 class Lowercase(Instruction):
-    """Has lower-case letters and no upper-case ones."""
+    """The response has lower-case letters, but no upper-case letters."""
 
     def _holds(self, text: str) -> bool:
         return text.islower()
 
 
 class CapitalWords(Instruction):
-    """Has at least, at most or around (±10 %) N words of capital letters A to Z, including single letters."""
+    """The response has at least, at most or around N words (±10 %) in capital letters A to Z. Single letters count as
+    words.
+    """
 
     N: Count
     quantifier: Quantifier
@@ -210,13 +214,13 @@ class CapitalWords(Instruction):
 
 
 class RepeatPrompt(length_instructions.RepeatPrompt):
-    """Begins with the prompt verbatim, ignoring case."""
+    """The response starts with the prompt, repeated word for word. Case is ignored."""
 
     prompt_to_repeat: Phrase = Field(validation_alias="original_prompt")
 
 
 class End(Instruction):
-    """Ends with exactly this phrase."""
+    """The response ends with exactly this phrase."""
 
     end_phrase: Phrase
 
@@ -254,13 +258,17 @@ FUNCTIONS: dict[str, type[Instruction]] = {
 
 
 def instruction(ground_truth: Any) -> tuple[str, Instruction]:
-    """Return the function's name and the instruction of `ground_truth`, an object or its JSON. Raises ValueError."""
+    """Parse `ground_truth`, an object or its JSON text. Return the function's name and the instruction. Raises
+    ValueError if it is invalid.
+    """
     arguments = ground_truth
     if isinstance(arguments, str):
         try:
             arguments = orjson.loads(arguments)
         except ValueError as error:
-            raise ValueError(f"ground_truth is {shown(ground_truth)}; expected JSON with func_name: {error}") from error
+            raise ValueError(
+                f"ground_truth is {shown(ground_truth)}; expected a JSON object with func_name: {error}"
+            ) from error
     name = arguments.get("func_name") if isinstance(arguments, dict) else None
     if not isinstance(name, str) or name not in FUNCTIONS:
         raise ValueError(

@@ -1,4 +1,6 @@
-"""Checks whether a response follows a prompt's instructions: strictly, or loosely without text around the answer."""
+"""Checks whether a response follows the instructions in a prompt: strictly, or loosely, ignoring text around the
+answer.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,7 @@ KINDS: dict[str, type[Instruction]] = {
 
 @dataclass(frozen=True)
 class Outcome:
-    """The result of one instruction."""
+    """Whether one instruction was followed."""
 
     kind: str
     strict: bool
@@ -48,9 +50,8 @@ class Outcome:
 
 
 def instructions(row: Mapping[str, Any]) -> list[tuple[str, Instruction]]:
-    """Return the instructions of a row of IFEval or RLVR-IFEval, each with its kind.
-
-    Raises ValueError with what was found and expected.
+    """Return the instructions in a row of IFEval or RLVR-IFEval, each with its kind. Raises ValueError for an invalid
+    row.
     """
     if row.get("ground_truth") is not None:
         return [rlvr.instruction(row["ground_truth"])]
@@ -64,20 +65,23 @@ def instructions(row: Mapping[str, Any]) -> list[tuple[str, Instruction]]:
 
 
 def instruction(kind: Any, arguments: Any) -> Instruction:
-    """Build the instruction from an item of `instruction_id_list` and its `kwargs`. Raises ValueError."""
+    """Build an instruction from an item of `instruction_id_list` and its `kwargs`. Raises ValueError if they are
+    invalid.
+    """
     if not isinstance(kind, str) or kind not in KINDS:
         raise ValueError(f"instruction {shown(kind)} is unknown; expected one of {', '.join(KINDS)}")
     return read(kind, KINDS[kind], arguments)
 
 
 def outcome(kind: str, checked: Instruction, text: str) -> Outcome:
-    """Check whether `text` follows an instruction."""
     strict = checked.followed(text)
     return Outcome(kind, strict, strict or any(checked.followed(variant) for variant in variants(text)))
 
 
 def variants(text: str) -> list[str]:
-    """Return the text, the text without its first line, last line or both, and all four without asterisks."""
+    """Return the text as it is, without its first line, without its last line, and without both, and each of these four
+    without asterisks.
+    """
     lines = text.split("\n")
     cuts = [text, *("\n".join(part).strip() for part in (lines[1:], lines[:-1], lines[1:-1]))]
     return list(dict.fromkeys([*cuts, *(part.replace("*", "") for part in cuts)]))

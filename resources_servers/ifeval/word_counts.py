@@ -18,13 +18,15 @@ _JOINT = re.compile(
 
 
 def word_count(text: str) -> int:
-    """Count runs of letters, digits and underscores. Combining marks (vowel signs, accents) do not split a word."""
+    """Count runs of letters, digits and underscores. Combining marks, such as vowel signs and accents, do not split a
+    word.
+    """
     return len(_WORD.findall(_SIGNS.sub(_without_marks, text)))
 
 
 def words_in_capitals(text: str) -> int:
-    """Count words without a lower-case letter, split like the Penn Treebank: `DON'T` and `CANNOT` are two words each,
-    `HI-FI` is one.
+    """Count words without lower-case letters. Words are split as in the Penn Treebank: `DON'T` and `CANNOT` are two
+    words each, `HI-FI` is one.
     """
     words = (word for word in _BETWEEN_WORDS.split(text) if word != word.lower())
     return sum(part.isupper() for word in words for part in _JOINT.split(word))

@@ -1,4 +1,4 @@
-"""Instructions about words, letters, languages and letter case."""
+"""Instructions about the words, letters, language and letter case of a response."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def _everywhere(keyword: str) -> re.Pattern[str]:
 
 
 class Existence(Instruction):
-    """Contains every keyword, ignoring case, also inside words."""
+    """The response contains every keyword, ignoring case. Keywords may be part of a longer word."""
 
     keywords: list[Phrase] = Field(min_length=1)
 
@@ -25,7 +25,9 @@ class Existence(Instruction):
 
 
 class Frequency(Instruction):
-    """Contains a keyword the given number of times, ignoring case, also inside words."""
+    """The response contains the keyword at least, or fewer than, `frequency` times, ignoring case. The keyword may be
+    part of a longer word.
+    """
 
     keyword: Phrase
     frequency: Count
@@ -37,7 +39,7 @@ class Frequency(Instruction):
 
 
 class ForbiddenWords(Instruction):
-    """Contains none of the words as a whole word."""
+    """The response contains none of the words, ignoring case. Parts of longer words do not count."""
 
     forbidden_words: list[Phrase] = Field(min_length=1)
 
@@ -48,8 +50,9 @@ class ForbiddenWords(Instruction):
 
 
 class LetterFrequency(Instruction):
-    """Contains a character the given number of times, ignoring case. Any character is allowed; Google's checker counts
-    a random letter instead of `#`.
+    """The response contains a character at least, or fewer than, `let_frequency` times, ignoring case.
+
+    Any character is allowed, whereas Google's checker counts a random letter instead of `#`.
     """
 
     letter: str = Field(min_length=1, max_length=1)
@@ -61,7 +64,7 @@ class LetterFrequency(Instruction):
 
 
 class ResponseLanguage(Instruction):
-    """Is in the given language. A text without a detectable language is never accepted."""
+    """The response is in the given language. A response whose language cannot be detected is rejected."""
 
     language: str
 
@@ -69,7 +72,9 @@ class ResponseLanguage(Instruction):
     @classmethod
     def _is_supported(cls, language: str) -> str:
         if language not in LANGUAGES:
-            raise ValueError(f"found {language!r}, expected a code that langdetect supports: {', '.join(LANGUAGES)}")
+            raise ValueError(
+                f"found {language!r}; expected a language code that langdetect supports: {', '.join(LANGUAGES)}"
+            )
         return language
 
     def _holds(self, text: str) -> bool:
@@ -77,7 +82,7 @@ class ResponseLanguage(Instruction):
 
 
 class CapitalWordFrequency(Instruction):
-    """Has the given number of upper-case words."""
+    """The response has at least, or fewer than, `capital_frequency` upper-case words."""
 
     capital_frequency: Count
     capital_relation: Relation
@@ -87,21 +92,21 @@ class CapitalWordFrequency(Instruction):
 
 
 class EnglishCapital(Instruction):
-    """Is English without lower-case letters."""
+    """The response is in English and contains no lower-case letters."""
 
     def _holds(self, text: str) -> bool:
         return text.isupper() and language_of(text) == "en"
 
 
 class EnglishLowercase(Instruction):
-    """Is English without upper-case letters."""
+    """The response is in English and contains no upper-case letters."""
 
     def _holds(self, text: str) -> bool:
         return text.islower() and language_of(text) == "en"
 
 
 class NoComma(Instruction):
-    """Contains no comma."""
+    """The response does not contain a comma."""
 
     def _holds(self, text: str) -> bool:
         return "," not in text

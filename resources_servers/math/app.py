@@ -1,4 +1,4 @@
-"""MATH: competition problems whose answers are formulas, compared by mathematical meaning."""
+"""MATH: competition problems whose answers are formulas. Answers are compared by their mathematical meaning."""
 
 from __future__ import annotations
 
@@ -13,15 +13,13 @@ from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_an
 
 
 class Math(AnswerEnvironment):
-    """One competition problem."""
-
     def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:
-        """Parse the row's gold answer. Raises BadTask."""
+        """Parse the row's gold answer. Raises BadTask if it is missing or too long, or if `form` is unknown."""
         super().__init__(task, settings)
         gold = gold_answer(task)
         if gold is None:
             raise BadTask(
-                "the row has no gold answer; expected expected_answer, answer, or a solution with a \\boxed{}"
+                "the row has no gold answer; it needs expected_answer, answer, or a solution with a \\boxed{}"
             )
         if len(gold) > MAX_CHARACTERS:
             raise BadTask(f"the gold answer has {len(gold)} characters; the limit is {MAX_CHARACTERS}")
@@ -31,7 +29,7 @@ class Math(AnswerEnvironment):
         self.gold, self.form, self.problem = gold, ANSWER_FORMS[form], problem_text(task)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Reward 1 for an answer that is equivalent to the gold answer."""
+        """Give a reward of 1 for an answer that is equivalent to the gold answer."""
         return self.verdict(await self.grader.grade(self.gold, response, self.form, self.problem), self.gold)
 
 

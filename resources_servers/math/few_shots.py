@@ -1,4 +1,4 @@
-"""Selects the few-shot examples of a prompt as lm_eval does."""
+"""Selects few-shot examples in the same way as lm-eval."""
 
 from __future__ import annotations
 
@@ -16,27 +16,28 @@ def subject_of(row: Json) -> str:
 
 
 class FixedShots:
-    """Uses the first rows as examples for every problem."""
+    """Uses the first rows as the examples for every problem."""
 
     def __init__(self, form: str, rows: Iterable[Json], count: int) -> None:
-        """Raises ValueError if there are fewer than `count` rows."""
+        """Raises ValueError if there are fewer than `count` rows, or if a row is not a solved problem."""
         self._shots = [worked(form, row) for row in rows][:count]
         if len(self._shots) < count:
-            raise ValueError(f"--shots {count} exceeds the {len(self._shots)} available rows")
+            raise ValueError(f"--shots is {count}, but only {len(self._shots)} rows are available")
 
     def before(self, subject: str) -> list[tuple[str, str]]:
-        """Return the examples for the next row of `subject`."""
+        """Return the examples, which do not depend on `subject`."""
         return self._shots
 
 
 class SampledShots:
-    """Samples rows of the problem's subject for each problem.
+    """Samples the examples for each problem from the rows of its subject.
 
-    lm_eval scores each subject as a separate task: it starts with the seed and samples once per row, in order.
+    lm-eval treats each subject as a separate task, for which it seeds a random generator once and then draws a sample
+    per row, in order.
     """
 
     def __init__(self, form: str, rows: Iterable[Json], count: int, seed: int) -> None:
-        """Raises ValueError for a row that is not a solved problem."""
+        """Raises ValueError if a row is not a solved problem."""
         self._count = count
         self._pools = defaultdict[str, list[tuple[str, str]]](list)
         for row in rows:
@@ -44,8 +45,10 @@ class SampledShots:
         self._rngs = defaultdict[str, Random](lambda: Random(seed))
 
     def before(self, subject: str) -> list[tuple[str, str]]:
-        """Return the examples for the next row of `subject`. Raises ValueError if its pool is too small."""
+        """Return the examples for the next row of `subject`. Raises ValueError if the subject has fewer than `count`
+        rows.
+        """
         pool = self._pools[subject]
         if self._count > len(pool):
-            raise ValueError(f"--shots {self._count} exceeds the {len(pool)} rows of {subject} in --shots-from")
+            raise ValueError(f"--shots is {self._count}, but --shots-from has only {len(pool)} rows for {subject}")
         return self._rngs[subject].sample(pool, self._count)

@@ -1,6 +1,6 @@
-r"""Implements the string equality of the MATH dataset and the answer extraction of lm-eval's hendrycks_math.
+r"""Implements the MATH dataset's string comparison and the answer extraction of lm-eval's hendrycks_math.
 
-They make scores comparable with published ones. A \boxed{} answer without dollar signs counts as wrong.
+This makes scores comparable with published ones. Under these rules, a \boxed{} answer without dollar signs is wrong.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _SLASH = re.compile(r"(-?\d+)/(-?\d+)")
 
 
 def between_dollars(text: str) -> Found | None:
-    """Return the text between the first and the last dollar sign; the whole text if there are fewer than two."""
+    """Return the text between the first and the last dollar sign, or the whole text if it has fewer than two."""
     first, last = text.find("$"), text.rfind("$")
     if first < last:
         return Found(text[first + 1 : last], "between_dollars", last + 1)
@@ -26,7 +26,7 @@ def between_dollars(text: str) -> Found | None:
 
 
 def last_box(solution: str) -> str | None:
-    r"""Return the answer that lm-eval shows for a worked example: the argument of the last `\boxed`."""
+    r"""Return the answer that lm-eval shows in a few-shot example: the argument of the solution's last `\boxed`."""
     bare = solution.rfind("\\boxed ")
     if bare >= 0:
         return solution[bare + len("\\boxed ") :].partition("$")[0]
@@ -42,7 +42,7 @@ def last_box(solution: str) -> str | None:
 
 
 def same_string(gold: str, answer: str) -> bool:
-    """Return whether both normalize to the same string. Texts that cannot be normalized are compared verbatim."""
+    """Return whether both normalize to the same string. If either cannot be normalized, compare them verbatim."""
     try:
         return normalized(gold) == normalized(answer)
     except ValueError:
@@ -50,20 +50,20 @@ def same_string(gold: str, answer: str) -> bool:
 
 
 def normalized(text: str) -> str:
-    r"""Normalize an answer as MATH's original code does.
+    r"""Normalize an answer in the same way as MATH's original code.
 
-    Raises ValueError where the original does: for two units, and for a \sqrt or \frac without an argument.
+    Raises ValueError in the same cases as the original: if there are two units, or if a \sqrt or \frac has no argument.
     """
     text = _DROPPED.sub("", text.replace(r"\\", "\\").replace("tfrac", "frac").replace("dfrac", "frac"))
     if text.count(r"\text{ ") > 1:
-        raise ValueError(f"two units in {text!r}")
+        raise ValueError(f"found two units in {text!r}")
     text = _UNIT.sub("", text)
     text = re.sub(r"(^|[ {])\.", r"\g<1>0.", text)
     left, equals, right = text.partition("=")
     if equals and len(left) <= 2 and "=" not in right:  # `x = 5`
         text = right
     if _BARE.search(text):
-        raise ValueError(f"no argument in {text!r}")
+        raise ValueError(f"found \\sqrt or \\frac without an argument in {text!r}")
     text = _ROOT.sub(r"\\sqrt{\1}", text).replace(" ", "")
     text = _FRACTION.sub(lambda match: _braced(match.group(1), match.group(2)), text)
     if text == "0.5":

@@ -18,9 +18,8 @@ TRAIN = SplitSelection(default_split="train", default_subset=ALL)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
-    parser.add_argument("--split", help="split to read (default test); or all")
+    parser.add_argument("--split", help="split to read, or all (default test)")
     parser.add_argument("--form", choices=tuple(ANSWER_FORMS), default="chat", help="prompt format (default chat)")
     parser.add_argument(
         "--shots", type=not_negative, help="few-shot examples (default: 4 for lm_eval_minerva, otherwise 0)"
@@ -28,19 +27,19 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--shots-from",
         type=Path,
-        help="MATH rows to sample the examples from, by the problem's subject; lm_eval uses the train split",
+        help="MATH rows to sample each problem's examples from, by subject; lm_eval uses the train split",
     )
-    parser.add_argument("--seed", type=int, default=42, help="sampling seed, as lm_eval's --seed (default 42)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
+    parser.add_argument("--seed", type=int, default=42, help="sampling seed, like lm_eval's --seed (default 42)")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt for --form chat; may be empty")
     parser.add_argument(
-        "--levels", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="difficulties to keep (default all)"
+        "--levels", type=int, nargs="+", default=[1, 2, 3, 4, 5], help="difficulty levels to keep (default all)"
     )
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 4 if options.form == "lm_eval_minerva" else 0
     if options.form == "chat" and count:
-        parser.error("--shots requires one of the lm_eval forms")
+        parser.error("--shots requires --form lm_eval_hendrycks or lm_eval_minerva")
     if options.form == "lm_eval_hendrycks" and count and not options.shots_from:
-        parser.error("--shots with --form lm_eval_hendrycks requires --shots-from, the rows to sample from")
+        parser.error("--shots with --form lm_eval_hendrycks requires --shots-from with the rows to sample from")
     shots: FixedShots | SampledShots
     try:
         if options.shots_from:
@@ -77,7 +76,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def _level(value: object) -> int | None:
-    """Parse 1 to 5 from `3` or `Level 3`; None for the few rows without a level."""
+    """Parse a level from 1 to 5, such as `3` or `Level 3`. Return None for the few rows without a level."""
     found = re.search(r"[1-5]", str(value))
     return int(found.group()) if found else None
 

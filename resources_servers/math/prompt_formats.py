@@ -1,4 +1,4 @@
-"""Defines the prompt formats of MATH and how answers to each of them are extracted."""
+"""Defines MATH's prompt formats, and how to extract the answer in each of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ _CONCLUDING = re.compile(
 
 
 def gold_answer(row: Mapping[str, Any]) -> str | None:
-    r"""Return the row's `expected_answer`, `answer`, or the last box of its `solution`; None if all are missing."""
+    """Return the row's `expected_answer`, `answer`, or the last box in its `solution`. Return None if it has none of
+    these.
+    """
     for key in ("expected_answer", "answer", "solution"):
         value = row.get(key)
         if isinstance(value, int | float) and not isinstance(value, bool):
@@ -46,7 +48,7 @@ def gold_answer(row: Mapping[str, Any]) -> str | None:
 
 
 def whole(text: str) -> Found | None:
-    """Return the text itself if it is a single line with at most three words, which is then only the answer."""
+    """Return the text if it is a single line with at most three words, and therefore probably just the answer."""
     line = text.strip()
     if not line or "\n" in line or len(_WORD.findall(line)) > 3:
         return None
@@ -54,7 +56,9 @@ def whole(text: str) -> Found | None:
 
 
 def concluded(text: str) -> Found | None:
-    """Return the conclusion at the end of a text, as in `Therefore, x = 5.`, if it consists only of the answer."""
+    """Return the conclusion at the end of a text, such as `x = 5` in `Therefore, x = 5.`, if it is short enough to be
+    an answer.
+    """
     text = text.rstrip()
     begin = max(text.rfind("\n"), text.rfind(". "), len(text) - MAX_CONCLUSION_LENGTH, 0)
     lead = deque(_CONCLUDING.finditer(text, begin), 1)
@@ -62,7 +66,7 @@ def concluded(text: str) -> Found | None:
 
 
 def _values(text: str) -> list[str]:
-    """Return the formulas of a sentence, or its text if it has none."""
+    """Return the formula in each value of a sentence, or the value's text if it contains no formula."""
     return [bare_value(value) for value in values(text)]
 
 
@@ -89,23 +93,27 @@ ANSWER_FORMS = {
 
 
 def worked(form: str, row: Mapping[str, Any]) -> tuple[str, str]:
-    """Convert a solved row to a few-shot example: lm_eval's hendrycks_math shows answers, minerva_math full solutions.
+    """Convert a solved row to a few-shot example, with only the answer for hendrycks_math and the full solution
+    otherwise.
 
-    Raises ValueError if the row is not a solved problem, or if its solution has no box for the answer.
+    Raises ValueError if the row is not a solved problem, or if its solution has no box and hendrycks_math needs the
+    answer.
     """
     if not row.get("problem") or not row.get("solution"):
-        raise ValueError(f"a few-shot example has {', '.join(row) or 'no fields'}; expected problem and solution")
+        raise ValueError(
+            f"a few-shot example has the fields {', '.join(row) or '(none)'}; expected problem and solution"
+        )
     problem, solution = str(row["problem"]), str(row["solution"])
     if form != "lm_eval_hendrycks":
         return problem, solution
     answer = last_box(solution)
     if answer is None:
-        raise ValueError(f"the solution of {problem[:60]!r} has no \\boxed{{}} to show as its answer")
+        raise ValueError(f"the solution to {problem[:60]!r} does not contain a \\boxed{{}} answer")
     return problem, answer
 
 
 def create_params(form: str, problem: str, shots: Sequence[tuple[str, str]] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters. `shots` are (problem, solution) pairs for the lm-eval forms. Raises KeyError."""
+    """Build the request parameters. `shots` are (problem, solution) pairs, used only in the lm-eval formats."""
     answer_form = ANSWER_FORMS[form]
     if form == "chat":
         return chat(problem, system)

@@ -1,4 +1,4 @@
-"""MBPP: short Python programming tasks with tests."""
+"""MBPP: short Python programming problems with tests."""
 
 from __future__ import annotations
 
@@ -16,32 +16,29 @@ from rollyard.resources_servers.python_answers.scoring import Tests, score
 
 
 class MbppTask(BaseModel):
-    """A row's task, with MBPP's own field names."""
+    """The task in a row, with MBPP's own field names."""
 
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     test_list: list[str]
     test_setup_code: str = ""
-    """Code that runs before the tests and can use the answer's names."""
+    """Code that runs before the tests. It can use the names that the answer defines."""
     challenge_test_list: list[str] = []
-    """Harder tests of the dataset; used only with the setting `challenge_tests`."""
+    """The dataset's harder tests, which run only with the setting `challenge_tests`."""
     task_id: Any = None
     gold_cpu_s: float | None = Field(default=None, ge=0, le=600, strict=True, allow_inf_nan=False)
-    """CPU seconds of the gold program; null: looked up by `task_id`. A slow gold program raises the time limits."""
+    """CPU seconds that the gold program takes. If null, the value is looked up by `task_id`. A slow gold program raises
+    the time limits."""
 
 
 class MbppSettings(ProgramSettings):
-    """Settings of MBPP."""
-
     challenge_tests: bool = False
     """Also run the row's challenge tests."""
 
 
 class Mbpp(ProgramEnvironment[MbppSettings]):
-    """One function to write, usually with three tests."""
-
     def __init__(self, task: Mapping[str, Any], settings: MbppSettings) -> None:
-        """Parse the row's tests. Raises BadTask."""
+        """Parse the row's tests. Raises BadTask if they are missing or invalid, or do not call a function."""
         super().__init__(task, settings)
         try:
             row = MbppTask.model_validate(dict(task))
@@ -55,12 +52,12 @@ class Mbpp(ProgramEnvironment[MbppSettings]):
         except SyntaxError as error:
             raise BadTask(f"the row's tests are not valid Python: {error}") from error
         if not names:
-            raise BadTask("the row's tests call no function; expected something like: assert f(1) == 2")
+            raise BadTask("the row's tests do not call a function; expected something like: assert f(1) == 2")
         times = time_limit_factor(row.task_id, row.gold_cpu_s, settings.limits.cpu_s)
         self.tests = Tests(names, tests, prelude=imports, setup=row.test_setup_code, times=times)
 
     async def verify(self, response: Verification) -> Verdict:
-        """Reward 1 for a program that passes every test."""
+        """Give a reward of 1 for a program that passes every test."""
         text = response.text
         found = find(text, self.tests.names)
         return self.verdict(await score(self.sandbox, self.tests, lm_eval_program(text), found))

@@ -11,23 +11,22 @@ from rollyard.services.types import Json
 
 SHOTS = Path(__file__).parent / "data" / "fewshot.jsonl"
 SPLITS = {"prompt": (1, 10), "test": (11, 510), "validation": (511, 600), "train": (601, 974), "all": (1, 974)}
-"""First and last task id of each split."""
+"""First and last task ID of each split."""
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError, RunError."""
     parser = source_options(__doc__)
     parser.add_argument("--split", choices=tuple(SPLITS), default="test", help="split by task id (default test)")
     parser.add_argument("--form", choices=FORMS, default="chat", help="prompt format (default chat)")
     parser.add_argument("--shots", type=not_negative, help="few-shot examples (default: 3 for lm_eval, otherwise 0)")
-    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt of the chat form; may be empty")
+    parser.add_argument("--system-prompt", default=SYSTEM, help="system prompt for --form chat; may be empty")
     options = parser.parse_args(arguments)
     count = options.shots if options.shots is not None else 3 if options.form == "lm_eval" else 0
     if options.form == "chat" and count:
         parser.error("--shots requires --form lm_eval")
     shots = list(read_rows(SHOTS))
     if count > len(shots):
-        parser.error(f"--shots {count} exceeds the {len(shots)} examples of lm-eval")
+        parser.error(f"--shots is {count}, but lm-eval has only {len(shots)} examples")
     first, last = SPLITS[options.split]
 
     def make(number: int, row: Json) -> Json | None:

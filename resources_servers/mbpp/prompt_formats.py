@@ -1,4 +1,4 @@
-"""Defines the prompt formats of MBPP, truncates answers, and determines which names the tests use."""
+"""Defines MBPP's prompt formats, and finds out which names and modules the tests use."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ SYSTEM = "You write Python. Answer with one complete program in a ```python bloc
 
 
 def question(text: str, tests: Sequence[str]) -> str:
-    """Return the benchmark's prompt up to the start of the program."""
+    """Return the benchmark's prompt for a task, up to the point where the program starts."""
     request = f"You are an expert Python programmer, and here is your task: {text} Your code should pass these tests:"
     return request + "\n\n" + "\n".join(tests) + "\n[BEGIN]\n"
 
 
 def create_params(form: str, text: str, tests: Sequence[str], shots: Sequence[Json] = (), system: str = SYSTEM) -> Json:
-    """Build the request parameters of a task. `shots` are solved rows for the lm-eval form."""
+    """Build the request parameters of a task. `shots` are solved rows, which are used only in the lm-eval format."""
     if form == "chat":
         listed = "\n".join(tests)
         return chat(f"{text}\n\nYour code should pass these tests:\n\n```python\n{listed}\n```", system)
@@ -33,15 +33,15 @@ def create_params(form: str, text: str, tests: Sequence[str], shots: Sequence[Js
 
 
 def lm_eval_program(text: str) -> str:
-    """Return the program as lm-eval does: the text up to the stop string."""
+    """Extract the program as lm-eval does: cut the text at the stop string."""
     return cut(text, STOPS)
 
 
 def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that the answer must define: those that the tests use and neither they nor Python define.
+    """Return the names that the answer must define: those that the tests use, but neither the tests nor Python define.
 
-    If there are none, the tested function has the name of a builtin, as in `assert sum(10, 15) == 6`, and the name of
-    the first called function is returned. Raises SyntaxError.
+    If there are none, the tested function is named like a builtin, as in `assert sum(10, 15) == 6`. In this case,
+    return the name of the first function called. Raises SyntaxError if the tests are not valid Python.
     """
     tree = ast.parse("\n".join([setup, *tests]))
     modules = modules_used(setup, tests)
@@ -53,7 +53,7 @@ def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
 
 
 def modules_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
-    """Return the standard library modules that the tests use without importing them, as in `sys.getsizeof(...)`."""
+    """Return the standard library modules that the tests use but do not import, as in `sys.getsizeof(...)`."""
     tree = ast.parse("\n".join([setup, *tests]))
     bases = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
     loads = [node for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
@@ -62,7 +62,7 @@ def modules_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
 
 
 def _free(tree: ast.Module) -> tuple[str, ...]:
-    """Return the names that the tests use and that neither the tests nor Python define."""
+    """Return the names that the tests use, but neither the tests nor Python define."""
     defined = {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     defined |= {alias.asname or alias.name.partition(".")[0] for alias in _imported(tree)}
     defined |= {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.ClassDef)}

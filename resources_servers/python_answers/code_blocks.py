@@ -1,4 +1,6 @@
-"""Finds the fenced code blocks of a model's text: ``` or ~~~, closed or unclosed, in lists and quotes, also nested."""
+"""Finds the fenced code blocks in a model's text: ``` or ~~~, closed or unclosed, also nested or inside lists and
+quotes.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,9 @@ from dataclasses import dataclass
 from itertools import islice
 
 _MAX_BLOCKS = 50
-"""Only the last blocks of a text are kept, because the answer is at the end."""
+"""Maximum number of blocks to keep. The last ones are kept, because the answer is at the end of the text."""
 _MAX_ENDS = 8
-"""Maximum number of closing fences that are tried for one block; a docstring may contain fences."""
+"""Maximum number of closing fences to try for a block. There may be several, because a docstring can contain fences."""
 _OPENING = re.compile(r"^[ \t>]*+(`{3,}+|~{3,}+)[ \t]*+\{?\.?([\w+#.-]*+)[^\n`]*+\n", re.MULTILINE)
 _PYTHON = re.compile(r"(?:i?python|py)[\d.]*")
 _QUOTES = ('"""', "'''")
@@ -23,19 +25,19 @@ _QUOTED = re.compile(r"^[ \t]*> ?", re.MULTILINE)
 class Block:
     code: str
     language: str
-    """Language from the opening fence; empty if there is none."""
+    """Language from the opening fence, or an empty string if it does not name one."""
 
     @property
     def python(self) -> bool:
-        """Whether the fence names Python as the language."""
+        """Whether the opening fence names Python as the language."""
         return _PYTHON.fullmatch(self.language) is not None
 
 
 def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
-    """Return the blocks in order; an unclosed block extends to the end of the text.
+    """Return the blocks in order. An unclosed block extends to the end of the text.
 
-    A block ends at the first closing fence at which `is_complete` accepts its code. If there is none, it ends at the
-    first fence.
+    A block ends at the first closing fence before which `is_complete` accepts the code. If there is no such fence, it
+    ends at the first closing fence.
     """
     found, position = deque[Block](maxlen=_MAX_BLOCKS), 0
     while opening := _OPENING.search(text, position):
@@ -46,8 +48,8 @@ def blocks(text: str, is_complete: Callable[[str], bool]) -> list[Block]:
 
 
 def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
-    """Yield each candidate for the block's code with its end: first at fences on their own line, then at a fence at the
-    end of a line.
+    """Yield the possible contents of the block, each with its end position. Fences on their own line are tried first,
+    then a fence at the end of a line of code.
     """
     begin, fence = opening.end(), re.escape(opening.group(1))
     quoted = ">" in opening.group().partition(opening.group(1))[0]
@@ -67,6 +69,6 @@ def _ends(text: str, opening: re.Match[str]) -> Iterator[tuple[str, int]]:
 
 
 def _stripped(code: str, quoted: bool) -> str:
-    """Remove Markdown's `>` quote markers and the common indentation from every line."""
+    """Remove Markdown's `>` quote markers if `quoted`, and the common indentation."""
     code = _QUOTED.sub("", code) if quoted else code
     return textwrap.dedent(code) if code.lstrip("\n")[:1].isspace() else code

@@ -1,4 +1,4 @@
-"""Base of the programming environments: their settings, one sandbox per server, and the verdict."""
+"""Base class of programming environments: settings, one sandbox per server, and the verdict."""
 
 from __future__ import annotations
 
@@ -20,32 +20,31 @@ class ProgramSettings(EnvironmentSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = EnvironmentSettings.NOT_IDENTITY | {"sandbox_slots"}
 
     score: Literal["lenient", "strict"] = "lenient"
-    """Score that becomes the reward. lenient: a program found anywhere in the answer; strict: the answer, truncated by
-    the benchmark's own rule."""
+    """Which score becomes the reward. lenient accepts a program found anywhere in the answer, strict accepts only the
+    answer as truncated by the benchmark's own rule."""
     limits: Limits = Limits()
     """Resource limits per answer."""
     sandbox_slots: int | None = Field(default=None, ge=1)
-    """Maximum number of answers that run in parallel; null: one per CPU. Others wait, which does not count as run time.
-    """
+    """Maximum number of answers that run in parallel; null: one per CPU. Waiting time does not count as run time."""
     sandbox_python: str | None = None
-    """Python interpreter that runs answers; null: the server's interpreter without its packages."""
+    """Python interpreter that runs the answers; null: the server's interpreter, without its installed packages."""
     allow_unsandboxed: bool = False
-    """Start even if no isolation is available. Answers then run with all permissions of the server's user and may leave
-    processes behind."""
+    """Start even if no isolation is available. Answers then run with all permissions of the server's user, and may
+    leave processes behind."""
 
 
 P = TypeVar("P", bound=ProgramSettings)
 
 
 class ProgramEnvironment(Environment[P]):
-    """A task whose answer is a program."""
+    """Base class of environments whose tasks are solved by a program."""
 
     shared: ClassVar[Sandbox]
 
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: P) -> AsyncIterator[Sandbox]:
-        """Start one sandbox per server. Raises OperatorError if no isolation is available."""
+        """Start the server's sandbox. Raises OperatorError if no isolation is available."""
         sandbox = Sandbox(
             settings.limits,
             slots=settings.sandbox_slots,
@@ -60,7 +59,6 @@ class ProgramEnvironment(Environment[P]):
 
     @property
     def sandbox(self) -> Sandbox:
-        """The server's sandbox."""
         return self.shared
 
     def verdict(self, scored: Score) -> Verdict:

@@ -15,7 +15,7 @@ from rollyard.resources_servers.answers.reading.extraction import without_reason
 from rollyard.resources_servers.python_answers.code_blocks import blocks
 
 MAX_CHARACTERS = 30_000
-"""Maximum length of a program that is parsed; parsing blocks the server."""
+"""Longer programs are not parsed, because parsing blocks the server."""
 _MAX_CUTS = 10
 _MAX_BEGINNINGS = 4
 _BEGINNING = r"(?:def |async def |class |import |from \w[\w.]* import |@\w|[A-Za-z_]\w* = )"
@@ -25,7 +25,8 @@ _AFTER_BEGIN = re.compile(r"\[BEGIN\]\s*\n?(.*)", re.DOTALL)
 _SPACES = re.compile("[\u00a0\u2000-\u200a\u202f\u205f\u3000]")
 _ZERO_WIDTH = re.compile("[\u200b-\u200d\u2060\ufeff]")
 _CONSOLE_LINE = re.compile(r"^(?:[%!].*|>>> .*)$", re.MULTILINE)
-"""Notebook commands and lines of a console session, which demonstrate the program but are not part of it."""
+"""Matches notebook commands and the lines of a console session, which demonstrate the program but are not part of it.
+"""
 _FUTURE = re.compile(r"^from __future__ import [\w, ]+\n", re.MULTILINE)
 
 
@@ -38,7 +39,7 @@ class Program:
 
 
 def parsed(code: str) -> ast.Module | None:
-    """Return the syntax tree; None if the code is not valid Python."""
+    """Return the syntax tree, or None if the code is not valid Python."""
     tree = _tree_or_line(code)
     return tree if isinstance(tree, ast.Module) else None
 
@@ -61,7 +62,7 @@ def _tree_or_line(code: str) -> ast.Module | int:
 
 
 def defined(code: str) -> frozenset[str]:
-    """Return the names that the program defines at its top level; none if it is not valid Python."""
+    """Return the names that the program defines at the top level. The result is empty if it is not valid Python."""
     tree = parsed(code)
     found: set[str] = set()
     for node in tree.body if tree else ():
@@ -77,12 +78,14 @@ def defined(code: str) -> frozenset[str]:
 
 
 def visible_text(text: str) -> str:
-    """Return the text after the model's reasoning, with line ends normalized to `\\n`."""
+    r"""Return the text after the model's reasoning, with line endings normalized to `\n`."""
     return without_reasoning(text).replace("\r\n", "\n").replace("\r", "\n").removeprefix("\ufeff")
 
 
 def find(text: str, wanted: Sequence[str]) -> Program | None:
-    """Return the first program in `text` that defines all names in `wanted`, else the first valid one, else None."""
+    """Return the first program in `text` that defines all `wanted` names. If there is none, return the first valid
+    program, or None.
+    """
     names, first, seen = set(wanted), None, {""}
     for program in _candidates(visible_text(text)):
         if program.code in seen or not program.code.strip() or not parsed(program.code):
@@ -95,8 +98,8 @@ def find(text: str, wanted: Sequence[str]) -> Program | None:
 
 
 def fenced(text: str) -> list[list[str]]:
-    """Return the fenced blocks that may form the program, as one or two groups: the blocks marked as Python, then these
-    together with the blocks without a language.
+    """Return the fenced blocks that may form the program, as one or two groups: the blocks marked as Python, and then
+    the same blocks together with those that do not name a language.
     """
     found = blocks(text, lambda code: parsed(code) is not None)
     named = [block.code for block in found if block.python]
@@ -105,7 +108,7 @@ def fenced(text: str) -> list[list[str]]:
 
 
 def joined(pieces: Iterable[str]) -> str:
-    """Join the pieces into one program, with `from __future__` imports first."""
+    """Join the pieces into one program, with `from __future__` imports at the top."""
     code = "\n".join(pieces)
     future = "".join(_FUTURE.findall(code))
     return future + _FUTURE.sub("\n", code) if future else code
@@ -131,7 +134,7 @@ def _candidates(text: str) -> Iterator[Program]:
 
 
 def _readable(code: str) -> str | None:
-    """Return `code` as valid Python: with normalized spaces, without notebook commands, or only its beginning."""
+    """Make `code` valid: normalize spaces, remove notebook commands, or shorten it. Return None if it stays invalid."""
     for version in (code, cleaned := clean(code), cleaned := _CONSOLE_LINE.sub("", cleaned)):
         if parsed(version):
             return version
@@ -139,13 +142,15 @@ def _readable(code: str) -> str | None:
 
 
 def clean(code: str) -> str:
-    """Replace Unicode spaces with ordinary ones and remove zero-width characters, unless `code` parses as it is."""
+    """Replace Unicode spaces with ordinary ones and remove zero-width characters, unless `code` is already valid."""
     return code if parsed(code) else _SPACES.sub(" ", _ZERO_WIDTH.sub("", code))
 
 
 def shortened(text: str, before: str = "") -> Iterator[Program]:
-    """Yield ever shorter beginnings of `text`, each cut before the top-level statement with the syntax error. `before`
-    is the code above `text`. The cuts remove what base models generate after their answer, and incomplete statements.
+    """Yield shorter and shorter beginnings of `text`, each cut before the top-level statement with a syntax error.
+
+    This removes incomplete statements, and text that a base model generates after its answer. `before` is the code that
+    precedes `text`.
     """
     above = before.count("\n")
     for _ in range(_MAX_CUTS):

@@ -1,4 +1,4 @@
-"""Scores a model's text twice: as the benchmark's strict rule cuts it, and as the extracted program."""
+"""Scores a model's text twice: once as truncated by the benchmark's strict rule, and once as the extracted program."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.services.sandbox.sandbox import Sandbox
 
 @dataclass(frozen=True)
 class Tests:
-    """The tests that a task's programs must pass."""
+    """The tests that a program must pass."""
 
     names: tuple[str, ...]
     tests: tuple[str, ...]
@@ -34,19 +34,20 @@ class Tests:
 
 @dataclass(frozen=True)
 class Score:
-    """The strict and the lenient score of one text."""
-
     strict: bool
-    """Whether the text, cut by the benchmark's rule and otherwise unmodified, passes."""
+    """Whether the text passes when truncated by the benchmark's rule and otherwise unchanged."""
     lenient: bool
-    """Whether the extracted program passes; its own top-level statements may fail. Always true if `strict` is."""
+    """Whether the extracted program passes, even if some of its top-level statements fail. Always true if `strict` is.
+    """
     program: Program | None
     outcome: Outcome | None
-    """Outcome of `program`; None if the text contains none."""
+    """Outcome of running `program`, or None if there is none."""
 
 
 async def score(sandbox: Sandbox, tests: Tests, strict: str, found: Program | None) -> Score:
-    """Run the trials: only one if both programs are the same. Raises Failure if no verdict is possible."""
+    """Run the strict and the extracted program, or only one if they are the same. Raises Failure if no verdict is
+    possible.
+    """
     outcome = await sandbox.run(tests.trial(found.code, forgiving=True)) if found else None
     lenient = outcome is not None and outcome.passed
     if found is not None and outcome is not None and found.code.strip() == strict.strip():

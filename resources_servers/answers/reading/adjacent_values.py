@@ -1,6 +1,6 @@
-r"""Joins adjacent values of a text into one answer: `\boxed{1} or \boxed{2}`, boxes on successive lines.
+r"""Joins adjacent values into one answer: `\boxed{1} or \boxed{2}`, or boxes on consecutive lines.
 
-Such an answer is correct as a list if the gold answer is a list, otherwise only if all its values are correct.
+If the gold answer is a list, the values are compared with it as a list. Otherwise each of them must be correct.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ MAX_NAME_LENGTH = 20
 
 
 def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern[str] = _BETWEEN) -> Found | None:
-    """Return the last of `values` together with those adjacent to it. Each value comes with its start position."""
+    """Return the last of `values`, combined with those adjacent to it. `values` are (start position, value) pairs."""
     row = list[tuple[int, Found]]()
     for start, value in values:
         if row and not _adjacent(text, row[-1][1], start, between):
@@ -44,7 +44,7 @@ def last_row(text: str, values: Iterable[tuple[int, Found]], between: re.Pattern
 
 
 def together(last: Found, texts: Iterable[str]) -> Found:
-    """Return `last` with all `texts` as its values, without duplicates."""
+    """Return a copy of `last` whose values are `texts`, without duplicates."""
     parts = tuple(dict.fromkeys(texts))
     return replace(last, text=", ".join(parts), parts=parts if len(parts) > 1 else ())
 

@@ -1,6 +1,6 @@
-"""Finds announced answers: `The answer is 12.`, `## Answer`, `答案是 12。`, `Ответ: 12`, `"answer": 12`.
+"""Finds answers that a phrase introduces: `The answer is 12.`, `## Answer`, `答案是 12。`, `Ответ: 12`, `"answer": 12`.
 
-The last announcement that is followed by a value counts, otherwise the last one that is followed by any text.
+The last phrase that is followed by a value counts. If none is, the last phrase that is followed by any text counts.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.sentence_values import is_value, sentence, undecorated
 
 MAX_CANDIDATES = 40
-"""Only this many announcements at the end of a text are considered."""
+"""Maximum number of phrases that are considered, counted from the end of the text."""
 MAX_LINES = 10
 SECTION = 400
-"""Maximum length of the text below a heading that counts as an answer; a longer section is reasoning."""
+"""Maximum length of the section under an `Answer` heading. A longer section is reasoning, not an answer."""
 _MARKS = r"[ \t*_]{0,8}"
 _ENGLISH = (
     r"\b(?:answers?(?: ?\(s\))?|solutions (?=[^:\n]{0,99}\bare\b)|(?:correct|right) (?:option|choice|letter)"
@@ -54,7 +54,7 @@ _COPULA = re.compile(r"\s*(?:です|である|だ|になります|입니다|이�
 
 
 def phrased(text: str) -> Found | None:
-    """Find an answer such as `The answer is 18.` or `Answer: 18`, up to the end of the sentence."""
+    """Find an answer such as `The answer is 18.` or `Answer: 18`. It extends to the end of the sentence."""
     matches = {
         match.end(): match
         for opening in (_OPENING, _HEADING, _JSON)
@@ -70,7 +70,7 @@ def phrased(text: str) -> Found | None:
 
 
 def _after(text: str, opening: re.Match[str]) -> Found | None:
-    """Return the sentence after an announcement, or the first line below it."""
+    """Return the sentence after the phrase, or all values of a list on the lines after it."""
     blank = _BLANK.match(text, opening.end())
     position = blank.end() if blank else opening.end()
     if opening.re is _HEADING and len(text) - position > SECTION:
@@ -86,7 +86,7 @@ def _after(text: str, opening: re.Match[str]) -> Found | None:
 
 
 def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str, int]]:
-    """Return the remaining lines of a list of values."""
+    """Return the remaining lines of a list of values, with their end positions."""
     found = list[tuple[str, int]]()
     while text[end : end + 1] == "\n" and len(found) < MAX_LINES:
         begin = _BULLET.match(text, end + 1)
@@ -100,7 +100,7 @@ def _below(text: str, end: int, bullet: re.Match[str] | None) -> list[tuple[str,
 
 
 def _json_value(text: str, opening: re.Match[str]) -> Found | None:
-    r"""Parse a JSON value leniently: most models write `\frac` where JSON requires `\\frac`."""
+    r"""Parse a JSON value leniently, because models often write `\frac` where JSON requires `\\frac`."""
     match = _JSON_VALUE.match(text, opening.end())
     if match is None:
         return None

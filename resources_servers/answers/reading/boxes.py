@@ -1,7 +1,7 @@
 r"""Finds boxed answers: `\boxed{...}`, `\boxed 5` and `\fbox{...}`.
 
-The answer is the last box together with adjacent boxes and an alternative before it (`5 or \boxed{6}`), so a policy
-gains nothing by giving several answers.
+The answer consists of the last box, the boxes adjacent to it, and an alternative before it (`5 or \boxed{6}`). A policy
+therefore gains nothing by giving several answers.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from rollyard.resources_servers.answers.reading.adjacent_values import last_row,
 from rollyard.resources_servers.answers.reading.extraction import Found
 
 MAX_CHARACTERS = 3000
-"""Maximum length of a box. Without it, each of many unclosed boxes would be searched to the end of the text."""
+"""Maximum length of a box. Without a limit, each unclosed box would be searched to the end of the text."""
 MAX_BOXES = 50
-"""Only this many boxes at the end of a text are considered."""
+"""Maximum number of boxes that are considered, counted from the end of the text."""
 _BOX = re.compile(r"\\(?:boxed|fbox)\s*")
 _DENIED = re.compile(r"\b(?:not|rather than|instead of)[ $*({\[\\]{0,9}$", re.I)
 _BARE_BOX = re.compile(r"[^\s$\\{}.,;]+")
@@ -26,14 +26,15 @@ _OR_BEFORE = re.compile(
     r"(?:or|maybe|perhaps|possibly) +(?:(?:maybe|perhaps|possibly) +)?(?:\$|\\[(\[]|\*\*)?\s*$",
     re.I,
 )
-r"""Does not match `which is $13+15$, or \boxed{28}`, where the box restates the value before it."""
+r"""Matches a value and an `or` before a box, but not `which is $13+15$, or \boxed{28}`, where the box restates the
+value."""
 _BESIDE = 150
-"""Characters before a box that are searched for another value."""
+"""Number of characters before a box that are searched for a different value."""
 _MAX_DEPTH = 5
 
 
 def boxed(text: str) -> Found | None:
-    r"""Return the last box or the last adjacent boxes: `1, 2` for `\boxed{1} or \boxed{2}`."""
+    r"""Return the last box, combined with the boxes adjacent to it: `1, 2` for `\boxed{1} or \boxed{2}`."""
     found = list(_boxes(text))
     last = last_row(text, found)
     if last is None or not last.whole:
@@ -70,7 +71,7 @@ def _box(text: str, start: int) -> Found | None:
 
 
 def _unnested(inner: str) -> str:
-    """Remove boxes and braces that enclose the whole content."""
+    """Remove any boxes and braces that enclose the whole content."""
     for _ in range(_MAX_DEPTH):
         nested = _BOX.match(inner)
         start = nested.end() if nested else 0
@@ -81,7 +82,7 @@ def _unnested(inner: str) -> str:
 
 
 def closing(text: str, opening: int) -> int | None:
-    """Return the position of the brace that closes the one at `opening`; None if there is none within the limit."""
+    """Return the position of the brace that closes the one at `opening`, or None if it is not within the limit."""
     depth, position, end = 0, opening, min(len(text), opening + MAX_CHARACTERS)
     while position < end:
         if text[position] == "\\":
@@ -97,6 +98,6 @@ def closing(text: str, opening: int) -> int | None:
 
 
 def _before(text: str, start: int) -> list[str]:
-    r"""Return the alternative before a box, as in `5 or \boxed{6}`."""
+    r"""Return the alternative before a box, such as 5 in `5 or \boxed{6}`."""
     match = _OR_BEFORE.search(text, max(start - _BESIDE, 0), start)
     return [match[1]] if match else []

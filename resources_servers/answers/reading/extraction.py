@@ -1,4 +1,4 @@
-"""Selects the relevant part of a model's text, and defines finders and their result.
+"""Selects the relevant part of a model's text, and defines the types that finders use.
 
 A finder returns the last answer in its format, or None. It does not know the gold answer.
 """
@@ -10,33 +10,34 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 PIECE, OVERLAP = 8192, 512
-"""Number of characters that are searched at once, and how far a match may extend beyond them."""
+"""A text is searched in pieces of `PIECE` characters. A match may extend up to `OVERLAP` characters past the end of its
+piece."""
 _THINKING_ENDS = re.compile(r"</(?:think|thinking)>", re.IGNORECASE)
 _THINKING_BEGINS = re.compile(r"<(?:think|thinking)>", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
 class Found:
-    """An answer in the model's own spelling."""
+    """An answer as the model wrote it."""
 
     text: str
     method: str
-    """The format of the answer, such as `boxed`."""
+    """The method that found the answer, such as `boxed`."""
     end: int
     """End position in the searched text."""
     whole: bool = True
-    """False if the text is truncated inside the answer."""
+    """False if the text breaks off inside the answer."""
     parts: tuple[str, ...] = ()
-    """The answer's values if there are several."""
+    """The individual values if the answer has several."""
     every: tuple[str, ...] = ()
-    """All values of this format in the text, for lists whose items are given separately."""
+    """All values in this format anywhere in the text. They are needed for lists whose items are boxed separately."""
 
 
 Finder = Callable[[str], "Found | None"]
 
 
 def without_reasoning(text: str) -> str:
-    """Return `text` without the model's reasoning; empty if the reasoning is unfinished."""
+    """Return `text` without the model's reasoning. The result is empty if the reasoning is unfinished."""
     end = 0
     for match in _THINKING_ENDS.finditer(text):
         end = match.end()
@@ -47,15 +48,15 @@ def without_reasoning(text: str) -> str:
 
 
 def cut(text: str, stops: Sequence[str]) -> str:
-    """Cut `text` at the first stop string, like an engine that supports them."""
+    """Cut `text` at the first stop string, as an engine that supports stop strings does."""
     positions = [position for stop in stops if (position := text.find(stop)) >= 0]
     return text[: min(positions)] if positions else text
 
 
 def scan(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
-    """Yield the matches of a pattern, searching piece by piece; a match may be at most `OVERLAP` characters long.
+    """Yield the matches of a pattern, searching the text piece by piece. Matches longer than `OVERLAP` may be missed.
 
-    A single search through a long text would block all other threads, including the event loop's.
+    A search through the whole of a long text would block all other threads, including the event loop's.
     """
     position = 0
     while position < len(text):
@@ -69,5 +70,4 @@ def scan(pattern: re.Pattern[str], text: str) -> Iterator[re.Match[str]]:
 
 
 def first_of(finders: Sequence[Finder], text: str) -> Found | None:
-    """Return the result of the first finder that finds an answer."""
     return next((found for finder in finders if (found := finder(text))), None)

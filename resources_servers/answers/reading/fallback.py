@@ -1,4 +1,4 @@
-"""Finds the answer in a text without a marked answer: its last formula, or its last number."""
+"""Finds the answer in a text that does not mark one: the last formula or the last number."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rollyard.resources_servers.answers.reading.extraction import Found, scan
 from rollyard.resources_servers.answers.reading.formulas import formulas
 
 MAX_FORMULAS = 20
-"""Only this many formulas at the end of a text are considered."""
+"""Maximum number of formulas that are considered, counted from the end of the text."""
 _NUMBER = re.compile(
     r"(?<![\da-zA-Z_.,/])(?:-\s?)?\$?-?(?:\d{1,3}(?:,\d{3})+(?!,?\d)|\d+)(?:\.\d+)?(?:%|π|√\(?\d+\)?)?|(?<![\da-zA-Z_.])-?\.\d+"
     r"|(?<![\da-zA-Z_.,/])-?\d*√\(?\d+\)?"
@@ -23,13 +23,13 @@ _JOINED = re.compile(rf"[ ,(]*{_OR}[ (]*")
 
 
 def dollars(text: str) -> Found | None:
-    """Return the last formula between dollar signs or LaTeX brackets, together with adjacent ones."""
+    """Return the last formula between dollar signs or LaTeX brackets, combined with the formulas adjacent to it."""
     last = deque(formulas(text), MAX_FORMULAS)
     return last_row(text, [(each.start, Found(each.text, "last_formula", each.end)) for each in last], _JOINED)
 
 
 def number(text: str) -> Found | None:
-    """Return the last number, together with the one before it if they are alternatives, as in `18 or 19`."""
+    """Return the last number, together with the number before it if the two are alternatives, as in `18 or 19`."""
     last = deque(scan(_NUMBER, text), 3)
     if len(last) > 1 and _DENIED.search(text, max(last[-1].start() - 20, 0), last[-1].start()):
         last.pop()

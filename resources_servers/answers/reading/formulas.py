@@ -1,6 +1,6 @@
-r"""Finds the formulas in a text (`$...$`, `$$...$$`, `\(...\)` and `\[...\]`) in one pass from the left.
+r"""Finds the formulas in a text (`$...$`, `$$...$$`, `\(...\)` and `\[...\]`) in a single pass from left to right.
 
-A dollar sign may also mean money: `$18 and $20` contains no formula.
+A dollar sign may also denote money: `$18 and $20` does not contain a formula.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 MAX_CHARACTERS = 2000
-"""Maximum length of a formula; anything longer is an unclosed delimiter."""
+"""Maximum length of a formula. If a delimiter is not closed within this length, it does not start a formula."""
 MASK = "\ue000"
-"""Replaces each character of a formula in a masked text."""
+"""Replaces each character of a formula in masked text."""
 _DELIMITER = re.compile(r"\\[\\$()\[\]]|\$\$?")
 _ENDINGS = {"$": "$", "$$": "$$", r"\(": r"\)", r"\[": r"\]"}
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A formula and its span in the text, including delimiters."""
+    """A formula, and where it starts and ends in the text, including its delimiters."""
 
     text: str
     start: int
@@ -27,7 +27,7 @@ class Formula:
 
 
 def formulas(text: str) -> Iterator[Formula]:
-    """Yield every formula in order, in time linear in the length of `text`."""
+    """Yield the formulas in order, in time linear in the length of `text`."""
     sign, start, begin = "", 0, 0
     for token in _DELIMITER.finditer(text):
         found, position = token.group(), token.start()
@@ -59,7 +59,7 @@ def _is_formula(text: str, sign: str, begin: int, end: int) -> bool:
 
 
 def masked(text: str, found: list[Formula]) -> str:
-    """Replace the formulas in `text` with MASK characters, keeping all positions."""
+    """Replace each character of the formulas in `text` with MASK, so all positions stay the same."""
     parts, position = list[str](), 0
     for formula in found:
         parts += [text[position : formula.start], MASK * (formula.end - formula.start)]

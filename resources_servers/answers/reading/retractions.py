@@ -21,7 +21,7 @@ _RETRACTION = re.compile(
 
 
 def after_last_retraction(text: str) -> str:
-    """Return the text after the last retraction, because any answer before it is retracted."""
+    """Return the text after the last retraction, because every answer before it is retracted."""
     start = 0
     for match in scan(_RETRACTION, text):
         start = match.end()

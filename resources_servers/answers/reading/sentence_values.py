@@ -26,7 +26,7 @@ _REASON = re.compile(
     r"|but(?! (?:it |also )?(?:maybe|perhaps|possibly|could|might|may)\b)|or (?:about|approximately|roughly|around))\b"
     r"|(?<=\s)[—–-](?=\s[^\W\d_]{3})|因为|而不是|不是"
 )
-"""Words before a text that explains the value, rounds it, or excludes other values."""
+"""Words that introduce a reason, a rounded value or an excluded value. The answer ends before them."""
 _FILLER = re.compile(r"(?:[\s,;:]|\b(?:and|or|but|also|even|it|be|is|either|both|then|equivalently|just|simply)\b)*")
 _VERB = re.compile(r"\b(?:is|are|was|were|has|have|had|be|we|it|he|she|they|then|so|can|will|makes?|gives?)\b")
 _WORD = re.compile(r"(?<![\\a-zA-Z])[^\W\d_]{2,}")
@@ -44,7 +44,7 @@ CHANGED = re.compile(
     r"[\s$*(]*$",
     re.IGNORECASE,
 )
-"""Words directly before a number that change or negate it."""
+"""Words directly before a number that change or negate its value."""
 _SCALE = re.compile(
     r"[*_ ]{0,4}\b(squared|cubed|hundred|thousand|million|billion|trillion|dozen|lakh|crore|percent|factorial)s?\b",
     re.I,
@@ -59,7 +59,7 @@ _REMARK = re.compile(r"\s\([^()=]*=[^()]*\)$")
 
 
 def sentence(text: str, start: int) -> tuple[str, int]:
-    """Return the text from `start` to the end of its line or sentence, and the end's position. Formulas stay intact."""
+    """Return the text from `start` to the end of the line or sentence, and its end position. Formulas are not split."""
     window = text[start : start + MAX_CHARACTERS]
     hidden = masked(window, list(formulas(window)))
     end = _SENTENCE_END.search(hidden)
@@ -68,7 +68,7 @@ def sentence(text: str, start: int) -> tuple[str, int]:
 
 
 def undecorated(text: str) -> str:
-    """Strip Markdown emphasis, code marks and spaces around the text."""
+    """Strip whitespace, Markdown emphasis and backticks from both ends of the text."""
     text = text.strip()
     while text and (bare := text.strip("*`").removeprefix("__").removesuffix("__").strip()) != text:
         text = bare
@@ -76,7 +76,9 @@ def undecorated(text: str) -> str:
 
 
 def values(answer: str) -> tuple[str, ...]:
-    """Return the values in the text after `The answer is`, as written; at least one, which may be empty."""
+    """Return the values in the text after `The answer is`, as written. The result has at least one value, which may be
+    empty.
+    """
     answer = _CLOSING.sub("", _OPENING.sub("", undecorated(answer[:MAX_CHARACTERS])))
     spans = list(formulas(answer))
     hidden = _TEXT.sub(lambda match: MASK * len(match.group()), masked(answer, spans))
@@ -103,13 +105,15 @@ def values(answer: str) -> tuple[str, ...]:
 
 
 def is_value(shape: str) -> bool:
-    """Return whether a text is a value with at most two words beside it."""
+    """Return whether the text is a value with at most two words around it."""
     shape = masked(shape, list(formulas(shape)))
     return bool(_VALUE.search(shape)) and not _VERB.search(shape) and len(_WORD.findall(shape)) <= 2
 
 
 def bare_value(piece: str) -> str:
-    """Return the formula in a piece of a sentence, or the text after its verb; `piece` if words change the value."""
+    """Return the formula in a part of a sentence, or the text after its verb. Return the part unchanged if its words
+    change the value.
+    """
     spans = list(formulas(piece))
     if spans:
         first = spans[0]
@@ -122,7 +126,7 @@ def bare_value(piece: str) -> str:
 
 
 def _undelimited(answer: str) -> str:
-    """Remove the formulas' delimiters."""
+    """Remove the delimiters around formulas."""
     parts, position = list[str](), 0
     for formula in formulas(answer):
         parts += [answer[position : formula.start], formula.text]
@@ -131,7 +135,7 @@ def _undelimited(answer: str) -> str:
 
 
 def _trimmed(piece: str) -> str:
-    """Strip punctuation at both ends and the rest of a remark in parentheses."""
+    """Strip trailing punctuation, a trailing remark in parentheses, and an unmatched parenthesis."""
     piece = _REMARK.sub("", undecorated(piece.strip().rstrip(" ,;:.")))
     more = sum(piece.count(sign) for sign in "([") - sum(piece.count(sign) for sign in ")]")
     if (more == 1 and piece.endswith("(")) or (more == -1 and piece.endswith(")")):

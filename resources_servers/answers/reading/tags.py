@@ -1,4 +1,4 @@
-"""Finds marked answers: `<answer>18</answer>`, `#### 18`, `Final Answer: ... I hope it is correct.`"""
+"""Finds answers with explicit markers: `<answer>18</answer>`, `#### 18`, `Final Answer: ... I hope it is correct.`"""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from rollyard.resources_servers.answers.reading.sentence_values import undecorat
 
 MAX_LINE_LENGTH = 3000
 MAX_TAGS = 50
-"""Only this many tags of one kind at the end of a text are considered."""
+"""Maximum number of markers of each kind that are considered, counted from the end of the text."""
 _HASHES = re.compile(r"####[ \t]*(?![ \t]|[^\W\d_]{2})")
-"""Does not match a Markdown heading, `#### Step 2`."""
+"""Matches `####` before an answer, but not in a Markdown heading such as `#### Step 2`."""
 _MINERVA = re.compile(r"(final answer is:?)|\.?\s{0,9}I hope it is correct", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)(?:final_?)?answer>", re.IGNORECASE)
 
 
 def tagged(text: str) -> Found | None:
-    """Return the content of the last tag. `</answer>` may be missing, because it is a common stop string."""
+    """Return the content of the last `<answer>` tag, which may be unclosed: `</answer>` is a common stop string."""
     opening, found = None, list[tuple[int, Found]]()
     for match in deque(_TAG.finditer(text), MAX_TAGS):
         if not match[1]:
@@ -36,13 +36,13 @@ def tagged(text: str) -> Found | None:
 
 
 def _content(inner: str) -> str:
-    """Return the answer in a tag, which may contain sentences."""
+    """Return the answer in a tag's content, which may consist of whole sentences."""
     later = phrased(inner)
     return later.text if later else undecorated(inner)
 
 
 def boxed_or_tagged(text: str) -> Found | None:
-    """Return the last box or the last tag, whichever begins later; a tag may enclose a box."""
+    """Return the last box or the last tag, whichever begins later. For a box inside a tag, that is the box."""
     box, tag = boxed(text), tagged(text)
     if tag is None or box is None:
         return box or tag
@@ -50,7 +50,7 @@ def boxed_or_tagged(text: str) -> Found | None:
 
 
 def hashes(text: str) -> Found | None:
-    """Return the last non-empty answer in GSM8K's format, `#### 18`, or several successive ones."""
+    """Return the last non-empty answer in GSM8K's format, `#### 18`, combined with those adjacent to it."""
     found, end = deque[tuple[int, Found]](), len(text)
     for match in reversed(deque(_HASHES.finditer(text), MAX_TAGS)):
         line = text[match.end() : min(end, match.end() + MAX_LINE_LENGTH)].partition("\n")[0].rstrip()
@@ -61,7 +61,7 @@ def hashes(text: str) -> Found | None:
 
 
 def minerva(text: str) -> Found | None:
-    """Return the answer in `Final Answer: The final answer is $18$. I hope it is correct.`"""
+    """Find the answer in `Final Answer: The final answer is $18$. I hope it is correct.`"""
     opening, last = None, None
     for match in scan(_MINERVA, text):
         if match[1]:

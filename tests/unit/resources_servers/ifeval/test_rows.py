@@ -59,17 +59,21 @@ UNREADABLE = [
     ([WORDS], ["x"], f"{WORDS}: kwargs are 'x'; expected an object"),
     ([WORDS], [{"num_words": 3}], f"{WORDS}: relation: Field required"),
     ([WORDS], [{"num_words": None, "relation": "at least"}], f"{WORDS}: num_words: Field required"),
-    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True, expected an integer"),
+    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True; expected an integer"),
     ([WORDS], [{"num_words": 3.5, "relation": "at least"}], "found 3.5"),
     ([WORDS], [{"num_words": -1, "relation": "at least"}], "num_words: Input should be greater than or equal to 0"),
     ([WORDS], [{"num_words": 3, "relation": "around"}], "found 'around'"),
     ([KEYWORDS], [{"keywords": "a"}], "keywords: Input should be a valid list, found 'a'"),
-    ([KEYWORDS], [{"keywords": ["a", " "]}], "keywords: 1: found ' ', expected some text"),
+    ([KEYWORDS], [{"keywords": ["a", " "]}], "keywords: 1: found ' '; expected text that is not blank"),
     (["keywords:frequency"], [{"keyword": " ", "frequency": 1, "relation": "at least"}], "found ' '"),
-    (["startend:end_checker"], [{"end_phrase": ""}], "found '', expected some text"),
-    (["language:response_language"], [{"language": "zh"}], "found 'zh', expected a code that langdetect supports: af"),
+    (["startend:end_checker"], [{"end_phrase": ""}], "found ''; expected text that is not blank"),
+    (
+        ["language:response_language"],
+        [{"language": "zh"}],
+        "found 'zh'; expected a language code that langdetect supports: af",
+    ),
     (["length_constraints:number_paragraphs"], [{"num_paragraphs": 0}], "found 0"),
-    (["length_constraints:nth_paragraph_first_word"], [NTH], "paragraph 4 of 3: no text can satisfy this"),
+    (["length_constraints:nth_paragraph_first_word"], [NTH], "nth_paragraph is 4, but num_paragraphs is only 3"),
 ]
 
 

@@ -26,7 +26,8 @@ async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason(
         wrong = await environment.verdict(ROW, r"\boxed{x}")
     assert [right[key] for key in keys] == [1.0, 1.0, 1.0, r"1 - \frac12", "boxed", "equal"]
     assert [lenient[key] for key in keys] == [1.0, 0.0, 1.0, "0.5", "answer_is", "the same number"]
-    assert [wrong[key] for key in keys] == [0.0, 0.0, 0.0, "x", "boxed", "the variable x remains; a number is expected"]
+    reason = "the answer still contains the variable x; expected a number"
+    assert [wrong[key] for key in keys] == [0.0, 0.0, 0.0, "x", "boxed", reason]
 
 
 async def test_a_rounded_answer_is_only_leniently_right() -> None:
@@ -151,8 +152,8 @@ def test_missing_examples_are_reported_with_their_subject(tmp_path: Path) -> Non
     pool = tmp_path / "pool.jsonl"
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
     for text, message in (
-        ("", "--shots 1 exceeds the 0 rows of Precalculus in --shots-from"),
-        ('{"problem": "x", "solution": "no box", "type": "Algebra"}', "has no \\\\boxed{} to show"),
+        ("", "--shots is 1, but --shots-from has only 0 rows for Precalculus"),
+        ('{"problem": "x", "solution": "no box", "type": "Algebra"}', "does not contain a \\\\boxed{} answer"),
         ('{"question": "x"}', "expected problem and solution"),
     ):
         pool.write_text(text)
