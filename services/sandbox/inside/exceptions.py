@@ -1,4 +1,4 @@
-"""Transfers exceptions between processes as name and text, and rebuilds built-in ones."""
+"""Transfers exceptions between processes as a name and a text, and rebuilds built-in exceptions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
 
 
 class ForeignException(Exception):
-    """The other process raised an exception that is not built in or may not be raised here."""
+    """Represents an exception of the other process that is not built in or must not be raised in this process."""
 
 
 def describe_exception(error: BaseException) -> list[str]:

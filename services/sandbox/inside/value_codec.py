@@ -25,7 +25,7 @@ Find = Callable[[int], Any]
 
 
 def encode(value: Any, keep: Keep) -> Any:
-    """Encode `value`; objects without a plain form are passed to `keep` and sent as its number."""
+    """Encode `value`. Objects that are not plain data are passed to `keep` and sent as the number that it returns."""
     if value is None or isinstance(value, bool | str | float):
         return _scalar(value)
     if isinstance(value, int):
