@@ -36,7 +36,10 @@ SESSION_HEADER = "x-rollyard-session"
 With this id, the agent can close the session even if it never received the session cookie.
 """
 OWNER_HEADER = "x-rollyard-owner"
-"""Header with the agent's instance. When an instance leaves the run's directory, environments close its sessions."""
+"""Header with the name of the agent's instance.
+
+When an instance leaves the run's directory, environments close its sessions.
+"""
 PROBLEM_TYPE = "application/problem+json"
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"
@@ -179,7 +182,10 @@ class ServerClient:
             await self._refresh_directory()
 
     def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
-        """Return how long to wait for a ready instance: its start timeout or `wait_s`, at most `left_s`."""
+        """Return how many seconds to wait for a ready instance of the server.
+
+        This is the server's start timeout or `wait_s`, whichever is longer, but at most `left_s`.
+        """
         own_s = directory.start_timeouts_s.get(server, 0.0)
         return min(max(self._retry_policy.wait_s, own_s), left_s)
 

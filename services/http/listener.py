@@ -34,7 +34,7 @@ LINGER_S = 2.0
 """How long to keep a rejected connection open, so that a peer that is still sending can read the response."""
 CHECK_EVERY_S = 1.0
 ACCEPTS_PER_ITERATION = 64
-"""uvloop's own servers accept one connection per iteration: on a busy loop, the 4,000th connection had to wait 60 s."""
+"""uvloop's own servers accept only one per iteration; on a busy loop, the 4,000th connection had to wait 60 s."""
 ACCEPT_RETRY_S = 0.5
 """Pause after a failed accept, which usually means that the process has run out of file descriptors."""
 

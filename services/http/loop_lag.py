@@ -20,7 +20,7 @@ BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 WINDOW_S = 30.0
 """Window length. The reported maximum covers two windows, which is longer than the usual scrape interval."""
 SLACK_S = 0.01
-"""Every event loop has this much lag, so the clock does not exclude it."""
+"""Lag up to this value is normal, so the clock does not exclude it."""
 
 
 class LoopLag:
@@ -67,7 +67,7 @@ class LoopLag:
         return now - self._lost - (late if late > SLACK_S else 0.0)
 
     def timeout(self, seconds: float) -> LagAwareTimeout:
-        """Like `asyncio.timeout`, but with the clock of `now`. Use it as `async with lag.timeout(5.0): ...`."""
+        """Like `asyncio.timeout`, but measured with `now`. Use it as `async with lag.timeout(5.0): ...`."""
         return LagAwareTimeout(self, seconds)
 
     @property

@@ -38,5 +38,5 @@ def problem_response(problem: Problem) -> RawResponse:
 
 
 def _header(value: object) -> bytes:
-    """Return the encoded value, or b"" if it is not valid in a header. Problems of other stacks can have any value."""
+    """Return the encoded value, or b"" if it is not valid in a header. Problems from other stacks can be invalid."""
     return value.encode() if isinstance(value, str) and value.isascii() and value.isprintable() else b""

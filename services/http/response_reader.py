@@ -56,7 +56,10 @@ class ResponseReader:
             raise InvalidResponse(f"a header line is longer than {self._limits.header_bytes} bytes")
 
     def finish(self) -> None:
-        """Complete a response without a length when the connection closes. Any other response is then invalid."""
+        """Handle the end of the connection.
+
+        It completes a response without a length. Any other response is then incomplete and raises InvalidResponse.
+        """
         if not self._until_close:
             raise InvalidResponse("the peer closed the connection")
         self._complete()

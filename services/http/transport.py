@@ -40,7 +40,10 @@ CONNECT_TIMED_OUT = "connect_timeout"
 The peer may just be busy: if it were not running, its host would have refused the connection.
 """
 KEEPALIVE_S = 15.0
-"""How long to keep idle connections. Servers close them after 75 s, so no connection is reused as it is closed."""
+"""How long to keep idle connections.
+
+This is well below the servers' 75 s, so a connection is not reused just as the server closes it.
+"""
 _POOLED_METHODS = ("GET", "POST")
 """Requests with these methods use the connection pool unless they need TLS or a proxy. All others use aiohttp."""
 _REQUEST_ERRORS = (aiohttp.ClientError, TimeoutError, ValueError, OSError)

@@ -32,7 +32,7 @@ async def wait_for_reload(
 
 
 def stale_code_notes(directory: Directory, servers: Set[str]) -> list[str]:
-    """Return a note for each of `servers` that runs older code than is on disk."""
+    """Return a note for each of `servers` that runs older code than the code on disk."""
     return [
         f"note: {name} runs older code than is on disk ({', '.join(files)})"
         for name, files in sorted(directory.changed_files.items())

@@ -92,7 +92,7 @@ class OpenCollection:
             total = self.progress.expected
             self.notes.append(f"resuming: {before} of {total} rollouts are already in {self.paths.output}")
         self.stopped_because = ""
-        """Why the collection stopped early; empty if it did not stop early or the user stopped it."""
+        """Why the collection stopped early on its own; empty otherwise."""
         self._plan = plan
         self._tasks = tasks
         self._stack = stack

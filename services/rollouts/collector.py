@@ -212,7 +212,7 @@ class Collector:
             return
 
     async def _run_agent(self, agent: str, body: bytes) -> HttpResponse:
-        """Return the agent's response. If a server's code changes meanwhile, discard the response and run it again."""
+        """Return the agent's response. If a server's code changes meanwhile, run the rollout again."""
         while True:
             code_changes = self._store.code_changes
             response = await self._client.post(agent, "/run", body, self._limits.rollout_timeout_s)

@@ -25,7 +25,7 @@ def new_manifest(output: Path, identity: Json, versions: Json, code: dict[str, S
 def resumed_manifest(
     path: Path, output: Path, identity: Json, code: dict[str, ServerCode], *, accept_changed_code: bool
 ) -> Manifest:
-    """Return the manifest at `path` for a command that resumes `output`. Raises OperatorError if it cannot resume."""
+    """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed."""
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:

@@ -32,7 +32,10 @@ class Rollouts:
         return f"Rollouts({str(self.path)!r})"
 
     def __iter__(self) -> Iterator[RolloutRow]:
-        """Yield the rows. Raises RunError if a line is not a JSON object, unless it is last and still being written."""
+        """Yield the rows.
+
+        Raises RunError if a line is not a JSON object, unless it is the last line and is still being written.
+        """
         invalid = refuse(self.path)
 
         def on_error(bad: BadLine) -> None:

@@ -28,7 +28,7 @@ def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, 
     if names and len(names) != len(paths):
         raise OperatorError(f"{len(names)} names for {len(paths)} files; expected one name per file")
     if len(set(names)) < len(names):
-        raise OperatorError(f"names are {list(names)}; expected unique names")
+        raise OperatorError(f"the names {list(names)} are not unique; expected a different name for each file")
     return list(zip(names or _distinct_endings(paths), paths, strict=True))
 
 

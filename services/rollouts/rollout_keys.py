@@ -111,7 +111,7 @@ def duplicate_key(line: bytes) -> str:
 def key_of(row: Mapping[str, Any], expected: Expected | None = None) -> Key:
     """Return the key of a row.
 
-    Raises ValueError if it is invalid or not in `expected`. The message is worded to follow `line 17`.
+    Raises ValueError if it is invalid or not in `expected`. The message is worded to follow a prefix such as `line 17`.
     """
     task, repeat = row.get("_ng_task_index"), row.get("_ng_rollout_index")
     for name, found in (("_ng_task_index", task), ("_ng_rollout_index", repeat)):

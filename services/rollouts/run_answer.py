@@ -1,4 +1,4 @@
-"""Encodes and parses the body that `/run` returns, storing its large `response` member verbatim.
+"""Encodes and parses the body that `/run` returns, so that its large `response` can be stored verbatim.
 
 The agent puts the response last and sends its length in a header. The collector then parses the body in two parts: the
 short part becomes a dict, to which it adds its own keys; the response is only checked to be a JSON object on one line.

@@ -130,7 +130,7 @@ class RolloutStore:
             raise
 
     def load(self, on_row: Callable[[RolloutRow], None] | None = None, expected: Expected | None = None) -> None:
-        """Read which rollouts are done or have permanently failed. Call `on_row` with the row of each done one.
+        """Read which rollouts are done or have permanently failed. Call `on_row` with each completed row.
 
         Raises RunError if a row is not one of the `expected` rollouts, is a duplicate, or lacks a finite reward.
         """
@@ -273,7 +273,7 @@ class RolloutStore:
     def _manifest(
         self, identity: Json, versions: Json, code: dict[str, ServerCode], resume: bool, accept_changed_code: bool
     ) -> Manifest:
-        """Return a new manifest, or that of the collection to resume. Raises OperatorError if it cannot be resumed."""
+        """Return a new manifest, or the one of the collection to resume. Raises OperatorError if it cannot resume."""
         output, failures = self.paths.output, self.paths.failures
         failed_before = failures.exists() and failures.stat().st_size > 0
         started = output.stat().st_size > 0 or (self.paths.manifest.exists() and failed_before)

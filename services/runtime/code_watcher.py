@@ -37,7 +37,7 @@ class CodeWatcher:
     ) -> None:
         """`configs`: digests of the config files as they were read; `servers`: names of the servers to watch.
 
-        `remedy`: advice on how to run the changed code; messages about changed files end with it.
+        `remedy`: advice on how to run the changed code; it ends messages about changed files.
         """
         self._registry = registry
         self._servers = servers
@@ -49,7 +49,7 @@ class CodeWatcher:
         """Server name -> changed files that have been reported."""
         self._reported_configs: frozenset[Path] = frozenset()
         self._tried: dict[str, Mapping[str, str]] = {}
-        """Server name -> the changes (file -> digest) that its last reload attempt was for."""
+        """Server name -> the changes (file -> digest) that triggered its last reload attempt."""
         self._refused: set[str] = set()
         """Servers that could not start with the code on disk."""
 

@@ -58,7 +58,7 @@ class ServerHost:
         return self._process.pid
 
     async def follow(self, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
-        """Return the output from `offset` on, and the exit status after the last output. Waits up to a second."""
+        """Return the output from `offset` on, plus the exit status if there is no more. Waits up to a second."""
         if os.fstat(self._output.fileno()).st_size < offset + max_bytes:
             await asyncio.wait({self._ended}, timeout=1.0)
         ended = self._ended.done()

@@ -157,7 +157,7 @@ class RayLauncher:
         )
 
     async def _wait_for_pid(self, starting: Any, host: str, limit_s: float) -> int:
-        """Return the process id. Raises ConnectionError if the host leaves the cluster; Ray would wait on."""
+        """Return the process id. Raises ConnectionError if the host leaves the cluster; Ray would keep waiting."""
         task = asyncio.ensure_future(starting)
         deadline = time.monotonic() + limit_s
         try:
@@ -217,7 +217,7 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
 
 
 async def check_cluster(address: str) -> None:
-    """Fail fast on a bad address, where Ray would wait for minutes. Raises OperatorError or RunError."""
+    """Raise OperatorError or RunError if the cluster is unreachable. Ray itself would wait for minutes."""
     require("ray", "ray", "+ray_head_node_address")
     await check_ray_address(address, "+ray_head_node_address=", CONNECT_S / 3, _HINT)
 

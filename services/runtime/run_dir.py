@@ -58,7 +58,7 @@ class RunFolder:
             file.write(orjson.dumps(head.model_dump()))
 
     def write_config(self, tree: Json) -> None:
-        """Write the run's merged config. The caller must have redacted secrets."""
+        """Write the run's merged config. Secrets must already be redacted."""
         text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
         (self.path / "config.yaml").write_text(text, encoding="utf-8")
 
@@ -96,7 +96,7 @@ def _read_own(path: Path) -> bytes:
 
 
 def _same_folder(started_in: str, base: Path) -> bool:
-    """Return whether `started_in` is `base`. It is not if the run directory is a symlink from another folder."""
+    """Return whether `started_in` is `base`. False if the run directory is a symlink to another folder's."""
     try:
         return not started_in or Path(started_in).samefile(base)
     except FileNotFoundError:  # the folder has been renamed

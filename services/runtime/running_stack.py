@@ -126,7 +126,7 @@ async def started(
     environ: Mapping[str, str],
     print_line: Callable[[str], None],
 ) -> AsyncIterator[StackAccess]:
-    """Start the servers of `config`, yield when all are ready, then stop them. Raises OperatorError or RunError."""
+    """Start the servers of `config`, yield when all are ready, then stop them."""
     keys = new_keys(token)
     await _check(config, folder, environ, ("127.0.0.1", head_port), colocate=colocate)
     raise_file_limit()

@@ -101,7 +101,7 @@ class Supervisor:
         self._restarts = restarts or Restarts()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._waiting: list[_Replica] = []
-        """Replicas that were not ready at the last check of `start`."""
+        """Replicas that were not ready when `start` last checked."""
         self._watch_tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._started_at = time.monotonic()

@@ -11,7 +11,7 @@
     in bubblewrap,  deadline        secret, expected       untrusted code:
     sees no job                     values                 receives calls, returns data
 
-Each answer runs in a new process with its own user, process, mount and IPC namespaces inside bubblewrap's (which adds
+Each answer runs in a new process with its own user, process, mount and IPC namespaces inside bubblewrap's (which add
 network and host name), without capabilities, behind a seccomp filter and resource limits, with an empty environment, a
 private /tmp, and no access to the host's files except a read-only Python interpreter. Where namespaces are not
 available, Landlock and seccomp are used instead (`Layers` lists what is enforced). The tests run in another process,

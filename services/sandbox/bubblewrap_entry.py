@@ -1,8 +1,9 @@
 """Starts bubblewrap; if run as root, switches to the user nobody first.
 
 Root inside a user namespace still has root's access to files outside, and the process limit does not apply to it. The
-user nobody, however, often cannot access the interpreter, for example in a private home folder. The interpreter's files
-are therefore first mounted at accessible paths, in a private mount namespace that disappears with the jail.
+user nobody, however, often cannot access the interpreter, for example because it is in a private home folder. The
+interpreter's files are therefore first mounted at accessible paths, in a private mount namespace that disappears with
+the jail.
 """
 
 from __future__ import annotations

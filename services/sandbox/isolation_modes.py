@@ -1,6 +1,6 @@
 """Isolation modes, and the trials that test them on this host.
 
-The main trial includes positive controls, because a jail in which nothing works would also appear to isolate.
+The main trial includes positive controls, because a jail in which nothing works would also appear to isolate answers.
 """
 
 from __future__ import annotations
@@ -121,7 +121,7 @@ def tried(name):
         *(f"assert tried({name!r}) is None" for name in ("files", "folders", "network", "write", "signal")),
     ),
 )
-"""The first two tests check that the jail works, the others that it isolates."""
+"""The first two tests check that the jail works, the others that it isolates answers."""
 WORKS = CONTROL.model_copy(update={"tests": CONTROL.tests[:2]})
 """`CONTROL` with only its first two tests, for a mode that does not isolate."""
 REFUTED = Trial(code="def doubled(x):\n    return 2 * x", names=("doubled",), tests=("assert doubled(21) == 41",))

@@ -23,7 +23,7 @@ class Limits(Record):
     file_size_mb: int = Field(default=8, ge=0)
     open_files: int = Field(default=64, ge=16)
     tmp_mb: int = Field(default=32, ge=1)
-    """Size of the answer's private /tmp."""
+    """Size of the answer's private /tmp, in MiB."""
     output_kb: int = Field(default=16, ge=0)
     """Maximum size of the output that is kept. The rest is discarded."""
 

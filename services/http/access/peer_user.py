@@ -15,12 +15,12 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from rollyard.services.http.access.socket_owners import SocketTable, kernel_sockets, owner
 
 PEER = "peer_uid"
-"""Key in `scope["state"]` of a request. The value is the peer's user id, or None if it cannot be determined."""
+"""Key in a request's `scope["state"]`. The value is the peer's user id, or None if it cannot be determined."""
 _TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Peers:
-    """Looks up which user owns the peer's socket of a connection."""
+    """Looks up the user who owns the peer's socket."""
 
     def __init__(self, table: SocketTable | None = None, *, unmapped: int | None = None) -> None:
         """`unmapped`: user id that represents all users without a mapping in this namespace (default: the kernel's)."""

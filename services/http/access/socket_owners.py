@@ -1,7 +1,7 @@
 """Looks up the user who owns a local TCP socket in the kernel's socket tables, by the socket's addresses.
 
 `SockDiag` uses netlink (`man 7 sock_diag`) and takes about ten microseconds. If a container forbids netlink, `ProcNet`
-reads /proc/net/tcp instead, which takes longer the more sockets are open. Both see only this network namespace.
+reads /proc/net/tcp instead, which takes longer if many sockets are open. Both see only this network namespace.
 """
 
 from __future__ import annotations

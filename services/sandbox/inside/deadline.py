@@ -18,7 +18,7 @@ class DeadlineClock:
         self._limit_s = limit_s
         self._proc = proc
         self._queued_s: dict[str, float] = {}
-        """Process id (tests, answer) -> seconds that it waited for a CPU. Kept after the answer has exited."""
+        """Process id of the tests or the answer -> seconds spent waiting for a CPU. Kept after the answer exits."""
 
     def left(self) -> float:
         """Return the seconds left; the deadline is extended to at most `MAX_EXTENSION` times the limit."""

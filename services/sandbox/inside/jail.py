@@ -76,9 +76,9 @@ def confine(plan: Plan, *, answer: bool) -> None:
 
 
 def _bound_threads(plan: Plan) -> None:
-    """Limit the number of threads, based on the number that the host runs.
+    """Limit the number of threads, relative to the number running on the host.
 
-    Without a user namespace, the kernel counts all threads of the user.
+    Without a user namespace, the kernel's limit covers all threads of the user, not only those of this jail.
     """
     try:
         with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib is not loaded)

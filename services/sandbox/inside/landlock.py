@@ -1,4 +1,4 @@
-"""Landlock: restricts file access where namespaces are not available, such as in a default container."""
+"""Landlock: restricts file access where namespaces are not available, such as in many containers."""
 
 from __future__ import annotations
 

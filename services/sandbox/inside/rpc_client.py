@@ -95,7 +95,7 @@ class AnswerClient:
 
 
 class RemoteObject:
-    """Represents an object whose class the answer defines. Operations return data. It is equal only to itself."""
+    """Represents an object whose class the answer defines. Operations on it return data. It is equal only to itself."""
 
     __slots__ = ("_answer", "_number")
 

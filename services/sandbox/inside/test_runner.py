@@ -31,7 +31,10 @@ _MAX_REASON = 2000
 
 
 def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
-    """Run the job that arrives on descriptor `job`, return the report. Raises OSError if no jail can be created."""
+    """Run the job that arrives on descriptor `job` and return the report.
+
+    Raises OSError if the jail cannot be created.
+    """
     libc.die_with_parent(signal.SIGKILL)
     os.setsid()
     jail.prepare_file_access(plan)
