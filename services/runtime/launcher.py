@@ -58,7 +58,7 @@ class LocalProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], stdin_data: bytes, log: Path, environment: Mapping[str, str]) -> Self:
-        """Run `command` with `stdin_data` as standard input, and append its output to `log`. Raises OSError on failure."""
+        """Run `command` with `stdin_data` as its standard input and append its output to `log`. Raises OSError."""
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
                 command,

@@ -1,4 +1,4 @@
-"""RunningStack: a stack for Python programs, started on entry and stopped on exit unless it is already running."""
+"""RunningStack: a stack for Python programs, started on entry and stopped on exit unless it was already running."""
 
 from __future__ import annotations
 

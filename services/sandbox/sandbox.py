@@ -72,8 +72,8 @@ class Sandbox:
             await self._end_zygote()
         await self.stop()
         raise OperatorError(
-            f"no isolation mode for untrusted code works on this host: {'; '.join(refused)}. Install bubblewrap and allow "
-            "user namespaces, or set allow_unsandboxed: true to run answers with all the rights of the current user"
+            f"no isolation mode for untrusted code works on this host: {'; '.join(refused)}. Install bubblewrap and "
+            "allow user namespaces, or set allow_unsandboxed: true to run answers with all the rights of this user"
         )
 
     async def stop(self) -> None:

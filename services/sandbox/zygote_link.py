@@ -20,7 +20,7 @@ _START_S = 20.0
 
 
 class ZygoteDied(Exception):
-    """Raised when the zygote is not running. The text usually includes its last line of output."""
+    """Raised when the zygote is not running. The message usually includes its last line of output."""
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ _NAMESPACES = libc.CLONE_NEWPID | libc.CLONE_NEWNS | libc.CLONE_NEWIPC
 _OWN_PROCESSES = 2
 """Number of Rollyard's own processes that count towards the limit: the monitor and the tests."""
 _THREAD_HEADROOM = 256
-"""Headroom for other threads that the user starts, if the limit cannot apply to one jail alone."""
+"""Number of other threads that the user may start, if the limit cannot apply to one jail alone."""
 
 
 def enter_namespaces() -> None:
