@@ -151,7 +151,7 @@ class _Connector(aiohttp.TCPConnector):
                         return connection
                     connection.close()
         except TimeoutError:
-            raise ConnectFailed(f"no connection within {self._timeout_s:g} s", timed_out=True) from None
+            raise ConnectFailed(f"timed out after {self._timeout_s:g} s", timed_out=True) from None
         raise InvalidResponse("the peer sent data before any request")
 
 

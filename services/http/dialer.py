@@ -51,7 +51,7 @@ class Dialer:
             async with self._lag.timeout(limit_s):
                 return await self._connect(host.strip("[]"), port, make)
         except TimeoutError:
-            raise ConnectFailed(f"no connection within {limit_s:g} s", timed_out=True) from None
+            raise ConnectFailed(f"timed out after {limit_s:g} s", timed_out=True) from None
         except (OSError, RuntimeError) as error:  # uvloop raises a bare RuntimeError for some refusals
             raise ConnectFailed(getattr(error, "strerror", None) or str(error)) from error
 
