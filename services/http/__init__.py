@@ -1,1 +1,1 @@
-"""HTTP clients (connection pool, aiohttp, proxies) and the listener. The size of every message is bounded."""
+"""HTTP clients (connection pool, aiohttp, proxies) and the listener, with limits on the size of every message."""

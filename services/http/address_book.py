@@ -11,7 +11,7 @@ from rollyard.services.run_types import Directory
 
 
 class AddressBook:
-    """Caches the run's directory. Each heartbeat updates it; a wrong address marks it as stale."""
+    """Caches the run's directory. Each heartbeat updates it, and a call to an outdated URL marks it as stale."""
 
     def __init__(self, fetch: Callable[[], Awaitable[Directory]]) -> None:
         self._fetch = fetch
@@ -20,7 +20,7 @@ class AddressBook:
         self._refreshing: asyncio.Task[Directory] | None = None
 
     async def current(self) -> Directory:
-        """Return the cached directory. Fetch it first if it is missing or stale."""
+        """Return the cached directory, fetching it first if it is missing or stale."""
         if self._directory is None:
             return await self.refresh()
         if self._stale:
@@ -33,7 +33,7 @@ class AddressBook:
         self._directory = directory
 
     def mark_stale(self) -> None:
-        """Have the next call of `current` fetch the directory again."""
+        """Make the next call to `current` fetch the directory again."""
         self._stale = True
 
     async def refresh(self) -> Directory:

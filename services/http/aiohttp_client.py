@@ -1,4 +1,4 @@
-"""AiohttpClient: sends the requests that the connection pool does not support: TLS, proxies, streams, any method."""
+"""AiohttpClient: sends requests that the connection pool does not support: TLS, proxies, streams, other methods."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CONNECT_ATTEMPTS = 8
 
 
 class AiohttpClient:
-    """One aiohttp session, created on first use because it needs the running loop."""
+    """Wraps one aiohttp session, which is created on first use because it needs a running event loop."""
 
     def __init__(self, keepalive_s: float, connect_timeout_s: float, limits: Limits, lag: LoopLag) -> None:
         self._keepalive_s = keepalive_s
@@ -36,7 +36,7 @@ class AiohttpClient:
     async def send(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> ReceivedResponse:
-        """Return the complete response. Raises aiohttp.ClientError, TimeoutError, OSError, ValueError."""
+        """Return the complete response. Raises aiohttp.ClientError, TimeoutError, OSError or ValueError."""
         async with self._lag.timeout(timeout_s), self._request(method, url, body, headers, proxy) as response:
             chunks = [chunk async for chunk in self._bounded(response)]
             return ReceivedResponse(response.status, response.headers.copy(), b"".join(chunks))
@@ -44,7 +44,7 @@ class AiohttpClient:
     async def stream(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
     ) -> tuple[int, CIMultiDictProxy[str], AsyncIterator[bytes]]:
-        """Return the status, the headers and an iterator over the body; closing the iterator closes the connection."""
+        """Return the status, the headers and an iterator over the body. Closing the iterator closes the connection."""
         timeout: LagAwareTimeout = self._lag.timeout(timeout_s)
         async with timeout:
             response = await self._request(method, url, body, headers, proxy)
@@ -73,7 +73,7 @@ class AiohttpClient:
         return self._get_session().request(method, url, data=body, headers=headers, proxy=proxy, allow_redirects=False)
 
     async def _bounded(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        """Iterate over the decoded body. Raises InvalidResponse."""
+        """Iterate over the decoded body. Raises InvalidResponse if it is too large or cannot be decoded."""
         try:
             self._check_headers(response)
             chain = decoders(response.headers.getall("Content-Encoding", ()), self._limits.body_bytes)
@@ -96,7 +96,7 @@ class AiohttpClient:
             raise
 
     def _check_headers(self, response: aiohttp.ClientResponse) -> None:
-        """Reject responses that aiohttp accepts but the connection pool does not. Raises InvalidResponse."""
+        """Raise InvalidResponse for responses that aiohttp accepts but the connection pool rejects."""
         header_bytes = sum(len(name) + len(value) + 4 for name, value in response.raw_headers)
         if header_bytes > self._limits.header_bytes:
             raise InvalidResponse(f"the response headers are larger than {self._limits.header_bytes} bytes")
@@ -108,7 +108,10 @@ class AiohttpClient:
             raise InvalidResponse("the peer switched to a different protocol")
 
     def _get_session(self) -> aiohttp.ClientSession:
-        """Return the session. The collector limits concurrency, so connections are unlimited. Cookies are not kept."""
+        """Return the session, creating it on first use.
+
+        It does not limit connections, because the collector limits concurrency, and it does not store cookies.
+        """
         if self._session is None:
             self._session = aiohttp.ClientSession(
                 connector=_Connector(
@@ -131,7 +134,7 @@ class AiohttpClient:
 
 
 class _Connector(aiohttp.TCPConnector):
-    """Limits the connect time (event-loop lag does not count), and discards pooled connections with unexpected data."""
+    """Enforces a connect timeout that excludes event-loop lag, and discards pooled connections with unexpected data."""
 
     def __init__(self, timeout_s: float, lag: LoopLag, **options: Any) -> None:
         super().__init__(**options)
@@ -139,7 +142,7 @@ class _Connector(aiohttp.TCPConnector):
         self._lag = lag
 
     async def connect(self, *arguments: Any, **named: Any) -> Any:
-        """Return a pooled or a new connection. Raises ConnectFailed on a timeout."""
+        """Return a pooled or new connection. Raises ConnectFailed on timeout."""
         try:
             async with self._lag.timeout(self._timeout_s):
                 for _ in range(CONNECT_ATTEMPTS):
@@ -148,12 +151,12 @@ class _Connector(aiohttp.TCPConnector):
                         return connection
                     connection.close()
         except TimeoutError:
-            raise ConnectFailed(f"no connection within {self._timeout_s:g} s", timed_out=True) from None
-        raise InvalidResponse("the peer sends data before any request")
+            raise ConnectFailed(f"timed out after {self._timeout_s:g} s", timed_out=True) from None
+        raise InvalidResponse("the peer sent data before any request")
 
 
 def _has_unexpected_data(protocol: Any) -> bool:
-    """True if the peer sent bytes outside of a response, read by aiohttp already or still in the socket."""
+    """True if the peer sent bytes outside a response, whether aiohttp has read them or they are still in the socket."""
     if protocol is None or protocol.should_close:
         return True
     transport = protocol.transport

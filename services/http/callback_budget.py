@@ -12,11 +12,11 @@ from collections.abc import Callable
 from typing import Any
 
 PER_ITERATION = 16
-"""About 5 ms of work, or 0.1 s on a busy host."""
+"""Callbacks per iteration: about 5 ms of work, or 0.1 s on a busy host."""
 
 
 class CallbackBudget:
-    """Runs callbacks in FIFO order."""
+    """Runs callbacks in FIFO order, at most `per_iteration` of them in each iteration of the event loop."""
 
     def __init__(self, per_iteration: int = PER_ITERATION) -> None:
         self._per_iteration = per_iteration

@@ -1,7 +1,7 @@
-"""ServerClient: calls a server of the run by its name. Session: one open episode on one instance.
+"""ServerClient: calls a server of the run by name. Session: one open episode on one instance.
 
-This module implements all deadlines and retries between the run's servers. It retries only failed connections (on
-another instance, or when the server is back), because a server may already have processed a request that was sent.
+This module implements all deadlines and retries between the run's servers. It retries only failed connections (on a
+different instance, or once the server is back), because a server may already have processed a request that was sent.
 """
 
 from __future__ import annotations
@@ -24,17 +24,29 @@ from rollyard.services.run_types import Directory, Keys
 from rollyard.services.types import Problem
 
 TO_HEADER = "x-rollyard-to"
-"""Names the addressed server, because another server of the run may listen on its old port after a restart."""
+"""Header with the name of the intended server.
+
+After a restart, a different server of the run may be listening on that server's old port.
+"""
 SECRET_HEADER = "x-rollyard-secret"
 SESSION_END_HEADER = "x-rollyard-session-end"
 SESSION_HEADER = "x-rollyard-session"
-"""The session id that the agent chose. With it the agent can close the session even if the cookie never arrived."""
+"""Header with a session id that the agent chose.
+
+With this id, the agent can close the session even if it never received the session cookie.
+"""
 OWNER_HEADER = "x-rollyard-owner"
-"""The agent's instance. An environment closes the sessions of an instance that leaves the run's directory."""
+"""Header with the name of the agent's instance.
+
+When an instance leaves the run's directory, environments close its sessions.
+"""
 PROBLEM_TYPE = "application/problem+json"
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"
-"""Names the episode to a model server, so that its calls stay on one engine. vLLM uses the same header."""
+"""Header with the episode's id, which lets a model server send all calls of an episode to the same engine.
+
+vLLM uses the same header.
+"""
 LOG_EVERY_S = 10.0
 
 log = logging.getLogger(__name__)
@@ -44,16 +56,16 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class RetryPolicy:
-    """How long a client retries when no instance is available."""
+    """Controls how long a client retries when no instance is available."""
 
     wait_s: float = 60.0
     """How long to wait for a server that has no ready instance. A restart takes seconds."""
     pause_s: float = 0.1
-    """First pause between two directory lookups. It doubles up to 1 s."""
+    """Initial pause between two directory lookups. It doubles each time, up to 1 s."""
 
 
 class ServerClient:
-    """Calls servers by name. If there is no response, every method raises `Failure` and no other exception."""
+    """Calls servers by name. If a call gets no response, it raises `Failure` and never any other exception."""
 
     def __init__(
         self,
@@ -109,8 +121,8 @@ class ServerClient:
     ) -> HttpResponse:
         """POST to the instance that holds the caller's session; the response may have any status.
 
-        Retries a failed connection while the head lists that instance, because it may be too busy to accept. Raises
-        Failure session_lost once the instance has left the directory.
+        Retries a failed connection while the head lists that instance, because it may be too busy to accept
+        connections. Raises Failure session_lost once the instance has left the directory.
         """
 
         async def attempt(left_s: float) -> HttpResponse:
@@ -131,7 +143,10 @@ class ServerClient:
     async def send(
         self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
     ) -> HttpResponse:
-        """POST to one instance; the response may have any status. Raises Failure wrong_run if it is not of this run."""
+        """POST to one instance; the response may have any status.
+
+        Raises Failure wrong_run if the instance belongs to a different run.
+        """
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
         try:
             all_headers = {**self._headers, **headers} if headers else self._headers
@@ -145,10 +160,10 @@ class ServerClient:
         return response
 
     async def _retry_connection(self, server: str, until: float, attempt: Callable[[float], Awaitable[T]]) -> T:
-        """Return the result of `attempt`. Failed connections are retried, because nothing was sent over them.
+        """Return the result of `attempt`, retrying it if the connection fails, because then nothing was sent.
 
-        Refused connections are retried for as long as a restart takes. An instance that does not respond may only be
-        busy, so it is retried until the deadline of the call.
+        Refused connections are retried for as long as a restart may take. An instance that does not respond may just be
+        busy, so it is retried until the call's deadline.
         """
         restart_until = self._clock() + self._wait_s(await self.book.current(), server, until - self._clock())
         pause = self._retry_policy.pause_s
@@ -167,12 +182,15 @@ class ServerClient:
             await self._refresh_directory()
 
     def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
-        """Return how long to wait for a server without a ready instance: its start timeout or `wait_s`."""
+        """Return how many seconds to wait for a ready instance of the server.
+
+        This is the server's start timeout or `wait_s`, whichever is longer, but at most `left_s`.
+        """
         own_s = directory.start_timeouts_s.get(server, 0.0)
         return min(max(self._retry_policy.wait_s, own_s), left_s)
 
     async def _pick(self, server: str, left_s: float) -> str:
-        """Return the base URL of the least busy instance. Waits up to `left_s` while none is ready."""
+        """Return the base URL of the least busy instance. Waits up to `left_s` seconds if none is ready."""
         directory = await self.book.current()
         wait_s = self._wait_s(directory, server, left_s)
         give_up = self._clock() + wait_s
@@ -205,7 +223,7 @@ class ServerClient:
             await self.book.refresh()
 
     def _log_waiting(self, server: str, why: str, wait_s: float) -> None:
-        """Log what the client waits for, at most once per server in `LOG_EVERY_S` seconds, even if many calls wait."""
+        """Log what the client is waiting for, at most once per server every `LOG_EVERY_S` seconds."""
         now = time.monotonic()
         if now > self._next_log.get(server, 0.0):
             log.warning("%s: %s; retrying for up to %g s", server, why, round(wait_s, 2))
@@ -213,9 +231,9 @@ class ServerClient:
 
 
 class Session:
-    """One episode on one instance of an environment, or of another server that identifies its state by a cookie.
+    """One episode on one instance of an environment, or of any other server that identifies its state by a cookie.
 
-    Cookies are sent back unchanged, so environments of other stacks work, too.
+    Cookies are sent back unchanged, so environments from other stacks also work.
     """
 
     def __init__(
@@ -266,7 +284,10 @@ class Session:
 
     @property
     def may_be_open(self) -> bool:
-        """True once a request may have reached an instance, even if the response was lost. Later calls go there."""
+        """True if an instance may have opened the session, even if its response was lost.
+
+        Later calls go to that instance.
+        """
         return self._sent_to is not None and not self._refused
 
     def _record_url(self, url: str) -> None:
@@ -281,7 +302,7 @@ class Session:
 
 
 def raise_for_status(response: HttpResponse, server: str) -> HttpResponse:
-    """Return the response if its status is 2xx, else raise the Failure that it reports, unchanged."""
+    """Return the response if its status is 2xx; otherwise raise the Failure that it reports."""
     if 200 <= response.status < 300:
         return response
     if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):

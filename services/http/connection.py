@@ -1,4 +1,4 @@
-"""Connection: a keep-alive connection to a peer, which handles one exchange at a time."""
+"""Connection: a keep-alive connection to a peer. It handles one exchange at a time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from rollyard.services.http.response_reader import ReceivedResponse, ResponseRea
 
 
 class Connection(asyncio.Protocol):
-    """One caller uses a connection at a time. The pool takes it back afterwards if it is `reusable`."""
+    """A connection is used by one caller at a time and then returned to the pool if it is `reusable`."""
 
     def __init__(self, open_connections: set[Connection], limits: Limits, lag: LoopLag, budget: CallbackBudget) -> None:
         self.closed = False
@@ -28,7 +28,7 @@ class Connection(asyncio.Protocol):
 
     @property
     def reusable(self) -> bool:
-        """True if request and response are complete and the peer keeps the connection open."""
+        """True if the request and the response are complete and the peer keeps the connection open."""
         return self._reader.reusable and not self.closed and self._transport.get_write_buffer_size() == 0
 
     @property
@@ -37,7 +37,7 @@ class Connection(asyncio.Protocol):
         return not self.closed and not self._readable.poll(0)
 
     async def exchange(self, head: bytes, body: bytes, timeout_s: float) -> ReceivedResponse:
-        """Send a request and return its response. Raises TimeoutError, InvalidResponse, ConnectionError."""
+        """Send a request and return its response. Raises TimeoutError, InvalidResponse or ConnectionError."""
         self._loop = asyncio.get_running_loop()
         pending: asyncio.Future[ReceivedResponse] = self._loop.create_future()
         self._pending = pending
@@ -68,7 +68,7 @@ class Connection(asyncio.Protocol):
         self._open_connections.add(self)
 
     def data_received(self, data: bytes) -> None:
-        """Feed the response reader; data outside of an exchange closes the connection."""
+        """Pass the data to the response reader. Data outside an exchange closes the connection."""
         if self._pending is None or self._reader.response is not None:
             self.abort()
             return
@@ -80,7 +80,7 @@ class Connection(asyncio.Protocol):
             self._deliver()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Fail the exchange, or complete a response without a length, which ends with the connection."""
+        """Fail the exchange, unless the response has no length and is therefore complete when the connection closes."""
         self.closed = True
         self._open_connections.discard(self)
         if self._pending is None or self._reader.response is not None:
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol):
             self._deliver()
 
     def _deliver(self) -> None:
-        """Deliver a complete response, in a later iteration of the loop if many arrive at once."""
+        """Deliver a complete response. If many arrive at once, some are delivered in later iterations of the loop."""
         if self._reader.response is not None and self._pending is not None:
             self._timer.cancel()
             self._budget.run(_settle, self._pending, self._reader.response)

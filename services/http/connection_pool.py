@@ -1,6 +1,7 @@
-"""ConnectionPool: HTTP/1.1 over keep-alive connections, in a fifth of the CPU time of a general-purpose client.
+"""ConnectionPool: sends HTTP/1.1 requests over keep-alive connections.
 
-aiohttp_client.py sends what the pool does not support: TLS, proxies, streams, methods other than GET and POST.
+It needs a fifth of the CPU time of a general-purpose client. `AiohttpClient` sends the requests that the pool does not
+support: TLS, proxies, streams, and methods other than GET and POST.
 """
 
 from __future__ import annotations
@@ -21,23 +22,26 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.response_reader import ReceivedResponse
 
 REQUEST_HEADER = "x-rollyard-request"
-"""The request's id. The response repeats it, so that a late response is never taken for that of the next request."""
+"""Header with the request's id. The response repeats the id.
+
+A late response is therefore never mistaken for the response to the next request.
+"""
 
 
 class InvalidHeader(ValueError):
-    """A request header contains characters that HTTP does not allow."""
+    """Raised when a request header contains characters that HTTP does not allow."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A parsed URL."""
+    """A parsed URL that the pool supports."""
 
     host: str
     port: int
     request_target: str
-    """Path and query, as in the first line of a request."""
+    """Path and query, as they appear in the request line."""
     host_header: str
-    """The Host header."""
+    """Value of the Host header."""
 
 
 @lru_cache(maxsize=4096)
@@ -50,7 +54,7 @@ def target_of(url: str) -> Target | None:
 
 
 class ConnectionPool:
-    """Keep-alive connections to any number of peers. A connection is reused as soon as its response is complete."""
+    """Manages keep-alive connections to any number of peers. A connection is reused once its response is complete."""
 
     def __init__(self, keepalive_s: float, dialer: Dialer, limits: Limits, lag: LoopLag) -> None:
         self._keepalive_s = keepalive_s
@@ -72,10 +76,11 @@ class ConnectionPool:
     ) -> ReceivedResponse:
         """Send a request and return its response.
 
-        Cancellation closes the connection. A request is never repeated, even if a pooled connection was just closed.
-        `echo`: the request's id, and a response header that only peers send which repeat the id.
+        Cancellation closes the connection. A request is never sent twice, even if the peer has just closed
+        the pooled connection. `echo`: the request's id, and the name of a response header; a peer that sends this
+        header must also repeat the id.
 
-        Raises InvalidHeader, ConnectFailed, TimeoutError, and OSError if the connection broke.
+        Raises InvalidHeader, ConnectFailed, TimeoutError, or OSError if the connection breaks.
         """
         # Built before connecting, so that an invalid header does not use up a connection.
         head = _head(method, target, len(body), headers, echo)
@@ -88,7 +93,7 @@ class ConnectionPool:
             response = await connection.exchange(head, body, timeout_s)
             if echo is not None and echo[1] in response.headers and response.headers.get(REQUEST_HEADER) != echo[0]:
                 connection.abort()
-                raise InvalidResponse("the response belongs to another request")
+                raise InvalidResponse("the response belongs to a different request")
             return response
         finally:
             self._give_back(target, connection)
@@ -103,7 +108,7 @@ class ConnectionPool:
         return Connection(self._open, self._limits, self._lag, self._budget)
 
     def _give_back(self, target: Target, connection: Connection) -> None:
-        """Keep a reusable connection for the next request and close any other."""
+        """Return a reusable connection to the pool and close any other."""
         if connection.reusable:
             self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic()))
         else:
@@ -126,7 +131,7 @@ class ConnectionPool:
 
 
 def _head(method: str, target: Target, length: int, headers: Mapping[str, str], echo: tuple[str, str] | None) -> bytes:
-    """Return the request line and the headers. Raises InvalidHeader."""
+    """Return the request line and the headers. Raises InvalidHeader if a header contains invalid characters."""
     lines = [f"{method} {target.request_target} HTTP/1.1", f"Host: {target.host_header}"]
     if length or method != "GET":
         lines.append(f"Content-Length: {length}")

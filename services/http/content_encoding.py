@@ -1,4 +1,7 @@
-"""Decoder: decodes compressed bodies up to a size limit. Servers may send them even without an Accept-Encoding."""
+"""Decoder: decodes compressed response bodies, up to a size limit.
+
+Servers may send compressed bodies even if the request has no Accept-Encoding header.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +10,15 @@ from collections.abc import Iterable
 
 
 class InvalidResponse(ConnectionError):
-    """The peer sent an unusable response; its connection cannot be reused."""
+    """Raised when the peer sends an unusable response. Its connection cannot be reused."""
 
 
 class Decoder:
-    """Decodes one encoding incrementally. Raises InvalidResponse if it is unknown, truncated or larger than `limit`."""
+    """Decodes a body incrementally.
+
+    Raises InvalidResponse if the encoding is unknown, or if the body is invalid, truncated, or larger than `limit`
+    bytes when decoded.
+    """
 
     def __init__(self, encoding: str, limit: int) -> None:
         if encoding not in ("gzip", "x-gzip", "deflate"):
@@ -23,7 +30,7 @@ class Decoder:
         self._decoder: zlib._Decompress | None = None
 
     def feed(self, data: bytes) -> bytes:
-        """Decode the next bytes."""
+        """Decode the next bytes of the body."""
         decoded: list[bytes] = []
         while data:
             if self._decoder is None:
@@ -46,7 +53,7 @@ class Decoder:
         return b"".join(decoded)
 
     def finish(self) -> None:
-        """Check that the body is complete. Raises InvalidResponse."""
+        """Raise InvalidResponse if the body is truncated."""
         if self._decoder is not None or self._first_byte:
             raise InvalidResponse(f"the {self._encoding} response body is truncated")
 

@@ -1,4 +1,4 @@
-"""Dialer: opens connections to a host and port. Tries the next address of a host name after 250 ms (happy eyeballs)."""
+"""Dialer: opens connections to a host and port. Tries the next address of a host name after 250 ms (Happy Eyeballs)."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ import aiohappyeyeballs
 from rollyard.services.http.loop_lag import LoopLag
 
 NEXT_ADDRESS_S = 0.25
-"""RFC 8305's delay before the next address of a host name is tried."""
+"""Delay before trying the next address of a host name, as recommended by RFC 8305."""
 DNS_CACHE_S = 5.0
-"""How long to cache a host name's addresses. Thousands of connections opened at once then need one lookup."""
+"""How long to cache a host name's addresses. Thousands of connections opened at once then share one lookup."""
 
 P = TypeVar("P", bound=asyncio.BaseProtocol)
 AddressInfos = list[tuple[Any, ...]]
 
 
 class ConnectFailed(OSError):
-    """The peer could not be reached; nothing was sent."""
+    """Raised when the peer cannot be reached. Nothing was sent."""
 
     def __init__(self, reason: str, *, timed_out: bool = False) -> None:
         super().__init__(reason)
         self.timed_out = timed_out
-        """True if the peer did not respond. It may be running but too busy to accept."""
+        """True if the peer did not respond. It may be running but too busy to accept connections."""
 
     def __str__(self) -> str:
         return str(self.args[0])
 
 
 class Dialer:
-    """Opens connections with a connect timeout of `timeout_s`. Event-loop lag does not count."""
+    """Opens connections with a connect timeout of `timeout_s` seconds, which excludes event-loop lag."""
 
     def __init__(self, timeout_s: float, lag: LoopLag) -> None:
         self._timeout_s = timeout_s
@@ -42,13 +42,16 @@ class Dialer:
         self._names: dict[tuple[str, int], tuple[float, asyncio.Task[AddressInfos]]] = {}
 
     async def dial(self, host: str, port: int, make: Callable[[], P], timeout_s: float) -> P:
-        """Open a connection within `timeout_s` and the dialer's own timeout. Raises ConnectFailed."""
+        """Open a connection within `timeout_s` or the dialer's own timeout, whichever is shorter.
+
+        Raises ConnectFailed if that is not possible.
+        """
         limit_s = min(self._timeout_s, timeout_s)
         try:
             async with self._lag.timeout(limit_s):
                 return await self._connect(host.strip("[]"), port, make)
         except TimeoutError:
-            raise ConnectFailed(f"no connection within {limit_s:g} s", timed_out=True) from None
+            raise ConnectFailed(f"timed out after {limit_s:g} s", timed_out=True) from None
         except (OSError, RuntimeError) as error:  # uvloop raises a bare RuntimeError for some refusals
             raise ConnectFailed(getattr(error, "strerror", None) or str(error)) from error
 

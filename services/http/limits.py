@@ -15,12 +15,12 @@ class Limits:
     body_bytes: int = 256 * MIB
     """Maximum size of the body, both encoded and decoded."""
     stream_bytes: int = 1024 * MIB
-    """Maximum size of an uncompressed event stream. It is larger, because streams are forwarded and never stored."""
+    """Maximum size of an uncompressed event stream. Streams are forwarded and never stored."""
     interim_responses: int = 16
 
 
 RUN_LIMITS = Limits()
-"""Limits between servers of the run, whose requests contain complete rollouts."""
+"""Limits for messages between servers of the run, which can contain complete rollouts."""
 
 ENDPOINT_LIMITS = Limits(body_bytes=64 * MIB)
 """Limits for responses of engines and hosted APIs: about 500,000 tokens with their log-probabilities."""

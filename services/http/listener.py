@@ -1,9 +1,10 @@
-"""Listener: uvicorn's HTTP protocol with limits on the size and the duration of headers and bodies.
+"""Listener: uvicorn's HTTP protocol with limits on the size of headers and bodies and on the time they take.
 
-A request's headers must be complete within `head_s`. After `body_grace_s` its body must arrive at `body_bytes_per_s`,
-and all bodies that a server holds must fit into `bodies_bytes`. A rejected request gets a problem as its response, then
-the connection closes. Each response repeats the id of its request. When thousands of POSTs arrive at once, only a few
-start per iteration of the loop; GET requests, such as /health and /metrics, skip that queue.
+A request's headers must be complete within `head_s`. After `body_grace_s`, its body must arrive at `body_bytes_per_s`
+or faster, and all bodies that a server holds in memory must fit in `bodies_bytes`. A rejected request receives a
+problem response, and its connection is closed. Each response repeats the id of its request. When thousands of POSTs
+arrive at once, only a few start in each iteration of the event loop; GET requests, such as those for /health and
+/metrics, skip that queue.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ log = logging.getLogger(__name__)
 
 HEAD_END = b"\r\n\r\n"
 LINGER_S = 2.0
-"""How long to keep a rejected connection open, so that a peer that is still sending can read the problem."""
+"""How long to keep a rejected connection open, so that a peer that is still sending can read the response."""
 CHECK_EVERY_S = 1.0
 ACCEPTS_PER_ITERATION = 64
-"""uvloop's own servers accept one connection per iteration. On a busy loop, the 4,000th connection waited for 60 s."""
+"""uvloop's own servers accept only one per iteration; on a busy loop, the 4,000th connection had to wait 60 s."""
 ACCEPT_RETRY_S = 0.5
-"""Pause after a failed accept. The usual cause is that the process has no file descriptor left."""
+"""Pause after a failed accept, which usually means that the process has run out of file descriptors."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +48,7 @@ class ListenerLimits:
     body_grace_s: float = 20.0
     body_bytes_per_s: float = 16 * 1024
     bodies_bytes: int = max(1024 * MIB, os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") // 4)
-    """Maximum size of all request bodies that await their responses: a quarter of the host's memory, at least 1 GiB."""
+    """Maximum total size of the bodies of requests in flight: a quarter of the host's memory, but at least 1 GiB."""
 
 
 class Listener:
@@ -65,7 +66,7 @@ class Listener:
         self._accepting: set[asyncio.Task[Any]] = set()
 
     def start(self, sock: socket.socket, make: Callable[[], BoundedProtocol]) -> None:
-        """Accept connections on `sock` and enforce their deadlines until `stop`. `make` creates a protocol for each."""
+        """Accept connections on `sock` until `stop` is called. `make` creates the protocol for each connection."""
         self._make = make
         self._loop = asyncio.get_running_loop()
         self._sock = sock
@@ -105,7 +106,7 @@ class Listener:
             log.warning("%s lost a connection while accepting it: %s", self.server, error)
 
     def _check_deadlines(self) -> None:
-        """Close connections that take too long. Time in which the event loop was blocked does not count."""
+        """Close connections that take too long. Time during which the event loop was blocked does not count."""
         now = self.lag.now()
         for connection in list(self.connections):
             connection.check_deadlines(now)
@@ -113,7 +114,7 @@ class Listener:
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """One connection from a caller."""
+    """One connection from a caller, subject to the listener's limits."""
 
     def __init__(self, listener: Listener, **options: Any) -> None:
         super().__init__(**options)
@@ -125,7 +126,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._body_bytes = 0
         self._refusal: Failure | None = None
         self._upgrading = False
-        """True if the parser treats the current request as a protocol switch and has not read its body."""
+        """True if the parser treats the current request as a protocol switch and has not parsed its body."""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -151,9 +152,9 @@ class BoundedProtocol(HttpToolsProtocol):
             self._refuse(self._headers_too_large())
 
     def _feed(self, data: bytes) -> None:
-        """Parse `data`, ignoring offers to switch protocols (RFC 9110, 7.8).
+        """Parse `data`, ignoring offers to switch protocols (RFC 9110, section 7.8).
 
-        Some clients offer h2c with every request. The bytes after the headers are then the body, not a new request.
+        Some clients offer h2c with every request. The bytes after the headers are still the body of that request.
         """
         while True:
             try:
@@ -170,7 +171,7 @@ class BoundedProtocol(HttpToolsProtocol):
                 self.parser = httptools.HttpRequestParser(self)
 
     def send_400_response(self, msg: str) -> None:
-        """Called by the parser on invalid HTTP, and after one of the limits was exceeded."""
+        """Refuse a request that is invalid HTTP or exceeds a limit. Called when parsing fails."""
         self._refuse(self._refusal or Failure(FailureKind.BAD_REQUEST, msg))
 
     def check_deadlines(self, now: float) -> None:
@@ -197,7 +198,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        """Check the complete headers. `_unparsed_bytes` counts them and the part of the body that arrived with them."""
+        """Check the complete headers. `_unparsed_bytes` also includes the part of the body that arrived with them."""
         self._upgrading = self.parser.should_upgrade() and self.parser.get_method() != b"CONNECT"
         if self._upgrading:
             return
@@ -274,7 +275,7 @@ class BoundedProtocol(HttpToolsProtocol):
         return Failure(FailureKind.BAD_REQUEST, f"the body is larger than {limit} bytes", status=413)
 
     def _refuse(self, failure: Failure) -> None:
-        """Respond with the failure unless a response has started, then close. Further data is ignored."""
+        """Respond with the failure unless a response has started, then close the connection. Ignore further data."""
         if self._refused_since is not None or self.transport.is_closing():
             return
         self._refused_since = self._listener.lag.now()

@@ -1,7 +1,7 @@
 """LoopLag: measures how late the event loop runs callbacks, and provides a clock that excludes that time.
 
-A loop that was blocked for six seconds finds a five-second deadline expired and the response unread in a socket.
-Deadlines therefore only count the time in which the loop could have read the response.
+If the loop is blocked for six seconds, a five-second deadline expires even though the response may be waiting in a
+socket. Deadlines therefore count only the time in which the loop could have read the response.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 EVERY_S = 0.1
 BUCKETS = (0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 WINDOW_S = 30.0
-"""The reported maximum covers the current and the previous window: longer than the usual scrape interval."""
+"""Window length. The reported maximum covers two windows, which is longer than the usual scrape interval."""
 SLACK_S = 0.01
-"""Lag that every loop has. The clock does not exclude it."""
+"""Lag up to this value is normal, so the clock does not exclude it."""
 
 
 class LoopLag:
-    """Wakes up ten times a second and records how late it is. A wake-up takes about 20 us (0.02 % of a CPU core)."""
+    """Wakes up ten times a second and records how late it is. Each wake-up takes about 20 us (0.02 % of a core)."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -40,7 +40,7 @@ class LoopLag:
         self._timer: asyncio.TimerHandle | None = None
 
     def start(self) -> None:
-        """Measure the running loop until `stop`. Idempotent."""
+        """Measure the running loop's lag until `stop` is called. Idempotent."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop:
             self._loop = loop
@@ -53,7 +53,7 @@ class LoopLag:
         self._loop, self._due = None, math.inf
 
     def record(self, late_s: float) -> None:
-        """Record that one wake-up was late by `late_s`."""
+        """Record that a wake-up was `late_s` seconds late."""
         self._lag.observe(late_s)
         self._rotate_window()
         self._max = max(self._max, late_s)
@@ -61,18 +61,18 @@ class LoopLag:
             self._lost += late_s
 
     def now(self) -> float:
-        """Return seconds on a monotonic clock that stops while the loop is blocked."""
+        """Return the time in seconds on a monotonic clock that stops while the loop is blocked."""
         now = self._clock()
         late = now - self._due
         return now - self._lost - (late if late > SLACK_S else 0.0)
 
     def timeout(self, seconds: float) -> LagAwareTimeout:
-        """Like `asyncio.timeout`, but on the clock of `now`: `async with lag.timeout(5.0): ...` raises TimeoutError."""
+        """Like `asyncio.timeout`, but measured with `now`. Use it as `async with lag.timeout(5.0): ...`."""
         return LagAwareTimeout(self, seconds)
 
     @property
     def worst_s(self) -> float:
-        """The longest lag of the last 30 to 60 seconds."""
+        """The longest lag in the last 30 to 60 seconds."""
         self._rotate_window()
         return max(self._max, self._previous_max)
 
@@ -98,7 +98,7 @@ class LoopLag:
 
 
 class LagAwareTimeout:
-    """Cancels the enclosed task on expiry and raises TimeoutError. Time in which the loop is blocked does not count."""
+    """Cancels the enclosed task on expiry and raises TimeoutError. Does not count time while the loop is blocked."""
 
     def __init__(self, lag: LoopLag, seconds: float) -> None:
         self._lag = lag
@@ -107,7 +107,7 @@ class LagAwareTimeout:
 
     @property
     def left_s(self) -> float:
-        """Seconds until it expires."""
+        """Seconds until the timeout expires."""
         return self._until - self._lag.now()
 
     async def __aenter__(self) -> LagAwareTimeout:

@@ -1,8 +1,10 @@
 """Turns a failure into an HTTP response: the problem as JSON, and the headers that control a client's retries.
 
-All headers are derived from the problem, so every hop sends the same ones: `x-should-retry: false`, because OpenAI's
-clients would otherwise repeat the retries that Rollyard has already made, or run an episode twice; and the external
-endpoint's own `x-request-id` and `retry-after`.
+The headers are derived from the problem alone, so every hop sends the same ones:
+
+- `x-should-retry: false`. Otherwise, OpenAI's clients would repeat the retries that Rollyard has already made, or run
+  an episode twice.
+- `x-request-id` and `retry-after`, with the values that the external endpoint sent.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ _HEADERS = (("request_id", b"x-request-id"), ("retry_after", b"retry-after"))
 
 
 def to_problem(failure: Failure, server: str, path: str) -> Problem:
-    """Return the failure's problem. If it names no server yet, this one adds its name and the request path."""
+    """Return the failure's problem. If it does not name a server yet, add `server` and the request path."""
     problem = failure.problem
     if problem.server:
         return problem
@@ -36,5 +38,5 @@ def problem_response(problem: Problem) -> RawResponse:
 
 
 def _header(value: object) -> bytes:
-    """Encode the value if it is valid in a header, else return b"". A foreign problem can contain any value."""
+    """Return the encoded value, or b"" if it is not valid in a header. Problems from other stacks can be invalid."""
     return value.encode() if isinstance(value, str) and value.isascii() and value.isprintable() else b""

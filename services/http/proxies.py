@@ -11,7 +11,7 @@ from yarl import URL
 
 @dataclass(frozen=True)
 class Proxies:
-    """Proxies by scheme, and the hosts that need none. Loopback addresses never use a proxy."""
+    """Proxies by URL scheme, and the hosts to connect to directly. Loopback addresses never use a proxy."""
 
     by_scheme: Mapping[str, str]
     direct: tuple[str, ...] = ()
@@ -28,7 +28,7 @@ class Proxies:
         return cls(by_scheme, tuple(read("no_proxy").lower().replace(",", " ").split()))
 
     def of_address(self, url: URL) -> URL | None:
-        """Return the proxy for `url`; None for a direct connection. Raises ValueError if the proxy is invalid."""
+        """Return the proxy for `url`, or None for a direct connection. Raises ValueError if its URL is invalid."""
         configured = self.by_scheme.get(url.scheme)
         host = (url.raw_host or "").lower().rstrip(".")
         if not configured or _is_loopback(host) or any(_matches(entry, host, url.port) for entry in self.direct):
@@ -49,7 +49,11 @@ def _is_loopback(host: str) -> bool:
 
 
 def _matches(entry: str, host: str, port: int | None) -> bool:
-    """Match `*`, a domain and its subdomains, an address, or a network (10.0.0.0/8), each with an optional port."""
+    """Return whether an entry of NO_PROXY matches the host and port.
+
+    Entries are `*`, a domain (which includes its subdomains), an address, or a network (10.0.0.0/8), each with an
+    optional port.
+    """
     if entry == "*":
         return True
     name, colon, port_text = entry.rpartition(":")

@@ -11,7 +11,7 @@ async def check_ray_address(address: str, setting: str, timeout_s: float, hint: 
     """Check that a Ray cluster accepts connections at `address`.
 
     `setting`: the option that sets it, such as `ray_address=`; `hint`: what to do if no cluster responds.
-    Raises OperatorError unless the address is HOST:PORT or `auto`, RunError if the connection fails.
+    Raises OperatorError unless the address is HOST:PORT or `auto`, and RunError if the connection fails.
     """
     if address == "auto":
         return

@@ -17,7 +17,7 @@ MAX_BODY_BYTES = 256 * 1024 * 1024
 
 
 def read_object(body: bytes) -> Json:
-    """Parse a request's body as a JSON object. Raises Failure bad_request."""
+    """Parse a request's body as a JSON object. Raises Failure bad_request if it is anything else."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
@@ -39,27 +39,27 @@ class RawRequest:
     """The query string, without the question mark."""
 
     def header(self, name: bytes) -> str | None:
-        """Return the value of the header with this lower-case name; None if absent."""
+        """Return the value of the header with this lower-case name, or None if it is absent."""
         for key, value in self.headers:
             if key == name:
                 return value.decode("latin-1")
         return None
 
     def json(self) -> Json:
-        """The body as a JSON object. Raises Failure bad_request."""
+        """Parse the body as a JSON object. Raises Failure bad_request if it is anything else."""
         return read_object(self.body)
 
 
 @dataclass(slots=True)
 class RawResponse:
-    """A response other than JSON with status 200."""
+    """The response of a handler that returns anything other than JSON with status 200."""
 
     body: bytes = b""
     status: int = 200
     headers: tuple[tuple[bytes, bytes], ...] = ()
     content_type: bytes = b"application/json"
     stream: AsyncIterator[bytes] | None = None
-    """If set, it is streamed instead of `body`."""
+    """If set, this stream is sent instead of `body`."""
 
 
 Handler = Callable[[RawRequest], Awaitable[bytes | RawResponse]]
@@ -86,7 +86,7 @@ async def read_body(receive: Receive) -> bytes:
 
 
 async def cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any], disconnected: list[bool]) -> None:
-    """Wait until the caller disconnects, append True to `disconnected`, and cancel `task`."""
+    """Wait until the caller disconnects, then append True to `disconnected` and cancel `task`."""
     while (await receive())["type"] != "http.disconnect":
         pass
     disconnected.append(True)

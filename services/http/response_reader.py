@@ -1,4 +1,4 @@
-"""ResponseReader: parses one HTTP/1.1 response at a time from a connection's bytes, within limits."""
+"""ResponseReader: parses HTTP/1.1 responses from a connection's bytes, one at a time and within size limits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class ReceivedResponse:
 
 
 class ResponseReader:
-    """Parses the bytes given to `feed`, and sets `response` once it is complete. Raises only InvalidResponse."""
+    """Parses the bytes passed to `feed` and sets `response` once it is complete. Raises only InvalidResponse."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -38,7 +38,7 @@ class ResponseReader:
         self._clear()
 
     def feed(self, data: bytes) -> None:
-        """Parse the next bytes."""
+        """Parse the next bytes from the connection."""
         self._unparsed_bytes += len(data)
         try:
             self._parser.feed_data(data)
@@ -56,7 +56,10 @@ class ResponseReader:
             raise InvalidResponse(f"a header line is longer than {self._limits.header_bytes} bytes")
 
     def finish(self) -> None:
-        """Handle the end of the connection, which completes a response without a length."""
+        """Handle the end of the connection.
+
+        It completes a response without a length. Any other response is then incomplete and raises InvalidResponse.
+        """
         if not self._until_close:
             raise InvalidResponse("the peer closed the connection")
         self._complete()
@@ -107,7 +110,7 @@ class ResponseReader:
             raise self._too_large()
 
     def on_message_complete(self) -> None:
-        """Complete the response, unless it is an interim one (status 100 to 199)."""
+        """Complete the response, unless it is an interim response (status 100 to 199)."""
         self._unparsed_bytes = 0
         if self._parser.get_status_code() >= 200:
             self._complete()

@@ -1,6 +1,6 @@
 """Transport: sends requests to a server, over the network or directly to an app in this process.
 
-Failures to connect are distinguished from later failures. A caller may retry the former but not the latter, because the
+It distinguishes failures to connect from later failures. A caller may retry the former but not the latter, because the
 server may already have processed the request.
 """
 
@@ -33,20 +33,29 @@ ASGIApp = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 RUN_HEADER = "x-rollyard-run"
 CONNECT_TIMEOUT_S = 5.0
-"""A loopback or cluster peer that has not accepted by then is down or too busy to accept."""
+"""A peer on this host or in the cluster that has not accepted a connection by then is down or overloaded."""
 CONNECT_TIMED_OUT = "connect_timeout"
-"""Failure code if the peer did not respond to the connection attempt. Without a listener, it would have refused it."""
+"""Failure code for a connection attempt that timed out.
+
+The peer may just be busy: if it were not running, its host would have refused the connection.
+"""
 KEEPALIVE_S = 15.0
-"""Well below the servers' 75 s, so that a connection is not reused at the moment when the peer closes it."""
+"""How long to keep idle connections.
+
+This is well below the servers' 75 s, so a connection is not reused just as the server closes it.
+"""
 _POOLED_METHODS = ("GET", "POST")
 """Requests with these methods use the connection pool unless they need TLS or a proxy. All others use aiohttp."""
 _REQUEST_ERRORS = (aiohttp.ClientError, TimeoutError, ValueError, OSError)
-"""Exceptions that mean that no complete response was received."""
+"""Exceptions raised when no complete response was received."""
 
 
 @dataclass(frozen=True, slots=True)
 class HttpResponse:
-    """A complete response. Header names are case-insensitive, or lower-case if the app is in this process."""
+    """A complete response.
+
+    Lookups in `headers` ignore case, except in responses of apps in this process, whose header names are lower-case.
+    """
 
     status: int
     headers: Mapping[str, str]
@@ -56,18 +65,18 @@ class HttpResponse:
 
 
 class Transport(Protocol):
-    """Sends a request and returns its response. Raises `Failure` if there is none."""
+    """Sends requests and returns their responses. Raises `Failure` if there is no response."""
 
     async def send(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> HttpResponse:
-        """Return the response with any status. Raises Failure: unreachable, connection_lost, timeout."""
+        """Return the response, whatever its status. Raises Failure, such as unreachable, connection_lost or timeout."""
         ...
 
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
     ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
-        """Return the response with an empty body, and an iterator over its body, which raises as `send` does.
+        """Return the response without its body, and an iterator over the body that raises the same failures as `send`.
 
         `timeout_s` covers the entire stream. Closing the iterator closes the connection.
         """
@@ -84,7 +93,7 @@ def _parse_url(url: str) -> URL:
 
 
 class HttpTransport:
-    """Sends requests over pooled connections where the pool supports them, else with aiohttp.
+    """Sends requests over pooled connections where possible, and otherwise with aiohttp.
 
     The defaults are for servers of the run, which never need a proxy. Use `endpoint_transport` for engines and hosted
     APIs.
@@ -143,7 +152,7 @@ class HttpTransport:
 
 
 def endpoint_transport(environ: Mapping[str, str], lag: LoopLag | None = None) -> HttpTransport:
-    """Create a transport for engines and hosted APIs, with the environment's proxies and tighter limits."""
+    """Create a transport for engines and hosted APIs, with proxies from environment variables and tighter limits."""
     return HttpTransport(ENDPOINT_LIMITS, Proxies.of(environ), lag)
 
 
@@ -184,7 +193,7 @@ class LocalTransport:
         self._lag = lag or LoopLag()
 
     def mount(self, base_url: str, app: ASGIApp) -> None:
-        """Route requests under `base_url` directly to `app`."""
+        """Send requests for `base_url` directly to `app`."""
         self._apps[base_url] = app
 
     async def send(

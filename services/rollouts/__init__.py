@@ -1,1 +1,1 @@
-"""Collects rollouts and keeps the files of a collection: rollouts, failures, manifest and status."""
+"""Collects rollouts and manages the files of a collection: rollouts, failures, manifest and status."""

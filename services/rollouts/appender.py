@@ -33,7 +33,7 @@ class JsonLines:
         self._all_hashed = self._size == 0
 
     def append(self, line: bytes) -> None:
-        """Append one line (given without `\\n`). Raises RunError if the write fails; the file is then unchanged."""
+        """Append one line (passed without `\\n`). If the write fails, leaves the file unchanged and raises RunError."""
         if os.fstat(self._fd).st_size != self._size:
             self.check()
         data = line + b"\n"
@@ -51,12 +51,12 @@ class JsonLines:
         self._line_hashes.append(hash(data))
 
     def rows(self) -> Iterator[ParsedLine]:
-        """Yield every line that is not blank. Raises RunError at a line that is not a JSON object."""
+        """Yield every line that is not blank. Raises RunError if a line is not a JSON object."""
         self._line_hashes, self._all_hashed = array("q"), True
         return iter_jsonl(self._hashed_lines(), refuse(self.path, REPAIR_HINT), parse=strict)
 
     def check(self) -> None:
-        """Raise RunError if `path` is no longer the open file, or its size has changed."""
+        """Raise RunError if `path` no longer refers to the open file, or if the file's size has changed."""
         try:
             problem = outside_change(self._fd, self.path, self._size)
         except OSError as error:
@@ -65,9 +65,9 @@ class JsonLines:
             raise RunError(problem)
 
     def verify(self) -> None:
-        """Run `check`, then compare every line with its hash. Raises RunError at a line that has changed.
+        """Run `check`, then compare every line with its hash. Raises RunError if a line has changed.
 
-        A file that was not empty and was not read with `rows` is only checked.
+        If the file was not empty when it was opened and has not been read with `rows`, only `check` is run.
         """
         self.check()
         if not self._all_hashed:
@@ -85,7 +85,10 @@ class JsonLines:
         os.fsync(self._fd)
 
     def restart(self, aside: Path) -> None:
-        """Rename the file to `aside` and continue with an empty one, without releasing the lock. Raises RunError."""
+        """Rename the file to `aside` and continue with an empty one, without releasing the lock.
+
+        Raises RunError if the file cannot be renamed.
+        """
         try:
             fd = replace_locked(self.path, aside)
         except OSError as error:
@@ -103,7 +106,7 @@ class JsonLines:
             yield offset, line
 
     def _move_incomplete_tail(self) -> Path | None:
-        """Move bytes after the last `\\n` to a new file and return its path; None if there are none."""
+        """Move the bytes after the last `\\n` to a new file and return its path, or None if there are none."""
         size = os.fstat(self._fd).st_size
         end, tail = size, b""
         while end > 0:

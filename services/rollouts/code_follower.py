@@ -13,14 +13,14 @@ from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.run_types import Directory, ServerCode
 
 RELOAD_S = 60.0
-"""How long a new collection waits for servers that are reloading. Then it starts, and its calls wait for them."""
+"""How long a new collection waits for servers that are reloading. It then starts, and its calls wait for them."""
 _POLL_S = 0.2
 
 
 async def wait_for_reload(
     registry_client: RegistryClient, directory: Directory, servers: Set[str], *, print_line: Callable[[str], None]
 ) -> Directory:
-    """Wait until none of `servers` is reloading, so that a new collection uses the new code; return the directory."""
+    """Wait until none of `servers` is reloading, so that a new collection uses the new code. Return the directory."""
     for number in range(round(RELOAD_S / _POLL_S)):
         if not (reloading := servers & set(directory.reloading)):
             break
@@ -32,7 +32,7 @@ async def wait_for_reload(
 
 
 def stale_code_notes(directory: Directory, servers: Set[str]) -> list[str]:
-    """Return a note for each of `servers` that runs older code than is on disk."""
+    """Return a note for each of `servers` that runs older code than the code on disk."""
     return [
         f"note: {name} runs older code than is on disk ({', '.join(files)})"
         for name, files in sorted(directory.changed_files.items())
@@ -41,7 +41,7 @@ def stale_code_notes(directory: Directory, servers: Set[str]) -> list[str]:
 
 
 class CodeFollower:
-    """Compares the code of the servers that a collection reaches with the head's directory."""
+    """Checks the head's directory for code changes in the servers that a collection uses."""
 
     def __init__(
         self,
@@ -65,10 +65,10 @@ class CodeFollower:
         return {name: code.digest for name, code in self._store.code.items()}
 
     async def follow(self) -> bool:
-        """Handle changed code; return True if the collection continues with new code. Raises Failure.
+        """If code has changed, stop the collection or continue with the new code; return True if it continues.
 
         The head omits a reloaded server from its directory until the collection has reported the new code, so that
-        no row of the new code is marked with the old version.
+        no row from the new code is marked with the old version. Raises Failure if the head does not respond.
         """
         directory = await self._registry_client.directory()
         for server, changed in directory.changed_code.items():

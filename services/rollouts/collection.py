@@ -1,4 +1,4 @@
-"""Runs a collection from the tasks to the finished files, for `ng_collect_rollouts` and `rollyard.collect`."""
+"""Runs a collection, from its tasks to the finished files, for `ng_collect_rollouts` and `rollyard.collect`."""
 
 from __future__ import annotations
 
@@ -44,21 +44,21 @@ class CollectionPlan:
 
     output: Path
     agent: str | None = None
-    """Default agent of rows without agent_ref."""
+    """Default agent for rows without agent_ref."""
     repeats: int = 1
     seeded: bool = False
     """Send the repeat's number as the sampling seed."""
     params: Mapping[str, Any] = field(default_factory=dict)
-    """Create parameters that override those of the rows."""
+    """Create parameters that override those in the rows."""
     resume: bool = True
     overwrite: bool = False
     accept_changed_code: bool = False
     materialize: bool = False
-    """Also write the request bodies."""
+    """Also write the request bodies to `X_materialized_inputs.jsonl`."""
     limits: Limits = field(default_factory=Limits)
 
     def __post_init__(self) -> None:
-        """Raises OperatorError for a name similar to a known parameter. Other unknown ones are sent to the endpoint."""
+        """Raises OperatorError for a name that is probably a typo. Other unknown names are sent to the endpoint."""
         for name in self.params:
             if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
                 raise OperatorError(f"unknown create parameter {name!r}{hint}")
@@ -92,7 +92,7 @@ class OpenCollection:
             total = self.progress.expected
             self.notes.append(f"resuming: {before} of {total} rollouts are already in {self.paths.output}")
         self.stopped_because = ""
-        """Why the collection stopped early; empty if it did not, or if the user stopped it."""
+        """Why the collection stopped early on its own; empty otherwise."""
         self._plan = plan
         self._tasks = tasks
         self._stack = stack
@@ -102,9 +102,10 @@ class OpenCollection:
     async def opened(
         cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, print_line: Callable[[str], None]
     ) -> AsyncIterator[OpenCollection]:
-        """Open the output and its sidecar files, once no server is reloading its code.
+        """Open the output and its sidecar files, once none of the servers is reloading its code.
 
-        Raises OperatorError, RunError, and Failure if the head does not respond.
+        Raises OperatorError or RunError if an agent is unknown or a file cannot be used, and Failure if the head does
+        not respond.
         """
         directory = await stack.client.book.refresh()
         _check_agents(tasks.agents, directory)

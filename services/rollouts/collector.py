@@ -23,9 +23,9 @@ from rollyard.services.types import CollectionStatus, FailureRow, State
 
 STATUS_EVERY_S = 1.0
 MAX_RECENT_FAILURES = 50
-"""How many of the latest failed attempts are kept for status views."""
+"""Number of recent failed attempts that are kept for status views."""
 MIN_ENDED_FOR_RATE = 20
-"""Number of ended rollouts from which the failure rate may stop the collection."""
+"""Minimum number of finished rollouts before the failure rate can stop the collection."""
 
 
 @dataclass(frozen=True)
@@ -37,11 +37,11 @@ class Limits:
     max_attempts: int = 3
     """Attempts per rollout, each in a new session."""
     rollout_timeout_s: float = 3600.0
-    """Timeout of one attempt."""
+    """Timeout for one attempt."""
     max_failure_rate: float = 0.5
-    """The collection stops if a larger share of its ended rollouts has failed permanently."""
+    """The collection stops if more than this share of its finished rollouts has failed permanently."""
     first_pause_s: float = 0.5
-    """Pause before the second attempt; doubles with each attempt, with jitter."""
+    """Pause before the second attempt. It doubles with each further attempt and has jitter."""
     longest_pause_s: float = 15.0
 
 
@@ -62,7 +62,7 @@ class Collector:
         materialize: Callable[[bytes], None] | None = None,
         on_rollout: Callable[[bytes], None] | None = None,
     ) -> None:
-        """`on_rollout` receives each stored line once; an exception that it raises ends the collection."""
+        """`on_rollout` is called once with each stored line. If it raises an exception, the collection ends."""
         self._rollouts = rollouts
         self._params = params
         self._client = client
@@ -82,7 +82,7 @@ class Collector:
         self.failures: deque[FailureRow] = deque(maxlen=MAX_RECENT_FAILURES)
         """The latest failed attempts of this command."""
         self.status: CollectionStatus = progress.status("running")
-        """The status as last written to disk."""
+        """The status that was last written to disk."""
 
     async def run(self) -> State:
         """Collect until every rollout is measured or has permanently failed, or until stopped.
@@ -116,7 +116,7 @@ class Collector:
 
     @property
     def stopped_because(self) -> str:
-        """Why the collection stopped automatically; empty if it did not."""
+        """Why the collection had to stop early; empty otherwise."""
         return self._stopped_because
 
     def drain(self) -> None:
@@ -124,7 +124,7 @@ class Collector:
         self._draining.set()
 
     def stop(self, why: str) -> None:
-        """Stop immediately, because the collection cannot continue."""
+        """Stop immediately because the collection cannot continue. `why`: the reason, for the user."""
         self._stop(why)
         self.cancel()
 
@@ -162,7 +162,7 @@ class Collector:
                 self._progress.end(key)
 
     def _next(self) -> Rollout | None:
-        """Return the next rollout; None at the end, or if the input changed since it was first read."""
+        """Return the next rollout, or None at the end or if the input has changed since it was first read."""
         try:
             return next(self._rollouts, None)
         except RollyardError as error:
@@ -212,7 +212,7 @@ class Collector:
             return
 
     async def _run_agent(self, agent: str, body: bytes) -> HttpResponse:
-        """Return the agent's response. A rollout during which a server's code changed is discarded and run again."""
+        """Return the agent's response. If a server's code changes meanwhile, run the rollout again."""
         while True:
             code_changes = self._store.code_changes
             response = await self._client.post(agent, "/run", body, self._limits.rollout_timeout_s)

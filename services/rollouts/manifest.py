@@ -25,7 +25,7 @@ def new_manifest(output: Path, identity: Json, versions: Json, code: dict[str, S
 def resumed_manifest(
     path: Path, output: Path, identity: Json, code: dict[str, ServerCode], *, accept_changed_code: bool
 ) -> Manifest:
-    """Return the manifest at `path` for a command that resumes `output`. Raises OperatorError if it cannot."""
+    """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed."""
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -38,7 +38,7 @@ def resumed_manifest(
             f"  {name}: {_shown(old)} in the file, {_shown(new)} now" for name, old, new in changed_parameters
         )
         raise OperatorError(
-            f"{output} was collected with other parameters:\n{listed}\n"
+            f"{output} was collected with different parameters:\n{listed}\n"
             "Repeat the original command to continue, choose another output, or rename the old files with "
             "+overwrite=true."
         )
@@ -72,7 +72,7 @@ def check_not_shared(output: Path, manifest: Path, others: tuple[Path, ...]) -> 
 
 
 def _reached_settings_only(old: Json, new: Json) -> Json:
-    """Return `old` without the settings of servers that the rows do not reach, which old manifests contain."""
+    """Return `old` without the settings of servers that the rows do not use, which older manifests contain."""
     settings, now = old.get("settings"), new.get("settings")
     if not isinstance(settings, dict) or not isinstance(now, dict):
         return old

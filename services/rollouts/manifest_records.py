@@ -1,4 +1,4 @@
-"""Records of a collection's manifest: frozen, and unknown fields are errors."""
+"""Record types of a collection's manifest. They are frozen and reject unknown fields."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from rollyard.services.types import Json, Record
 
 
 class Manifest(Record):
-    """`X_manifest.json`: the identity of a collection, which must be equal to resume it."""
+    """The contents of `X_manifest.json`. Only a collection with the same `identity` can resume the output."""
 
     identity: Json
     versions: Json
     created: float
-    """Unix seconds."""
+    """Creation time in Unix seconds."""
     output: str = ""
-    """File name of the rollouts; empty in manifests written before it was recorded."""
+    """File name of the output; empty in older manifests, which did not record it."""
     code: list[CodeVersion] = Field(default_factory=list)
-    """The collection's original code, then the accepted changes; empty in manifests older than this field."""
+    """The servers' original code version, then the accepted changes; empty in manifests older than this field."""

@@ -14,7 +14,7 @@ from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_
 
 
 def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
-    """Parse the response. Raises Failure malformed_answer unless it is an object with a finite number as reward."""
+    """Parse the response. Raises Failure malformed_answer unless it is an object with a finite reward."""
     try:
         row = decode_row(response.body, response.headers.get(RESPONSE_BYTES_HEADER))
     except orjson.JSONDecodeError as error:
@@ -28,7 +28,10 @@ def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
 
 
 def encode_line(row: RolloutRow, agent: str) -> bytes:
-    """Encode the row as JSON. Raises Failure malformed_answer: orjson reads deeper nesting than it can write."""
+    """Encode the row as JSON.
+
+    Raises Failure malformed_answer if it is nested too deeply: orjson can parse deeper nesting than it can write.
+    """
     try:
         return orjson.dumps(row)
     except TypeError as error:

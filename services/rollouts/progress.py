@@ -1,4 +1,4 @@
-"""Counts the rollouts and failures of a running collection. Keeps a few numbers per task in memory."""
+"""Counts the rollouts and failures of a running collection, keeping only a few numbers per task in memory."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from rollyard.services.types import CollectionStatus, DatasetStatus, State
 
 
 class CollectionProgress:
-    """Counts of rollouts and failures, and the metrics of the measured rollouts."""
+    """Counts rollouts and failures, and computes the metrics of the measured rollouts."""
 
     def __init__(self, expected: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.expected = expected
         self.measured = 0
         self.failed = 0
-        """Permanently failed rollouts, including those of earlier commands."""
+        """Number of permanently failed rollouts, including those from earlier commands."""
         self.failed_attempts = 0
         self.token_turns = 0
-        """Model turns after the first whose token ids were recorded."""
+        """Number of model turns with recorded token ids, not counting the first turn of each episode."""
         self.token_breaks = 0
-        """Those turns whose prompt does not start with the tokens of the previous turn (prefix mismatches)."""
+        """Number of those turns whose prompt does not start with the previous turn's tokens (prefix mismatches)."""
         self.kinds: Counter[str] = Counter()
         self.scores = RunScores()
         self._before = 0
@@ -53,20 +53,20 @@ class CollectionProgress:
             self.token_breaks += _count(token_trail.get("breaks"))
 
     def resumed(self) -> None:
-        """Exclude everything counted so far (from earlier commands) from the rate."""
+        """Exclude the rollouts counted so far, which are from earlier commands, from the rate."""
         self._before = self.measured
         self._failed_before = self.failed
         self._started_at = self._clock()
 
     def count_failure(self, kind: str, *, permanent: bool) -> None:
-        """Count one failed attempt; `permanent` if it will not be retried."""
+        """Count one failed attempt. `permanent`: whether the rollout will not be retried."""
         self.failed_attempts += 1
         self.kinds[kind] += 1
         self.failed += permanent
 
     @property
     def successes(self) -> int | None:
-        """Solved rollouts; None unless every dataset reports success."""
+        """Number of solved rollouts, or None unless every dataset reports success."""
         return self.scores.successes
 
     def means(self, *, exact: bool = True) -> RunMeans:
@@ -80,18 +80,18 @@ class CollectionProgress:
 
     @property
     def oldest_s(self) -> float:
-        """Age of the oldest running rollout, including all of its attempts; 0 if none is running."""
+        """Age in seconds of the oldest running rollout, including all of its attempts; 0 if none is running."""
         started_at = next(iter(self._running.values()), None)
         return 0.0 if started_at is None else self._clock() - started_at
 
     @property
     def collected(self) -> int:
-        """Rollouts measured by this command."""
+        """Number of rollouts measured by this command."""
         return self.measured - self._before
 
     @property
     def newly_failed(self) -> int:
-        """Rollouts that permanently failed during this command."""
+        """Number of rollouts that permanently failed during this command."""
         return self.failed - self._failed_before
 
     @property
@@ -101,17 +101,17 @@ class CollectionProgress:
 
     @property
     def elapsed_s(self) -> float:
-        """Seconds since this command started to collect."""
+        """Seconds since this command started collecting."""
         return max(self._clock() - self._started_at, 1e-9)
 
     @property
     def rate(self) -> float:
-        """Rollouts per second of this command."""
+        """Rollouts measured per second by this command."""
         return self.collected / self.elapsed_s
 
     @property
     def eta_s(self) -> float | None:
-        """Estimated seconds until the remaining rollouts are measured."""
+        """Estimated seconds until the remaining rollouts are measured; None before this command has measured one."""
         remaining = self.expected - self.measured - self.failed
         return remaining / self.rate if self.collected else None
 
@@ -159,5 +159,5 @@ def _dataset(part: Scores, reward: ClusteredMean, success: ClusteredMean | None)
 
 
 def _count(value: Any) -> int:
-    """Return `value` if it is a plausible count, else 0: environments may write any value."""
+    """Return `value` if it is a plausible count, else 0, because environments can write any value."""
     return value if type(value) is int and 0 <= value < 2**40 else 0

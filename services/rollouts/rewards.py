@@ -1,4 +1,4 @@
-"""Validates rewards that come from outside: in `/verify` responses and in files.
+"""Validates rewards from external sources: `/verify` responses and files.
 
 Rollyard's own environments declare the same bound as a field constraint (services/types.py).
 """
@@ -15,12 +15,12 @@ EXPECTED = f"expected a finite number of at most {MAX_REWARD:g}"
 
 
 def is_reward(value: Any) -> bool:
-    """Return True for a finite number up to `MAX_REWARD` in magnitude; JSON's true is not a number."""
+    """Return whether `value` is a finite number of at most `MAX_REWARD` in magnitude. JSON's true is not a number."""
     return is_number(value, MAX_REWARD)
 
 
 def check_reward(answer: Json, endpoint: str, server: str) -> None:
-    """Raise Failure malformed_answer, attributed to `server`, unless `answer` has a finite number as reward."""
+    """Raise Failure malformed_answer, attributed to `server`, unless the reward in `answer` is a finite number."""
     reward = answer.get("reward")
     if not is_reward(reward):
         detail = f"{endpoint} returned reward {reward!r:.100}; {EXPECTED}"

@@ -32,7 +32,10 @@ class Rollouts:
         return f"Rollouts({str(self.path)!r})"
 
     def __iter__(self) -> Iterator[RolloutRow]:
-        """Raises RunError at a line that is not a JSON object, except a last line that is still being written."""
+        """Yield the rows.
+
+        Raises RunError if a line is not a JSON object, unless it is the last line and is still being written.
+        """
         invalid = refuse(self.path)
 
         def on_error(bad: BadLine) -> None:
@@ -60,7 +63,7 @@ class Rollouts:
         return pandas.DataFrame(self._columns(columns))
 
     def _columns(self, names: Sequence[str] | None) -> dict[str, list[Any]]:
-        """Return the columns `names`, or of all keys that occur in a row. Missing values are None."""
+        """Return the columns `names`, or a column for every key if `names` is None. Missing values are None."""
         if isinstance(names, str):
             raise OperatorError(f"columns is {names!r}; expected a list of names, such as [{names!r}]")
         columns: dict[str, list[Any]] = {name: [] for name in names or ()}

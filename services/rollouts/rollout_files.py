@@ -1,4 +1,4 @@
-"""Checks and names the rollout files given on the command line."""
+"""Checks and names the rollout files passed on the command line."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from rollyard.services.rollouts.store import StorePaths
 
 
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
-    """Return name and path of each file. Names default to the shortest path endings that are distinct.
+    """Return the name and path of each file. Names default to the shortest distinct path endings.
 
-    Raises OperatorError.
+    Raises OperatorError if a file is not a rollout file, or if the names do not match the files.
     """
     if not paths:
         raise OperatorError("no rollout file given; expected +jsonl_fpath=[results/rollouts.jsonl]")
@@ -22,13 +22,13 @@ def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, 
             raise OperatorError(f"{str(path)!r} is not a file; expected the output of ng_collect_rollouts")
         if not _is_plain(path):
             raise OperatorError(
-                f"{str(path)!r} is compressed or a table; expected the JSON Lines that ng_collect_rollouts writes. "
+                f"{str(path)!r} is compressed or a table; expected JSON Lines, as written by ng_collect_rollouts. "
                 "Decompress or convert it first"
             )
     if names and len(names) != len(paths):
         raise OperatorError(f"{len(names)} names for {len(paths)} files; expected one name per file")
     if len(set(names)) < len(names):
-        raise OperatorError(f"names are {list(names)}; expected unique names")
+        raise OperatorError(f"the names {list(names)} are not unique; expected a different name for each file")
     return list(zip(names or _distinct_endings(paths), paths, strict=True))
 
 

@@ -1,4 +1,4 @@
-"""Keys of rollouts: (task, repeat) of a row, a hash of its task, and sets of keys."""
+"""Keys of rollouts: the (task, repeat) pair of a row, a hash of its task, and compact sets of keys."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Key = tuple[int, int]
 
 @dataclass(frozen=True)
 class Expected:
-    """The keys of a collection: every task, each with the same number of repeats."""
+    """The keys that a collection expects: every task, with the same number of repeats for each."""
 
     tasks: int
     repeats: int
@@ -36,7 +36,7 @@ class Expected:
 
 
 class KeySet:
-    """A compact set of keys: one integer per task, whose bits are the repeats."""
+    """A compact set of keys. It stores one integer per task, whose bits represent the repeats."""
 
     def __init__(self) -> None:
         self._bits: dict[int, int] = {}
@@ -59,10 +59,10 @@ class KeySet:
 
 
 def task_key(row: Mapping[str, Any]) -> str:
-    """Return `_ng_task_key` of a dataset row: equal for duplicate tasks, regardless of file and position.
+    """Return a dataset row's `_ng_task_key`, which is equal for duplicate tasks regardless of file and position.
 
-    It consists of 16 hexadecimal digits of the SHA-256 of the prompt, the tools and every other field that an
-    environment may read. Sampling parameters are excluded, because they do not define the task.
+    It consists of 16 hexadecimal digits from the SHA-256 hash of the prompt, the tools and all other fields that an
+    environment can read. Sampling parameters are excluded, because they do not define the task.
     """
     task_fields = {
         key: value for key, value in row.items() if key not in _NOT_PART_OF_TASK and not key.startswith("_ng_")
@@ -72,7 +72,7 @@ def task_key(row: Mapping[str, Any]) -> str:
 
 
 def prompt_key(row: Mapping[str, Any]) -> int:
-    """Return a 64-bit hash of a rollout's initial prompt; 0 if the row has none."""
+    """Return a 64-bit hash of a rollout's initial prompt, or 0 if the row does not have one."""
     prompt = prompt_of(row)
     try:
         return int.from_bytes(_digest(prompt), signed=True) if prompt else 0
@@ -81,7 +81,7 @@ def prompt_key(row: Mapping[str, Any]) -> int:
 
 
 def prompt_of(row: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the prompt: input, instructions and tools."""
+    """Return the parts of the prompt: input, instructions and tools."""
     params = row.get("responses_create_params")
     if not isinstance(params, dict):
         return {}
@@ -97,7 +97,10 @@ def _digest(value: Any) -> bytes:
 
 
 def duplicate_key(line: bytes) -> str:
-    """Return a rollout key that occurs twice in the line's object, which parsers handle differently; empty if none."""
+    """Return a rollout key that occurs twice in the line's object, or an empty string if there is none.
+
+    Parsers handle duplicate keys differently.
+    """
     if all(line.count(quoted) < 2 for quoted in _QUOTED_KEYS):
         return ""
     pairs: list[tuple[str, Any]] = json.loads(line, object_pairs_hook=list)
@@ -106,7 +109,10 @@ def duplicate_key(line: bytes) -> str:
 
 
 def key_of(row: Mapping[str, Any], expected: Expected | None = None) -> Key:
-    """Return the key of a row. Raises ValueError (to be appended to `line 17`) if it is invalid or not expected."""
+    """Return the key of a row.
+
+    Raises ValueError if it is invalid or not in `expected`. The message is worded to follow a prefix such as `line 17`.
+    """
     task, repeat = row.get("_ng_task_index"), row.get("_ng_rollout_index")
     for name, found in (("_ng_task_index", task), ("_ng_rollout_index", repeat)):
         # JSON's true is an int in Python. A huge repeat would fill the memory, because it is a bit in an integer.

@@ -1,8 +1,8 @@
-"""Encodes and parses the body that `/run` returns, so that the collector stores its large `response` member verbatim.
+"""Encodes and parses the body that `/run` returns, so that its large `response` can be stored verbatim.
 
 The agent puts the response last and sends its length in a header. The collector then parses the body in two parts: the
-short one becomes a dict, to which it adds its own keys, and the response is only checked to be a JSON object on one
-line. The row is written from the dict, so it contains each key once, even if the agent sent duplicates. For other
+short part becomes a dict, to which it adds its own keys; the response is only checked to be a JSON object on one line.
+The row is written from the dict, so it contains each key once, even if the agent sent duplicates. For other
 programs the body is ordinary JSON, and a body without the header is parsed in one piece.
 """
 
@@ -16,10 +16,10 @@ import orjson
 from rollyard.services.types import Json
 
 RESPONSE_BYTES_HEADER = "x-rollyard-response-bytes"
-"""Length in bytes of the response, which is at the end of the body, just before the closing brace."""
+"""Header with the length in bytes of the response, which ends just before the body's closing brace."""
 _MEMBER = b'"response":'
 _MAX_DIGITS = 10
-"""Maximum number of digits in the header."""
+"""Maximum number of digits in the header's value."""
 
 
 def encode_response(response: Mapping[str, Any]) -> bytes:
@@ -28,7 +28,7 @@ def encode_response(response: Mapping[str, Any]) -> bytes:
 
 
 def encode_row(row: Mapping[str, Any], response: bytes) -> bytes:
-    """Return `row` as JSON with the encoded response as its last member. Raises TypeError for values outside JSON."""
+    """Return `row` as JSON with `response` as its last member. Raises TypeError if a value is not valid in JSON."""
     complete = dict(row)
     complete.pop("response", None)  # so that it becomes the last key
     complete["response"] = orjson.Fragment(response)
@@ -36,16 +36,16 @@ def encode_row(row: Mapping[str, Any], response: bytes) -> bytes:
 
 
 def decode_row(body: bytes, response_bytes: str | None) -> Any:
-    """Parse a body; `response` becomes an `orjson.Fragment` if the header gives its correct length.
+    """Parse a body. `response` becomes an `orjson.Fragment` if the header contains its correct length.
 
-    Raises orjson.JSONDecodeError.
+    Raises orjson.JSONDecodeError if the body is not valid JSON.
     """
     row = None if response_bytes is None else _parse_in_two_parts(body, response_bytes)
     return orjson.loads(body) if row is None else row
 
 
 def _parse_in_two_parts(body: bytes, response_bytes: str) -> Json | None:
-    """Return None if the body does not match the header; it is then parsed in one piece."""
+    """Return the row, or None if the body does not match the header and must be parsed in one piece."""
     if not (response_bytes.isascii() and response_bytes.isdigit() and len(response_bytes) <= _MAX_DIGITS):
         return None
     start = len(body) - 1 - int(response_bytes)

@@ -1,4 +1,4 @@
-"""Reads the status file that a collection keeps next to its output."""
+"""Reads the status file that a collection writes next to its output."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rollyard.services.types import CollectionStatus
 
 
 def read_status(output: Path) -> CollectionStatus | None:
-    """Return the status of the collection that writes `output`; None if it is absent or unreadable."""
+    """Return the status of the collection that writes `output`, or None if it is absent or unreadable."""
     try:
         return CollectionStatus.model_validate_json(StorePaths(output).status.read_bytes())
     except (OSError, ValidationError):
@@ -20,5 +20,5 @@ def read_status(output: Path) -> CollectionStatus | None:
 
 
 def is_running(status: CollectionStatus | None, silent_s: float) -> bool:
-    """Return whether the collection is running: a killed one leaves a status older than `silent_s`."""
+    """Return whether the collection is running. If it was killed, its status is older than `silent_s` seconds."""
     return status is not None and status.state == "running" and time.time() - status.updated < silent_s

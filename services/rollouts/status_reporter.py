@@ -21,7 +21,7 @@ from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector
 async def reporting(
     registry_client: RegistryClient, output: Path, collector: Collector, follower: CodeFollower
 ) -> AsyncIterator[None]:
-    """Report before the start, once a second, and at the end. An unresponsive head does not stop the collection."""
+    """Report the status at the start, every second and at the end. If the head does not respond, keep collecting."""
 
     async def report_collection() -> None:
         with contextlib.suppress(Failure):

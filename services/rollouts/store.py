@@ -1,4 +1,7 @@
-"""RolloutStore: writes rollouts, each (task, repeat) at most once, with failures and a manifest in sidecar files."""
+"""RolloutStore: writes the output and sidecar files of a collection.
+
+It stores each (task, repeat) at most once. Failures, the manifest and the status are in the sidecar files.
+"""
 
 from __future__ import annotations
 
@@ -28,36 +31,36 @@ from rollyard.services.types import CollectionStatus, FailureRow, Json
 
 @dataclass(frozen=True)
 class StorePaths:
-    """Paths of the output of a collection and its sidecar files."""
+    """Paths of a collection's output and its sidecar files."""
 
     output: Path
 
     def sidecar(self, suffix: str) -> Path:
-        """Return `X_suffix` for an output `X.jsonl`."""
+        """Return the path `X_suffix` for an output `X.jsonl`."""
         return self.output.with_name(f"{self.output.stem}_{suffix}")
 
     @property
     def failures(self) -> Path:
-        """Failed attempts, one per row."""
+        """File with the failed attempts, one per line."""
         return self.sidecar("failures.jsonl")
 
     @property
     def manifest(self) -> Path:
-        """Identity of the collection, which must match to resume it."""
+        """File with the identity of the collection, which must match in order to resume it."""
         return self.sidecar("manifest.json")
 
     @property
     def status(self) -> Path:
-        """Progress, rewritten every second."""
+        """File with the progress, rewritten every second."""
         return self.sidecar("status.json")
 
     @property
     def materialized(self) -> Path:
-        """Request bodies, written on request."""
+        """File with the request bodies, which is written only if requested."""
         return self.sidecar("materialized_inputs.jsonl")
 
     def sidecars(self) -> tuple[Path, ...]:
-        """Return all files except the output."""
+        """Return the paths of all files except the output."""
         return (self.manifest, self.failures, self.status, self.materialized)
 
 
@@ -75,16 +78,19 @@ class RolloutStore:
         code: Mapping[str, ServerCode] | None = None,
         accept_changed_code: bool = False,
     ) -> None:
-        """`code` describes the code of every server that the rows use. Raises OperatorError or RunError."""
+        """`code`: the code of every server that the rows use.
+
+        Raises OperatorError or RunError if the files cannot be written, or if the collection cannot be resumed.
+        """
         self.paths = paths
         self._syncing = threading.Lock()
         self._closed = False
         self.notes: list[str] = []
         self.done = KeySet()
         self.permanently_failed = KeySet()
-        """Rollouts whose row the environment rejects; never retried."""
+        """Rollouts whose rows the environment rejected. They are never retried."""
         self.attempts: dict[Key, int] = {}
-        """Number of failed attempts of rollouts that are not done."""
+        """Rollout -> number of its failed attempts, for rollouts that are not done."""
         try:
             paths.output.parent.mkdir(parents=True, exist_ok=True)
             self._rows = JsonLines(paths.output)
@@ -95,9 +101,9 @@ class RolloutStore:
             if overwrite:
                 self._move_aside()
             self.code = dict(code or {})
-            """Current code of the servers that the rows reach."""
+            """Current code of the servers that the rows use."""
             self.code_changes = 0
-            """How often servers were reloaded with different code during this command."""
+            """How many times servers were reloaded with different code during this command."""
             self._writing_manifest = threading.Lock()
             manifest = self._manifest(identity, versions, self.code, resume, accept_changed_code)
             # Locked before the manifest is written: an output with the same manifest locks the same failures file.
@@ -107,7 +113,7 @@ class RolloutStore:
             if not paths.manifest.exists() or paths.manifest.read_bytes() != self._encoded:
                 replace(paths.manifest, self._encoded)
             self.code_mark = mark_of(manifest.code, version_of(self.code, 0.0))
-            """`_ng_code` of new rows; empty for the first version of the code."""
+            """Value of `_ng_code` in new rows; empty for the first version of the code."""
             for lines in (self._rows, self._failures):
                 if lines.tail_file:
                     self.notes.append(
@@ -124,9 +130,9 @@ class RolloutStore:
             raise
 
     def load(self, on_row: Callable[[RolloutRow], None] | None = None, expected: Expected | None = None) -> None:
-        """Read which rollouts are done or have permanently failed; call `on_row` with each done one.
+        """Read which rollouts are done or have permanently failed. Call `on_row` with each completed row.
 
-        Raises RunError at a line that is not one of the `expected` rollouts, is a duplicate, or has no finite reward.
+        Raises RunError if a row is not one of the `expected` rollouts, is a duplicate, or lacks a finite reward.
         """
         for number, _, line, row in self._rows.rows():
             if duplicated := duplicate_key(line):
@@ -182,7 +188,7 @@ class RolloutStore:
         self._check_files(JsonLines.check)
 
     def verify(self) -> None:
-        """Run `check`, and verify that no line has changed. Reads the files."""
+        """Run `check`, then read the files and verify that no line has changed."""
         self._check_files(JsonLines.verify)
 
     def close(self) -> None:
@@ -246,7 +252,10 @@ class RolloutStore:
         ]
 
     def _move_aside(self) -> None:
-        """Rename the old files. The output stays locked and comes last, so an interrupted move cannot be resumed."""
+        """Rename the old files.
+
+        The output stays locked and is renamed last, so that a collection cannot be resumed if this is interrupted.
+        """
         stamp = time.strftime("%Y%m%d-%H%M%S")
         for path in (*self.paths.sidecars(), self.paths.output):
             if not os.path.lexists(path) or (path == self.paths.output and not path.stat().st_size):
@@ -264,7 +273,7 @@ class RolloutStore:
     def _manifest(
         self, identity: Json, versions: Json, code: dict[str, ServerCode], resume: bool, accept_changed_code: bool
     ) -> Manifest:
-        """Return a new manifest, or that of the collection to resume. Raises OperatorError if it cannot be resumed."""
+        """Return a new manifest, or the one of the collection to resume. Raises OperatorError if it cannot resume."""
         output, failures = self.paths.output, self.paths.failures
         failed_before = failures.exists() and failures.stat().st_size > 0
         started = output.stat().st_size > 0 or (self.paths.manifest.exists() and failed_before)

@@ -1,4 +1,4 @@
-"""Constructs a server in a separate process to find out whether it would start."""
+"""Constructs a server in a separate process to check whether it would start."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ class CodeWatcher:
     ) -> None:
         """`configs`: digests of the config files as they were read; `servers`: names of the servers to watch.
 
-        `remedy`: end of each message, which states how to run the changed code.
+        `remedy`: advice on how to run the changed code; it ends messages about changed files.
         """
         self._registry = registry
         self._servers = servers
@@ -49,7 +49,7 @@ class CodeWatcher:
         """Server name -> changed files that have been reported."""
         self._reported_configs: frozenset[Path] = frozenset()
         self._tried: dict[str, Mapping[str, str]] = {}
-        """Server name -> the changes (file -> digest) of its last reload attempt."""
+        """Server name -> the changes (file -> digest) that triggered its last reload attempt."""
         self._refused: set[str] = set()
         """Servers that could not start with the code on disk."""
 
@@ -60,7 +60,7 @@ class CodeWatcher:
                 await asyncio.sleep(INTERVAL_S)
                 await self.check()
         except Exception as error:
-            log.warning("code changes are no longer watched", exc_info=error)
+            log.warning("no longer watching for code changes", exc_info=error)
             self._print_line(f"ng_run no longer detects changed code ({type(error).__name__}: {error})")
 
     async def check(self) -> None:

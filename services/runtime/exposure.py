@@ -10,7 +10,7 @@ from rollyard.services.http.access.hosts import is_loopback
 
 
 def check_exposure(servers: Iterable[ServerSpec], token: str | None, head_host: str) -> None:
-    """Raise OperatorError if servers or the head would be open to other hosts without a token."""
+    """Raise OperatorError if servers or the head would be reachable from other hosts without a token."""
     if token:
         return
     specs = list(servers)

@@ -43,7 +43,7 @@ class _Listener(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a listening socket, so that no other process can take the chosen port. Raises OSError."""
+    """Return a socket that already listens, so that no other process can take the port. Raises OSError on failure."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio, unlike uvloop, sets TCP_NODELAY only if the protocol is given; without it responses take 40 ms longer.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
@@ -69,7 +69,7 @@ def bind_for(name: str, settings: ServerSettings) -> socket.socket:
 
 
 class HostedServer:
-    """One server on one socket."""
+    """Runs one server on one socket."""
 
     def __init__(
         self,
@@ -152,7 +152,7 @@ class HostedServer:
         self._heartbeat_task = asyncio.create_task(self._send_heartbeats(registration, head, book))
 
     async def stop(self) -> None:
-        """Stop accepting requests, let running ones finish (a few seconds), and release all resources."""
+        """Stop accepting requests, give those in flight a few seconds to finish, and release all resources."""
         self.server.ready = False
         if self._heartbeat_task is not None:
             self._heartbeat_task.cancel()

@@ -26,7 +26,7 @@ class Process(Protocol):
         ...
 
     async def wait(self) -> int:
-        """Wait for the process and its children to end; return the exit status (negative: signal number)."""
+        """Wait for the process and its children to exit. Return the exit status (negative: a signal number)."""
         ...
 
     def terminate(self) -> None:
@@ -42,12 +42,12 @@ class Launcher(Protocol):
     """Starts server processes."""
 
     async def launch(self, launch: Launch, log: Path) -> Process:
-        """Start the process that `launch` describes; its output goes to `log`."""
+        """Start the process described by `launch` and append its output to `log`."""
         ...
 
 
 class LocalProcess:
-    """A child process that leads its own process group; the group is killed when it ends."""
+    """A child process with its own process group, which is killed when the process exits."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
         self._process = process
@@ -58,7 +58,7 @@ class LocalProcess:
 
     @classmethod
     async def start(cls, command: Sequence[str], stdin_data: bytes, log: Path, environment: Mapping[str, str]) -> Self:
-        """Run `command` with `stdin_data` on its standard input; its output goes to `log`. Raises OSError."""
+        """Run `command` with `stdin_data` as its standard input and append its output to `log`. Raises OSError."""
         with log.open("ab") as output:
             process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
                 command,
@@ -108,19 +108,19 @@ def _feed(process: subprocess.Popen[bytes], stdin_data: bytes) -> None:
 
 
 class LocalLauncher:
-    """Starts servers as children of this process, which the kernel kills when it ends."""
+    """Starts servers as child processes, which the kernel kills when this process exits."""
 
     def __init__(self, cache: Path) -> None:
         self._cache = cache
 
     async def launch(self, launch: Launch, log: Path) -> Process:
-        """Start the process, after building its own Python environment if its folder requires one."""
+        """Start the process. Builds a Python environment for it first if the server's folder requires one."""
         python = Path(sys.executable)
         folder = Path(launch.folder)
         if needs_isolation(folder):
             python = await asyncio.to_thread(interpreter_for, folder, self._cache)
         environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
         stdin_data = launch.model_dump_json().encode()
-        # -P: files in the working directory shadow no module, as in ng_run itself.
+        # -P: files in the working directory must not shadow modules (the same holds for ng_run itself).
         command = [str(python), "-P", "-m", "rollyard.services.runtime.serve"]
         return await LocalProcess.start(command, stdin_data, log, environment)

@@ -1,4 +1,4 @@
-"""Finds the process that listens on a TCP port of this host, for error messages (Linux's /proc)."""
+"""Finds the process that listens on a local TCP port, for error messages. Reads Linux's /proc."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Preflight: finds what would prevent a run from starting, before anything is started.
 
-Every server is constructed as in its own process and runs its checks; ports are bound and released. Servers with their
-own Python environment are constructed in it, in a process that exits. `ng_run` does this before each start, so
-`+dry_run=true` and a start fail with the same messages.
+It constructs every server and runs its checks, and binds all ports and releases them again. Servers with their own
+Python environment are checked in a short-lived process in that environment. `ng_run` does this before each start, so
+`+dry_run=true` and a real start fail with the same messages.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Preflight:
     async def check(self, cache: Path, *, head: tuple[str, int] | None, colocate: bool) -> None:
         """Raise OperatorError or RunError for the first problem that would prevent a start on this host.
 
-        `head`: host and port, if the head also starts here.
+        `head`: the head's host and port, if it also starts on this host.
         """
         if colocate:
             refuse_isolated(self._specs)
@@ -97,7 +97,7 @@ class Preflight:
 
 
 def _head_socket(host: str, port: int) -> socket.socket:
-    """Bind the head's port, or a free one if it is taken, as the head does. Raises RunError."""
+    """Bind the head's port, or a free port if it is taken, as the head does. Raises RunError if neither is possible."""
     with contextlib.suppress(OSError):
         return bind(host, port)
     try:

@@ -13,14 +13,14 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when its parent ends for any reason."""
+    """Have the kernel kill this process when its parent exits for any reason."""
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent_pid:
         sys.exit("the process that started this server has already exited")
 
 
 def raise_file_limit() -> int:
-    """Raise the open-file limit to the hard limit and return it, because each episode in flight uses a few sockets."""
+    """Raise the open-file limit to the hard limit and return it. Each episode in flight uses a few sockets."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     return hard
@@ -30,7 +30,7 @@ def tune_gc() -> None:
     """Freeze existing objects and collect less often than Python's default of every 700 new objects.
 
     A full collection traverses every conversation in memory while the event loop waits, so it runs only once per
-    1,000 million new objects.
+    billion new objects.
     """
     gc.collect()
     gc.freeze()

@@ -1,6 +1,6 @@
 """ServerHost: the Ray actor that runs one server process. Ray pickles this module by value.
 
-It starts `services/runtime/serve.py` as its child, forwards signals, and returns the server's output.
+It starts `services/runtime/serve.py` as a child process, forwards signals, and returns the server's output.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class ServerHost:
     ) -> int:
         """Start the server and return its process id.
 
-        With `cache`, run it in a virtual environment with the packages that the server's folder requires.
+        If `cache` is set, run it in a virtual environment with the packages that the server's folder requires.
         """
         import ray
 
@@ -58,7 +58,7 @@ class ServerHost:
         return self._process.pid
 
     async def follow(self, offset: int, max_bytes: int) -> tuple[bytes, int | None]:
-        """Return output from `offset` on, and the exit status with the last piece. Waits for at most a second."""
+        """Return the output from `offset` on, plus the exit status if there is no more. Waits up to a second."""
         if os.fstat(self._output.fileno()).st_size < offset + max_bytes:
             await asyncio.wait({self._ended}, timeout=1.0)
         ended = self._ended.done()

@@ -1,12 +1,13 @@
-"""RayLauncher: starts servers on the nodes of an existing Ray cluster, each as the child of a small actor.
+"""RayLauncher: starts servers on the nodes of an existing Ray cluster, each as a child of a small actor.
 
 Each server has one actor with `num_cpus=0`, so that a busy cluster does not delay it. The actor starts
-`services/runtime/serve.py` as its child. The child dies with the actor (`die_with_parent`), and Ray ends the actor when
-its node or ng_run ends. The Supervisor restarts servers; Ray's own restarts are disabled. Rollyard connects to clusters
-but never starts or stops one.
+`services/runtime/serve.py` as a child process. The child dies with the actor (`die_with_parent`), and Ray kills the
+actor when ng_run exits or the node fails. The Supervisor restarts servers; Ray's own restarts are disabled. Rollyard
+connects to clusters but never starts or stops one.
 
-On a single host, servers stay on loopback. On several, they are spread, listen on their node's address, and the run
-needs a token. The launch message, which includes the token, is sent through Ray, which by default trusts its network.
+On a single host, servers listen on loopback. On several hosts, they are spread across the nodes and listen on their
+node's address, and the run needs a token. The launch message, which includes the token, is sent through Ray, which by
+default trusts its network.
 
 Every node needs the same installation at the same path, and the same server folders and working directory. A server
 gets its node's environment variables, plus those of ng_run that the node does not set.
@@ -41,13 +42,16 @@ T = TypeVar("T")
 
 CONNECT_S = 15.0
 START_S = 45.0
-"""A start takes about a second. Ray terminates ng_run 60 s after it lost the cluster; the cause is reported before."""
+"""Start timeout. A start takes about a second.
+
+Ray terminates ng_run 60 s after losing the cluster, so the cause must be reported earlier than that.
+"""
 BUILD_S = 900.0
-"""The same limit if the node may have to build the folder's own Python environment first."""
+"""Start timeout if the node may first have to build the Python environment that the server's folder requires."""
 SILENCE_S = 30.0
-"""An actor that does not respond for this long counts as dead. A live one responds every second."""
+"""An actor that does not respond for this long counts as dead. A live actor responds every second."""
 CHUNK = 1 << 20
-"""Maximum bytes of log per response."""
+"""Maximum number of log bytes per response."""
 _HINT = "Start one with `ray start --head --port=6379` (other hosts join it with `ray start --address=HOST:6379`)"
 
 
@@ -112,7 +116,10 @@ class RayLauncher:
         self._kind = ray.remote(num_cpus=0, max_restarts=0)(ray_actor.ServerHost)
 
     async def launch(self, launch: Launch, log: Path) -> Process:
-        """Start the process on a node. Raises OperatorError, or ConnectionError if the cluster cannot start it."""
+        """Start the process on a node.
+
+        Raises OperatorError if the start fails on the node, and ConnectionError if Ray does not start the actor.
+        """
         errors = self._ray.exceptions
         isolated = needs_isolation(Path(launch.folder))
         limit_s = BUILD_S if isolated else START_S
@@ -164,26 +171,26 @@ class RayLauncher:
             task.cancel()
 
     async def _candidates(self) -> set[str]:
-        """Return the hosts that may run a server. A host that joins later cannot reach a run on loopback."""
+        """Return the hosts that can run a server. If the run uses loopback, hosts that join later cannot reach it."""
         if not self.on_network:
             return {self.node_ip}
         return await _in_thread(partial(_live_hosts, self._ray), START_S)
 
     def _least_loaded(self, hosts: set[str], name: str) -> str:
-        """Return the host with the fewest replicas of that server, then with the fewest servers.
+        """Return the host with the fewest replicas of the server `name`. Ties go to the host with the fewest servers.
 
         Ray's SPREAD strategy does not spread actors that request no resources: in a test, all five were placed on
         one of two nodes.
         """
         if not hosts:
-            raise ConnectionError("no node in the Ray cluster is alive")
+            raise ConnectionError("the Ray cluster has no live nodes")
         servers = Counter(host for host, _ in self._placed)
         return min(sorted(hosts), key=lambda host: (self._placed.count((host, name)), servers[host]))
 
 
 @contextlib.asynccontextmanager
 async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
-    """Connect to the cluster at `address` (HOST:PORT or auto). Raises OperatorError or RunError within seconds."""
+    """Connect to the cluster at `address` (HOST:PORT or auto). Raises OperatorError or RunError on failure."""
     await check_cluster(address)
     import ray
 
@@ -210,13 +217,16 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
 
 
 async def check_cluster(address: str) -> None:
-    """Fail fast on a bad address; Ray would wait minutes. Raises OperatorError or RunError."""
+    """Raise OperatorError or RunError if the cluster is unreachable. Ray itself would wait for minutes."""
     require("ray", "ray", "+ray_head_node_address")
     await check_ray_address(address, "+ray_head_node_address=", CONNECT_S / 3, _HINT)
 
 
 async def _in_thread(call: Callable[[], T], limit_s: float) -> T:
-    """Run `call` in a daemon thread, for which exit does not wait (unlike asyncio.to_thread). Raises TimeoutError."""
+    """Run `call` in a daemon thread. Raises TimeoutError after `limit_s`.
+
+    Unlike with `asyncio.to_thread`, the process does not wait for the thread when it exits.
+    """
     done: Future[T] = Future()
 
     def run() -> None:

@@ -31,7 +31,7 @@ class RunFolder:
 
     @classmethod
     def create(cls, base: Path, run_id: str) -> RunFolder:
-        """Create a directory under `base`; names sort by start time."""
+        """Create a run directory under `base`. Its name begins with the time, so that names sort by start time."""
         folder = cls(base / HOME / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id}")
         try:
             folder.logs.mkdir(parents=True)
@@ -41,7 +41,7 @@ class RunFolder:
 
     @staticmethod
     def check(base: Path) -> None:
-        """Raise OperatorError if `create` would. Creates nothing."""
+        """Raise OperatorError if `create` would fail, without creating anything."""
         parent = base / HOME
         while not os.path.lexists(parent):
             parent = parent.parent
@@ -58,7 +58,7 @@ class RunFolder:
             file.write(orjson.dumps(head.model_dump()))
 
     def write_config(self, tree: Json) -> None:
-        """Write the run's merged config. The caller removes secrets."""
+        """Write the run's merged config. Secrets must already be redacted."""
         text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
         (self.path / "config.yaml").write_text(text, encoding="utf-8")
 
@@ -96,7 +96,7 @@ def _read_own(path: Path) -> bytes:
 
 
 def _same_folder(started_in: str, base: Path) -> bool:
-    """Return whether `started_in` is `base`. False if the run directory is a link into another folder's."""
+    """Return whether `started_in` is `base`. False if the run directory is a symlink to another folder's."""
     try:
         return not started_in or Path(started_in).samefile(base)
     except FileNotFoundError:  # the folder has been renamed

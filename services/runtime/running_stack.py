@@ -1,4 +1,4 @@
-"""RunningStack: a stack for Python programs. It is started on entry and stopped on exit, unless it already runs."""
+"""RunningStack: a stack for Python programs, started on entry and stopped on exit unless it was already running."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from rollyard.services.runtime.stack import Stack, new_keys
 
 
 class OpenAIArguments(TypedDict):
-    """Arguments of `openai.OpenAI` and `openai.AsyncOpenAI`."""
+    """Arguments for `openai.OpenAI` and `openai.AsyncOpenAI`."""
 
     base_url: str
     api_key: str
@@ -57,9 +57,10 @@ class RunningStack:
         await self.stop()
 
     async def start(self) -> None:
-        """Start or connect to the servers.
+        """Start the servers, or connect to them if they are already running.
 
-        Raises OperatorError or RunError with the message that `ng_run` prints, after stopping what was started.
+        On failure, stops everything that was started and raises OperatorError or RunError with the message that
+        `ng_run` prints.
         """
         if self._exit_stack is not None:
             raise RunError("this stack is already running")
@@ -85,12 +86,12 @@ class RunningStack:
 
     @property
     def head_url(self) -> str:
-        """Address of the head, for `+head=` of commands that are started from other folders."""
+        """The head's URL. Commands that are started in other folders need it as `+head=`."""
         return self.access.head.url
 
     @property
     def token(self) -> str | None:
-        """The run's token; None if requests need none."""
+        """The run's token, or None if requests do not need one."""
         return self.access.head.token
 
     @property
@@ -99,7 +100,7 @@ class RunningStack:
         return dict(self.access.directory().families)
 
     def url(self, name: str) -> str:
-        """Return the base URL of a ready instance. Raises RunError if the server is unknown or has none."""
+        """Return the base URL of a ready instance. Raises RunError if the server is unknown or not ready."""
         servers = self.access.directory().servers
         if name not in servers:
             available = ", ".join(sorted(servers))
@@ -125,7 +126,7 @@ async def started(
     environ: Mapping[str, str],
     print_line: Callable[[str], None],
 ) -> AsyncIterator[StackAccess]:
-    """Start the servers of `config`, yield when all are ready, and stop them. Raises OperatorError, RunError."""
+    """Start the servers of `config`, yield when all are ready, then stop them."""
     keys = new_keys(token)
     await _check(config, folder, environ, ("127.0.0.1", head_port), colocate=colocate)
     raise_file_limit()
@@ -151,7 +152,7 @@ async def started(
 async def _check(
     config: RunConfig, folder: Path, environ: Mapping[str, str], head: tuple[str, int], *, colocate: bool
 ) -> None:
-    """Run the checks that `ng_run` runs before a start, so that errors have the same messages."""
+    """Run the checks that `ng_run` runs before a start, so errors have the same messages."""
     RunFolder.check(folder)
     preflight = Preflight(list(config.servers), new_keys(), environ)
     try:

@@ -30,7 +30,7 @@ from rollyard.services.server.settings import parse_settings
 async def serve(
     launch: Launch, environ: Mapping[str, str], stop: asyncio.Event, print_line: Callable[[str], None] | None = None
 ) -> None:
-    """Host the server until `stop`; call `print_line` with a line when it is ready."""
+    """Host the server until `stop` is set. Call `print_line` with a status line when the server is ready."""
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
     loaded = loaded_code(Path(launch.folder), kind, FAMILIES, launch.settings)
     settings = parse_settings(kind.Settings, launch.settings, launch.name)

@@ -1,4 +1,7 @@
-"""Stack: starts and stops a run. The head runs in this process; servers run in their own, or also here (`colocate`)."""
+"""Stack: starts and stops a run.
+
+The head runs in this process. The servers run in their own processes, or with `colocate` in this one.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,7 @@ def refuse_isolated(servers: Iterable[ServerSpec]) -> None:
 
 
 class Stack:
-    """One run. Call `start`, then always `stop`; both print status lines through `print_line`."""
+    """One run. Always call `stop` after `start`, even if it fails. Status lines are printed with `print_line`."""
 
     def __init__(
         self,
@@ -159,7 +162,7 @@ class Stack:
         self.folder.forget_head()
 
     def registry_client(self) -> RegistryClient:
-        """Return a client for the head, as servers and collections use it."""
+        """Return a client for the head, for use by collections."""
         return RegistryClient(self._transport, self.head_url, self.keys)
 
     async def _directory(self) -> Directory:

@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 STOP_GRACE_S = 6.0
 LOG_TAIL_LINES = 20
 REPORT_EVERY_S = 15.0
-"""Interval of the messages about a starting server. A new phase is reported immediately."""
+"""Interval between messages about a starting server. A new phase is reported immediately."""
 TIMEOUT_MARGIN_S = 10.0
 """Added to a server's own start_timeout_s, so that the server fails first and reports the cause."""
 
@@ -47,9 +47,9 @@ class _Replica:
     since: float = 0.0
     pause_s: float = 0.0
     watch_task: asyncio.Task[None] | None = None
-    """Waits for the process to end and restarts it."""
+    """Waits for the process to exit and restarts it."""
     replacing: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while `reload` ends the process, so that `watch_task` does not restart it."""
+    """Set while `reload` stops the process, so that `watch_task` does not restart it."""
 
     @property
     def title(self) -> str:
@@ -57,7 +57,7 @@ class _Replica:
 
 
 class StartupProgress:
-    """Prints the phases of starting servers: new phases immediately, counts (3/8, 4/8) every `REPORT_EVERY_S`."""
+    """Prints the startup phases of servers: a new phase at once, new counts (3/8, 4/8) every `REPORT_EVERY_S`."""
 
     def __init__(self, print_line: Callable[[str], None]) -> None:
         self._print_line = print_line
@@ -101,7 +101,7 @@ class Supervisor:
         self._restarts = restarts or Restarts()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._waiting: list[_Replica] = []
-        """Replicas that were not ready at the last check of `start`."""
+        """Replicas that were not ready when `start` last checked."""
         self._watch_tasks: list[asyncio.Task[None]] = []
         self._stopping = asyncio.Event()
         self._started_at = time.monotonic()
@@ -138,7 +138,8 @@ class Supervisor:
     async def reload(self, name: str) -> None:
         """Replace every process of the server, using the code that is now on disk.
 
-        Unlike a crash, this neither pauses nor counts as a restart. Returns before the new processes are ready.
+        Unlike after a crash, there is no pause, and the restart is not counted. Returns before the new processes are
+        ready.
         """
         task = asyncio.create_task(self._reload([replica for replica in self._replicas if replica.spec.name == name]))
         self._watch_tasks.append(task)
@@ -173,7 +174,7 @@ class Supervisor:
                 replica.process.kill()
 
     async def stop(self) -> None:
-        """Stop every server: terminate, wait a few seconds, kill."""
+        """Stop all servers: terminate their processes, then kill those that are still running after a few seconds."""
         self._stopping.set()
         processes = [replica.process for replica in self._replicas if replica.process is not None]
         for process in processes:
@@ -275,7 +276,7 @@ class Supervisor:
         return True
 
     async def _announce(self, replica: _Replica, instance: str) -> None:
-        """Print a line when the instance is ready, unless it ends first."""
+        """Print a line when the instance is ready, unless it exits first."""
         while replica.process is not None and replica.instance == instance and not self._stopping.is_set():
             if self._registry.is_ready(instance):
                 self._print_line(self._ready_line(replica))

@@ -11,7 +11,7 @@
     in bubblewrap,  deadline        secret, expected       untrusted code:
     sees no job                     values                 receives calls, returns data
 
-Each answer runs in a new process with its own user, process, mount and IPC namespaces inside bubblewrap's (which adds
+Each answer runs in a new process with its own user, process, mount and IPC namespaces inside bubblewrap's (which add
 network and host name), without capabilities, behind a seccomp filter and resource limits, with an empty environment, a
 private /tmp, and no access to the host's files except a read-only Python interpreter. Where namespaces are not
 available, Landlock and seccomp are used instead (`Layers` lists what is enforced). The tests run in another process,
@@ -19,7 +19,7 @@ from which the answer was forked before the tests were read; values are exchange
 `sys.exit(0)`, an `__eq__` that is always true, patched builtins, or inspection of frames, memory or /proc cannot make
 an answer pass.
 
-It does not protect against: vulnerabilities of the kernel or the CPU (use a virtual machine); an answer that infers the
+It does not protect against: vulnerabilities in the kernel or the CPU (use a virtual machine); an answer that infers the
 test from its arguments, or has seen the expected values in its prompt; resource use up to the limits, which apply per
 process (memory: `memory_mb` for each of `processes`); without namespaces, an answer that queries the host name, user
 ids, whether a file or process exists, or the state of public system calls, and one that starts as many threads as the

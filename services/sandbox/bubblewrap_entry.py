@@ -1,8 +1,9 @@
 """Starts bubblewrap; if run as root, switches to the user nobody first.
 
-Root inside a user namespace still has root's access to files outside, and its processes are not limited. The user
-nobody, however, often has no access to the interpreter, e.g. in a private home folder. Its files are therefore first
-mounted at accessible paths, in a private mount namespace that ends with the jail.
+Root inside a user namespace still has root's access to files outside, and the process limit does not apply to it. The
+user nobody, however, often cannot access the interpreter, for example because it is in a private home folder. The
+interpreter's files are therefore first mounted at accessible paths, in a private mount namespace that disappears with
+the jail.
 """
 
 from __future__ import annotations
@@ -24,7 +25,10 @@ _STAGE = "/tmp"
 
 
 def main() -> None:
-    """Run the given command: `{"root": ..., "files": [[source, target], ...], "before": [...], "after": [...]}`."""
+    """Run the command that the first argument describes.
+
+    It has the form `{"root": ..., "files": [[source, target], ...], "before": [...], "after": [...]}`.
+    """
     plan = json.loads(sys.argv[1])
     files = [(str(source), str(target)) for source, target in plan["files"]]
     try:
@@ -37,7 +41,7 @@ def main() -> None:
         except (
             OSError
         ) as error:  # root in a container without CAP_SYS_ADMIN, so the files must be readable at their own paths
-            print(f"sandbox: the files of Python are used at their own paths: {error}", file=sys.stderr)
+            print(f"sandbox: using Python's files at their original paths: {error}", file=sys.stderr)
         drop_to_unprivileged_user()
     binds = [word for source, target in files for word in ("--ro-bind", source, target)]
     command = [*plan["before"], *binds, *plan["after"]]
@@ -48,7 +52,7 @@ def main() -> None:
 
 
 def _mount_accessibly(files: list[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Bind the files under a private tmpfs that every user may enter; return the new pairs."""
+    """Bind-mount the files under a private tmpfs that every user can access. Return the new (source, target) pairs."""
     libc.unshare(libc.CLONE_NEWNS)
     libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
     opened = [(os.open(source, os.O_PATH), Path(source).is_dir(), target) for source, target in files]

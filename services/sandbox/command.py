@@ -17,14 +17,14 @@ from rollyard.services.sandbox.python_runtime import PythonRuntime
 _INSIDE = Path(__file__).resolve().parent / "inside"
 _MOUNT_POINT = "/jail"
 _FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
-"""No site-packages, no working directory on sys.path, no bytecode files, no buffering, no warnings."""
+"""Flags: no site-packages, no working directory on sys.path, no bytecode files, no buffering, no warnings."""
 _ZYGOTE = "rollyard.services.sandbox.inside.zygote"
 _DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
 
 
 @dataclass(frozen=True)
 class Command:
-    """A process to start."""
+    """A command to start, with its environment."""
 
     arguments: list[str]
     environment: dict[str, str]
@@ -36,7 +36,7 @@ def find_bubblewrap() -> str | None:
 
 
 def bubblewrap(program: str, python: PythonRuntime) -> Command:
-    """Return a command for a zygote in its own namespaces, which sees only a read-only interpreter."""
+    """Return the command that starts a zygote in its own namespaces, where it sees only a read-only interpreter."""
     files = [*python.files, (str(_INSIDE), f"{_MOUNT_POINT}/rollyard/services/sandbox/inside")]
     before = [program, "--unshare-user", "--unshare-ipc", "--unshare-pid", "--unshare-net", "--unshare-uts"]
     before += ["--unshare-cgroup-try", "--uid", str(NOBODY), "--gid", str(NOBODY), "--hostname", "jail"]
@@ -54,7 +54,7 @@ def bubblewrap(program: str, python: PythonRuntime) -> Command:
 
 
 def plain(python: PythonRuntime) -> Command:
-    """Return a command for a zygote without namespaces, whose children are confined by Landlock and seccomp."""
+    """Return the command that starts a zygote without namespaces. Its children use Landlock and seccomp instead."""
     return Command([python.program, *_FLAGS, "-m", _ZYGOTE], _environment(python, str(IMPORT_ROOT)))
 
 
@@ -64,5 +64,5 @@ def readable(python: PythonRuntime) -> tuple[str, ...]:
 
 
 def _environment(python: PythonRuntime, root: str) -> dict[str, str]:
-    """Return the zygote's environment, which it clears. PYTHONHASHSEED makes the order of sets reproducible."""
+    """Return the zygote's initial environment, which it clears. PYTHONHASHSEED makes set order reproducible."""
     return {"PYTHONPATH": root, "PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": python.library_path, "LC_ALL": "C.UTF-8"}

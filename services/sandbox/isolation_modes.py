@@ -1,6 +1,6 @@
-"""Isolation modes of this host, and the trials that test them.
+"""Isolation modes, and the trials that test them on this host.
 
-The main trial includes positive controls, because a jail in which nothing works would also appear to isolate.
+The main trial includes positive controls, because a jail in which nothing works would also appear to isolate answers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class IsolationMode:
-    """A method of isolating answers."""
+    """A way to isolate answers from the host."""
 
     name: str
     command: command.Command
@@ -29,7 +29,7 @@ class IsolationMode:
     """False if answers run as ordinary processes of this user."""
 
     def plan(self, limits: Limits, features: KernelFeatures, python: PythonRuntime) -> Plan:
-        """Return the plan for the zygote."""
+        """Return the plan to send to the zygote."""
         return Plan(
             namespaces=self.namespaces,
             landlock=self.landlock and features.landlock > 0,
@@ -46,7 +46,7 @@ class IsolationMode:
         )
 
     def lacks(self, features: KernelFeatures) -> str:
-        """Return why the mode cannot isolate on this kernel; empty if it can."""
+        """Return why the mode cannot isolate answers on this kernel, or an empty string if it can."""
         if self.landlock and not features.landlock:
             return "the kernel has no Landlock"
         if self.landlock and not features.seccomp:
@@ -76,7 +76,7 @@ class IsolationMode:
 
 
 def modes(python: PythonRuntime, bubblewrap: str | None, *, unsandboxed: bool) -> list[IsolationMode]:
-    """Return the modes to try, best first. `bubblewrap` is the path of its program, if installed."""
+    """Return the modes to try, best first. `bubblewrap`: path of the bubblewrap program, if it is installed."""
     found = []
     if bubblewrap is not None:
         wrapped = command.bubblewrap(bubblewrap, python)
@@ -121,8 +121,8 @@ def tried(name):
         *(f"assert tried({name!r}) is None" for name in ("files", "folders", "network", "write", "signal")),
     ),
 )
-"""The first two tests check that the jail works, the others that it isolates."""
+"""The first two tests check that the jail works, the others that it isolates answers."""
 WORKS = CONTROL.model_copy(update={"tests": CONTROL.tests[:2]})
-"""Only the first two tests, for a mode that does not isolate."""
+"""`CONTROL` with only its first two tests, for a mode that does not isolate."""
 REFUTED = Trial(code="def doubled(x):\n    return 2 * x", names=("doubled",), tests=("assert doubled(21) == 41",))
-"""Must be graded as wrong, which proves that the tests are evaluated."""
+"""A trial that must be graded as wrong, which proves that the tests are evaluated."""

@@ -40,9 +40,9 @@ class PythonRuntime:
 
     program: str
     files: tuple[tuple[str, str], ...]
-    """(path on the host, path in the jail)."""
+    """Pairs of a path on the host and the corresponding path in the jail."""
     library_path: str
-    """LD_LIBRARY_PATH with the folders of its shared libraries."""
+    """Value of LD_LIBRARY_PATH: the folders that contain its shared libraries."""
 
     @property
     def paths(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class PythonRuntime:
 
 @lru_cache
 def find_python(program: str | None = None) -> PythonRuntime:
-    """Inspect the interpreter `program` (default: the current one). Raises OperatorError."""
+    """Inspect the interpreter `program` (default: the current one). Raises OperatorError if it cannot be used."""
     interpreter = program or str(getattr(sys, "_base_executable", sys.executable))
     interpreter = str(Path(interpreter).absolute()) if os.sep in interpreter else interpreter
     try:
@@ -63,7 +63,8 @@ def find_python(program: str | None = None) -> PythonRuntime:
         found = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         raise OperatorError(
-            f"the sandbox cannot use the Python interpreter {interpreter}: {error}. Set another one with sandbox_python"
+            f"the sandbox cannot use the Python interpreter {interpreter}: {error}. "
+            "Choose a different one with sandbox_python"
         ) from error
     files = {(found["program"], found["program"]), *((folder, folder) for folder in found["library"])}
     library_prefixes = tuple(f"{folder}/" for folder in found["library"])
@@ -80,19 +81,22 @@ def find_python(program: str | None = None) -> PythonRuntime:
 
 
 def _names_of(library: Path) -> set[str]:
-    """Return the paths of the library and of the links to it in its folder: the loader opens e.g. `libz.so.1`."""
+    """Return the paths of the library and of its symlinks in the same folder. The loader opens e.g. `libz.so.1`."""
     stem = library.name.partition(".so")[0]
     links = {str(path) for path in library.parent.glob(f"{stem}.so*") if path.is_symlink() and path.samefile(library)}
     return {str(library)} | links
 
 
 def loader_of(program: Path) -> Path | None:
-    """Return the dynamic loader of an ELF program; None for a static one. Raises OperatorError."""
+    """Return the dynamic loader of an ELF program, or None if the program is statically linked.
+
+    Raises OperatorError if it is not a 64-bit ELF program.
+    """
     with program.open("rb") as file:
         head = file.read(64)
         if head[:5] != b"\x7fELF\x02" or len(head) < 64:
             raise OperatorError(
-                f"{program} is not a 64-bit ELF program; set the interpreter itself, not a wrapper script"
+                f"{program} is not a 64-bit ELF program; choose the interpreter itself, not a wrapper script"
             )
         offset, size, count = struct.unpack_from("=Q", head, 32)[0], *struct.unpack_from("=HH", head, 54)
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Inputs and outputs of the sandbox."""
+"""Record types for the sandbox's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from rollyard.services.types import Record
 
 
 class Limits(Record):
-    """Resource limits of one answer."""
+    """Resource limits for one answer."""
 
     cpu_s: int = Field(default=5, ge=1)
-    """CPU seconds of each process. They do not depend on the load of the host."""
+    """CPU seconds for each process, which do not depend on the host's load."""
     wall_s: float = Field(default=15.0, gt=0)
     """Deadline in seconds from the start of the trial. Time spent waiting for a CPU does not count."""
     memory_mb: int = Field(default=512, ge=64)
-    """Address space of each process."""
+    """Address space of each process, in MiB."""
     processes: int = Field(default=8, ge=1)
     """Maximum number of simultaneous processes and threads, including the first."""
     file_size_mb: int = Field(default=8, ge=0)
     open_files: int = Field(default=64, ge=16)
     tmp_mb: int = Field(default=32, ge=1)
-    """Size of its private /tmp."""
+    """Size of the answer's private /tmp, in MiB."""
     output_kb: int = Field(default=16, ge=0)
     """Maximum size of the output that is kept. The rest is discarded."""
 
 
 MAX_TIMES = 100
-"""Maximum of `Trial.times`."""
+"""Maximum value of `Trial.times`."""
 
 
 class Trial(Record):
@@ -40,7 +40,7 @@ class Trial(Record):
     names: tuple[str, ...]
     """Names defined by the program that the tests use."""
     tests: tuple[str, ...]
-    """Pieces of Python code, run in order; the first that raises ends the trial."""
+    """Pieces of Python code, run in order. The first one that raises ends the trial."""
     prelude: str = ""
     """Python code run in the tests' process before `names` are looked up; `names` override its definitions."""
     setup: str = ""
@@ -52,14 +52,14 @@ class Trial(Record):
 
 
 class Ending(StrEnum):
-    """How a trial ended. Only PASSED is a pass, and only a report with the tests' secret can become PASSED."""
+    """How a trial ended. Only PASSED counts as a pass, and it requires a report with the tests' secret."""
 
     PASSED = "passed"
     """All tests passed."""
     WRONG = "wrong"
     """A test's assertion failed."""
     RAISED = "raised"
-    """The answer, or a test that uses it, raised another exception."""
+    """The answer, or a test that uses it, raised an exception other than a failed assertion."""
     GONE = "gone"
     """The answer's process exited or closed the connection before the tests ended."""
     CPU = "cpu"
@@ -76,7 +76,7 @@ class Layers(Record):
     """The isolation between an answer and this host."""
 
     mode: str
-    """bubblewrap, landlock or none."""
+    """The isolation mode: bubblewrap, landlock or none."""
     in_force: tuple[str, ...]
     missing: tuple[str, ...] = ()
     """Missing layers, each with a reason."""

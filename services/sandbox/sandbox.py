@@ -1,4 +1,4 @@
-"""Sandbox: runs trials, concurrently up to the number of CPUs."""
+"""Sandbox: runs trials concurrently, by default one per CPU."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Sandbox:
         allow_unsandboxed: bool = False,
     ) -> None:
         """`slots`: maximum number of concurrent trials (None: one per CPU).
-        `bubblewrap`: path of its program; "" searches for it, None disables it.
+        `bubblewrap`: path of the bubblewrap program; "" searches for it, None disables it.
         """
         self._limits = limits
         self._slots = asyncio.Semaphore(slots or len(os.sched_getaffinity(0)))
@@ -54,7 +54,10 @@ class Sandbox:
         self.layers = Layers(mode="none", in_force=())
 
     async def start(self) -> None:
-        """Start with the best isolation that works here. Raises OperatorError if none works, unless that is allowed."""
+        """Start with the best isolation mode that works on this host.
+
+        Raises OperatorError if none works, unless `allow_unsandboxed` is set.
+        """
         python = await asyncio.to_thread(find_python, self._python)
         self._errors = tempfile.TemporaryFile(prefix="rollyard-sandbox-")  # noqa: SIM115 (closed by stop)
         refused = [] if self._bubblewrap else ["bubblewrap: not installed (apt-get install bubblewrap)"]
@@ -69,12 +72,12 @@ class Sandbox:
             await self._end_zygote()
         await self.stop()
         raise OperatorError(
-            f"no isolation for untrusted code works on this host: {'; '.join(refused)}. Install bubblewrap and allow "
-            "user namespaces, or set allow_unsandboxed: true to run answers with all rights of the current user"
+            f"no isolation mode for untrusted code works on this host: {'; '.join(refused)}. Install bubblewrap and "
+            "allow user namespaces, or set allow_unsandboxed: true to run answers with all the rights of this user"
         )
 
     async def stop(self) -> None:
-        """End the zygote and every jail."""
+        """Kill the zygote and all jails."""
         await self._end_zygote()
         self._mode = None
         if self._errors is not None:
@@ -86,7 +89,7 @@ class Sandbox:
             await zygote.stop()
 
     async def run(self, trial: Trial) -> Outcome:
-        """Run a trial. Time in the queue does not count. Raises Failure if no jail can be created."""
+        """Run a trial. Time in the queue does not count. Raises Failure if a jail cannot be created."""
         async with self._slots:
             for attempt in (1, 2):
                 try:
@@ -94,10 +97,10 @@ class Sandbox:
                 except ZygoteDied as error:
                     log.warning("the sandbox's zygote died (attempt %d): %s", attempt, error)
                     last = error
-            raise Failure(FailureKind.SERVER_ERROR, f"the sandbox does not start: {last}")
+            raise Failure(FailureKind.SERVER_ERROR, f"the sandbox cannot be started: {last}")
 
     async def _test_mode(self, mode: IsolationMode, refused: tuple[str, ...]) -> str:
-        """Start the mode and test whether it works and isolates. Return why not, or ""."""
+        """Start the mode and test whether it works and isolates answers. Return why it does not, or ""."""
         try:
             zygote = await self._ensure_zygote()
             if why := mode.lacks(zygote.features):
@@ -137,7 +140,7 @@ class Sandbox:
                 async with asyncio.timeout(MAX_EXTENSION * trial.times * self._limits.wall_s + _GRACE_S):
                     result = await _exchange(jail, order)
             except TimeoutError as error:
-                raise ZygoteDied("a jail sent no report after its deadline") from error
+                raise ZygoteDied("a jail did not report after its deadline") from error
         if result is None:
             raise ZygoteDied(f"a jail exited without a report. {zygote.stderr_tail()}")
         return self._outcome(trial, result, secret)
@@ -174,12 +177,15 @@ class Sandbox:
 
 
 def _to_valid_text(result: object) -> str:
-    """Replace lone surrogates, which an answer may produce and orjson rejects, so that it stays a failed trial."""
+    """Replace lone surrogates, which an answer can produce.
+
+    orjson rejects them, which would turn a failed trial into an internal error.
+    """
     return str(result).encode(errors="replace").decode()
 
 
 async def _exchange(jail: socket.socket, order: bytes) -> Any:
-    """Send the order and return the result, read until the jail disconnects; None if there is none."""
+    """Send the order and return the jail's result, or None if the jail disconnects without a valid result."""
     loop = asyncio.get_running_loop()
     try:
         await loop.sock_sendall(jail, order)

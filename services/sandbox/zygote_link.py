@@ -20,7 +20,7 @@ _START_S = 20.0
 
 
 class ZygoteDied(Exception):
-    """The zygote is not running; the text is its last message."""
+    """Raised when the zygote is not running. The message usually includes its last line of output."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class KernelFeatures:
 
 
 class ZygoteClient:
-    """A running zygote."""
+    """Controls a running zygote."""
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket, errors: IO[bytes]) -> None:
         self._process = process
@@ -43,7 +43,7 @@ class ZygoteClient:
 
     @classmethod
     async def start(cls, command: Command, errors: IO[bytes]) -> ZygoteClient:
-        """Start `command`; its standard error goes to the file `errors`. Raises ZygoteDied."""
+        """Start `command` with its standard error redirected to `errors`. Raises ZygoteDied if that fails."""
         own_end, child_end = socket.socketpair()
         try:
             # Not in a worker thread: bubblewrap dies with the thread that started it.
@@ -72,18 +72,18 @@ class ZygoteClient:
         return zygote
 
     async def send_plan(self, plan: Plan) -> None:
-        """Send the plan, once, before the first job. Raises OSError."""
+        """Send the plan. Call this once, before the first job. Raises OSError if the zygote has exited."""
         await asyncio.get_running_loop().sock_sendall(self._control, framed(plan.fields()))
 
     @property
     def alive(self) -> bool:
-        """True while its process runs."""
+        """True while the zygote's process is running."""
         return self._process.poll() is None
 
     def jail(self, times: int = 1) -> socket.socket:
-        """Create a jail with `times` the plan's time limits; return the socket for its order and result.
+        """Create a jail with the plan's time limits multiplied by `times`. Return the socket for its order and result.
 
-        Raises ZygoteDied.
+        Raises ZygoteDied if the zygote has exited.
         """
         own_end, child_end = socket.socketpair()
         with child_end:
@@ -102,7 +102,7 @@ class ZygoteClient:
         await asyncio.to_thread(self._process.wait)
 
     def stderr_tail(self) -> str:
-        """Return the last line of its standard error."""
+        """Return the last line of the zygote's standard error."""
         path = Path(f"/proc/self/fd/{self._errors.fileno()}")
         return path.read_bytes()[-1500:].decode(errors="replace").strip().rpartition("\n")[2]
 

@@ -1,7 +1,8 @@
-"""Access control of servers without a token: rejects unknown host names, web pages and other users of the host.
+"""Access control for servers without a token: rejects unknown host names, web pages and other users of the host.
 
-`hosts.py` checks the names by which a server may be called, `socket_owners.py` queries the kernel for a socket's owner,
-`peer_user.py` does so once per connection, and `request_checks.py` decides on a request.
+`hosts.py` checks the Host header, `socket_owners.py` asks the kernel which user owns a socket, `peer_user.py` looks up
+the owner once per connection, and `request_checks.py` decides whether a request is allowed.
 
-It does not reject processes of the same user or of root, nor requests through this user's reverse proxy or SSH tunnel.
+Requests from root and from the server's own user are allowed, including those that arrive through that user's reverse
+proxy or SSH tunnel.
 """

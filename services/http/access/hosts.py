@@ -1,4 +1,4 @@
-"""Checks the host name of a request. A web page could resolve any other name to this host (DNS rebinding)."""
+"""Checks a request's Host header against the known host names, which prevents DNS rebinding by web pages."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _AUTHORITY = re.compile(
     r"(?:\[(?P<v6>[0-9A-Fa-f:.]{2,45})\]|(?P<name>[A-Za-z0-9._-]{1,254}))(?::(?P<port>[0-9]{0,5}))?"
 )
 _CACHE_SIZE = 64
-"""Cache size for accepted Host headers."""
+"""Maximum number of accepted Host headers to cache."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,12 +21,15 @@ class Authority:
     """Host and port of a URL."""
 
     host: str
-    """A lower-case host name without a trailing dot, or an address in its shortest form (IPv4-mapped ones as IPv4)."""
+    """A lower-case host name without a trailing dot, or an IP address in its shortest form.
+
+    IPv4-mapped IPv6 addresses are stored as IPv4 addresses.
+    """
     port: int | None
 
 
 def parse_authority(text: str) -> Authority | None:
-    """Parse `host`, `host:port`, `[::1]` or `[::1]:port`. Returns None for anything else, including user names."""
+    """Parse `host`, `host:port`, `[::1]` or `[::1]:port`. Return None for anything else, such as `user@host`."""
     found = _AUTHORITY.fullmatch(text)
     if found is None:
         return None
@@ -42,7 +45,7 @@ def parse_authority(text: str) -> Authority | None:
 
 
 def is_loopback(host: str) -> bool:
-    """True for addresses that can only be reached from this host."""
+    """True if only processes on this machine can reach `host`."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -50,10 +53,13 @@ def is_loopback(host: str) -> bool:
 
 
 class KnownHosts:
-    """Accepts the host names of loopback, and `names`."""
+    """Accepts `localhost`, loopback addresses and the given names."""
 
     def __init__(self, names: Iterable[str], *, any_address: bool = False) -> None:
-        """`any_address`: also accept every IP address, which web pages cannot rebind. Raises OperatorError."""
+        """`any_address`: also accept every IP address, because web pages cannot rebind those.
+
+        Raises OperatorError if a name is not a valid host name.
+        """
         self._names = {_parse_name(name) for name in names}
         self._any_address = any_address
         self._accepted: set[bytes] = set()
@@ -74,7 +80,7 @@ class KnownHosts:
 
 
 def _address(text: str) -> str:
-    """Return the address in its shortest form; empty if it is not an address."""
+    """Return the IP address in its shortest form, or an empty string if `text` is not an IP address."""
     try:
         address = ipaddress.ip_address(text)
     except ValueError:

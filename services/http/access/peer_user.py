@@ -1,4 +1,4 @@
-"""Finds the user at the other end of a local connection, once per connection."""
+"""Finds the user who opened a local connection, once per connection."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from rollyard.services.http.access.socket_owners import SocketTable, kernel_sockets, owner
 
 PEER = "peer_uid"
-"""Key in the state of a request's scope: the user id of the peer, None if it cannot be determined."""
+"""Key in a request's `scope["state"]`. The value is the peer's user id, or None if it cannot be determined."""
 _TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Peers:
-    """Looks up which user owns the peer's socket of a connection."""
+    """Looks up the user who owns the peer's socket."""
 
     def __init__(self, table: SocketTable | None = None, *, unmapped: int | None = None) -> None:
-        """`unmapped`: user id of all users who have no id in this user namespace; default: the kernel's."""
+        """`unmapped`: user id that represents all users without a mapping in this namespace (default: the kernel's)."""
         self._table = table
         self._unmapped = _unmapped() if unmapped is None else unmapped
 
@@ -37,7 +37,7 @@ class Peers:
             self._table.close()
 
     def owner(self, transport: asyncio.BaseTransport) -> int | None:
-        """Return the user id; None if it cannot be determined."""
+        """Return the peer's user id, or None if it cannot be determined."""
         there, here = transport.get_extra_info("peername"), transport.get_extra_info("sockname")
         if self._table is None or not isinstance(there, tuple) or not isinstance(here, tuple):
             return None
@@ -46,7 +46,7 @@ class Peers:
 
 
 class PeerProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, extended: stores the peer's owner, and uses the host of an absolute request target."""
+    """Extends uvicorn's protocol: stores the peer's user id, and uses the host from an absolute request target."""
 
     def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -64,13 +64,13 @@ class PeerProtocol(HttpToolsProtocol):
 
 
 def peer_of(scope: Mapping[str, Any]) -> tuple[bool, int | None]:
-    """Return whether the connection's owner was looked up, and the user id at its other end."""
+    """Return whether the peer's user was looked up, and the peer's user id (None if it is unknown)."""
     state = scope.get("state") or {}
     return PEER in state, state.get(PEER)
 
 
 def _unmapped() -> int:
-    """Return the user id of users without a mapping in this namespace; -1 if all users of the host have one."""
+    """Return the user id that represents users without a mapping in this namespace, or -1 if all users are mapped."""
     try:
         if Path("/proc/self/uid_map").read_text().split() == ["0", "0", "4294967295"]:
             return -1
@@ -80,7 +80,7 @@ def _unmapped() -> int:
 
 
 def own_uid() -> int:
-    """Return the user that owns the sockets of this process."""
+    """Return the id of the user who owns this process's sockets."""
     return os.geteuid()
 
 

@@ -1,7 +1,7 @@
 """Checks requests to a server without a token.
 
-Web pages and other users of the host are refused. Clients such as aiohttp, requests and the openai package need no
-special header.
+Requests from web pages and from other users of the host are refused. Clients such as aiohttp, requests and the openai
+package do not need any special headers.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class Access:
         links: bool = False,
         uid: int | None = None,
     ) -> None:
-        """`command`: the command whose options messages suggest; `other_users`: allow all users of the host;
-        `links`: allow users to follow links from other sites; `uid`: user of this server.
+        """`command`: the command whose options error messages suggest; `other_users`: allow all users of the host;
+        `links`: allow users to follow links from other sites; `uid`: this server's user id (default: the process's).
         """
         self._hosts = hosts
         self._command = command
@@ -41,7 +41,10 @@ class Access:
         self._uid = own_uid() if uid is None else uid
 
     def refusal(self, scope: Scope) -> Failure | None:
-        """Return why the request is refused; None if it is allowed. A request without a socket is from this process."""
+        """Return the reason for refusing the request, or None if it is allowed.
+
+        Requests without a socket come from this process and are always allowed.
+        """
         # A peer that resets its connection immediately no longer has an address, but its request has arrived.
         if scope.get("client") is None and not peer_of(scope)[0]:
             return None
@@ -91,7 +94,7 @@ class Access:
 
 
 def _wrong_content_type(method: str, headers: Headers) -> Failure | None:
-    """Refuse content types that a web page may send without a CORS preflight (forms, text)."""
+    """Refuse content types that a web page can send without a CORS preflight (forms, text)."""
     if method in ("GET", "HEAD", "OPTIONS"):
         return None
     if headers.get(b"content-length", b"0") == b"0" and b"transfer-encoding" not in headers:

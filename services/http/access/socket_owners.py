@@ -1,7 +1,7 @@
-"""Looks up which user owns a local TCP socket, by its addresses, in the kernel's tables.
+"""Looks up the user who owns a local TCP socket in the kernel's socket tables, by the socket's addresses.
 
-`SockDiag` takes about ten microseconds (netlink, `man 7 sock_diag`). If a container refuses netlink, `ProcNet` reads
-/proc/net/tcp, whose cost grows with the number of sockets. Both see only this network namespace.
+`SockDiag` uses netlink (`man 7 sock_diag`) and takes about ten microseconds. If a container forbids netlink, `ProcNet`
+reads /proc/net/tcp instead, which takes longer if many sockets are open. Both see only this network namespace.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from pathlib import Path
 from typing import Protocol
 
 ESTABLISHED, FIN_WAIT1, FIN_WAIT2, LISTEN = 1, 4, 5, 10
-"""States of the kernel's table (include/net/tcp_states.h)."""
+"""TCP states as the kernel numbers them (include/net/tcp_states.h)."""
 _OWNED = (ESTABLISHED, FIN_WAIT1, FIN_WAIT2)
-"""States of a connected socket that a process still holds: a client may have closed its sending half."""
+"""States in which a process can still hold a connected socket: a client may have closed only its sending side."""
 
 _MAPPED = bytes(10) + b"\xff\xff"
 
 Address = tuple[str, int]
 NOWHERE: Address = ("0.0.0.0", 0)
-"""The remote address of a listening socket."""
+"""Placeholder for the remote address of a listening socket."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,37 +31,37 @@ class Socket:
 
     state: int
     uid: int
-    """User id. It is also 0 for a socket that no process holds any longer, so check `inode`."""
+    """The owner's user id. Check `inode` first, because this is also 0 once no process holds the socket."""
     inode: int
-    """0 for a socket that no process holds."""
+    """0 if no process holds the socket."""
 
 
 class SocketTable(Protocol):
     """The TCP sockets of this network namespace."""
 
     def find(self, local: Address, remote: Address) -> Socket | None:
-        """Return the socket bound to `local` and connected to `remote`, else the one that listens at `local`."""
+        """Return the socket bound to `local` and connected to `remote`, or else the one listening on `local`."""
         ...
 
     def close(self) -> None:
-        """Release its resources."""
+        """Release the table's resources."""
         ...
 
 
 def owner(table: SocketTable, local: Address, remote: Address) -> int | None:
-    """Return the user id of the process that holds the connected socket; None if there is none or it is unknown."""
+    """Return the user id of the process that holds the connected socket, or None if it cannot be determined."""
     found = table.find(local, remote)
     return found.uid if found is not None and found.state in _OWNED and found.inode else None
 
 
 def listener_owner(table: SocketTable, address: Address) -> int | None:
-    """Return the user id of the process that accepts connections to `address`; None if it cannot be determined."""
+    """Return the user id of the process that accepts connections to `address`, or None if it cannot be determined."""
     found = table.find(address, NOWHERE)
     return found.uid if found is not None and found.state == LISTEN and found.inode else None
 
 
 def kernel_sockets() -> SocketTable:
-    """Open the table that this kernel supports."""
+    """Open netlink's socket table if the kernel supports it, otherwise the one in /proc."""
     try:
         table = SockDiag()
     except (OSError, AttributeError):  # refused, or not Linux
@@ -81,7 +81,7 @@ def kernel_sockets() -> SocketTable:
 
 
 class SockDiag:
-    """Queries netlink for a socket by its addresses."""
+    """Looks up sockets by their addresses through netlink."""
 
     _PROTOCOL = 4  # NETLINK_SOCK_DIAG
     _BY_FAMILY = 20  # SOCK_DIAG_BY_FAMILY
@@ -126,7 +126,7 @@ class SockDiag:
 
 
 class ProcNet:
-    """Reads the kernel's tables as text."""
+    """Looks up sockets in /proc/net/tcp and /proc/net/tcp6."""
 
     def __init__(self, folder: Path = Path("/proc/net")) -> None:
         self._folder = folder
@@ -158,7 +158,7 @@ class ProcNet:
 
 
 def _pack(host: str) -> bytes:
-    """Return an address in network byte order, IPv4-mapped ones as IPv4, as the kernel stores them."""
+    """Return an IP address in network byte order, with IPv4-mapped IPv6 addresses converted to IPv4."""
     if ":" not in host:
         return socket.inet_pton(socket.AF_INET, host)
     return _as_ipv4(socket.inet_pton(socket.AF_INET6, host.partition("%")[0]))
@@ -169,7 +169,7 @@ def _as_ipv4(packed: bytes) -> bytes:
 
 
 def _read(text: str) -> tuple[bytes, int]:
-    """`0100007F:2AF8`: words in the host's byte order."""
+    """Parse an address such as `0100007F:2AF8`, whose 32-bit words are in the host's byte order."""
     words, _, port = text.partition(":")
     raw = bytes.fromhex(words)
     packed = b"".join(struct.pack("!I", struct.unpack_from("=I", raw, at)[0]) for at in range(0, len(raw), 4))

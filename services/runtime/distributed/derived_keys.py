@@ -13,7 +13,10 @@ MIN_LENGTH = 16
 
 
 def shared_keys(token: str | None) -> Keys:
-    """Return the same keys for the same token; the keys do not reveal it. Raises OperatorError on a weak token."""
+    """Derive a run's keys from its token. The same token yields the same keys, which do not reveal it.
+
+    Raises OperatorError if the token is missing or too short.
+    """
     if not token or len(token) < MIN_LENGTH:
         found = "none is set" if not token else f"this one has {len(token)}"
         raise OperatorError(

@@ -1,4 +1,4 @@
-"""Serves part of a run's servers for a head on another host, until stopped."""
+"""Serves some of a run's servers on this host, for a head on another host."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ListenAddress:
 
     head_url: str
     host: str | None = None
-    """Address to bind unless a server's settings set one."""
+    """Address to bind, unless a server's settings specify one."""
     advertise: str | None = None
     """Name by which other hosts reach this one; default: its host name."""
 
@@ -64,7 +64,11 @@ async def join_run(
     print_line: Callable[[str], None],
     timeout_s: float,
 ) -> None:
-    """Serve `specs` until `stop`. Raises OperatorError or RunError if the head is unreachable or of another run."""
+    """Serve `specs` until `stop` is set.
+
+    Raises RunError if the head is unreachable. Raises OperatorError if the head belongs to a different run or uses
+    different settings, or if a server requires its own Python environment.
+    """
     if isolated := [spec.name for spec in specs if spec.isolated]:
         listed = ", ".join(isolated)
         raise OperatorError(
@@ -100,12 +104,12 @@ async def _directory(keys: Keys, head_url: str, print_line: Callable[[str], None
             except Failure as failure:
                 if failure.kind in (FailureKind.WRONG_RUN, FailureKind.UNAUTHORIZED):
                     raise OperatorError(
-                        f"the head at {head_url} belongs to another run: every part of a run needs the same token "
+                        f"the head at {head_url} belongs to a different run: every part of a run needs the same token "
                         "(ROLLYARD_TOKEN)"
                     ) from failure
                 if failure.kind not in _RETRYABLE or time.monotonic() > started + timeout_s:
                     detail = failure.problem.detail
-                    raise RunError(f"no head at {head_url} within {timeout_s:g} s: {detail}") from failure
+                    raise RunError(f"no head responded at {head_url} within {timeout_s:g} s: {detail}") from failure
                 if not reported:
                     print_line(f"waiting for the head at {head_url}")
                     reported = True
@@ -132,5 +136,5 @@ def _check_same(config: RunConfig, specs: list[ServerSpec], directory: Directory
         if differing:
             listed = ", ".join(sorted(differing))
             raise OperatorError(
-                f"{spec.name} has different settings at the head ({listed}): start every part with the same configs"
+                f"the head has different settings for {spec.name} ({listed}): start every part with the same configs"
             )

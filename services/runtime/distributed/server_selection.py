@@ -20,5 +20,5 @@ def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[S
             raise OperatorError(f"+only={name!r} is neither a server nor a family{hint} (known: {', '.join(known)})")
     selected = [spec for spec in servers if spec.name in only or spec.family in families]
     if only and not selected:
-        raise OperatorError(f"the configs define no server of the family {', '.join(only)}")
+        raise OperatorError(f"the configs do not define any server of the family {', '.join(only)}")
     return selected

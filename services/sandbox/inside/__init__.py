@@ -1,1 +1,1 @@
-"""Code that runs in the jail. It uses only the standard library, because nothing else is visible there."""
+"""Code that runs in the jail. It uses only the standard library, because no other packages are visible there."""

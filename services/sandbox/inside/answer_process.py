@@ -20,7 +20,7 @@ from rollyard.services.sandbox.inside.program_runner import run
 from rollyard.services.sandbox.inside.value_codec import decode, encode
 
 MODULE = "answer"
-"""The answer's `__name__`, so that code under `if __name__ == "__main__":` is not run."""
+"""The answer's `__name__`. Code under `if __name__ == "__main__":` is therefore not run."""
 
 
 class AnswerProcess:
@@ -37,7 +37,7 @@ class AnswerProcess:
         sys.modules[MODULE] = self._module
 
     def serve(self) -> None:
-        """Execute requests until the tests disconnect (raises ChannelClosed)."""
+        """Execute the tests' requests. Raises ChannelClosed when the tests disconnect."""
         while True:
             self._answer(*self._channel.receive())
 
@@ -91,7 +91,7 @@ class AnswerProcess:
 
 
 class _TestFunction:
-    """A function of the tests, callable by the answer."""
+    """A function from the tests that the answer can call."""
 
     def __init__(self, number: int, call: Callable[..., Any]) -> None:
         self.number = number

@@ -1,4 +1,4 @@
-"""Length-prefixed JSON messages over a socket. Reading from a malicious peer is safe."""
+"""Sends length-prefixed JSON messages over a socket. It is safe to receive messages from a malicious peer."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ MAX_MESSAGE_BYTES = 32 * 1024 * 1024
 
 
 class ChannelClosed(Exception):
-    """The peer has disconnected, or sent an invalid message."""
+    """Raised when the peer disconnects or sends an invalid message."""
 
 
 def framed(message: Any) -> bytes:
-    """Encode `message` with its length. Raises TypeError for values outside JSON."""
+    """Encode `message` with its length. Raises TypeError for values that JSON does not support."""
     body = json.dumps(message).encode()
     return struct.pack("=I", len(body)) + body
 
@@ -27,21 +27,24 @@ class Channel:
         self._end = end
 
     def send(self, message: Any) -> None:
-        """Send a message. Raises ChannelClosed if the peer has disconnected, TypeError for values outside JSON."""
+        """Send a message.
+
+        Raises ChannelClosed if the peer has disconnected, and TypeError for values that JSON does not support.
+        """
         try:
             self._end.sendall(framed(message))
         except OSError as error:
             raise ChannelClosed(str(error)) from error
 
     def receive(self) -> Any:
-        """Return the next message. Raises ChannelClosed."""
+        """Return the next message. Raises ChannelClosed if there is none or it is invalid."""
         (length,) = struct.unpack("=I", self._exactly(4))
         if length > MAX_MESSAGE_BYTES:
             raise ChannelClosed(f"a message of {length} bytes is larger than the limit of {MAX_MESSAGE_BYTES}")
         try:
             return json.loads(self._exactly(length))
         except (ValueError, RecursionError) as error:
-            raise ChannelClosed(f"not a message: {error}") from error
+            raise ChannelClosed(f"the peer sent an invalid message: {error}") from error
 
     def _exactly(self, count: int) -> bytes:
         pieces = []
@@ -51,7 +54,7 @@ class Channel:
             except OSError as error:
                 raise ChannelClosed(str(error)) from error
             if not piece:
-                raise ChannelClosed("end of the stream")
+                raise ChannelClosed("the peer closed the connection")
             pieces.append(piece)
             count -= len(piece)
         return b"".join(pieces)

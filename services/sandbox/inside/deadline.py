@@ -1,4 +1,4 @@
-"""The deadline of a jail, measured without the time spent waiting for a busy CPU."""
+"""Measures the deadline of a jail, excluding time spent waiting for a busy CPU."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import os
 import time
 
 MAX_EXTENSION = 10
-"""Upper bound, as a multiple of the deadline, even if the host never schedules the jail."""
+"""Upper bound on the extended deadline, as a multiple of the limit, in case the host never schedules the jail."""
 
 
 class DeadlineClock:
-    """Measures seconds since the start, minus those in which the jail was runnable but had no CPU."""
+    """Measures the seconds since the start, excluding time in which the jail was runnable but had no CPU."""
 
     def __init__(self, limit_s: float, proc: int, child: int) -> None:
         self.child = child
@@ -18,7 +18,7 @@ class DeadlineClock:
         self._limit_s = limit_s
         self._proc = proc
         self._queued_s: dict[str, float] = {}
-        """Process (tests, answer) -> seconds that it waited for a CPU. They are kept after the answer has ended."""
+        """Process id of the tests or the answer -> seconds spent waiting for a CPU. Kept after the answer exits."""
 
     def left(self) -> float:
         """Return the seconds left; the deadline is extended to at most `MAX_EXTENSION` times the limit."""

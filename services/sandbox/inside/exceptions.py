@@ -1,4 +1,4 @@
-"""Transfers exceptions between processes as name and text, and rebuilds built-in ones."""
+"""Transfers exceptions between processes by name and message, and rebuilds built-in exceptions."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ _NEVER_RAISED = (AssertionError, StopIteration, StopAsyncIteration)
 
 
 class ForeignException(Exception):
-    """The other process raised an exception that is not built in or may not be raised here."""
+    """Represents an exception from the other process that is not built in or must not be raised in this process."""
 
 
 def describe_exception(error: BaseException) -> list[str]:
-    """Return the exception's name and text."""
+    """Return the exception's name and message."""
     try:
         return [type(error).__name__, str(error)[:2000]]
     except Exception:

@@ -10,21 +10,21 @@ from rollyard.services.sandbox.inside.jail_plan import Plan
 
 _NAMESPACES = libc.CLONE_NEWPID | libc.CLONE_NEWNS | libc.CLONE_NEWIPC
 _OWN_PROCESSES = 2
-"""Rollyard's own processes that count towards the limit: the monitor and the tests."""
+"""Number of Rollyard's own processes that count towards the limit: the monitor and the tests."""
 _THREAD_HEADROOM = 256
-"""Headroom for other threads that the user starts, if the limit cannot apply to one jail alone."""
+"""Number of other threads that the user may start, if the limit cannot apply to one jail alone."""
 
 
 def enter_namespaces() -> None:
-    """Enter new namespaces; the next child becomes process 1. Raises OSError.
+    """Enter new namespaces, in which the next child becomes process 1. Raises OSError on failure.
 
-    With its own user namespace, the process limit applies to this answer alone.
+    In a separate user namespace, the process limit applies to this answer alone.
     """
     libc.enter_user_namespace(os.getuid(), os.getgid(), _NAMESPACES)
 
 
 def prepare_file_access(plan: Plan) -> None:
-    """Mount a private /tmp and an empty /proc, or restrict file access with Landlock. Raises OSError."""
+    """Mount a private /tmp and an empty /proc, or restrict file access with Landlock. Raises OSError on failure."""
     if plan.landlock:
         _bound_threads(plan)
         # The answer restricts itself again later, so that the tests may signal it, but not vice versa.
@@ -52,7 +52,7 @@ def _bind(opened: int, path: str) -> None:
 
 
 def confine(plan: Plan, *, answer: bool) -> None:
-    """Apply irrevocable limits and restrictions, stricter for the `answer` than for the tests. Raises OSError."""
+    """Apply irrevocable limits and restrictions, stricter for the `answer` than for the tests."""
     limits = {
         resource.RLIMIT_CORE: 0,
         resource.RLIMIT_AS: plan.memory,
@@ -76,7 +76,10 @@ def confine(plan: Plan, *, answer: bool) -> None:
 
 
 def _bound_threads(plan: Plan) -> None:
-    """Limit threads. Without a user namespace, the kernel counts all threads of the user, at most those of the host."""
+    """Limit the number of threads, relative to the number running on the host.
+
+    Without a user namespace, the kernel's limit covers all threads of the user, not only those of this jail.
+    """
     try:
         with open("/proc/loadavg") as file:  # noqa: PTH123 (pathlib is not loaded)
             running = int(file.read().split()[3].partition("/")[2])

@@ -8,15 +8,15 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Plan:
-    """How an answer is confined. Sizes in bytes."""
+    """How an answer is confined. Sizes are in bytes."""
 
     namespaces: bool
-    """Separate user, process, mount and IPC namespaces for every answer."""
+    """Whether every answer has its own user, process, mount and IPC namespaces."""
     landlock: bool
-    """Landlock rules on files, the network and signals."""
+    """Whether Landlock restricts access to files, the network and signals."""
     seccomp: bool
     readable: tuple[str, ...]
-    """Paths that stay readable under Landlock: those of the interpreter."""
+    """Paths that stay readable under Landlock: the interpreter's files."""
     cpu_s: int
     wall_s: float
     memory: int
@@ -26,17 +26,17 @@ class Plan:
     tmp_size: int
     output: int
     rules: int = -1
-    """The zygote's descriptor of the Landlock ruleset for `readable`."""
+    """The zygote's file descriptor for the Landlock ruleset that allows `readable`."""
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields, for a message."""
+        """Return the fields as a dict that can be sent in a message."""
         return asdict(self)
 
     def with_time_scaled_by(self, times: int) -> Plan:
-        """Return the plan with `times` the CPU time and deadline."""
+        """Return a plan with the CPU time and the deadline multiplied by `times`."""
         return replace(self, cpu_s=times * self.cpu_s, wall_s=times * self.wall_s)
 
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Plan:
-        """Rebuild the plan from `fields()`."""
+        """Rebuild a plan from the result of `fields`."""
         return cls(**{**fields, "readable": tuple(fields["readable"])})

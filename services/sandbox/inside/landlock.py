@@ -1,4 +1,4 @@
-"""Landlock: restricts file access where namespaces are not available, as in a container with the default profile."""
+"""Landlock: restricts file access where namespaces are not available, such as in many containers."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from rollyard.services.sandbox.inside import libc
 
 _CREATE, _ADD, _RESTRICT = 444, 445, 446
 _RIGHTS_BY_VERSION = {1: 13, 2: 14, 3: 15, 5: 16}
-"""First version -> number of file access rights that the kernel supports from it on."""
+"""Landlock version -> number of file access rights that the kernel supports from that version on."""
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1, 2, 4, 8
 RESTRICTS_TRUNCATE = 3
-"""First version that restricts truncating a file."""
+"""First Landlock version that can restrict truncating files."""
 
 
 def version() -> int:
-    """Return the kernel's Landlock version; 0 if it has none."""
+    """Return the kernel's Landlock version, or 0 if it does not support Landlock."""
     try:
         return libc.syscall(_CREATE, None, ctypes.c_size_t(0), ctypes.c_uint32(1))
     except OSError:
@@ -26,10 +26,11 @@ def version() -> int:
 
 
 def rules(readable: Iterable[str]) -> int:
-    """Create a ruleset and return its descriptor: only files under `readable` may be read and executed, only /dev/null
-    written, no TCP, and no signals to processes outside.
+    """Create a ruleset and return its file descriptor.
 
-    Raises OSError if the kernel has no Landlock. Older versions enforce the parts that they support.
+    It allows reading and executing only files under `readable`, and writing only to /dev/null. It forbids TCP, and
+    signals to processes outside the jail. Older versions enforce the parts that they support. Raises OSError if the
+    kernel does not support Landlock.
     """
     abi_version = version()
     rights = (1 << max(count for since, count in _RIGHTS_BY_VERSION.items() if since <= max(abi_version, 1))) - 1
@@ -42,7 +43,7 @@ def rules(readable: Iterable[str]) -> int:
 
 
 def restrict(rules: int) -> None:
-    """Restrict this process to `rules` irrevocably. Raises OSError."""
+    """Restrict this process to `rules` irrevocably. Raises OSError on failure."""
     libc.syscall(_RESTRICT, ctypes.c_int(rules), ctypes.c_uint32(0))
 
 

@@ -1,4 +1,4 @@
-"""Linux system calls for sandboxing that the standard library does not provide. Errors raise OSError."""
+"""Linux system calls for sandboxing that the standard library does not provide. They raise OSError on failure."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ NAMESPACES = CLONE_NEWNS | 0x2000000 | 0x4000000 | CLONE_NEWIPC | CLONE_NEWUSER 
 MS_RDONLY, MS_NOSUID, MS_NODEV, MS_BIND, MS_REC, MS_PRIVATE = 1, 2, 4, 4096, 16384, 1 << 18
 PR_SET_PDEATHSIG = 1
 _PIDFD_OPEN = 434
-"""These numbers are the same on x86_64 and aarch64."""
+"""System call number, which is the same on x86_64 and aarch64."""
 _PR_SET_DUMPABLE, _PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 4, 24, 38
 _CAPABILITY_VERSION_3 = 0x20080522
 
@@ -23,7 +23,7 @@ def _libc() -> ctypes.CDLL:
 
 
 def syscall(number: int, *arguments: object) -> int:
-    """Run system call `number` and return its result. Raises OSError."""
+    """Run system call `number` and return its result."""
     return checked(_libc().syscall(ctypes.c_long(number), *arguments), f"system call {number}")
 
 
@@ -36,12 +36,12 @@ def checked(result: int, what: str) -> int:
 
 
 def unshare(flags: int) -> None:
-    """Enter new namespaces as given by `flags`. Raises OSError."""
+    """Enter the new namespaces that `flags` specifies."""
     checked(_libc().unshare(flags), "unshare")
 
 
 def enter_user_namespace(user: int, group: int, flags: int = 0) -> None:
-    """Enter a new user namespace (and others in `flags`) that maps this user to `user`. Raises OSError."""
+    """Enter a new user namespace that maps this user to `user`, and the other new namespaces in `flags`."""
     outside = ("uid_map", user, os.getuid()), ("gid_map", group, os.getgid())
     unshare(CLONE_NEWUSER | flags)
     for name, text in (("setgroups", "deny"), *((name, f"{inner} {outer} 1") for name, inner, outer in outside)):
@@ -53,19 +53,19 @@ def enter_user_namespace(user: int, group: int, flags: int = 0) -> None:
 
 
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
-    """Mount a file system, or bind a file or folder. Raises OSError."""
+    """Mount a file system, or bind-mount a file or folder."""
     found = _libc().mount(source.encode(), target.encode(), kind.encode(), ctypes.c_ulong(flags), options.encode())
     checked(found, f"mount {target}")
 
 
 def prctl(option: int, *arguments: int) -> None:
-    """Call prctl on this process. Raises OSError."""
+    """Call prctl for this process."""
     words = [ctypes.c_ulong(argument) for argument in (*arguments, 0, 0, 0, 0)[:4]]
     checked(_libc().prctl(option, *words), f"prctl {option}")
 
 
 def pidfd_open(process: int) -> int:
-    """Return a descriptor that can be polled for the end of `process`.
+    """Return a file descriptor that becomes readable when `process` exits.
 
     `os.pidfd_open` is missing in interpreters built on older systems, such as those that uv installs.
     """
@@ -73,7 +73,7 @@ def pidfd_open(process: int) -> int:
 
 
 def die_with_parent(signal: int) -> None:
-    """Have the kernel send `signal` to this process when its parent ends."""
+    """Have the kernel send `signal` to this process when its parent exits."""
     prctl(PR_SET_PDEATHSIG, signal)
 
 
@@ -83,7 +83,7 @@ def hide_memory() -> None:
 
 
 def no_new_privileges() -> None:
-    """Ignore setuid bits irrevocably, for this process and its children, also after exec."""
+    """Make this process and its children ignore setuid bits, irrevocably and across exec."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 

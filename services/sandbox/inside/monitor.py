@@ -1,6 +1,6 @@
 """Runs one job: creates a jail, monitors it from outside, kills all its processes, and reports the result.
 
-The answer cannot see this process, which has another process namespace and separate descriptors.
+The answer cannot see this process, which runs in a different process namespace and has its own file descriptors.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _REPORT_GRACE_S = 1.0
 
 
 def watch(plan: Plan, job: int) -> None:
-    """Run the job on socket `job`: the tests' process reads the order from it, and this process writes the result."""
+    """Run the job on socket `job`: the tests' process reads the order, and this process writes the result."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     started = time.monotonic()
     try:
@@ -79,9 +79,9 @@ def _run_jail(plan: Plan, job: int) -> tuple[str, dict[str, Any], bytes, bool, f
 
 
 def _wait(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader) -> str:
-    """Wait until the tests' process ends, the deadline passes or the server disconnects; return which.
+    """Wait until the tests' process exits, the deadline passes or the server disconnects. Return which one happened.
 
-    Reporting is the last action of the tests' process, so the deadline no longer counts once the report has started.
+    Reporting is the last thing that the tests' process does, so the deadline no longer applies once a report arrives.
     """
     alive = libc.pidfd_open(clock.child)
     poll = select.poll()
@@ -106,7 +106,7 @@ def _wait(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader
 
 
 def _run_tests(plan: Plan, job: int, report: int, output: int, to_close: tuple[int, ...]) -> None:
-    """Run the tests in the child; never returns."""
+    """Run the tests in the child process. Never returns."""
     try:
         for descriptor in to_close:
             os.close(descriptor)

@@ -6,7 +6,7 @@ import os
 
 
 class PipeReader:
-    """Keeps the first bytes of a pipe and discards the others."""
+    """Keeps the first `limit` bytes from a pipe and discards the rest."""
 
     def __init__(self, descriptor: int, limit: int) -> None:
         self.descriptor = descriptor
@@ -17,7 +17,7 @@ class PipeReader:
         os.set_blocking(descriptor, False)
 
     def read(self) -> None:
-        """Read what is available, without blocking."""
+        """Read the available data without blocking."""
         for _ in range(16):  # bounded, so that endless output does not delay the deadline
             try:
                 piece = os.read(self.descriptor, 1 << 16)

@@ -1,7 +1,7 @@
 """Drops root irrevocably while keeping Python usable.
 
-An unprivileged user often has no access to the interpreter, e.g. in a private home folder. The standard library is then
-imported through this process's working directory, because such paths do not pass through that folder.
+An unprivileged user often cannot access the interpreter, for example because it is in a private home folder. The
+standard library is then imported through /proc/self/cwd, because such paths do not pass through the private folder.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _VIA_CWD = "/proc/self/cwd"
 
 
 def drop_root() -> None:
-    """Switch to an unprivileged user if this is root. Ends the process if root may not change its user."""
+    """If running as root, switch to an unprivileged user. Exits if root is not allowed to change its user."""
     if os.getuid() != 0:
         return
     stdlib = os.path.dirname(os.__file__)  # noqa: PTH120 (pathlib is not loaded)
@@ -30,7 +30,7 @@ def drop_root() -> None:
 
 
 def drop_to_unprivileged_user() -> None:
-    """Switch irrevocably from root to an unprivileged user. Ends the process if root may not change its user."""
+    """Switch irrevocably from root to an unprivileged user. Exits if root is not allowed to change its user."""
     try:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -44,7 +44,7 @@ def drop_to_unprivileged_user() -> None:
 
 
 def _import_via_cwd(stdlib: str) -> None:
-    """Redirect imports to the working directory, also for loaded packages, which may import further modules."""
+    """Redirect imports to the working directory, including those of packages that have already been loaded."""
 
     def moved(path: str) -> str:
         return _VIA_CWD + path.removeprefix(stdlib) if f"{path}/".startswith(f"{stdlib}/") else path

@@ -13,10 +13,10 @@ _FUTURE_ANNOTATIONS = __future__.annotations.compiler_flag
 
 
 def run(code: str, required_names: list[str] | None, namespace: dict[str, Any]) -> str | None:
-    """Execute `code` with the globals `namespace`; return the error of the first skipped statement, or None.
+    """Execute `code` with the globals `namespace`. Return the error of the first skipped statement, or None.
 
-    With `required_names`, top-level statements that raise are skipped as long as the program defines those names:
-    they may be demonstrations that need input, or wrong tests. Exceptions of the program propagate.
+    With `required_names`, top-level statements that raise are skipped if the program defines those names: the
+    statements may be demonstrations that need input, or wrong tests. Otherwise, the program's exceptions propagate.
     """
     # dont_inherit: this file's `from __future__ import annotations` would hide a missing `import typing`.
     program = compile(code, _FILE, "exec", dont_inherit=True)

@@ -1,6 +1,6 @@
 """RPC client in the tests' process: represents objects of the answer's process.
 
-Results are data, so equality, truth and all operators in tests run as the tests' own Python. Data is copied, so an
+Results are plain data, so the tests' process itself evaluates equality, truth and all operators. Data is copied, so an
 answer cannot modify a test's objects. Functions passed to the answer are called in the tests' process.
 """
 
@@ -17,7 +17,7 @@ from rollyard.services.sandbox.inside.value_codec import decode, encode
 
 
 class AnswerProcessExited(BaseException):
-    """The answer's process has exited or sent an invalid message. A BaseException, so that tests do not catch it."""
+    """Raised when the answer's process exits or sends an invalid message. `except Exception` does not catch it."""
 
 
 class AnswerClient:
@@ -30,19 +30,22 @@ class AnswerClient:
         self._exit_reason = ""
 
     def run(self, code: str, required_names: list[str] | None = None) -> str:
-        """Execute the answer; return the error that was skipped, or "". Raises its error or AnswerProcessExited."""
+        """Execute the answer's code. Return the error of the first skipped statement, or "".
+
+        Raises the answer's error or AnswerProcessExited.
+        """
         return str(self._request("run", 0, code, required_names) or "")
 
     def name(self, name: str) -> Any:
-        """Return the answer's global `name`. Raises NameError, AnswerProcessExited."""
+        """Return the answer's global variable `name`. Raises NameError or AnswerProcessExited."""
         return self._request("name", 0, name)
 
     def request(self, verb: str, number: int, *arguments: Any) -> Any:
-        """Apply an operation to the answer's object with that number. Raises its error or AnswerProcessExited."""
+        """Apply the operation `verb` to the answer's object `number`. Raises its error or AnswerProcessExited."""
         return self._request(verb, number, *[encode(argument, self._number) for argument in arguments])
 
     def check_alive(self) -> None:
-        """Raise AnswerProcessExited if the process has exited, even if a test caught that before."""
+        """Raise AnswerProcessExited if the process has exited, even if a test has already caught that exception."""
         self.run("")
 
     def _request(self, *request: Any) -> Any:
@@ -72,12 +75,13 @@ class AnswerClient:
         )
 
     def _number(self, value: Any) -> int:
-        """Return a reference: objects of the answer have numbers from 0 up, functions of the tests from -1 down."""
+        """Return the number that refers to `value`: from 0 up for the answer's objects, from -1 down for functions."""
         if isinstance(value, RemoteObject):
             number: int = object.__getattribute__(value, "_number")
             return number
         if not callable(value):
-            raise TypeError(f"tests can pass data and functions to an answer, not a {type(value).__name__}")
+            kind = type(value).__name__
+            raise TypeError(f"tests can pass only data and functions to an answer, but this is a {kind}")
         self._test_functions.append(value)
         return ~(len(self._test_functions) - 1)
 
@@ -91,7 +95,7 @@ class AnswerClient:
 
 
 class RemoteObject:
-    """An object of the answer's own class, whose operations return data. It only equals itself."""
+    """Represents an object whose class the answer defines. Operations on it return data. It is equal only to itself."""
 
     __slots__ = ("_answer", "_number")
 

@@ -37,7 +37,7 @@ class _Program(ctypes.Structure):
 def install(*, namespaces: bool) -> None:
     """Install a permanent seccomp filter for this process and its children. Raises OSError if the kernel lacks seccomp.
 
-    Without `namespaces`, child processes (but not threads), signals and changes to file metadata are refused too.
+    Without `namespaces`, child processes (but not threads), signals and changes to file metadata are also refused.
     """
     code = _assemble(os.uname().machine, namespaces)
     buffer = ctypes.create_string_buffer(code, len(code))
@@ -47,7 +47,7 @@ def install(*, namespaces: bool) -> None:
 
 def _assemble(machine: str, namespaces: bool) -> bytes:
     if machine not in _AUDIT:
-        raise OSError(errno.ENOSYS, f"there is no seccomp filter for {machine}, only for {', '.join(_AUDIT)}")
+        raise OSError(errno.ENOSYS, f"the seccomp filter does not support {machine}, only {', '.join(_AUDIT)}")
     architecture_index = 0 if machine == "x86_64" else 1
     refused = {
         **syscall_numbers.NEVER,
@@ -70,7 +70,7 @@ def _assemble(machine: str, namespaces: bool) -> bytes:
 
 
 def _by_arguments(namespaces: bool) -> Iterator[tuple[tuple[int, int] | tuple[int, None], list[Instruction]]]:
-    """Yield calls and the conditions on which they are refused; each call at most once."""
+    """Yield system calls, each at most once, with the conditions under which they are refused."""
     # A process may lower its own limits (first argument 0), but not those of others.
     yield syscall_numbers.PRLIMIT64, _refuse_unless(0, _EQUAL, 0)
     # Datagram sockets can send to any address without `connect`, e.g. to the host's log.
@@ -104,10 +104,10 @@ def _refuse_any_of(*requests: int) -> list[Instruction]:
 
 
 def _refuse_if(argument: int, test: int, value: int) -> list[Instruction]:
-    """Refuse the call if the test of the argument's lower 32 bits holds."""
+    """Refuse the call if `test` holds for the lower 32 bits of the argument."""
     return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (test, 0, 1, value), (_RETURN, 0, 0, _REFUSE)]
 
 
 def _refuse_unless(argument: int, test: int, value: int) -> list[Instruction]:
-    """Refuse the call if the test does not hold."""
+    """Refuse the call unless `test` holds for the lower 32 bits of the argument."""
     return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (test, 1, 0, value), (_RETURN, 0, 0, _REFUSE)]

@@ -1,4 +1,4 @@
-"""Numbers of the system calls that the filter refuses, on x86_64 and aarch64 (None: does not exist)."""
+"""Numbers of the system calls that the filter refuses, on x86_64 and aarch64 (None if a call does not exist)."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ NO_PROCESSES = {
     "fork": (57, None), "vfork": (58, None), "kill": (62, 129), "tkill": (200, 130), "tgkill": (234, 131),
     "rt_sigqueueinfo": (129, 138), "rt_tgsigqueueinfo": (297, 240), "setsid": (112, 157), "setpgid": (109, 154),
 }  # fmt: skip
-"""Refused without a process namespace: child processes and signals."""
+"""Calls that are refused without a process namespace: they start processes or send signals."""
 NO_CHANGES = {
     "chmod": (90, None), "fchmod": (91, 52), "fchmodat": (268, 53), "fchmodat2": (452, 452), "chown": (92, None),
     "lchown": (94, None), "fchown": (93, 55), "fchownat": (260, 54), "setxattr": (188, 5), "lsetxattr": (189, 6),
@@ -44,9 +44,11 @@ NO_CHANGES = {
     "futimesat": (261, None), "utimensat": (280, 88), "truncate": (76, 45), "file_setattr": (469, 469),
     "openat2": (437, 437),
 }  # fmt: skip
-"""Refused without a mount namespace. Landlock does not restrict changes of modes, owners and times (and, before
-version 3, lengths) by a file's owner, who may be this user. A filter cannot read the arguments of openat2, which are in
-memory."""
+"""Calls that are refused without a mount namespace.
+
+Landlock does not restrict changes to modes, owners and times (and, before version 3, lengths) by a file's owner, who
+may be this user. A filter cannot read the arguments of openat2, which are in memory.
+"""
 CLONE, CLONE3, PRLIMIT64, PRCTL = (56, 220), (435, 435), (302, 261), (157, 167)
 SOCKETPAIR, FCNTL, IOCTL, OPEN, OPENAT = (53, 199), (72, 25), (16, 29), (2, None), (257, 56)
-"""Refused depending on their arguments."""
+"""Calls that are refused depending on their arguments."""

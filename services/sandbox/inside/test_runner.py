@@ -1,6 +1,6 @@
 """The tests' process, process 1 of its jail: starts the answer's process, runs the tests against it, and reports.
 
-The answer's process is forked before the job is read, so its memory never contained a test, expected value or secret.
+The answer's process is forked before the job is read, so its memory never contains a test, expected value or secret.
 Only this process has the report descriptor, and a pass counts only with the job's secret, which is added after the last
 test.
 """
@@ -27,11 +27,14 @@ from rollyard.services.sandbox.inside.rpc_client import AnswerClient, AnswerProc
 _FILE = "<tests>"
 _FIRST_FREE = 3
 _MAX_REASON = 2000
-"""Maximum number of characters of a reason."""
+"""Maximum length of a reason in characters."""
 
 
 def run_tests(plan: Plan, job: int, report: int, output: int) -> dict[str, Any]:
-    """Run the job that arrives on descriptor `job`; return the report. Raises OSError if the jail cannot be created."""
+    """Run the job that arrives on descriptor `job` and return the report.
+
+    Raises OSError if the jail cannot be created.
+    """
     libc.die_with_parent(signal.SIGKILL)
     os.setsid()
     jail.prepare_file_access(plan)
@@ -68,13 +71,13 @@ class _AnswerExit:
         self._ended = False
 
     def kill(self) -> None:
-        """Kill and reap the process, so that its CPU time counts for this one."""
+        """Kill and reap the process, so that its CPU time is added to that of this process."""
         if not self._ended:
             os.kill(self._process, signal.SIGKILL)
             os.waitpid(self._process, 0)
 
     def describe(self) -> str:
-        """Describe how the process ended, as a phrase."""
+        """Return a phrase that describes how the process exited."""
         for _ in range(20):  # the socket closes shortly before the process can be waited for
             pid, status, _ = os.wait4(self._process, os.WNOHANG)
             if pid:
@@ -135,7 +138,7 @@ def _explain(error: BaseException, answer_exit: _AnswerExit, line: str) -> tuple
 
 
 def _failing_line(text: str, code: CodeType) -> str:
-    """Return the line of the test that the current exception passed through."""
+    """Return the line of the test at which the current exception occurred."""
     frames = traceback.extract_tb(sys.exc_info()[2])
     numbers = [frame.lineno for frame in frames if frame.filename == code.co_filename and frame.lineno]
     lines = text.splitlines()
@@ -143,7 +146,7 @@ def _failing_line(text: str, code: CodeType) -> str:
 
 
 def _become_answer(plan: Plan, channel: socket.socket, output: int) -> NoReturn:
-    """Serve the tests until they disconnect; never returns."""
+    """Serve the tests' requests until they disconnect. Never returns."""
     try:
         libc.die_with_parent(signal.SIGKILL)
         devnull = os.open("/dev/null", os.O_RDONLY)

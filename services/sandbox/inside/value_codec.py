@@ -1,6 +1,6 @@
 """Encodes Python values as JSON without pickle, so that the other process can send data but not code.
 
-Values are rebuilt as built-in types. Objects of an answer's own classes, whatever their `__eq__`, become references.
+Values are rebuilt as built-in types. Objects of an answer's own classes become references, whatever their `__eq__`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from itertools import islice
 from typing import Any
 
 MAX_ITEMS = 1_000_000
-"""Maximum number of items read from an iterator; a longer one counts as infinite."""
+"""Maximum number of items read from an iterator; a longer iterator counts as infinite."""
 _SAFE_DIGITS = 10**300
 """Larger integers are sent as hexadecimal, which takes linear time and has no digit limit."""
 
@@ -25,7 +25,7 @@ Find = Callable[[int], Any]
 
 
 def encode(value: Any, keep: Keep) -> Any:
-    """Encode `value`; objects without a plain form are passed to `keep` and sent as its number."""
+    """Encode `value`. Objects that are not plain data are passed to `keep` and sent as the number that it returns."""
     if value is None or isinstance(value, bool | str | float):
         return _scalar(value)
     if isinstance(value, int):

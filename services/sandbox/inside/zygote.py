@@ -1,6 +1,6 @@
 """Zygote: the process from which jails are forked. It preloads common modules of the standard library.
 
-It reads no jobs: each arrives on its own socket, which is passed directly to the jail.
+It does not read jobs: each job arrives on its own socket, which is passed directly to the jail.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ _PRELOADED = (
 
 
 def main() -> None:
-    """Serve until the server disconnects.
+    """Fork jails until the server disconnects.
 
-    The first message sent reports the kernel's features, the first one received is the plan.
+    Before that, send the kernel's features and receive the plan.
     """
     control = socket.socket(fileno=0)
     libc.die_with_parent(signal.SIGKILL)
@@ -73,7 +73,7 @@ def main() -> None:
 
 
 def _is_supported(attempt: Callable[[], None]) -> bool:
-    """Return whether `attempt` succeeds, tested in a child because it cannot be undone."""
+    """Return whether `attempt` succeeds. It runs in a child process, because its effects cannot be undone."""
     child = os.fork()
     if child == 0:
         try:

@@ -126,7 +126,7 @@ async def test_servers_that_join_remotely_play_as_one_run(tmp_path: Path) -> Non
 async def test_a_server_whose_settings_differ_from_the_heads_is_rejected(tmp_path: Path) -> None:
     async with head_alone(load_config(), tmp_path) as (stack, _):
         await until(lambda: (stack.folder.path / "head.json").exists())
-        with pytest.raises(OperatorError, match=r"policy_model has different settings at the head \(model\)"):
+        with pytest.raises(OperatorError, match=r"the head has different settings for policy_model \(model\)"):
             await join(load_config(OTHER_MODEL), stack.head_url, ["policy_model"], asyncio.Event(), [])
 
 
@@ -149,7 +149,7 @@ async def test_a_server_with_another_token_is_rejected(tmp_path: Path) -> None:
 
 async def test_a_head_that_does_not_start_in_time_is_named() -> None:
     config, messages, nowhere = load_config(), list[str](), unused_url()
-    with pytest.raises(RunError, match=rf"no head at {nowhere} within 0.5 s"):
+    with pytest.raises(RunError, match=rf"no head responded at {nowhere} within 0.5 s"):
         await join(config, nowhere, ["agents"], asyncio.Event(), messages)
     assert messages == [f"waiting for the head at {nowhere}"]
 
