@@ -21,7 +21,7 @@ class AgentRef(TypedDict, total=False):
     name: Required[str]
     """Name of the agent's server."""
     type: str
-    """The family, as in NeMo Gym's rows. Only the name identifies the agent."""
+    """The server's family, as in NeMo Gym's rows. The name alone identifies the agent."""
 
 
 # --- conversation ---------------------------------------------------------------------------------------------------
@@ -60,7 +60,7 @@ class Usage(TypedDict, total=False):
     input_tokens_details: dict[str, Any]
     output_tokens: int
     output_tokens_details: dict[str, Any]
-    """Contains `reasoning_tokens`."""
+    """Contains `reasoning_tokens`, the number of tokens in reasoning items."""
     total_tokens: int
 
 
@@ -130,7 +130,7 @@ class DatasetRow(TypedDict):
     responses_create_params: CreateParams
     agent_ref: NotRequired[AgentRef | None]
     dataset_name: NotRequired[str]
-    """In a mixture, the dataset to which the row belongs."""
+    """Name of the mixture's dataset to which the row belongs."""
 
 
 class RunRequest(DatasetRow, _RolloutIndex):
@@ -154,14 +154,14 @@ class EpisodeTimings(TypedDict, total=False):
 
 
 class TurnSteps(TypedDict, total=False):
-    """What an agent of turn-based environments adds to a rollout."""
+    """What the agent for turn-based environments adds to a rollout."""
 
     step_rewards: list[float]
-    """The reward of each turn of the model, 0 for a turn without an action."""
+    """The reward for each of the model's turns, 0 for a turn without an action."""
     total_reward: float
     """The sum of `step_rewards`."""
     terminated: bool
-    """The environment reached a final state."""
+    """Whether the environment reached a terminal state."""
     info: dict[str, Any]
     """The info dictionary of the last step."""
     reset_info: dict[str, Any]
@@ -177,7 +177,7 @@ class PlayedEpisode(TurnSteps):
     """The first request to the model, including the items that the environment returned from `/seed_session`."""
     response: Response
     token_trail: NotRequired[TokenTrail]
-    """Present if tokens were recorded."""
+    """Summary of prefix mismatches; present if tokens were recorded."""
 
 
 class RolloutKeys(_RolloutIndex, total=False):
@@ -214,7 +214,7 @@ class RolloutRow(RolloutKeys, total=False):
     timings: EpisodeTimings
     token_trail: TokenTrail
     mask_sample: bool
-    """NeMo Gym's flag for a rollout that is excluded from all means."""
+    """NeMo Gym's flag for a rollout that is excluded from all averages."""
     failure_kind: str
     """Why the rollout is masked; only in rows from other stacks."""
 

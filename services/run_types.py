@@ -35,7 +35,7 @@ class Launch(Record):
 
     name: str
     instance: str
-    """Unique within the run: name, replica and start count."""
+    """Name that is unique within the run: server name, replica and start count."""
     family: str
     implementation: str
     folder: str
@@ -44,7 +44,7 @@ class Launch(Record):
     keys: Keys
     head_url: str
     parent_pid: int
-    """The server exits when this process dies. 0 if it runs on another host."""
+    """The server exits when this process dies. 0 if the process runs on a different host."""
     advertise: str | None = None
     """Host name under which other hosts reach this host, if it differs from the bound address."""
     log_folder: str | None = None
@@ -57,7 +57,7 @@ class ServerCode(Record):
     """Digests of the code that a server process has loaded, computed in `services/config/server_code`."""
 
     digest: str
-    """Digest of the fields below."""
+    """Digest of `files` and `packages`."""
     files: dict[str, str]
     """Path relative to its code folder -> short digest of its content."""
     packages: dict[str, str]
@@ -68,7 +68,7 @@ class CodeSources(Record):
     """Locations of the files of a `ServerCode` on the server's host."""
 
     paths: dict[str, str]
-    """Name in `ServerCode.files` -> absolute path."""
+    """File name in `ServerCode.files` -> absolute path."""
     folders: dict[str, str]
     """Folders whose code files are all included: prefix of the names in `ServerCode.files` -> absolute path."""
 
@@ -124,14 +124,14 @@ class ServerInstance(Record):
     ready: bool
     requests: int
     requests_per_s: float = 0.0
-    """Mean over the last ten seconds."""
+    """Mean request rate over the last ten seconds."""
     in_flight: int
     sessions: int
     restarts: int
     phase: str = ""
     """The startup phase, or the recovery in progress."""
     changed_files: list[str] = Field(default_factory=list)
-    """Files of its code that have changed on disk since it loaded them, with names as in `ServerCode.files`."""
+    """Code files that have changed on disk since the instance loaded them, with names as in `ServerCode.files`."""
 
 
 class Directory(Record):
@@ -155,7 +155,7 @@ class Directory(Record):
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> digest of the code of its instances, if they report it."""
     changed_files: dict[str, list[str]] = Field(default_factory=dict)
-    """Server name -> files of its code that have changed on disk since it loaded them."""
+    """Server name -> code files that have changed on disk since the server loaded them."""
     reloading: list[str] = Field(default_factory=list)
     """Servers whose changed code is being checked, or that are restarting with it."""
     changed_code: dict[str, str] = Field(default_factory=dict)

@@ -13,15 +13,15 @@ class TokenBreak(TypedDict):
     reason: str
     """Why the prompt was rendered from messages instead of continuing the token ids."""
     position: int
-    """Index of the first id that differs."""
+    """Index of the first token id that differs."""
     expected_length: int
-    """Number of ids of the previous turn, prompt and generation together."""
+    """Number of token ids in the previous turn's prompt and generation together."""
     prompt_length: int
-    """Number of ids of this turn's prompt."""
+    """Number of token ids in this turn's prompt."""
     expected: list[int]
-    """At most 8 ids of the previous turn, starting at `position`."""
+    """At most 8 token ids of the previous turn, starting at `position`."""
     found: list[int]
-    """At most 8 ids of this turn's prompt, starting at `position`."""
+    """At most 8 token ids of this turn's prompt, starting at `position`."""
 
 
 class PolicyVersion(TypedDict, total=False):
@@ -78,11 +78,11 @@ class TokenTrace(_Break, total=False):
     """
 
     segment: Required[int]
-    """Starts at 0 and increases after each break."""
+    """Index of the segment. It starts at 0 and increases with each break."""
     way: str
     """The token backend that handled the turn."""
     context: str
-    """24 hexadecimal digits: fingerprint of the tools and the conversation up to the end of this turn."""
+    """Fingerprint (24 hexadecimal digits) of the tools and the conversation up to the end of this turn."""
     escaped: list[str]
     """Special tokens that were escaped in the text of the request."""
     sampling: SamplingRecord
@@ -106,7 +106,7 @@ class TokenTrail(TypedDict, total=False):
     turns: Required[int]
     """Number of model calls with recorded tokens, not counting the first."""
     breaks: Required[int]
-    """Number of these calls that start a new segment."""
+    """Number of these calls whose prompt starts a new segment."""
     segments: Required[int]
     constrained: list[str]
     """Constraints that applied to at least one turn."""

@@ -1,4 +1,4 @@
-"""Creates rich consoles that escape control characters in all text (`services/io/terminal.py`)."""
+"""Creates Rich consoles that escape control characters in all text (`services/io/terminal.py`)."""
 
 from __future__ import annotations
 

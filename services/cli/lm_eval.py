@@ -211,7 +211,7 @@ async def _address(options: LmEvalOptions, name: str) -> str:
     known = [server for server, family in directory.families.items() if family == "responses_api_models"]
     if name not in known:
         raise OperatorError(
-            f"no model server {name!r}{did_you_mean(name, known)} (the run has: {', '.join(known) or 'none'})"
+            f"no model server {name!r} in this run{did_you_mean(name, known)} (available: {', '.join(known) or 'none'})"
         )
     if not directory.servers[name]:
         raise RunError(f"model server {name!r} is not ready")

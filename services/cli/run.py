@@ -76,7 +76,7 @@ class RunOptions(Options):
     ready_timeout_s: float = 300.0
     """Maximum time for all servers to become ready, in seconds."""
     ray_head_node_address: str | None = None
-    """Run the servers on the Ray cluster at this HOST:PORT, or with auto, on the cluster that Ray finds."""
+    """Run the servers on the Ray cluster at HOST:PORT; with auto, on the cluster that Ray finds."""
 
 
 def main() -> None:

@@ -66,7 +66,7 @@ class ViewerOptions(Options):
     server_roots: list[Path] = Field(default_factory=list)
     """Additional folders to search for environments whose replay.py draws their boards."""
     head: str | None = None
-    """HOST:PORT of the head that the live page shows; default: the newest run started from this folder."""
+    """HOST:PORT of the head whose run the live page shows; default: the newest run started from this folder."""
     workers: int | None = Field(default=None, ge=1)
     """Number of processes that read a large file; default: one per CPU."""
     export: Path | None = None

@@ -22,7 +22,7 @@ class ServerSpec:
     raw: Json = field(repr=False)
     """The resolved settings from YAML, which are passed to the server's process."""
     isolated: bool
-    """The server has its own virtual environment; only the base settings were validated here."""
+    """The server has its own virtual environment; only the base settings were validated in this process."""
 
     def identity_settings(self) -> Json:
         """Return the configured settings that affect rollouts. They are parsed, so `10` and `"10"` can be equal."""

@@ -133,7 +133,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """Return `value` with everything under a secret name replaced by `***`."""
+    """Return `value` with the values of all secret keys replaced by `***`."""
     if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
         return REDACTED
     if isinstance(value, dict):
@@ -198,7 +198,7 @@ def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]
 
 
 def without_secrets(tree: Any) -> Any:
-    """Return `tree` without the values of secret settings, including those that references copied to other names."""
+    """Return `tree` with all secrets replaced by `***`, even where a reference copied them to another setting."""
     return _replace_secrets(_secret_values(tree), redacted(tree))
 
 

@@ -72,7 +72,7 @@ class _CodeClosure:
         self._modules: set[tuple[str, str]] = set()
         self.files: set[Path] = set()
         self.sources: dict[Path, Source] = {}
-        """The Python files, without scripts that no other file imports or starts (such as `prepare.py`)."""
+        """The Python files, except for scripts that no other file imports or starts, such as `prepare.py`."""
         scripts: dict[Path, Source] = {}
         waiting = [path for path in files_of(folder) if path.suffix in CODE]
         while waiting:
@@ -126,7 +126,7 @@ class _CodeClosure:
                     yield found
 
     def _module(self, name: str) -> list[Path]:
-        """Return the file or folder of an imported module; empty if it is installed, or was returned before."""
+        """Return the file or folder of an imported module; empty if it is an installed package or was returned before."""
         top, *rest = name.split(".")
         if top in (_OWN, PLUGINS):
             family, name = (*rest, "", "")[:2]

@@ -11,7 +11,7 @@ _MAX_LENGTH = 200
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}|%(?:\(\w+\))?[-+ #0]?[\d.]*[sdirfgx]")
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,7}")
 _COMMON_FOLDERS = frozenset({"data", "configs"})
-"""Folders that every server has. Their names alone do not identify a file in them."""
+"""Folders that every server has. A string that consists only of such a name does not refer to the files in it."""
 
 
 class FileNames:
