@@ -126,7 +126,7 @@ class _CodeClosure:
                     yield found
 
     def _module(self, name: str) -> list[Path]:
-        """Return the file or folder of an imported module; empty if it is an installed package or was returned before."""
+        """Return the file or folder of an imported module; empty if it is installed or was returned before."""
         top, *rest = name.split(".")
         if top in (_OWN, PLUGINS):
             family, name = (*rest, "", "")[:2]
