@@ -220,4 +220,4 @@ class RolloutRow(RolloutKeys, total=False):
 
 
 class TurnRolloutRow(RolloutRow, TurnSteps):
-    """A measured rollout of a turn-based environment. Other environments can use the keys of `TurnSteps` differently."""
+    """A measured rollout of a turn-based environment. Others can use the keys of `TurnSteps` differently."""
