@@ -105,7 +105,7 @@ def _check_name(name: str, family: str, folder: Path) -> None:
         problem = "a Python keyword" if keyword.iskeyword(name) else "not a valid folder name"
         raise OperatorError(f"{name!r} is {problem}; expected lower-case letters, digits and underscores{hint}")
     if name in _YAML_WORDS:
-        raise OperatorError(f"{name!r} is not text in YAML, so no config can refer to it: choose another name")
+        raise OperatorError(f"YAML does not parse {name!r} as a string, so choose a different name")
     for other in FAMILIES:
         if (INSTALLED / other / name).is_dir() and Path.cwd() != INSTALLED:
             raise OperatorError(f"{other}/{name} is part of Rollyard: choose a different name")
