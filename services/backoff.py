@@ -12,8 +12,11 @@ class Restarts:
     first_pause_s: float = 0.2
     longest_pause_s: float = 30.0
     reset_after_s: float = 60.0
-    """A process that ran for at least this long resets the backoff."""
+    """The backoff starts over after a process has run for at least this long."""
 
     def next_pause_s(self, last_pause_s: float) -> float:
-        """Return the next pause: twice `last_pause_s` (0.0 before the first restart), at most `longest_pause_s`."""
+        """Return the pause before the next restart: twice `last_pause_s`, at most `longest_pause_s`.
+
+        Before the first restart, pass 0.0; the pause is then `first_pause_s`.
+        """
         return min(2 * last_pause_s or self.first_pause_s, self.longest_pause_s)

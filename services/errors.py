@@ -3,9 +3,9 @@
     RollyardError
     ├── OperatorError   a wrong command line or config: one line of output, exit status 2
     ├── RunError        the command cannot continue (no head, full disk, too many failures): exit status 1
-    └── Failure         an error of a server or a host: a Problem that is forwarded unchanged and recorded
+    └── Failure         an error on a server or host: a Problem that is forwarded unchanged and recorded
 
-A mistake of the *model*, such as an invalid tool call, raises no exception: the model receives it as a tool result.
+A mistake by the *model*, such as an invalid tool call, raises no exception: the model receives it as a tool result.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from rollyard.services.types import Problem
 
 
 class FailureKind(StrEnum):
-    """The recorded cause of a failure. `Failure` maps it to an HTTP status and to whether to retry."""
+    """The recorded cause of a failure. It determines the HTTP status and whether the attempt is retried."""
 
     BAD_TASK = "bad_task"
-    """The environment rejects this row (impossible geometry, missing field). A retry cannot help."""
+    """The environment rejects this row (impossible geometry, missing field). Retrying does not help."""
     BAD_REQUEST = "bad_request"
     """The server cannot parse the request."""
     UNAUTHORIZED = "unauthorized"
@@ -31,15 +31,15 @@ class FailureKind(StrEnum):
     UNKNOWN_SERVER = "unknown_server"
     """The run has no server with that name."""
     WRONG_RUN = "wrong_run"
-    """The server at the address belongs to another run, or is not a Rollyard server."""
+    """The server at the URL belongs to a different run, or is not a Rollyard server."""
     SESSION_LOST = "session_lost"
-    """The environment does not have the session: it restarted, or the session exceeded its idle timeout."""
+    """The environment no longer has the session: it restarted, or the session exceeded its idle timeout."""
     UNREACHABLE = "unreachable"
     """No connection could be established in time."""
     CONNECTION_LOST = "connection_lost"
     """The connection broke before the response was complete."""
     TIMEOUT = "timeout"
-    """A deadline passed."""
+    """A deadline was exceeded."""
     RATE_LIMITED = "rate_limited"
     """The policy's endpoint repeatedly responded with status 429."""
     UPSTREAM_ERROR = "upstream_error"
@@ -47,11 +47,11 @@ class FailureKind(StrEnum):
     UPSTREAM_REFUSED = "upstream_refused"
     """The policy's endpoint rejected the request (bad key, unknown model, invalid parameter)."""
     CONTEXT_OVERFLOW = "context_overflow"
-    """The conversation no longer fits the model's context. After the first turn it is the episode's finish reason."""
+    """The conversation no longer fits the model's context. After the first turn, it is a finish reason."""
     MALFORMED_ANSWER = "malformed_answer"
     """A response is complete but cannot be parsed."""
     OVERLOADED = "overloaded"
-    """The server has reached its limit, such as the number of sessions."""
+    """The server has reached a limit, such as the maximum number of sessions."""
     SERVER_ERROR = "server_error"
     """A server's code raised an exception."""
     CANCELLED = "cancelled"
@@ -93,7 +93,7 @@ _TERMINAL = frozenset(
 
 
 MAX_DETAIL = 10_000
-"""Most characters of a failure's detail."""
+"""Maximum length of a failure's detail, in characters."""
 
 
 class RollyardError(Exception):
@@ -144,7 +144,7 @@ class Failure(RollyardError):
 
     @classmethod
     def of(cls, problem: Problem) -> Failure:
-        """Return the failure that `problem` reports, with its origin unchanged."""
+        """Return the failure that `problem` describes, with its origin unchanged."""
         failure = cls(FailureKind.SERVER_ERROR, problem.detail)
         failure.problem = problem
         failure.args = (f"{failure.kind}: {problem.detail}",)
@@ -158,7 +158,7 @@ class Failure(RollyardError):
 
     @property
     def terminal(self) -> bool:
-        """True if a retry cannot help until the cause is fixed."""
+        """True if retrying cannot help until the cause is fixed."""
         return self.kind in _TERMINAL
 
 

@@ -19,9 +19,9 @@ class AgentRef(TypedDict, total=False):
     """The agent that runs a row's episode."""
 
     name: Required[str]
-    """Server name."""
+    """Name of the agent's server."""
     type: str
-    """The family, as in NeMo Gym's rows. Only the name identifies the agent."""
+    """The server's family, as in NeMo Gym's rows. The name alone identifies the agent."""
 
 
 # --- conversation ---------------------------------------------------------------------------------------------------
@@ -31,26 +31,26 @@ class ResponseItem(TokenHistory, total=False):
     """An item of OpenAI's Responses API, of any type; `openai.types.responses` defines each type separately."""
 
     type: str
-    """`message`, `reasoning`, `function_call`, `function_call_output`, ...; a message may lack it."""
+    """`message`, `reasoning`, `function_call`, `function_call_output`, ...; messages may omit it."""
     id: str | None
     status: str | None
     """`completed`, `incomplete` or `in_progress`."""
     role: str
     """Role of a message: `user`, `system`, `developer` or `assistant`."""
     content: str | list[Any] | None
-    """Content of a message or of reasoning: a string or a list of parts."""
+    """Content of a message or a reasoning item: a string or a list of parts."""
     summary: list[Any]
-    """Summary of reasoning."""
+    """Summary in a reasoning item."""
     encrypted_content: str | None
-    """Encrypted content of reasoning that the endpoint does not reveal."""
+    """Encrypted reasoning, from endpoints that do not reveal its text."""
     call_id: str
-    """Id that a call shares with its output."""
+    """Id that a tool call shares with its output."""
     name: str
     """Name of the called tool."""
     arguments: str
-    """Arguments of a call as JSON text. It may be invalid, because it is exactly what the model wrote."""
+    """Arguments of a tool call as JSON text. It may be invalid, because it is exactly what the model wrote."""
     output: str | list[Any]
-    """Output of a call: a string or a list of parts."""
+    """Output of a tool call: a string or a list of parts."""
 
 
 class Usage(TypedDict, total=False):
@@ -60,18 +60,18 @@ class Usage(TypedDict, total=False):
     input_tokens_details: dict[str, Any]
     output_tokens: int
     output_tokens_details: dict[str, Any]
-    """Contains `reasoning_tokens`."""
+    """Contains `reasoning_tokens`, the number of tokens in reasoning items."""
     total_tokens: int
 
 
 class Response(TypedDict, total=False):
-    """An OpenAI Response. In a rollout: the episode's last one, with the items of all responses in order."""
+    """An OpenAI Response. In a rollout: the episode's last one, but with the output items of all of them."""
 
     output: Required[list[ResponseItem]]
     id: str
     object: str
     created_at: float
-    """Unix seconds."""
+    """Creation time in Unix seconds."""
     status: str | None
     error: Any
     incomplete_details: dict[str, Any] | None
@@ -101,7 +101,7 @@ class Response(TypedDict, total=False):
 
 
 class CreateParams(TypedDict, total=False):
-    """A Responses create request. It may have sampling parameters and all other parameters of the API."""
+    """Request parameters of the Responses API. All other parameters of the API are allowed as well."""
 
     input: Required[str | list[ResponseItem]]
     instructions: str | None
@@ -119,9 +119,9 @@ class CreateParams(TypedDict, total=False):
 
 class _RolloutIndex(TypedDict, total=False):
     _ng_task_index: int
-    """Index of the input row from 0, without blank lines."""
+    """Zero-based index of the input row, not counting blank lines."""
     _ng_rollout_index: int
-    """Index of this repeat of the task, from 0."""
+    """Zero-based index of this repeat of the task."""
 
 
 class DatasetRow(TypedDict):
@@ -130,18 +130,18 @@ class DatasetRow(TypedDict):
     responses_create_params: CreateParams
     agent_ref: NotRequired[AgentRef | None]
     dataset_name: NotRequired[str]
-    """In a mixture, the dataset to which the row belongs."""
+    """Name of the mixture's dataset to which the row belongs."""
 
 
 class RunRequest(DatasetRow, _RolloutIndex):
-    """Body of `POST /run`: the row, with its create parameters merged with those of the command.
+    """Body of `POST /run`: the row, with its request parameters merged with those of the command.
 
     The collector always sends `agent_ref` and the two indices; a trainer may omit them.
     """
 
 
 class EpisodeTimings(TypedDict, total=False):
-    """Wall time of each stage in seconds, summed over the episode, and counts."""
+    """Wall time of each stage in seconds and numbers of calls, summed over the episode."""
 
     seed_s: float
     model_s: float
@@ -154,14 +154,14 @@ class EpisodeTimings(TypedDict, total=False):
 
 
 class TurnSteps(TypedDict, total=False):
-    """What an agent of turn-based environments adds to a rollout."""
+    """What the agent for turn-based environments adds to a rollout."""
 
     step_rewards: list[float]
-    """The reward of each turn of the model, 0 for a turn without an action."""
+    """The reward for each of the model's turns, 0 for a turn without an action."""
     total_reward: float
     """The sum of `step_rewards`."""
     terminated: bool
-    """The environment reached a final state."""
+    """Whether the environment reached a terminal state."""
     info: dict[str, Any]
     """The info dictionary of the last step."""
     reset_info: dict[str, Any]
@@ -177,7 +177,7 @@ class PlayedEpisode(TurnSteps):
     """The first request to the model, including the items that the environment returned from `/seed_session`."""
     response: Response
     token_trail: NotRequired[TokenTrail]
-    """Present if tokens were recorded."""
+    """Summary of prefix mismatches; present if tokens were recorded."""
 
 
 class RolloutKeys(_RolloutIndex, total=False):
@@ -186,14 +186,14 @@ class RolloutKeys(_RolloutIndex, total=False):
     _ng_attempt_index: int
     """Number of earlier failed attempts of this rollout, including those of earlier commands."""
     _ng_task_key: str
-    """16 hexadecimal digits, equal for duplicate tasks in any file."""
+    """Hash of 16 hexadecimal digits, which is equal for duplicate tasks in any file."""
     agent_ref: AgentRef
     _ng_code: str
     """Short digest of the servers' code; absent for the first version of a collection."""
 
 
 class RolloutRow(RolloutKeys, total=False):
-    """A measured rollout in `output_jsonl_fpath`: the row, the episode and the verdict's keys.
+    """A measured rollout in `output_jsonl_fpath`: the keys of the dataset row, the episode and the verdict.
 
     Only `reward` is guaranteed: other stacks may omit the rest.
     """
@@ -204,7 +204,7 @@ class RolloutRow(RolloutKeys, total=False):
     response: Response
     dataset_name: str
     success: bool
-    """Present if the environment reports it."""
+    """Whether the task was solved; present if the environment reports it."""
     reward_components: dict[str, float]
     """The parts of the reward by name; present if the environment reports them."""
     finish_reason: FinishReason | str
@@ -214,10 +214,10 @@ class RolloutRow(RolloutKeys, total=False):
     timings: EpisodeTimings
     token_trail: TokenTrail
     mask_sample: bool
-    """NeMo Gym's flag for a rollout that is excluded from all means."""
+    """NeMo Gym's flag for a rollout that is excluded from all averages."""
     failure_kind: str
-    """Reason for masking; only in rows from other stacks."""
+    """Why the rollout is masked; only in rows from other stacks."""
 
 
 class TurnRolloutRow(RolloutRow, TurnSteps):
-    """A measured rollout of a turn-based environment. In other rows, an environment may use the keys of `TurnSteps`."""
+    """A measured rollout of a turn-based environment. Others can use the keys of `TurnSteps` differently."""

@@ -10,19 +10,19 @@ from rollyard.services.types import Json, Record
 
 
 class AccessRules(Record):
-    """Who may call the servers of a run that has no token, in addition to its own user and root."""
+    """Who may call the servers of a run that has no token, in addition to root and the user who started it."""
 
     other_users: bool = False
     """Whether any user of the host may call them."""
     hosts: tuple[str, ...] = ()
-    """Additional host names of the servers, such as those of a proxy."""
+    """Additional host names to accept in requests, such as that of a proxy."""
 
 
 class Keys(Record):
-    """Secrets shared by the processes of one run. Created once by the process that starts it; never shown or served."""
+    """Secrets shared by the processes of one run. Created by the process that starts the run; never shown or served."""
 
     run_id: str
-    """Sent with every request, so that no server handles a request of another run on the same port."""
+    """Sent with every request, so that a server does not handle a request for a different run on the same port."""
     secret: str = Field(repr=False)
     """Signs session cookies and authorizes servers to register with the head."""
     token: str | None = Field(default=None, repr=False)
@@ -31,46 +31,46 @@ class Keys(Record):
 
 
 class Launch(Record):
-    """Everything that a server process receives, through its standard input."""
+    """Everything that a server process needs to start. It is sent through the process's standard input."""
 
     name: str
     instance: str
-    """Unique within the run: name, replica and start count."""
+    """Name that is unique within the run: server name, replica and start count."""
     family: str
     implementation: str
     folder: str
-    """The server's own folder, absolute."""
+    """Absolute path of the server's folder."""
     settings: Json
     keys: Keys
     head_url: str
     parent_pid: int
-    """The server exits when this process dies. 0 if it runs on another host."""
+    """The server exits when this process dies. 0 if the process runs on a different host."""
     advertise: str | None = None
-    """Host name by which other hosts reach this host, if it differs from the bound address."""
+    """Host name under which other hosts reach this host, if it differs from the bound address."""
     log_folder: str | None = None
-    """The run's log folder. It may not exist on other hosts."""
+    """The run's log folder. On other hosts, it might not exist."""
     check_only: bool = False
-    """Create the server, check for problems that would prevent it from starting, and exit."""
+    """If true, only create the server, check for problems that would prevent it from starting, and exit."""
 
 
 class ServerCode(Record):
     """Digests of the code that a server process has loaded, computed in `services/config/server_code`."""
 
     digest: str
-    """Digest of the fields below."""
+    """Digest of `files` and `packages`."""
     files: dict[str, str]
     """Path relative to its code folder -> short digest of its content."""
     packages: dict[str, str]
-    """Package that the server declares -> installed version."""
+    """Package declared by the server -> installed version."""
 
 
 class CodeSources(Record):
     """Locations of the files of a `ServerCode` on the server's host."""
 
     paths: dict[str, str]
-    """Name in `ServerCode.files` -> absolute path."""
+    """File name in `ServerCode.files` -> absolute path."""
     folders: dict[str, str]
-    """Folders whose code files are all included: name (the prefix of their file names) -> absolute path."""
+    """Folders whose code files are all included: prefix of the names in `ServerCode.files` -> absolute path."""
 
 
 class Registration(Record):
@@ -82,9 +82,9 @@ class Registration(Record):
     pid: int
     ready: bool = False
     phase: str = ""
-    """The startup phase."""
+    """What the server is doing while it starts."""
     code: ServerCode | None = None
-    """None: the process does not report its code."""
+    """None if the process does not report its code."""
     sources: CodeSources | None = None
 
 
@@ -96,7 +96,7 @@ class Heartbeat(Record):
     in_flight: int
     sessions: int
     phase: str = ""
-    """The recovery in progress while the server stays ready."""
+    """The recovery that the server is performing while it stays ready."""
 
 
 class ServerInstance(Record):
@@ -105,7 +105,7 @@ class ServerInstance(Record):
     process_name: str
     """Unique name of the instance."""
     server_type: str
-    """The family."""
+    """The server's family, such as `agents`."""
     name: str
     """The implementation, as in NeMo Gym's listing. Other servers refer to this one by `server_name`."""
     server_name: str
@@ -119,23 +119,23 @@ class ServerInstance(Record):
     status: Literal["starting", "success", "timeout", "restarting"]
     """`success` means ready, as in NeMo Gym."""
     start_time: float
-    """Unix seconds."""
+    """Start time in Unix seconds."""
     uptime_seconds: float
     ready: bool
     requests: int
     requests_per_s: float = 0.0
-    """Mean over the last ten seconds."""
+    """Mean request rate over the last ten seconds."""
     in_flight: int
     sessions: int
     restarts: int
     phase: str = ""
     """The startup phase, or the recovery in progress."""
     changed_files: list[str] = Field(default_factory=list)
-    """Files of its code that have changed on disk since it loaded them, with names as in `ServerCode.files`."""
+    """Code files that have changed on disk since the instance loaded them, with names as in `ServerCode.files`."""
 
 
 class Directory(Record):
-    """The addresses of the instances of every server of the run."""
+    """The servers of a run and the URLs of their instances."""
 
     run_id: str
     servers: dict[str, list[str]]
@@ -143,11 +143,11 @@ class Directory(Record):
     quiet: dict[str, list[str]] = Field(default_factory=dict)
     """Server name -> base URLs of instances with late heartbeats, which may be busy. Their sessions continue."""
     instances: list[str] = Field(default_factory=list)
-    """Every registered instance, in any state, until its process ends."""
+    """Names of all registered instances, whatever their state. A name is removed when the process exits."""
     families: dict[str, str]
     """Server name -> family."""
     start_timeouts_s: dict[str, float] = Field(default_factory=dict)
-    """Server name -> its start timeout, if set. Callers wait that long for it."""
+    """Server name -> its start timeout, if set. Callers wait that long for the server to become ready."""
     settings: Json
     """Every server's settings, without addresses and secrets. They are part of a collection's identity."""
     references: dict[str, list[str]] = Field(default_factory=dict)
@@ -155,25 +155,25 @@ class Directory(Record):
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> digest of the code of its instances, if they report it."""
     changed_files: dict[str, list[str]] = Field(default_factory=dict)
-    """Server name -> files of its code that have changed on disk since it loaded them."""
+    """Server name -> code files that have changed on disk since the server loaded them."""
     reloading: list[str] = Field(default_factory=list)
-    """Servers whose changed code is being checked or that are starting with it."""
+    """Servers whose changed code is being checked, or that are restarting with it."""
     changed_code: dict[str, str] = Field(default_factory=dict)
     """Server name -> how the code of a rejected instance differs from the code with which the run started."""
 
     def has(self, server: str, url: str) -> bool:
-        """True if the instance at `url` is registered, even if its heartbeats are late."""
+        """Return True if the instance at `url` is registered, even if its heartbeats are late."""
         return url in self.servers.get(server, ()) or url in self.quiet.get(server, ())
 
 
 class HeadFile(Record):
-    """`head.json` in the run's folder (mode 0600), with which other commands find the run."""
+    """`head.json` in the run's folder (mode 0600), which other commands use to find the run."""
 
     run_id: str
     url: str
     pid: int
     folder: str = ""
-    """Working directory in which the run was started, absolute."""
+    """Absolute path of the working directory in which the run was started."""
     token: str | None = Field(default=None, repr=False)
 
 

@@ -13,19 +13,19 @@ class TokenBreak(TypedDict):
     reason: str
     """Why the prompt was rendered from messages instead of continuing the token ids."""
     position: int
-    """Index of the first id that differs."""
+    """Index of the first token id that differs."""
     expected_length: int
-    """Number of ids of the previous turn, prompt and generation together."""
+    """Number of token ids in the previous turn's prompt and generation together."""
     prompt_length: int
-    """Number of ids of this turn's prompt."""
+    """Number of token ids in this turn's prompt."""
     expected: list[int]
-    """At most 8 ids of the previous turn, starting at `position`."""
+    """At most 8 token ids of the previous turn, starting at `position`."""
     found: list[int]
-    """At most 8 ids of this turn's prompt, starting at `position`."""
+    """At most 8 token ids of this turn's prompt, starting at `position`."""
 
 
 class PolicyVersion(TypedDict, total=False):
-    """The weights that sampled a turn."""
+    """The version of the weights that sampled a turn."""
 
     policy_version: str | None
     """None if the engine's weights are unknown."""
@@ -37,16 +37,16 @@ class PolicyVersion(TypedDict, total=False):
     weight_versions: list[dict[str, Any]]
     """vLLM's spans of the generated tokens (`version`, `start`, `end`), if there are several."""
     version_of: Literal["token", "turn"]
-    """`token`: the engine reported the version of each token. `turn`: it was derived from the time of the turn."""
+    """`token`: the engine reported the version of each token. `turn`: it was derived from the turn's time."""
 
 
 class SamplingRecord(PolicyVersion, total=False):
-    """A turn's sampling parameters, as far as the engine or the request states them. Neutral values may be absent."""
+    """A turn's sampling parameters, if the engine or the request specifies them. Neutral values may be absent."""
 
     temperature: float
     top_p: float
     top_k: int
-    """-1 or 0: all tokens."""
+    """-1 or 0 means all tokens."""
     min_p: float
     repetition_penalty: float
     presence_penalty: float
@@ -57,13 +57,13 @@ class SamplingRecord(PolicyVersion, total=False):
     ignore_eos: bool
     include_stop_str_in_output: bool
     repetition_detection: Any
-    """vLLM's object, unchanged."""
+    """vLLM's `repetition_detection` object, unchanged."""
     constrained: list[str]
     """Request fields that changed the model's distribution; absent if there are none."""
     constraints: dict[str, Any]
-    """The values of these fields. A value of more than 4000 bytes is replaced by its `bytes` and `sha256`."""
+    """The values of these fields. A value of more than 4000 bytes is replaced by its size (`bytes`) and `sha256`."""
     not_enforced: list[str]
-    """Constraints of the request that this token backend cannot enforce."""
+    """Constraints in the request that this token backend cannot enforce."""
     logprobs_mode: str | None
     """vLLM's `--logprobs-mode`; None if unknown."""
 
@@ -78,13 +78,13 @@ class TokenTrace(_Break, total=False):
     """
 
     segment: Required[int]
-    """Starts at 0 and increases after each break."""
+    """Index of the segment. It starts at 0 and increases with each break."""
     way: str
-    """The token backend."""
+    """The token backend that handled the turn."""
     context: str
-    """24 hexadecimal digits: fingerprint of the tools and the conversation up to the end of this turn."""
+    """Fingerprint (24 hexadecimal digits) of the tools and the conversation up to the end of this turn."""
     escaped: list[str]
-    """Special tokens that were escaped in the request's texts."""
+    """Special tokens that were escaped in the text of the request."""
     sampling: SamplingRecord
 
 
@@ -95,7 +95,7 @@ class TokenHistory(TypedDict, total=False):
     """The entire prompt of this model call, including all earlier turns."""
     generation_token_ids: list[int]
     generation_log_probs: list[float]
-    """Natural logarithms, one per generated token; `token_trace.sampling.logprobs_mode` names the distribution."""
+    """Natural log-probabilities of generated tokens; `token_trace.sampling.logprobs_mode` names the distribution."""
     token_trace: TokenTrace
     """Absent if another stack recorded the tokens."""
 
@@ -106,7 +106,7 @@ class TokenTrail(TypedDict, total=False):
     turns: Required[int]
     """Number of model calls with recorded tokens, not counting the first."""
     breaks: Required[int]
-    """Number of these calls that start a new segment."""
+    """Number of these calls whose prompt starts a new segment."""
     segments: Required[int]
     constrained: list[str]
     """Constraints that applied to at least one turn."""

@@ -1,7 +1,7 @@
 """Data that is sent over HTTP or written to files. All models are frozen and have no behaviour.
 
 Conversations are OpenAI Responses items (`openai.types.responses`) and stay plain JSON objects, so that unknown fields
-survive and nothing is validated twice.
+are kept and nothing is validated twice.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ Json = dict[str, Any]
 
 
 TOKEN_FIELDS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace")
-"""Training fields of the last item of a model call: NeMo Gym's three, and Rollyard's origin of the tokens."""
+"""Training fields of the last item of a model call: three from NeMo Gym, and Rollyard's `token_trace`."""
 
 RESERVED_PATHS = frozenset(
     {
@@ -33,11 +33,11 @@ RESERVED_PATHS = frozenset(
         "openapi.json",
     }
 )
-"""Paths of an environment that the model must not call, so no tool may have one of these names."""
+"""Paths of an environment that the model must not call, so tools cannot have these names."""
 
 
 class Record(BaseModel):
-    """Base class of models that are written or sent. They are frozen, and unknown fields are errors."""
+    """Base class of models that are sent over HTTP or written to files. They are frozen and reject unknown fields."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -57,11 +57,11 @@ class Problem(BaseModel):
     instance: str = ""
     """The request path that failed."""
     server: str = ""
-    """Name of the server where it originated."""
+    """Name of the server where the failure originated."""
     upstream_status: int | None = None
     """Status of the external endpoint behind that server, if there is one."""
     code: str | int | None = None
-    """Machine-readable code, as in OpenAI's errors: the endpoint's own if it gave one, else the failure kind."""
+    """Machine-readable code, as in OpenAI's errors: the endpoint's own code if there is one, else the failure kind."""
 
     @model_validator(mode="before")
     @classmethod
@@ -80,7 +80,7 @@ class ServerRef(Record):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     type: str = ""
-    """The family. Only the name identifies the server."""
+    """The server's family. The name alone identifies the server."""
     name: str
 
 
@@ -135,11 +135,11 @@ RECORDED_KEYS = frozenset(
         "agent_ref",
     }
 )
-"""Keys of a rollout row that the agent and the collector write, besides all that begin with `_ng_`."""
+"""Keys of a rollout row that the agent and the collector write, in addition to all keys that begin with `_ng_`."""
 
 
 def is_recorded(name: str) -> bool:
-    """Return True for a key of the rollout row that is not the environment's to report."""
+    """Return True for a key of the rollout row that the environment must not set."""
     return name in RECORDED_KEYS or name.startswith("_ng_")
 
 
@@ -159,14 +159,14 @@ class Verdict(BaseModel):
         ge=-MAX_REWARD, le=MAX_REWARD, allow_inf_nan=False
     )
     success: bool | None = None
-    """Whether the task was solved. None, and not on the row, if the environment does not define success."""
+    """Whether the task was solved. None, and absent from the row, if the environment does not define success."""
     reward_components: dict[str, Annotated[float, Field(allow_inf_nan=False)]] | None = None
-    """The parts of the reward by name. None, and not on the row, if the reward has no parts."""
+    """The parts of the reward by name. None, and absent from the row, if the reward has no parts."""
 
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         for name in filter(is_recorded, cls.model_fields):
-            raise TypeError(f"{cls.__name__} has the field {name}, which the rollout has: use another name")
+            raise TypeError(f"{cls.__name__} has the field {name}, which the rollout has already: use a different name")
 
 
 class FailureRow(Record):
@@ -180,14 +180,14 @@ class FailureRow(Record):
     agent_ref: Json
     failure_kind: str
     server: str
-    """Where the failure originated."""
+    """Name of the server where the failure originated."""
     status: int
     upstream_status: int | None
     detail: str
     terminal: bool
-    """True if this command does not retry it. The next command does, unless it is a `bad_task`."""
+    """True if this command does not retry the rollout. The next command does, unless the failure is a `bad_task`."""
     time: float
-    """Unix seconds."""
+    """Time of the failure in Unix seconds."""
     duration_s: float
 
 
@@ -199,11 +199,11 @@ class DatasetStatus(Record):
     """One dataset of a mixture in `X_status.json`."""
 
     measured: int
-    """Rollouts on disk."""
+    """Number of measured rollouts on disk."""
     tasks: int
-    """Tasks with at least one measured rollout."""
+    """Number of tasks with at least one measured rollout."""
     successes: int | None
-    """None if its environment does not report success."""
+    """Number of solved rollouts; None if the environment does not report success."""
     success_stderr: float | None
     """Standard error of the success rate, clustered by task."""
     mean_reward: float
@@ -216,23 +216,23 @@ class CollectionStatus(Record):
 
     state: State
     expected: int
-    """Expected rollouts: rows x repeats."""
+    """Number of expected rollouts: rows x repeats."""
     measured: int
-    """Rollouts on disk."""
+    """Number of measured rollouts on disk."""
     tasks: int = 0
-    """Tasks with at least one measured rollout."""
+    """Number of tasks with at least one measured rollout."""
     failed: int
-    """Permanently failed rollouts of this collection."""
+    """Number of permanently failed rollouts in this collection."""
     failed_attempts: int
     in_flight: int
     oldest_s: float = 0.0
-    """Age of the oldest rollout in flight."""
+    """Age of the oldest rollout in flight, in seconds."""
     successes: int | None
-    """None unless every dataset reports success."""
+    """Number of solved rollouts; None unless every dataset reports success."""
     success_stderr: float | None = None
     """Standard error of the success rate, clustered by task."""
     token_turns: int = 0
-    """Turns after the first of an episode with recorded tokens."""
+    """Number of turns with recorded tokens, not counting the first turn of each episode."""
     token_breaks: int = 0
     """Number of these turns with a prefix mismatch: the prompt does not begin with the previous turn's exact tokens."""
     mean_reward: float | None
@@ -240,11 +240,11 @@ class CollectionStatus(Record):
     reward_stderr: float | None
     """Standard error of the mean reward, clustered by task, because repeats of one task are correlated."""
     datasets: dict[str, DatasetStatus] = Field(default_factory=dict)
-    """The parts of a mixture by `dataset_name`; empty unless there are several."""
+    """The status of each dataset in a mixture, by `dataset_name`; empty unless there are several."""
     rollouts_per_s: float
     eta_s: float | None
     failures: dict[str, int]
-    """Failure kind -> attempts."""
+    """Failure kind -> number of failed attempts."""
     updated: float
     pid: int
     note: str = ""

@@ -53,43 +53,43 @@ class CollectOptions(Options):
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
 
     input_jsonl_fpath: str | None = None
-    """Dataset to run, as JSON Lines: a local file, a file of the installed package, or an s3:// address. May be
-    compressed (.gz, .bz2, .xz, .zst), Parquet or Arrow."""
+    """Dataset to run: a local file, a file in the installed package, or an s3:// URL. The format is JSON Lines (also
+    compressed: .gz, .bz2, .xz, .zst), Parquet or Arrow."""
     data: str | dict[str, Any] | None = None
-    """Mixture of datasets, instead of input_jsonl_fpath: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl,
+    """Mixture of datasets to use instead of input_jsonl_fpath: a YAML file, or {datasets: [{name: gsm8k, path: a.jsonl,
     weight: 2}, ...]}."""
     output_jsonl_fpath: Path
-    """Output file for rollouts; failures, manifest and status are written next to it."""
+    """Output file for the rollouts. The failures, manifest and status files are written next to it."""
     agent_name: str | None = None
     """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
-    """Use only this many rows from the start."""
+    """Use only this many rows from the start of the dataset."""
     num_repeats: int = Field(default=16, ge=1)
-    """Rollouts per row."""
+    """Number of rollouts per row."""
     num_repeats_add_seed: bool = False
-    """Send the repeat's number to the policy as its seed."""
+    """Send the index of each repeat to the policy as the sampling seed."""
     num_samples_in_parallel: int = Field(default=32, ge=1)
     """Maximum number of concurrent episodes."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    """Create parameters that override those of the rows: +responses_create_params.temperature=0.8."""
+    """Request parameters that override those in the rows, such as +responses_create_params.temperature=0.8."""
     resume: bool = True
-    """Resume an existing output."""
+    """Resume the collection if its output already exists; if false, an existing output is an error."""
     overwrite: bool = False
-    """Rename existing files and start over."""
+    """Rename existing output files and start over."""
     accept_changed_code: bool = False
-    """Continue even if the servers' code has changed since the output was started; new rows then have _ng_code."""
+    """Continue even if the servers' code has changed since the output was started; _ng_code marks the new rows."""
     max_attempts: int = Field(default=3, ge=1)
-    """Maximum attempts per rollout, each in a new session."""
+    """Maximum number of attempts per rollout, each in a new session."""
     rollout_timeout_s: float = Field(default=3600.0, gt=0)
-    """Timeout of one attempt."""
+    """Timeout for one attempt, in seconds."""
     max_failure_rate: float = Field(default=0.5, ge=0, le=1)
-    """Stop the collection if the share of abandoned rollouts exceeds this."""
+    """Stop the collection if the fraction of abandoned rollouts exceeds this value."""
     materialize_inputs: bool = False
-    """Also write X_materialized_inputs.jsonl: the rows as sent to the agent."""
+    """Also write X_materialized_inputs.jsonl, which contains the rows as they are sent to the agent."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
     token: str | None = None
-    """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
+    """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
 
 def main() -> None:
@@ -97,7 +97,10 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run every row of a dataset num_repeats times through its agent. Resumes without losing or repeating rollouts."""
+    """Run every row of a dataset num_repeats times through its agent.
+
+    An interrupted collection can be resumed without losing or repeating rollouts.
+    """
     options, _ = read_options(CollectOptions, arguments)
     plan = _plan(options)
     return uvloop.run(_run(options, _tasks(options), plan))
@@ -164,7 +167,10 @@ def _print_note(text: str) -> None:
 
 
 async def _collect(progress: CollectionProgress, display: Display, collector: Collector) -> State:
-    """Run the collector with a live display. The first Ctrl-C drains it; the second, or SIGTERM, cancels it."""
+    """Run the collector with a live display.
+
+    After the first Ctrl-C, episodes in flight still finish; a second Ctrl-C, or SIGTERM, cancels them.
+    """
     loop = asyncio.get_running_loop()
     interrupted = False
 

@@ -12,7 +12,11 @@ from rollyard.services.types import State
 
 
 def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: str, refused: int) -> None:
-    """Print the summary. `why`: the reason for an early stop; `refused`: number of rollouts of rejected tasks."""
+    """Print the summary of a collection.
+
+    `why`: why the collection stopped early; empty if it did not.
+    `refused`: number of rollouts whose tasks the environment rejected.
+    """
     complete = progress.measured == progress.expected
     print(f"{'collected' if complete else state}: {progress.measured} of {progress.expected} rollouts measured")
     if why:
@@ -23,11 +27,12 @@ def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: 
     print(f"  rollouts      {paths.output}")
     if progress.failed_attempts or progress.failed:
         kinds = ", ".join(f"{kind} {count}" for kind, count in progress.kinds.most_common()) or "of an earlier command"
-        print(f"  failures      {progress.failed_attempts} attempts ({kinds}); rollouts abandoned: {progress.failed}")
+        failed = f"{progress.failed_attempts} attempts failed ({kinds}), {progress.failed} rollouts abandoned"
+        print(f"  failures      {failed}")
         print(f"                {paths.failures}")
     missing = progress.expected - progress.measured
     if refused:
-        print(f"  refused       {refused} permanently by the environment (bad_task); see the failures file")
+        print(f"  refused       {refused} rollouts were rejected by the environment (bad_task); see the failures file")
     if missing > refused:
         print(f"  next          repeat the command to collect the {missing - refused} missing rollouts")
     elif not missing:
@@ -36,7 +41,7 @@ def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: 
 
 
 def _print_means(progress: CollectionProgress) -> None:
-    """Print the datasets of a mixture, then the totals."""
+    """Print the means of each dataset in a mixture, then the overall means."""
     means = progress.means()
     names = {name: plain_line(name) for name in means.datasets}
     width = max(map(len, names.values()), default=0)
@@ -48,13 +53,13 @@ def _print_means(progress: CollectionProgress) -> None:
     if means.reward is not None:
         print(f"  mean reward   {_mean(means.reward)}")
     elif means.why_no_reward:
-        print(f"  mean reward   none over all datasets: {plain_line(means.why_no_reward)}")
+        print(f"  mean reward   not averaged over all datasets: {plain_line(means.why_no_reward)}")
     if any(one and one.stderr is not None for one in (means.success, means.reward)):
         print("                ± is one standard error, clustered by task")
 
 
 def _rate(found: ClusteredMean, solved: int) -> str:
-    """Format a rate with its standard error; at 0 and 100 %, with a confidence interval from the number of tasks."""
+    """Format a rate with its standard error, or, if it is 0% or 100%, with a confidence interval."""
     counted = f"({solved} / {found.rollouts})"
     if found.stderr is not None:
         return f"{found.value:.2%} ± {found.stderr:.2%} {counted}"

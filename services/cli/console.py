@@ -1,4 +1,4 @@
-"""Creates rich consoles that escape control characters in all text (`services/io/terminal.py`)."""
+"""Creates Rich consoles that escape control characters in all text (`services/io/terminal.py`)."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from rollyard.services.io.terminal import plain, unwrapped
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """Return whether `stream`, `sys.stdout` or `sys.stderr`, is a terminal."""
+    """Return whether `stream` (`sys.stdout` or `sys.stderr`) is a terminal."""
     return unwrapped(stream).isatty()
 
 
 def console(stream: TextIO, **options: Any) -> Console:
-    """Return a console that writes to `stream`, `sys.stdout` or `sys.stderr`."""
+    """Return a console that writes to `stream` (`sys.stdout` or `sys.stderr`)."""
     return _PlainConsole(file=unwrapped(stream), **options)
 
 
 class _PlainConsole(Console):
-    """Escapes text during layout. Rich's own styles and cursor movements are unaffected."""
+    """A console that escapes control characters in text, but not Rich's own styles and cursor movements."""
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Escape the text before the layout, so that lines wrap correctly."""
+        """Escape the text before it is laid out, because escaping changes the length of lines."""
         return super().render_str(plain(text), **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:

@@ -15,7 +15,7 @@ CHECKS = ("sandbox", "tokens")
 
 
 def main() -> None:
-    """Entry point. The first argument may name a check."""
+    """Entry point. The first argument can be the name of a check."""
     word, *arguments = sys.argv[1:] or [""]
     if word == "tokens":
         run_command("ng_doctor tokens", tokens.TokenOptions, tokens.EXAMPLE, tokens.run, arguments)

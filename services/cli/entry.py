@@ -1,6 +1,7 @@
-"""Entry point of all commands; `ng_status` runs `services/cli/status.py`.
+"""Entry point of all commands: `ng_status`, for example, runs `services/cli/status.py`.
 
-A command's imports take a second. Until its own error handling is active, Ctrl-C ends it immediately and silently.
+Importing a command takes about a second. Until its own error handling is active, Ctrl-C ends it immediately and prints
+nothing.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from types import FrameType
 
 
 def main() -> None:
-    """Run the command whose name is that of this program."""
+    """Run the command that this program is named after."""
     before = signal.getsignal(signal.SIGINT)
     # Not a KeyboardInterrupt, which libraries catch or wrap while they are imported. An ignored SIGINT stays ignored.
     if before is signal.default_int_handler:

@@ -1,4 +1,4 @@
-"""Finds the running stack that a command should use. Another user's is only used if +head= names it."""
+"""Finds the running stack that a command should use. Another user's stack is used only if +head= points to it."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from rollyard.services.runtime.run_dir import running_heads
 DEFAULT_HEAD = "http://127.0.0.1:11000"
 PrintLine = Callable[[str], None]
 ListenerOwner = Callable[[str, int], int | None]
-"""(address, port) -> user id of the local process that listens there."""
+"""(address, port) -> user id of the local process that listens on that port, or None."""
 
 
 def on_stderr(text: str) -> None:
-    """Print a message in addition to a command's output."""
+    """Print a message to stderr, to keep it out of a command's output."""
     print(text, file=sys.stderr)
 
 
@@ -58,11 +58,13 @@ async def find_run(
     default: str | None = DEFAULT_HEAD,
     listener: ListenerOwner = _listener,
 ) -> HeadFile:
-    """Return the head at `head`, else of the newest run started from this folder, else of this user's run at `default`.
+    """Return the head that a command should use.
 
-    If `default` is None, runs of other folders are not used. If `default` is used, `print_line` receives a message.
+    This is the one at `head`, else that of the newest run started from this folder, else the one at `default`. Without
+    `head`, only this user's runs are considered; without `default`, only runs started from this folder. If `default`
+    is used, `print_line` receives a message.
 
-    Raises RunError with the addresses that were tried and a hint.
+    Raises RunError, which lists the URLs that were tried.
     """
     if head is not None:
         url = (head if "://" in head else f"http://{head}").rstrip("/")
@@ -102,7 +104,7 @@ def _not_found(tried: Sequence[str]) -> RunError:
 
 
 def _why_foreign(url: str, listener: ListenerOwner) -> str:
-    """Return why the listener at `url` is not this user's; empty if it is, or if `url` is on another host."""
+    """Return why `url` is not a server of this user; empty if it is one, or if it is on a different host."""
     parts = urlsplit(url)
     host, port = parts.hostname or "", parts.port or 80
     try:
@@ -155,7 +157,7 @@ async def _origin(transport: HttpTransport, head: HeadFile) -> RunOrigin:
     try:
         return RunOrigin.model_validate_json(body)
     except ValidationError as error:
-        detail = f"it does not report where it was started (status {status}); it may be another version of Rollyard"
+        detail = f"it does not report where it was started (status {status}); it may be a different version of Rollyard"
         raise Failure(FailureKind.WRONG_RUN, detail) from error
 
 

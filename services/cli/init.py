@@ -1,4 +1,4 @@
-"""ng_init: writes the folder of a new environment, agent or model server that can be run, tested and changed."""
+"""ng_init: creates a folder with a new environment, agent or model server that is ready to run, test and modify."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SOKOBAN = "resources_servers/grl_sokoban"
 
 @dataclass(frozen=True)
 class Kind:
-    """The files and commands of one `+kind`."""
+    """The files to write and the commands to print for one value of `+kind`."""
 
     family: str
     readme: str
@@ -65,17 +65,17 @@ class InitOptions(Options):
     name: str
     """Name of the new folder, given as the first argument: lower-case letters, digits and underscores."""
     kind: Literal["single_turn", "tools", "turns", "agent", "model"] = "single_turn"
-    """An environment with one answer (single_turn), with tools (tools) or with turns of text (turns); an agent; or a
-    model server."""
+    """What to create: an environment in which the model answers once (single_turn), calls tools (tools) or sends text
+    over several turns (turns); an agent; or a model server."""
 
 
 def main() -> None:
-    """Entry point. The first argument names the folder."""
+    """Entry point. The first argument is the name of the new folder."""
     run_command("ng_init", InitOptions, EXAMPLE, run)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Write a folder with code, config, rows, a test and a README, and print the commands that run it."""
+    """Create a folder with code, a config, example rows, a test and a README, and print the commands that run it."""
     named = [f"+name={_quote(argument)}" if _is_name(argument) else argument for argument in arguments]
     if sum(argument.startswith("+name=") for argument in named) > 1:
         raise OperatorError(f"expected one name, found {' and '.join(map(repr, filter(_is_name, arguments)))}")
@@ -105,16 +105,16 @@ def _check_name(name: str, family: str, folder: Path) -> None:
         problem = "a Python keyword" if keyword.iskeyword(name) else "not a valid folder name"
         raise OperatorError(f"{name!r} is {problem}; expected lower-case letters, digits and underscores{hint}")
     if name in _YAML_WORDS:
-        raise OperatorError(f"{name!r} is not text in YAML, so no config can refer to it: choose another name")
+        raise OperatorError(f"YAML does not parse {name!r} as a string, so choose a different name")
     for other in FAMILIES:
         if (INSTALLED / other / name).is_dir() and Path.cwd() != INSTALLED:
-            raise OperatorError(f"{other}/{name} is part of Rollyard: choose another name")
+            raise OperatorError(f"{other}/{name} is part of Rollyard: choose a different name")
     if os.path.lexists(folder):
-        raise OperatorError(f"{family}/{name} already exists: choose another name, or remove that folder")
+        raise OperatorError(f"{family}/{name} already exists: choose a different name, or remove that folder")
 
 
 def _write(kind: str, name: str, folder: Path) -> None:
-    """Write the files and rename the folder last, so that it never exists incompletely."""
+    """Write the files to a temporary folder and rename it last, so that `folder` is never incomplete."""
     source, unfinished = TEMPLATES / kind, folder.with_name(f".{name}.{os.getpid()}")
     texts = {
         "app.py": source / "app.py.txt",

@@ -38,51 +38,52 @@ BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWE
 
 class LmEvalOptions(Options):
     model: str = ""
-    """Name of the model at the endpoint; without an endpoint, the folder or name that vLLM loads."""
+    """Name of the model at the endpoint. Without an endpoint: the folder or model name that vLLM loads."""
     model_server: str | None = None
-    """Model server of the run started from this folder; requests go to its chat endpoint."""
+    """Name of a model server in the running stack; requests go to its chat endpoint."""
     url: str | None = None
-    """URL of any endpoint, instead of model_server: http://host:port/v1."""
+    """URL of an endpoint to use instead of model_server: http://host:port/v1."""
     watch_path: str | None = None
-    """Local folder or s3://bucket/prefix, instead of an endpoint. vLLM loads each checkpoint that appears there."""
+    """Local folder or s3://bucket/prefix to watch instead of an endpoint; vLLM loads each checkpoint in it."""
     watch_pattern: str = "*"
-    """Pattern for the names of checkpoint folders."""
+    """Glob pattern for the names of checkpoint folders."""
     poll_interval_s: float = Field(default=300.0, gt=0)
-    """Interval between searches for new checkpoints."""
+    """Time between searches for new checkpoints, in seconds."""
     retry_failed: bool = False
-    """Retry permanently failed evaluations under watch_path; always true without watch_path."""
+    """Retry permanently failed evaluations of checkpoints in watch_path. Without watch_path, this is always done."""
     once: bool = False
     """Evaluate the existing checkpoints and exit instead of waiting for more."""
     benchmarks: tuple[str, ...] = Field(default=USUAL, min_length=1)
-    """Tasks with their number of few-shot examples: gsm8k:8."""
+    """lm_eval tasks, optionally with the number of few-shot examples: gsm8k:8."""
     output_dir: Path = Path("results/lm_eval")
-    """Folder for results.csv, .md and .json, logs and finished evaluations; repeating the command resumes."""
+    """Folder for results.csv, .md and .json, logs and finished evaluations; rerunning the command skips these."""
     name: str | None = None
-    """Name of the model in the tables; default: `model`. In `step_40` and `checkpoint-40`, 40 is the step."""
+    """Name of the model in the tables; default: `model`. In `step_40` and `checkpoint-40`, 40 is the training step."""
     seed: int = 42
-    """Seed of lm_eval and of every request; {seed: 7} in model_args or gen_kwargs sets the requests' seed only."""
+    """Seed for lm_eval and for every request; {seed: 7} in model_args or gen_kwargs sets only the requests' seed."""
     gen_kwargs: dict[str, Any] = Field(default_factory=lambda: {"temperature": 0})
     """Sampling parameters."""
     max_gen_toks: dict[str, int] = Field(default_factory=dict)
-    """Maximum tokens of an answer per task: {default: 1024, gsm8k: 512}; lm_eval's own default is 256."""
+    """Maximum number of tokens per answer, by task: {default: 1024, gsm8k: 512}; lm_eval's own default is 256."""
     model_args: dict[str, Any] = Field(default_factory=dict)
-    """More model_args: {tensor_parallel_size: 8}. vLLM uses bfloat16, 80 % of the memory, context length 4,096."""
+    """Additional model_args for lm_eval, such as {tensor_parallel_size: 8}. By default, vLLM uses bfloat16, 80% of the
+    GPU memory and a context length of 4,096."""
     num_concurrent: int = Field(default=64, ge=1)
-    """Concurrent requests to an endpoint."""
+    """Number of concurrent requests to an endpoint."""
     limit: int | None = Field(default=None, ge=1)
     """Use only this many examples of each task."""
     include_path: Path | None = None
-    """A folder with custom tasks."""
+    """Folder with custom lm_eval tasks."""
     confirm_run_unsafe_code: bool = False
-    """Let lm_eval run the model's code locally without a sandbox (MBPP, HumanEval)."""
+    """Allow lm_eval to run the model's code on this host without a sandbox (MBPP, HumanEval)."""
     baseline: str = "none"
-    """Baseline scores to compare with: qwen3-1.7b-base."""
+    """Baseline scores to compare with: none or qwen3-1.7b-base."""
     lm_eval_command: tuple[str, ...] = ("lm_eval",)
-    """The lm_eval command, if it is in another virtual environment."""
+    """The lm_eval command, for example if it is installed in a different virtual environment."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
     token: str | None = None
-    """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
+    """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
 
 def main() -> None:
@@ -142,11 +143,11 @@ def _stop(stopped: Event) -> None:
 
 
 def _check(options: LmEvalOptions) -> None:
-    """Raise OperatorError for options that cannot be combined."""
+    """Raise OperatorError if an option is missing or invalid, or if options cannot be combined."""
     if sum(given is not None for given in (options.model_server, options.url, options.watch_path)) > 1:
         raise OperatorError("pass only one of model_server, url and watch_path")
     if options.watch_path is None and not options.model:
-        raise OperatorError("'model' is missing: the name of the model at the endpoint, or what vLLM loads")
+        raise OperatorError("'model' is missing: pass the model's name at the endpoint, or what vLLM should load")
     if options.watch_path is not None and (options.model or options.name):
         raise OperatorError("'model' and 'name' cannot be combined with watch_path, which evaluates checkpoints")
     if options.url is not None and not options.url.startswith(("http://", "https://")):
@@ -157,7 +158,7 @@ def _check(options: LmEvalOptions) -> None:
         )
     if options.baseline not in BASELINES:
         hint = did_you_mean(options.baseline, BASELINES)
-        raise OperatorError(f"no baseline {options.baseline!r}{hint} (available: {', '.join(BASELINES)})")
+        raise OperatorError(f"unknown baseline {options.baseline!r}{hint} (available: {', '.join(BASELINES)})")
 
 
 def _harness(options: LmEvalOptions) -> Harness:
@@ -182,10 +183,10 @@ def _environment(options: LmEvalOptions) -> dict[str, str]:
 
 
 def _name(options: LmEvalOptions) -> str:
-    """Return the model's name in tables and folder names."""
+    """Return the model's name for tables and folders. Raises OperatorError if it is not a valid folder name."""
     name = options.name or Path(options.model).resolve().name
     if not name or "/" in name or name.startswith("."):
-        raise OperatorError(f"name is {name!r}; expected a name that is also valid as a folder name")
+        raise OperatorError(f"name is {name!r}; expected a valid folder name")
     return name
 
 
@@ -198,7 +199,7 @@ def _model(options: LmEvalOptions) -> Model:
 
 
 async def _address(options: LmEvalOptions, name: str) -> str:
-    """Return the URL of a model server of the run. Raises OperatorError if none has that name."""
+    """Return the URL of a model server. Raises OperatorError if it does not exist, RunError if it is not ready."""
     transport = HttpTransport()
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
@@ -210,7 +211,7 @@ async def _address(options: LmEvalOptions, name: str) -> str:
     known = [server for server, family in directory.families.items() if family == "responses_api_models"]
     if name not in known:
         raise OperatorError(
-            f"no model server {name!r}{did_you_mean(name, known)} (the run has: {', '.join(known) or 'none'})"
+            f"no model server {name!r} in this run{did_you_mean(name, known)} (available: {', '.join(known) or 'none'})"
         )
     if not directory.servers[name]:
         raise RunError(f"model server {name!r} is not ready")

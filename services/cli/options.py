@@ -32,17 +32,17 @@ class Options(BaseModel):
     )
 
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {}
-    """Option -> well-known keys under it. If only such a key was given, the option is suggested."""
+    """Option -> well-known keys of its mapping. If a user passes only the key, `option.key` is suggested."""
 
     debug: bool = False
-    """Show a traceback on errors."""
+    """Show a traceback if an error occurs."""
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741
 
 
 def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False) -> tuple[O, list[Override]]:
-    """Parse options from overrides. With `rest`, return overrides of other keys instead of rejecting them.
+    """Parse options from overrides. With `rest`, overrides of other keys are returned instead of rejected.
 
     `+a.b=c` sets a key of the mapping `a`; later options take precedence.
     """
@@ -66,7 +66,7 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         for part in path:
             node = node.setdefault(part, {})
             if not isinstance(node, dict):
-                raise OperatorError(f"{override.shown!r}: {part!r} takes a value and has no keys under it")
+                raise OperatorError(f"{override.shown!r}: {part!r} takes a single value, so it has no nested keys")
         if override.delete:
             node.pop(last, None)
         else:
@@ -87,7 +87,7 @@ def run_command(
     main: Callable[[Sequence[str]], int],
     arguments: Sequence[str] | None = None,
 ) -> typing.NoReturn:
-    """Handle --help and --version, run `main`, and convert its errors to one line and an exit status."""
+    """Handle --help and --version, run `main`, and turn its errors into a one-line message and an exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = any(text.lstrip("+") in ("debug=true", "debug=True") for text in given)
 
@@ -115,7 +115,7 @@ def _help(command: str, model: type[Options], example: str, summary: str) -> str
 
 
 def _typed_value(override: Override, field: FieldInfo) -> Any:
-    """Return the value in the option's type; strings stay as typed (`007`, `1e3`, `true`) and do not become numbers."""
+    """Return the option's value. A string option keeps it as typed: `007`, `1e3` and `true` are not converted."""
     if override.value == "" and (takes_list(field.annotation) or Path in alternatives(field.annotation)):
         raise OperatorError(f"{override.shown!r} has no value after the = (is a shell variable unset?)")
     if not isinstance(override.value, dict | list) and "${" in str(override.value):
@@ -133,7 +133,7 @@ def _sample(field: FieldInfo) -> str:
 
 
 def _option_name(name: str, field: FieldInfo) -> str:
-    """Return the option's name on the command line. It may be an alias, because pydantic models reserve `json`."""
+    """Return the option's name on the command line. It can be an alias, because pydantic models reserve `json`."""
     return field.alias or name
 
 

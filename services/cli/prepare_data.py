@@ -37,30 +37,30 @@ EXAMPLE = (
 
 class PrepareOptions(Options):
     input_jsonl_fpath: list[str] = Field(default_factory=list)
-    """Datasets to check: local files or s3:// addresses, as JSON Lines (also compressed), Parquet or Arrow."""
+    """Datasets to check: local files or s3:// URLs in JSON Lines (also compressed), Parquet or Arrow format."""
     data: str | dict[str, Any] | None = None
-    """Mixture of datasets, instead of input_jsonl_fpath: a YAML file, {file: mix.yaml, epoch: 2}, or {mode: weighted,
-    seed: 42, datasets: [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
+    """Mixture of datasets to use instead of input_jsonl_fpath: a YAML file, {file: mix.yaml, epoch: 2}, or
+    {mode: weighted, seed: 42, datasets: [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
     agent_name: str | None = None
     """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
-    """Use only this many tasks from the start."""
+    """Use only this many tasks from the start of the input."""
     output_jsonl_fpath: Path | None = None
-    """Write the tasks in order, each with its prompt_id, dataset_name and agent_ref."""
+    """Output file for the tasks in order, each with its prompt_id, dataset_name and agent_ref."""
     against: list[str] = Field(default_factory=list)
-    """Files that must not share tasks with the input, such as a test set. Compares rows, ids, questions and words."""
+    """Files that must not share tasks with the input, such as a test set; compares rows, ids, questions and words."""
     against_words: int = Field(default=DEFAULT_N, ge=4)
-    """Number of consecutive words in common that counts as an overlap with a row of `against`."""
+    """Number of consecutive words shared with a row of `against` that counts as an overlap."""
     rollouts_jsonl_fpath: Path | None = None
-    """Collected rollouts of this dataset, by which its tasks are ordered for a curriculum."""
+    """Rollouts collected on this dataset; the curriculum orders the tasks by their difficulty in these rollouts."""
     order_fpath: Path | None = None
-    """Output file for the curriculum, with one id per line, for the `order` of a mixture."""
+    """Output file for the curriculum: one task id per line, for use as the `order` of a dataset in a mixture."""
     pass_at: int = Field(default=16, ge=1)
     """Order the curriculum by pass@k with this k; tasks with fewer rollouts are excluded."""
     descending: bool = False
-    """Order easy tasks first instead of hard ones."""
+    """Put easy tasks first instead of hard ones."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
-    """Minimum reward of a solved rollout; default: the environment's `success`, or 1 if rewards are in 0..1."""
+    """Minimum reward that counts as solved; default: the environment's `success`, or 1 if all rewards are in 0..1."""
     json_output: bool = Field(default=False, alias="json")
     """Print the result as JSON."""
 
@@ -70,7 +70,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Describe datasets and their problems, mix them into one, and build curricula from rollouts."""
+    """Check and describe datasets, mix them into one, and build curricula from rollouts."""
     options, _ = read_options(PrepareOptions, arguments)
     files = DataFiles([Path.cwd(), INSTALLED])
     settings = _settings(options, files)
@@ -87,7 +87,7 @@ def run(arguments: Sequence[str]) -> int:
         show(found, against=bool(against))
     if any(one.problems or not one.rows for one in found):
         if options.output_jsonl_fpath is not None:
-            print("nothing is written: fix or remove the invalid rows, then repeat the command", file=sys.stderr)
+            print("nothing was written: fix or remove the invalid rows, then repeat the command", file=sys.stderr)
         return EXIT_FAILED
     if options.output_jsonl_fpath is not None:
         _write(options.output_jsonl_fpath, options, settings, files)
@@ -95,7 +95,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _settings(options: PrepareOptions, files: DataFiles) -> MixtureSettings:
-    """Return the mixture, or the input files in order."""
+    """Return the mixture that the options define: that of `data`, or the input files one after the other."""
     if bool(options.input_jsonl_fpath) == (options.data is not None):
         raise OperatorError(f"pass exactly one of +input_jsonl_fpath=[...] and +data=... ({EXAMPLE})")
     if options.data is not None:
@@ -132,8 +132,8 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
         raise OperatorError("a curriculum needs +rollouts_jsonl_fpath=rollouts.jsonl and +order_fpath=order.txt")
     if options.output_jsonl_fpath is not None:
         raise OperatorError(
-            "a curriculum and the ordered tasks are separate outputs: drop +output_jsonl_fpath, then pass "
-            f"{options.order_fpath} as the `order` of a mixture"
+            "a curriculum cannot be combined with +output_jsonl_fpath: drop it, then write the ordered tasks from "
+            f"a mixture with `order: {options.order_fpath}`"
         )
     mixture = Mixture(settings, files, agent=options.agent_name or "anyone", limit=options.limit)
     check_output(options.order_fpath, [rollouts, *mixture.files])
@@ -143,19 +143,19 @@ def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataF
     replace(options.order_fpath, "".join(f"{name}\n" for name in order).encode())
     first = "easiest" if options.descending else "hardest"
     left = len(ids) - len(order)
-    without = f"; {left:,} with fewer than {options.pass_at} rollouts are excluded" if left else ""
-    print(f"written   {len(order):,} of {len(ids):,} tasks, {first} first by pass@{options.pass_at}{without}")
+    without = f"; {left:,} tasks with fewer than {options.pass_at} rollouts are excluded" if left else ""
+    print(f"written   {len(order):,} of {len(ids):,} tasks, ordered by pass@{options.pass_at}, {first} first{without}")
     print(f"          {options.order_fpath}")
     return EXIT_DONE
 
 
 def _unique_ids(mixture: Mixture) -> list[str]:
-    """Return the ids in the mixture's order. Raises OperatorError if an id occurs in two files."""
+    """Return the task ids in the mixture's order. Raises OperatorError if an id occurs in two files."""
     files: dict[str, DataFile] = {}
     for dataset, name in mixture.row_refs():
         if files.setdefault(name, dataset.file) != dataset.file:
             raise OperatorError(
-                f"the id {name!r} is in {files[name]} and in {dataset.file}: an order file cannot distinguish "
-                "them; build one curriculum per file"
+                f"the id {name!r} occurs in {files[name]} and in {dataset.file}, and an order file cannot distinguish "
+                "between the two; build one curriculum per file"
             )
     return [name for _, name in mixture.row_refs()]

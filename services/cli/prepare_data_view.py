@@ -9,14 +9,14 @@ from rollyard.services.datasets.validate import FileReport, Repetition
 from rollyard.services.io.terminal import plain_line
 
 MAX_EXAMPLES = 2
-"""Examples shown per kind of overlap."""
+"""Maximum number of examples shown for each kind of overlap."""
 _KINDS = {"row": "same row", "id": "same id", "question": "same question", "words": "words in common"}
 MAX_LISTED = 5
 """Maximum number of problems and of duplicates that are listed."""
 
 
 def show(found: Sequence[FileReport], *, against: bool) -> None:
-    """Print the reports. `against`: whether the files were compared with others."""
+    """Print the reports. `against`: whether the files were checked for overlap with others."""
     for one in found:
         print(one.path)
         counts = f"{one.rows:,} valid, {one.problems:,} invalid" if one.rows or one.problems else "none"
@@ -24,7 +24,7 @@ def show(found: Sequence[FileReport], *, against: bool) -> None:
         for problem in one.first_problems[:MAX_LISTED]:
             print(f"              line {problem.line}: {plain_line(problem.problem)}")
         if one.problems > MAX_LISTED:
-            print(f"              ... and {one.problems - MAX_LISTED:,} more (+json=true shows 20)")
+            print(f"              ... and {one.problems - MAX_LISTED:,} more (+json=true shows up to 20)")
         agents = ", ".join(f"{name or '(no agent_ref)'} {count:,}" for name, count in one.agents.items())
         print(f"  agents      {plain_line(agents) or 'none'}")
         if (prompt := one.prompt_characters) is not None:
@@ -33,7 +33,7 @@ def show(found: Sequence[FileReport], *, against: bool) -> None:
         print(f"  keys        {plain_line(keys) or 'none'}")
         if again := one.first_repeated_ids:
             first = plain_line(f"line {again[0].line} {again[0].problem}")
-            print(f"  ids         {one.repeated_ids:,} repeat an earlier one ({first})")
+            print(f"  ids         {one.repeated_ids:,} rows repeat an earlier row's id ({first})")
         print(f"  duplicates  {_format_repeats(one.duplicates, one.first_duplicates)}")
         if against:
             counts = ", ".join(f"{_KINDS[kind]} {count:,}" for kind, count in one.overlap.items())

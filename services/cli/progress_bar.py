@@ -19,7 +19,7 @@ PLAIN_EVERY_S = 10.0
 BAR_MIN_WIDTH = 10
 BAR_MAX_WIDTH = 24
 MIN_AGE_S = 1.0
-"""Minimum age in seconds of the oldest rollout that is shown."""
+"""The age of the oldest rollout is shown only if it is at least this many seconds."""
 
 
 class Display(Protocol):
@@ -85,19 +85,22 @@ class PlainLines:
 
 
 def display_for(expected: int) -> Display:
-    """Return a bar for a terminal, otherwise lines."""
+    """Return a progress bar if stderr is a terminal, otherwise a display that prints lines."""
     return Bar(expected) if is_terminal(sys.stderr) else PlainLines()
 
 
 async def keep_showing(display: Display, progress: CollectionProgress) -> None:
-    """Refresh until cancelled."""
+    """Refresh the display until cancelled."""
     while True:
         display.show(progress)
         await asyncio.sleep(0.25)
 
 
 def numbers(progress: CollectionProgress, room: int | None = None) -> str:
-    """Format success rate, reward, speed, time left and failures, as many as fit into `room` characters."""
+    """Format the success rate, reward, speed, time left, failures and so on.
+
+    If they do not fit in `room` characters, the least important ones are omitted.
+    """
     parts = _parts(progress)
     while room is not None and len(parts) > 1 and sum(len(text) + 2 for _, text in parts) - 2 > room:
         parts.remove(max(parts))
@@ -105,7 +108,7 @@ def numbers(progress: CollectionProgress, room: int | None = None) -> str:
 
 
 def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
-    """Return the parts in display order, each with a rank. If space is short, the highest rank is dropped first."""
+    """Return the parts in display order, each with a rank. If space is short, the highest ranks are dropped first."""
     parts: list[tuple[int, str]] = []
     means = progress.means(exact=False)
     if means.success is not None:
@@ -130,7 +133,7 @@ def _parts(progress: CollectionProgress) -> list[tuple[int, str]]:
 
 
 def _error(rate: ClusteredMean) -> str:
-    """Format ` ± 2.1%`; at 0 and 100 %, which have no standard error, a bound from the number of tasks."""
+    """Format the standard error as ` ± 2.1%`; rates of 0% and 100%, which have none, get a confidence bound instead."""
     if rate.stderr is not None:
         return f" ± {rate.stderr:.1%}"
     if rate.value not in (0.0, 1.0) or (interval := rate.share_interval) is None:

@@ -37,7 +37,7 @@ EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.js
 
 
 PARALLEL_MIN_BYTES = 256 << 20
-"""Minimum file size in bytes for reading with several processes, whose start takes 0.5 s."""
+"""Files of at least this many bytes are read by several processes; starting them takes 0.5 s."""
 
 
 class ProfileOptions(Options):
@@ -50,17 +50,18 @@ class ProfileOptions(Options):
     names: list[str] = Field(default_factory=list)
     """Names of the runs; default: the file names."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
-    """Minimum reward of a solved rollout; default: the environment's `success`, or 1 if rewards are in 0..1."""
+    """Minimum reward that counts as solved; default: the environment's `success`, or 1 if all rewards are in 0..1."""
     output_jsonl_fpath: Path | None = None
     """Also write one row per task with NeMo Gym's keys (avg_reward, pass_rate, ...); for a single rollout file only."""
     input_jsonl_fpath: str | None = None
-    """The dataset, one row per task. Defines the expected tasks; its rows are joined to those of output_jsonl_fpath."""
+    """The dataset, one row per task. It defines the expected tasks, and its rows are joined with those of
+    output_jsonl_fpath."""
     materialized_inputs_jsonl_fpath: Path | None = None
-    """NeMo Gym's materialized inputs, one row per rollout. Defines the number of expected rollouts."""
+    """NeMo Gym's materialized inputs, one row per rollout. They define the number of expected rollouts."""
     allow_partial_rollouts: bool = True
-    """Missing rollouts are always reported; with false, they also set exit status 1."""
+    """If false, missing rollouts cause exit status 1. They are reported in any case."""
     workers: int | None = Field(default=None, ge=1)
-    """Processes that read a file; default: one per processor for files of 256 MB or more."""
+    """Number of processes that read a file; default: one per CPU for files of 256 MB or more, otherwise one."""
 
 
 def main() -> None:
@@ -68,7 +69,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Report success, rewards, pass@k, coverage, failures, tokens and time of one or several runs."""
+    """Report success, rewards, pass@k, coverage, failures, tokens and time of one or more runs."""
     options, _ = read_options(ProfileOptions, arguments)
     files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
     _check(options, len(files))
@@ -102,7 +103,7 @@ def _check(options: ProfileOptions, files: int) -> None:
         for name in ("output_jsonl_fpath", "materialized_inputs_jsonl_fpath"):
             if getattr(options, name) is not None:
                 raise OperatorError(
-                    f"{name} is only possible with one rollout file, found {files}: profile each file separately"
+                    f"{name} can only be used with a single rollout file, found {files}: profile each file separately"
                 )
 
 
@@ -123,7 +124,7 @@ def _load(path: Path, name: str, options: ProfileOptions, inputs: DataFile | Non
 
 @contextmanager
 def _progress(name: str, size: int) -> Iterator[ReportProgress]:
-    """Show a bar in a terminal, otherwise a line every ten seconds; nothing for small files."""
+    """Show the reading progress: a bar in a terminal, otherwise a line every ten seconds."""
     if is_terminal(sys.stderr):
         columns = (TextColumn("{task.description}", markup=False), BarColumn(), DownloadColumn(), TimeRemainingColumn())
         with Progress(*columns, console=console(sys.stderr), transient=True) as bar:

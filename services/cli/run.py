@@ -1,4 +1,4 @@
-"""ng_run: starts the head and every server of the configs, stays in the foreground, and stops all on Ctrl-C."""
+"""ng_run: starts the head and every server of the configs, stays in the foreground, and stops them on Ctrl-C."""
 
 from __future__ import annotations
 
@@ -41,26 +41,27 @@ EXAMPLE = (
 
 
 class RunOptions(Options):
-    """Options of ng_run. Every other override changes the configs themselves."""
+    """Options of ng_run. All other overrides change the configs themselves."""
 
     config_paths: tuple[str, ...]
-    """YAML files that define the servers; searched in this folder, in server_roots, then in the installed package."""
+    """YAML files that define the servers, relative to this folder, one of server_roots, or the installed package."""
     server_roots: tuple[str, ...] = ()
     """Additional folders to search for server folders and config files."""
     colocate: bool = False
-    """Run all servers in one process, which takes less CPU time per turn, but uses one core and restarts nothing."""
+    """Run all servers in one process. This takes less CPU time per turn, but uses only one core, and servers that fail
+    are not restarted."""
     reload: bool = False
-    """When a server's code changes on disk, check it and restart that server; its sessions end."""
+    """When a server's code changes on disk, check the new code and restart the server, which ends its sessions."""
     dry_run: bool = False
-    """Check everything without starting anything."""
+    """Check the configs and this host without starting any servers."""
     head_host: str = "127.0.0.1"
-    """Address of the head. Any address other than loopback requires a token."""
+    """Address on which the head listens. Any address other than loopback requires a token."""
     head_port: int = Field(default=11000, ge=0, le=65535)
-    """Port of the head. If it is taken, another one is used and printed."""
+    """Port of the head. If it is taken, a different one is used and printed."""
     token: str | None = None
     """Run token that every request must send (Authorization: Bearer); also read from the variable ROLLYARD_TOKEN."""
     allow_other_users: bool = False
-    """Without a token: accept requests of all users of this host, not only of root and the user who started the run."""
+    """Without a token: accept requests from all users of this host, not only root and the user who started the run."""
     allowed_hosts: list[str] = Field(default_factory=list)
     """Without a token: additional host names to accept, such as that of a proxy in front of the servers."""
     only: list[str] | None = None
@@ -69,13 +70,13 @@ class RunOptions(Options):
     head: str | None = None
     """With +only: HOST:PORT of the head that these servers join."""
     host: str | None = None
-    """With +head: address on which servers listen unless their settings have one; default: 127.0.0.1."""
+    """With +head: address on which servers listen unless their settings specify one; default: 127.0.0.1."""
     advertise: str | None = None
-    """With +only: name by which other hosts reach this one; default: its host name if bound to all addresses."""
+    """With +only: name under which other hosts reach this one; default: its host name if bound to all addresses."""
     ready_timeout_s: float = 300.0
-    """Timeout for all servers to become ready."""
+    """Maximum time for all servers to become ready, in seconds."""
     ray_head_node_address: str | None = None
-    """HOST:PORT or auto: run the servers on that Ray cluster."""
+    """Run the servers on the Ray cluster at HOST:PORT; with auto, on the cluster that Ray finds."""
 
 
 def main() -> None:
@@ -102,7 +103,7 @@ def run(arguments: Sequence[str]) -> int:
 async def _check_and_run(
     options: RunOptions, config: RunConfig, specs: list[ServerSpec], token: str | None, here: Path
 ) -> int:
-    """Run the checks, then start the servers; with dry_run, report further problems instead of starting."""
+    """Run the checks, then start the servers. With dry_run, print the servers and any warnings instead."""
     keys = new_keys(token) if options.only is None else shared_keys(token)
     preflight = Preflight(specs, keys, os.environ)
     try:
@@ -125,7 +126,7 @@ async def _check_and_run(
 
 
 async def _join(options: RunOptions, config: RunConfig, specs: list[ServerSpec], keys: Keys) -> int:
-    """Serve some of the servers of a run whose head is on another host."""
+    """Run some of the servers of a run whose head is on a different host."""
     stopped = _until_signalled()
     raise_file_limit()
     head = str(options.head)
@@ -231,7 +232,7 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
 
 @contextlib.asynccontextmanager
 async def _launcher(options: RunOptions) -> AsyncIterator[tuple[Launcher | None, str | None]]:
-    """Yield the launcher (None: this process), and this host's address if other hosts must reach the head."""
+    """Yield the launcher (None: this process) and this host's address (None if other hosts need not reach it)."""
     cache = cache_folder(os.environ)
     if options.ray_head_node_address is None:
         yield (None if options.colocate else LocalLauncher(cache)), None
@@ -258,7 +259,7 @@ def _check_only(options: RunOptions) -> None:
     if options.only is None:
         for name in ("head", "host", "advertise"):
             if getattr(options, name) is not None:
-                raise OperatorError(f"+{name} requires +only=[...], the servers to start on this host")
+                raise OperatorError(f"+{name} requires +only=[...], which lists the servers to start on this host")
         return
     if options.ray_head_node_address:
         raise OperatorError(
@@ -268,7 +269,7 @@ def _check_only(options: RunOptions) -> None:
         raise OperatorError("+only=[] starts only the head, and +head=... joins a running one; pass one of them")
     if options.head is None and options.host is not None:
         raise OperatorError(
-            "+host is the address of servers that join with +head=...; the head's address is +head_host"
+            "+host only applies to servers that join with +head=...; the head's own address is set with +head_host"
         )
 
 

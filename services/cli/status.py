@@ -38,7 +38,7 @@ class StatusOptions(Options):
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
     token: str | None = None
-    """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
+    """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
 
 def main() -> None:
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show the servers, active rollouts and stuck episodes. Exit status 1 if a server is not ready."""
+    """Show the servers, active rollouts and stuck episodes. The exit status is 1 if a server is not ready."""
     options, _ = read_options(StatusOptions, arguments)
     if not options.watch:
         return uvloop.run(_show_once(options))
@@ -72,7 +72,7 @@ async def _show_once(options: StatusOptions) -> int:
 
 
 async def _watch(options: StatusOptions) -> None:
-    """Refresh every second. Wait if there is no run yet, or if it has ended."""
+    """Refresh every second. If there is no active run, keep waiting for one."""
     transport, screen, print_line = HttpTransport(), _console(), without_repeats(on_stderr)
     try:
         if options.json_output:

@@ -1,4 +1,4 @@
-"""Renders ng_status: servers, collections, active and stuck episodes, the most important first."""
+"""Renders the output of ng_status: servers, collections, active and stuck episodes, most important first."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STALE_S = 10.0
 
 
 def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
-    """Render the status at the width of `console`."""
+    """Render the status for the width of `console`."""
     wide = console.width >= WIDE
     ready = sum(instance.ready for instance in snapshot.servers)
     parts: list[RenderableType] = [
@@ -101,12 +101,12 @@ def _oldest(snapshot: RunSnapshot, narrow: bool) -> Group:
 
 
 def _is_running(collection: Collection, now: float) -> bool:
-    """Return whether the collection runs; False also if it was killed before it could report its end."""
+    """Return whether the collection is running. A collection that no longer reports counts as stopped."""
     return collection.status.state == "running" and now - collection.status.updated < STALE_S
 
 
 def _lines(collection: Collection, now: float) -> Iterator[str]:
-    """Format a collection as a few lines."""
+    """Yield the lines that describe a collection."""
     status = collection.status
     runs = _is_running(collection, now)
     silent = status.state == "running" and not runs
@@ -157,12 +157,12 @@ def _number(index: int | None) -> str:
 
 
 def _format_stage_s(seconds: float) -> str:
-    """Format a stage's duration, which may be milliseconds."""
+    """Format the duration of a stage; some take only milliseconds."""
     return f"{1000 * seconds:.0f} ms" if seconds < 0.9995 else duration(seconds)
 
 
 def _format_uptime(seconds: float) -> str:
-    """Format as `42s`, `12m`, `2h` or `3d`, for narrow terminals."""
+    """Format an uptime as `42s`, `12m`, `2h` or `3d`, for narrow terminals."""
     for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
         if seconds >= size:
             return f"{int(seconds // size)}{unit}"

@@ -28,24 +28,24 @@ from rollyard.services.types import Json
 EXAMPLE = "ng_track +jsonl_fpath=results/rollouts.jsonl +to=wandb +project=sokoban"
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
 LIVE_S = 30.0
-"""While a file grows slowly, log at least this often (in seconds)."""
+"""Maximum time between log steps while a file grows slowly, in seconds."""
 
 
 class TrackOptions(Options):
     jsonl_fpath: Path
     """The rollout file. X_manifest.json and X_status.json next to it identify the run and its state."""
     to: Literal["wandb", "mlflow"]
-    """The tracker. Set its key and address as usual: WANDB_API_KEY, MLFLOW_TRACKING_URI, ..."""
+    """The tracker. Set its key and URL as usual: WANDB_API_KEY, MLFLOW_TRACKING_URI, ..."""
     project: str = "rollyard"
-    """Project in Weights & Biases, experiment in MLflow."""
+    """Name of the Weights & Biases project or the MLflow experiment."""
     name: str | None = None
     """Name of the run; default: the file's name. The same rollouts under a different name are a separate run."""
     every: int = Field(default=50, ge=1)
-    """Rollouts per logged step."""
+    """Number of rollouts per logged step."""
     samples: int = Field(default=50, ge=0)
-    """Rollouts in the table, sampled evenly from the entire file."""
+    """Number of rollouts in the logged table, sampled uniformly from the entire file."""
     follow: bool = True
-    """Continue while the file's collection runs."""
+    """Keep logging while the file's collection is running."""
 
 
 def main() -> None:
@@ -53,7 +53,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Log a rollout file's metrics and a sample of its rollouts to a tracker. Exit status 1 if it has no rollouts."""
+    """Log a rollout file's metrics and a sample of its rollouts to a tracker. The exit status is 1 if it has none."""
     options, _ = read_options(TrackOptions, arguments)
     output = options.jsonl_fpath
     if not output.is_file():
@@ -79,7 +79,10 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _track(options: TrackOptions, tracker: Tracker, progress_file: ProgressFile, before: int) -> int:
-    """Log all rollouts after the first `before`. The run has those already; they are read again for its means."""
+    """Log all rollouts after the first `before`, and return the number of measured rollouts in the file.
+
+    The tracked run already has the first ones, but they are read again to compute its means.
+    """
     metrics, sample = RolloutMetrics(), RolloutSample(options.samples)
     logged, logged_at = before, time.monotonic()
 
@@ -120,7 +123,7 @@ def _run_id(output: Path, manifest: Json, project: str, name: str) -> str:
 
 
 def _manifest(output: Path) -> Json:
-    """Return the content of `X_manifest.json`; empty if it cannot be read."""
+    """Return the contents of `X_manifest.json`; empty if it cannot be read."""
     try:
         manifest = orjson.loads(StorePaths(output).manifest.read_bytes())
     except (OSError, orjson.JSONDecodeError):
@@ -129,7 +132,7 @@ def _manifest(output: Path) -> Json:
 
 
 def _config(manifest: Json) -> Json:
-    """Return the tracked run's config: the collection's identity and the versions of its software."""
+    """Return the tracked run's config: the collection's identity and its software versions."""
     if not manifest:
         return {}
     identity = manifest.get("identity")

@@ -52,25 +52,25 @@ class ViewerOptions(Options):
     names: list[str] = Field(default_factory=list)
     """Names of the files in the viewer; default: the file names."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
-    """Minimum reward of a solved rollout; default: the environment's `success`, or 1 if rewards are in 0..1."""
+    """Minimum reward that counts as solved; default: the environment's `success`, or 1 if all rewards are in 0..1."""
     host: str = "127.0.0.1"
     """Address to listen on. Any address other than loopback requires a token."""
     port: int | None = Field(default=None, ge=0, le=65535)
     """Port to listen on; 0: any free port; default: the first free port from 8080."""
     allowed_hosts: list[str] = Field(default_factory=list)
-    """Additional host names to accept, such as that of a proxy in front of the page."""
+    """Additional host names to accept, such as that of a proxy in front of the viewer."""
     allow_other_users: bool = False
     """Without a token: show the page to all users of this host, not only to root and the user who started it."""
     token: str | None = None
-    """Token that browsers must send; also read from the variable ROLLYARD_TOKEN, except on loopback."""
+    """Token that browsers must send; also read from the environment variable ROLLYARD_TOKEN, except on loopback."""
     server_roots: list[Path] = Field(default_factory=list)
-    """Additional folders to search for environments that can draw their boards (with a replay.py)."""
+    """Additional folders to search for environments whose replay.py draws their boards."""
     head: str | None = None
-    """HOST:PORT of the head that the live page shows; default: the newest run started from this folder."""
+    """HOST:PORT of the head whose run the live page shows; default: the newest run started from this folder."""
     workers: int | None = Field(default=None, ge=1)
-    """Processes that read a large file; default: one per processor."""
+    """Number of processes that read a large file; default: one per CPU."""
     export: Path | None = None
-    """Write a single HTML file that needs no server, and exit."""
+    """Write the pages to a single HTML file that works without a server, and exit."""
     export_limit: int = Field(default=MAX_EXPORTED, ge=1)
     """Maximum number of rollouts per file in the export: the best, the worst, failed ones, and some in between."""
 
@@ -147,7 +147,7 @@ def _access(options: ViewerOptions, token: str | None) -> Access:
 
 
 class _Listener(uvicorn.Server):
-    """uvicorn without its signal handlers, so that Ctrl-C stops the viewer cleanly."""
+    """A uvicorn server that installs no signal handlers, because the viewer handles Ctrl-C itself."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -169,20 +169,20 @@ def _uvicorn(app: ASGIApp, peers: Peers) -> uvicorn.Config:
 
 
 def _token(options: ViewerOptions) -> str | None:
-    """Return the token. Raises OperatorError if other hosts could open the page without one."""
+    """Return the required token, or None. Raises OperatorError if other hosts could open the page without one."""
     if is_loopback(options.host):
         return options.token
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     if not token:
         raise OperatorError(
-            f"rollouts would be open to other hosts on {options.host} without a token: add +token=... or export "
+            f"the rollouts would be open to other hosts on {options.host} without a token: add +token=... or export "
             "ROLLYARD_TOKEN=..., or drop +host and open the page through ssh -L 8080:127.0.0.1:8080"
         )
     return token
 
 
 def _socket(options: ViewerOptions) -> socket.socket:
-    """Bind the listening socket. Raises RunError with the port and the process that uses it."""
+    """Bind the listening socket. Raises RunError if none of the allowed ports is free."""
     ports = range(FIRST_PORT, FIRST_PORT + _PORTS) if options.port is None else [options.port]
     for port in ports:
         try:

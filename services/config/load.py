@@ -36,10 +36,10 @@ def load(
     *,
     options: Iterable[str] = (),
 ) -> RunConfig:
-    """Merge, resolve and validate the configs. Raises OperatorError.
+    """Merge, resolve and validate the configs. Raises OperatorError if they are invalid.
 
-    `config_paths`: file names, or mappings with the content of a file.
-    `options`: names of the command's options, suggested when an unknown key resembles one.
+    `config_paths`: file names, or mappings with the contents of a file.
+    `options`: names of the command's options, which are suggested when an unknown key resembles one.
     """
     if not config_paths:
         raise OperatorError("no config given; expected '+config_paths=[a.yaml,b.yaml]'")
@@ -57,7 +57,7 @@ def load(
     resolved = _resolve(tree)
     servers = tuple(_servers(resolved, roots))
     if not servers:
-        expected = f"a name with {' / '.join(FAMILIES)} under it"
+        expected = f"a server name that contains one of {', '.join(FAMILIES)}"
         raise OperatorError(
             f"the configs define no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
         )
@@ -72,7 +72,7 @@ def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
 
 
 def _check_top_level_keys(tree: DictConfig, overrides: Sequence[Override], options: Iterable[str]) -> None:
-    """Reject a key that is neither in a config nor used by a `${...}`: it must be misspelt."""
+    """Reject overrides whose key is neither in a config nor used in a `${...}`, because it is probably misspelt."""
     text = OmegaConf.to_yaml(tree)
     known = {*(str(key) for key in tree), *_PLAIN_REFERENCE.findall(text)}
     for override in overrides:

@@ -1,4 +1,4 @@
-"""Finds a server's folder and loads its class. A user's own folder needs no registration."""
+"""Finds a server's folder and loads its class. Users' own folders need not be registered."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from rollyard.services.server.app import Server
 
 FAMILIES = ("resources_servers", "responses_api_models", "agents")
 PLUGINS = "rollyard_plugins"
-"""Parent package of imported user folders."""
+"""Parent package of imported plug-ins that are not part of Rollyard."""
 ALIASES = {"responses_api_agents": "agents"}
-"""NeMo Gym's name -> Rollyard's."""
+"""NeMo Gym's name for a family -> Rollyard's name for it."""
 
 
 def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path:
-    """Return `family/implementation` in the first root that has it. Raises OperatorError with the closest name."""
+    """Return `family/implementation` in the first root that contains it. Raises OperatorError if none does."""
     names = [family, *(alias for alias, name in ALIASES.items() if name == family)]
     candidates = [root / name for root in roots for name in names]
     folders = [folder / implementation for folder in candidates if (folder / implementation).is_dir()]
@@ -38,10 +38,10 @@ def find_folder(family: str, implementation: str, roots: Sequence[Path]) -> Path
 
 
 def load_server(family: str, folder: Path, entrypoint: str) -> type[Server]:
-    """Return the class that `entrypoint` of `folder` assigns to `server`. Raises OperatorError."""
+    """Return the class that the file `entrypoint` assigns to `server`. Raises OperatorError if there is none."""
     path = folder / entrypoint
     if not path.is_file():
-        raise OperatorError(f"{path} does not exist; a server's folder needs its entrypoint (default app.py)")
+        raise OperatorError(f"{path} does not exist; a server's folder must contain its entrypoint (default: app.py)")
     module = import_file(family, folder, path)
     server = getattr(module, "server", None)
     if not (isinstance(server, type) and issubclass(server, Server)):
@@ -54,7 +54,7 @@ def import_file(family: str, folder: Path, path: Path) -> ModuleType:
     """Import `path`, a file of the plug-in `folder`, so that relative imports between the folder's files work.
 
     Rollyard's own folders are imported as `rollyard.<family>.<name>`, and users' folders, which may be anywhere, as
-    `rollyard_plugins.<family>.<name>`. No plug-in becomes a top-level module, where it could hide another package.
+    `rollyard_plugins.<family>.<name>`. No plug-in becomes a top-level module, because it could then shadow a package.
     """
     own = folder.resolve() == (INSTALLED / family / folder.name).resolve()
     package = f"{'rollyard' if own else PLUGINS}.{family}.{folder.name}"
@@ -90,7 +90,7 @@ def _create_package(package: str, folder: Path) -> None:
 
 
 def _is_loaded(package: str, folder: Path) -> bool:
-    """Return whether the package is loaded from `folder`, and not from a folder of the same name in another root."""
+    """Return whether the package was loaded from `folder`, not from a folder with the same name in a different root."""
     paths = getattr(sys.modules.get(package), "__path__", ())
     return [Path(path).resolve() for path in paths] == [folder.resolve()]
 
@@ -104,7 +104,7 @@ def _forget(package: str) -> None:
 def _siblings(folder: Path) -> Iterator[None]:
     """Let `import rules` in an entrypoint find the folder's rules.py or rules/, as in a script.
 
-    Such modules are removed from `sys.modules` afterwards, because another plug-in may have modules of the same name.
+    Such modules are removed from `sys.modules` afterwards, because other plug-ins may have modules with the same names.
     """
     before = set(sys.modules)
     sys.path.insert(0, str(folder))

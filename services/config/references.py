@@ -1,4 +1,4 @@
-"""The references of a server's settings to other servers of the run."""
+"""Finds and checks the references to other servers in a server's settings."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ _USUAL_FAMILY = {"resources_server": "resources_servers", "model_server": "respo
 
 
 def servers_of(spec: ServerSpec, servers: Container[str]) -> list[str]:
-    """Return the servers that a server's settings refer to, in any form that the settings accept."""
+    """Return the names of the servers that a server's settings refer to, in any notation that the settings accept."""
     parsed = [name for _, name, _ in _references(spec) if name in servers]
     return [*dict.fromkeys(servers_named(spec.raw, servers) + parsed)]
 
 
 def servers_named(settings: Any, servers: Container[str]) -> list[str]:
-    """Return the servers that settings refer to ({type: ..., name: ...}), at any depth."""
+    """Return the names of the servers that settings refer to with {type: ..., name: ...}, at any nesting depth."""
     if isinstance(settings, list):
         return [name for item in settings for name in servers_named(item, servers)]
     if not isinstance(settings, dict):
@@ -33,7 +33,7 @@ def servers_named(settings: Any, servers: Container[str]) -> list[str]:
 
 
 def check_references(servers: Sequence[ServerSpec]) -> None:
-    """Raise OperatorError for a reference to a server that the run lacks, or that belongs to another family."""
+    """Raise OperatorError if a server refers to one that the run does not have, or that belongs to the wrong family."""
     families = {spec.name: spec.family for spec in servers}
     for spec in servers:
         for key, name, kind in _references(spec):
@@ -46,12 +46,12 @@ def check_references(servers: Sequence[ServerSpec]) -> None:
             expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key.rpartition(".")[2])
             if expected is not None and families[name] != expected:
                 raise OperatorError(
-                    f"{spec.name}.{key} refers to {name!r}, which is one of {families[name]}; expected {expected}"
+                    f"{spec.name}.{key} refers to {name!r}, which belongs to {families[name]}; expected {expected}"
                 )
 
 
 def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
-    """Yield the setting, server name and type of each reference. For an isolated server only its YAML is available."""
+    """Yield the setting, server name and type of each reference. For an isolated server, only its YAML is available."""
     yield from _references_in(spec.settings)
     for key, value in spec.raw.items() if spec.isolated else ():
         if isinstance(value, dict) and set(value) == {"type", "name"}:

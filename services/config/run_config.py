@@ -20,12 +20,12 @@ class ServerSpec:
     folder: Path
     settings: ServerSettings
     raw: Json = field(repr=False)
-    """The resolved settings from YAML, which the server's process receives."""
+    """The resolved settings from YAML, which are passed to the server's process."""
     isolated: bool
-    """The server has its own virtual environment; only the base settings were validated here."""
+    """The server has its own virtual environment; only the base settings were validated in this process."""
 
     def identity_settings(self) -> Json:
-        """Return the settings of the config that affect rollouts. They are parsed, so `10` and `"10"` may be equal."""
+        """Return the configured settings that affect rollouts. They are parsed, so `10` and `"10"` can be equal."""
         parsed = self.settings.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return {
             key: redacted(parsed.get(key, value))
@@ -50,7 +50,7 @@ class RunConfig:
         return shown
 
     def identity(self) -> Json:
-        """Return every server's settings that affect rollouts: no addresses, secrets or catalogue entries."""
+        """Return each server's settings that affect rollouts, without addresses, secrets and catalogue entries."""
         return {
             spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.identity_settings()}
             for spec in self.servers

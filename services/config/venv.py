@@ -1,4 +1,4 @@
-"""Builds a separate virtual environment for a server whose folder has a file `requirements-isolated.txt`.
+"""Builds a separate virtual environment for a server whose folder contains `requirements-isolated.txt`.
 
 Environments are cached per user under a hash of that file. Each is built once, under a lock, and becomes visible
 atomically. Rollyard's own packages are importable in it, but the folder's requirements take precedence.
@@ -22,17 +22,17 @@ REQUIREMENTS = "requirements-isolated.txt"
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
-    """Return Rollyard's folder in the user's cache."""
+    """Return Rollyard's folder in the user's cache directory."""
     return Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard"
 
 
 def needs_isolation(folder: Path) -> bool:
-    """True if the server's folder requires packages that must not be installed in the shared environment."""
+    """Return True if the server's folder requires packages that must not be installed in the shared environment."""
     return (folder / REQUIREMENTS).is_file()
 
 
 def interpreter_for(folder: Path, cache: Path) -> Path:
-    """Return the folder's interpreter, building its environment if needed. Raises OperatorError with pip's output."""
+    """Return the folder's interpreter, building its environment if needed. Raises OperatorError if pip fails."""
     requirements = (folder / REQUIREMENTS).read_bytes()
     # The key includes Rollyard's path, which the environment refers to: an editable install may change its checkout.
     parts = (sys.version, sys.prefix, str(IMPORT_ROOT))
@@ -68,4 +68,5 @@ def _run(command: list[str], folder: Path) -> None:
     result = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         last = "\n".join((result.stdout + result.stderr).splitlines()[-5:])
-        raise OperatorError(f"the environment of {folder.name} ({folder / REQUIREMENTS}) cannot be built:\n{last}")
+        requirements = folder / REQUIREMENTS
+        raise OperatorError(f"the virtual environment of {folder.name} ({requirements}) cannot be built:\n{last}")

@@ -1,4 +1,4 @@
-"""Finds and reads the YAML files of a run, and explains what is wrong with one."""
+"""Finds and reads the YAML files of a run, and explains errors in them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rollyard.services.io.search_path import find_file
 
 
 def find_config(path: str, roots: Sequence[Path]) -> Path:
-    """Return the config file `path` of the first root that has it. Raises OperatorError."""
+    """Return the config file `path` from the first root that contains it. Raises OperatorError if none does."""
     if found := find_file(path, roots):
         return found
     if any((root / path).is_dir() for root in roots):
@@ -37,13 +37,13 @@ def _known_configs(root: Path) -> Iterator[Path]:
 
 
 def read_yaml(path: Path) -> DictConfig:
-    """Raises OperatorError for a file that does not contain a YAML mapping."""
+    """Read a YAML file. Raises OperatorError if it does not contain a mapping."""
     try:
         loaded = OmegaConf.load(path)
     except OmegaConfBaseException as error:
         raise OperatorError(f"{path}: {describe_error(error)}") from error
     except RecursionError as error:
-        raise OperatorError(f"{path} contains itself, or is nested too deeply") from error
+        raise OperatorError(f"{path} refers to itself, or is nested too deeply") from error
     except (OSError, ValueError, YAMLError) as error:
         raise OperatorError(f"{path} cannot be read as YAML: {_describe_yaml_error(error)}") from error
     if isinstance(loaded, ListConfig):
@@ -52,7 +52,7 @@ def read_yaml(path: Path) -> DictConfig:
 
 
 def describe_error(error: OmegaConfBaseException) -> str:
-    """Explain an error without the grammar tokens and Python names of OmegaConf's own message."""
+    """Explain an error without the grammar tokens and Python names that OmegaConf's own message contains."""
     key, found = error.full_key or "its content", str(error).splitlines()[0]
     if isinstance(error, GrammarParseError):
         return f"{key} contains an invalid ${{...}}; expected ${{name}}, ${{a.b}} or ${{oc.env:NAME}}"
@@ -66,7 +66,7 @@ def describe_error(error: OmegaConfBaseException) -> str:
 
 
 def _describe_yaml_error(error: Exception) -> str:
-    """Format a YAML error in one line."""
+    """Format a YAML error as one line."""
     if isinstance(error, MarkedYAMLError) and error.problem_mark is not None:
         mark = error.problem_mark
         return f"{error.problem or error.context} in line {mark.line + 1}, column {mark.column + 1}"

@@ -1,8 +1,8 @@
-"""Server: a named FastAPI app with start and stop, health, metrics and central error handling.
+"""Server: a named FastAPI app with start and stop hooks, health checks, metrics and central error handling.
 
-There are two kinds of routes. `self.app` is an ordinary FastAPI app for routes that are not hot. `self.route` serves
-hot paths from bytes to bytes, which saves about 60 us of CPU time per request (benchmarks/turns.py measures the total).
-/openapi.json documents both.
+There are two kinds of routes. `self.app` is an ordinary FastAPI app for routes that are rarely called. `self.route`
+adds hot routes, whose handlers take and return bytes; this saves about 60 us of CPU time per request
+(benchmarks/turns.py measures the total). /openapi.json documents both.
 """
 
 from __future__ import annotations
@@ -46,19 +46,19 @@ class Context:
     """What a server receives in addition to its settings."""
 
     name: str
-    """The name by which others call it."""
+    """Name by which other servers refer to this one."""
     keys: Keys
     client: ServerClient
     log_folder: Path | None = None
     """The folder with the run's logs."""
     endpoints: Transport | None = None
-    """Transport for engines and hosted APIs. It uses the proxies of the environment variables."""
+    """Transport for engines and hosted APIs. It uses the proxies that the environment variables specify."""
     instance: str = ""
-    """Unique name of this process in the run's directory; empty if all servers share one process."""
+    """Unique name of this process in the server directory; empty if all servers share one process."""
 
     @property
     def external_transport(self) -> Transport:
-        """The transport for addresses outside the run: `endpoints`, or else the client's."""
+        """The transport for URLs outside the run: `endpoints`, or the client's transport if that is None."""
         return self.endpoints or self.client.transport
 
 
@@ -109,22 +109,22 @@ class Server:
         """Release all resources."""
 
     async def check(self) -> None:
-        """Detect problems that would make `start` fail. Must leave nothing running. Raises OperatorError, RunError."""
+        """Raise OperatorError or RunError if a problem would make `start` fail. Must leave nothing running."""
 
     async def advice(self) -> list[str]:
         """Return warnings about problems that do not prevent `start`, such as an unresponsive endpoint."""
         return []
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
-        """Serve POST `path` from bytes to bytes.
+        """Serve POST requests to `path` with a handler that takes and returns bytes.
 
         `cancellable` handlers are cancelled when the caller disconnects. This takes 15 us per request, so use it only
-        for long work.
+        for long-running work.
         """
         self.__routes[path] = _Route(path, handler, cancellable, self.__metrics.route(path))
 
     def route_rest(self, handler: Handler) -> None:
-        """Serve every POST to a path without a route. By default, such requests get status 404."""
+        """Serve all POST requests whose path has no route. By default, these requests get status 404."""
         self.__rest = _Route("other", handler, False, self.__metrics.route("other"))
 
     def measure(self, source: MetricSource) -> None:
@@ -150,7 +150,10 @@ class Server:
             self.in_flight -= 1
 
     def __rejection(self, scope: Scope) -> RawResponse | None:
-        """Reject callers of other runs or without the run's token. If the run has no token, `Access` decides."""
+        """Return the error response to a request that is not allowed: from a different run, or without the token.
+
+        If the run has no token, `Access` decides.
+        """
         if not self.__token and (failure := self.__access.refusal(scope)):
             return self.__errors.failed(failure, scope["path"])
         authorization = b""
@@ -258,7 +261,7 @@ class Server:
 
         @app.get("/ready")
         async def ready() -> JSONResponse:
-            """Return 200 once `start` is done, 503 before."""
+            """Return status 200 once `start` has finished, 503 before."""
             return JSONResponse({"ready": self.ready}, status_code=200 if self.ready else 503)
 
         @app.get("/metrics")

@@ -1,4 +1,4 @@
-"""Turns a server's exceptions into problem responses, for its own routes and for FastAPI's, and counts them."""
+"""Turns exceptions in a server's hot routes and FastAPI routes into problem responses, and counts them."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ log = logging.getLogger(__name__)
 
 
 class ErrorResponses:
-    """The problem responses of the server `name`."""
+    """Creates the problem responses of one server and counts its failures."""
 
     def __init__(self, name: str, metrics: ServerMetrics) -> None:
         self._name = name
         self._metrics = metrics
 
     def failed(self, failure: Failure, path: str) -> RawResponse:
-        """Return the failure's problem."""
+        """Count the failure and return it as a problem response."""
         problem = to_problem(failure, self._name, path)
         self._metrics.failure(failure.kind, here=problem.server == self._name)
         return problem_response(problem)
 
     def raised(self, error: BaseException, path: str) -> RawResponse:
-        """Log an unexpected exception and return a problem of status 500."""
+        """Log an unexpected exception and return a problem response with status 500."""
         log.error("%s%s failed", self._name, path, exc_info=error)
         detail = f"{type(error).__name__}: {error} (traceback in the log of {self._name})"
         return self.failed(Failure(FailureKind.SERVER_ERROR, detail), path)
 
     def handle_exceptions(self, app: FastAPI, paths: Callable[[], Collection[str]]) -> None:
-        """Give all exceptions of `app` a problem response. `paths` returns the POST routes that a 404 lists."""
+        """Make `app` respond to exceptions with problems. `paths` returns the POST routes to list in a 404 response."""
 
         async def on_failure(request: Request, error: Exception) -> Response:
             assert isinstance(error, Failure)

@@ -1,4 +1,4 @@
-"""Metrics of a server for `GET /metrics` (Prometheus). One registry per server, no globals."""
+"""A server's metrics for `GET /metrics` (Prometheus). Each server has its own registry; nothing is global."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ LATENCY_BUCKETS = (
     *(0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0),
     *(300.0, 1_000.0, 3_000.0, 10_000.0, 30_000.0),
 )
-"""Seconds. An episode is one request to its agent and may take hours."""
+"""In seconds. An episode is a single request to its agent, which can take hours."""
 CONTENT_TYPE = prometheus.CONTENT_TYPE_LATEST
 
 
@@ -25,7 +25,7 @@ class MetricSource(Protocol):
 
 
 class RouteMetrics:
-    """Requests and latency of one route. Caches its metric series instead of looking them up for every request."""
+    """Request counts and latency of one route. Caches the series instead of looking them up for each request."""
 
     def __init__(self, path: str, latency: prometheus.Histogram, statuses: prometheus.Counter) -> None:
         self._path = path

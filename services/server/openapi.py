@@ -12,7 +12,7 @@ from rollyard.services.types import Json
 
 
 def document(app: FastAPI, handlers: Callable[[], Mapping[str, Handler]]) -> None:
-    """Add the routes that `handlers` returns (path -> handler) to the schema of `app`. Called for each request."""
+    """Add the routes that `handlers` returns (path -> handler) to the OpenAPI schema of `app`."""
     fastapi_schema = app.openapi
 
     def openapi() -> Json:

@@ -28,28 +28,28 @@ class ServerSettings(BaseModel):
         {"host", "port", "base_url", "replicas", "start_timeout_s"}
         | {"datasets", "domain", "description", "value", "verified"}
     )
-    """Settings that do not affect rollouts: a collection may be resumed with different values."""
+    """Names of settings that do not affect rollouts; a collection can be resumed with different values for them."""
 
     entrypoint: str = "app.py"
     """File in the server's folder that defines `server`."""
     host: str = "127.0.0.1"
     """Address to bind. Any address other than loopback requires a run token."""
     port: int = Field(default=0, ge=0, le=65535)
-    """0: the process selects a free port and reports it."""
+    """Port to listen on. If 0, the process selects a free port and reports it."""
     replicas: int = Field(default=1, ge=1)
-    """Number of instances. An episode goes to the least busy one and stays there."""
+    """Number of instances. Each episode is assigned to the least busy instance and stays with it."""
     start_timeout_s: float | None = Field(default=None, gt=0)
-    """Seconds until it must be ready; default: the run's ready_timeout_s."""
+    """Seconds within which the server must become ready; default: the run's ready_timeout_s."""
     domain: str | None = None
-    """NeMo Gym's catalogue entry; not used for serving."""
+    """Part of NeMo Gym's catalogue entry; not used for serving."""
     description: str | None = None
-    """NeMo Gym's catalogue entry; not used for serving."""
+    """Part of NeMo Gym's catalogue entry; not used for serving."""
     value: str | None = None
-    """NeMo Gym's catalogue entry; not used for serving."""
+    """Part of NeMo Gym's catalogue entry; not used for serving."""
     verified: bool | None = None
-    """NeMo Gym's catalogue entry; not used for serving."""
+    """Part of NeMo Gym's catalogue entry; not used for serving."""
     datasets: list[Json] = []
-    """NeMo Gym's catalogue entry; not used for serving."""
+    """Part of NeMo Gym's catalogue entry; not used for serving."""
 
     @property
     def token_needed_for(self) -> str:
@@ -60,8 +60,8 @@ class ServerSettings(BaseModel):
 def settings_argument(owner: type, base: type[M]) -> type[M] | None:
     """Return the settings class that `owner` passes as a type argument: `class Patient(Agent[PatientSettings])`.
 
-    None if it passes no subclass of `base`, such as a type variable or no argument. Raises TypeError for anything else
-    in the place of a settings class, such as `Agent[int]`.
+    Returns None if there is no such argument, or if it is a type variable. Raises TypeError for an argument that
+    should be a settings class but is not, as in `Agent[int]`.
     """
     found = None
     for generic in owner.__dict__.get("__orig_bases__", ()):
@@ -86,14 +86,14 @@ def _check_argument(owner: type, generic: Any) -> None:
 
 
 def is_secret(name: str) -> bool:
-    """True for names of settings whose value must never be logged, printed or served."""
+    """Return True for the name of a setting whose value must never be logged, printed or served."""
     return bool(_SECRET.search(name))
 
 
 def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
-    """Parse `raw` as `model`. For a list setting, a single value becomes a list of one.
+    """Parse `raw` as `model`. A single value for a list setting becomes a list with one item.
 
-    Raises OperatorError with every unknown, missing or invalid setting, and the closest known name.
+    Raises OperatorError, which lists every unknown, missing or invalid setting and suggests the closest known name.
     """
     lists = {
         name for key, field in model.model_fields.items() if takes_list(field.annotation) for name in (key, field.alias)
@@ -109,7 +109,7 @@ def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
 
 
 def takes_list(annotation: Any) -> bool:
-    """True for the type of a setting that accepts a list, but neither a string nor a number."""
+    """Return True for the type of a setting that accepts a list, but neither a string nor a number."""
     kinds = [get_origin(kind) or kind for kind in alternatives(annotation)]
     return any(kind in (list, tuple) for kind in kinds) and not any(
         isinstance(kind, type) and issubclass(kind, str | int | float | Path) for kind in kinds
@@ -117,7 +117,7 @@ def takes_list(annotation: Any) -> bool:
 
 
 def takes_text(annotation: Any) -> bool:
-    """True for the type of a setting whose value is always a string, even if it looks like a number."""
+    """Return True for the type of a setting whose value is always a string, even if it looks like a number."""
     kinds = alternatives(annotation)
     return any(kind in (str, Path) for kind in kinds) and not any(kind in (int, float, bool) for kind in kinds)
 
@@ -133,7 +133,7 @@ def alternatives(annotation: Any) -> list[Any]:
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """Return `value` with everything under a secret name replaced by `***`."""
+    """Return `value` with the values of all secret keys replaced by `***`."""
     if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
         return REDACTED
     if isinstance(value, dict):
@@ -152,7 +152,7 @@ _EXPECTED = {
     "tuple_type": "expected a list, [a, b]",
     "is_instance_of": "a value of this type is not allowed here",
 }
-"""Replacements for messages in which pydantic uses the names of Python classes."""
+"""Replacements for pydantic's messages that mention Python classes."""
 
 
 def _message(problem: Any, model: type[BaseModel]) -> str:
@@ -179,12 +179,12 @@ def _message(problem: Any, model: type[BaseModel]) -> str:
 
 
 def _expectation(message: str) -> str:
-    """Continue `'port' is 0` with pydantic's message, whose subject is usually `Input`."""
+    """Rewrite pydantic's message, which usually starts with `Input`, so that it can follow `'port' is 0`."""
     return f", but it {message.removeprefix('Input ')}" if message.startswith("Input ") else f": {message}"
 
 
 def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]:
-    """Return the names of the fields of the nested model at `path` in `model`."""
+    """Return the field names of the nested model at `path` in `model`."""
     for part in path:
         if isinstance(part, int):
             continue  # a list index: the list's annotation determines the model
@@ -198,7 +198,7 @@ def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]
 
 
 def without_secrets(tree: Any) -> Any:
-    """Return `tree` without the values of secret settings, including those that references copied to other names."""
+    """Return `tree` with all secrets replaced by `***`, even where a reference copied them to another setting."""
     return _replace_secrets(_secret_values(tree), redacted(tree))
 
 

@@ -100,8 +100,8 @@ async def test_every_kind_has_a_passing_test_formatted_code_and_a_readme_with_th
     [
         (["my-env"], r"'my-env' is not a valid folder name.* such as my_env"),
         (["class"], "'class' is a Python keyword"),
-        (["on"], "'on' is not text in YAML"),
-        (["null", "+kind=agent"], "'null' is not text in YAML"),
+        (["on"], "YAML does not parse 'on' as a string"),
+        (["null", "+kind=agent"], "YAML does not parse 'null' as a string"),
         (["My Env"], "such as my_env"),
         (["../x"], "'../x' is not a valid folder name"),
         (["gsm8k"], "resources_servers/gsm8k is part of Rollyard"),

@@ -156,7 +156,7 @@ def test_compressed_rollouts_are_rejected(tmp_path: Path, run_profile: Command) 
         (["+jsonl_fpath=nowhere.jsonl"], 2, "'nowhere.jsonl' is not a file"),
         (["+jsonl_fpath=[a.jsonl,a.jsonl]"], 2, "a file is listed more than once"),
         (["+jsonl_fpath=a.jsonl", "+names=[x,y]"], 2, "2 names for 1 files"),
-        (["+jsonl_fpath=[a.jsonl,b.jsonl]", "+output_jsonl_fpath=o"], 2, "is only possible with one rollout file"),
+        (["+jsonl_fpath=[a.jsonl,b.jsonl]", "+output_jsonl_fpath=o"], 2, "can only be used with a single rollout file"),
         (["+jsonl_fpath=a.jsonl", "+input_jsonl_fpath=nowhere.jsonl"], 2, "nowhere.jsonl does not exist (looked in"),
         (["+jsonl_fpath=a.jsonl", "+output_dir=a.jsonl"], 2, "cannot be created"),
         (["+jsonl_pfath=a.jsonl"], 2, "did you mean 'jsonl_fpath'"),

@@ -1,1 +1,1 @@
-"""The checks behind ng_doctor."""
+"""Checks that ng_doctor runs."""

@@ -1,4 +1,4 @@
-"""Checks of ng_doctor on this host. Each check yields findings and never raises."""
+"""ng_doctor's checks of this host. An error in one check is reported as a finding and does not stop the others."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from rollyard.services.sandbox.sandbox import Sandbox
 GIB = 1 << 30
 HEAD_PORT = 11000
 _ENGINE_VARIABLE = b"ROLLYARD_ENGINE="
-"""Environment variable of an engine started by local_vllm_model: the engine's folder."""
+"""Environment variable that local_vllm_model sets for an engine; its value is the engine's folder."""
 
 
 def machine(folder: Path) -> Iterator[Finding]:
-    """Run all checks except those of the sandbox and the rollout."""
+    """Run all checks of this host, except for the sandbox and the rollout."""
     checks: list[Callable[[], Iterator[Finding]]] = [
         _python,
         _processors,
@@ -58,11 +58,11 @@ def machine(folder: Path) -> Iterator[Finding]:
 
 
 async def sandbox() -> Finding:
-    """Report which isolation of untrusted code works on this host."""
+    """Check which kind of isolation for untrusted code works on this host."""
     jail = Sandbox(Limits())
     try:
         await jail.start()
-        return ok("sandbox", f"{jail.layers.mode}; a test run worked and was contained (for mbpp and humaneval)")
+        return ok("sandbox", f"{jail.layers.mode}; a test run succeeded and was contained (for mbpp and humaneval)")
     except OperatorError as error:
         why, _, fix = str(error).partition(". ")
         return note("sandbox", f"{why}; mbpp and humaneval refuse to start", fix or "ng_doctor sandbox")
@@ -106,7 +106,7 @@ def _memory() -> Iterator[Finding]:
 
 def _open_files() -> Iterator[Finding]:
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    episodes = (hard - 200) // 3  # as ng_collect_rollouts counts them
+    episodes = (hard - 200) // 3  # the same estimate as in ng_collect_rollouts
     if episodes < 32:
         yield failed("open files", f"{hard}", "32 episodes in flight need 296: raise the limit (ulimit -Hn)")
     elif episodes < 1000:
@@ -255,7 +255,7 @@ def _leftovers(folder: Path) -> Iterator[Finding]:
 
 
 def _engine_processes() -> list[int]:
-    """Return this user's processes whose engine has no reaper."""
+    """Return the ids of this user's engine processes whose reaper is not running."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
@@ -269,7 +269,7 @@ def _engine_processes() -> list[int]:
 
 
 def _has_reaper(folder: Path) -> bool:
-    """Return True while the engine's reaper process holds its lock."""
+    """Return True if the engine's reaper process is running, which means that it holds its lock."""
     try:
         with (folder / "alive").open("rb") as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)

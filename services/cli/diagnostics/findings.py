@@ -1,4 +1,4 @@
-"""The findings of ng_doctor, and their format as text."""
+"""Defines ng_doctor's findings and formats them as text."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def failed(name: str, found: str, mend: str = "") -> Finding:
 
 
 def shown(finding: Finding) -> str:
-    """Format a finding as a line, followed by the fix."""
+    """Format a finding as one line, followed by a line with the fix if there is one."""
     mark = {"ok": "ok", "note": "note", "absent": "-", "failed": "FAILED"}[finding.status]
     lines = [f"  {mark:<7} {finding.name:<14} {finding.found}"]
     if finding.mend:

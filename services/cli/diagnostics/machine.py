@@ -25,36 +25,36 @@ from rollyard.services.runtime.stack import new_keys
 
 EXAMPLE = "ng_doctor"
 STUB = "configs/sokoban_builtin.yaml"
-"""A run that needs neither a GPU nor an API key."""
+"""Config of a run that needs neither a GPU nor an API key."""
 
 
 class DoctorOptions(Options):
     """Options of ng_doctor. Other keys override the configs, as with ng_run."""
 
     config_paths: tuple[str, ...] = ()
-    """Configs of a run that you plan to start, to check its requirements, too."""
+    """Configs of a run that you plan to start; its requirements are checked as well."""
     server_roots: tuple[str, ...] = ()
-    """Same as for ng_run."""
+    """Additional folders to search for server folders and config files, as for ng_run."""
     rollout: bool | None = None
-    """Run one rollout: by default with the built-in policy; true: with the servers of config_paths; false: none."""
+    """By default, run one rollout with the built-in policy; true: with the servers in config_paths; false: none."""
     agent_name: str | None = None
-    """Agent of config_paths for the rollout, if there are several."""
+    """Agent that runs the rollout; required if config_paths define several agents."""
     input_jsonl_fpath: Path | None = None
-    """File whose first row is used for the rollout; default: the environment's example."""
+    """File whose first row is used for the rollout; default: the environment's example rows."""
     json_output: bool = Field(default=False, alias="json")
     """Print the findings as JSON."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check this host and run one rollout through the entire stack; problems are listed with their fixes.
+    """Check this host, run one rollout through the entire stack, and list problems with suggested fixes.
 
-    `ng_doctor sandbox` and `ng_doctor tokens` run more detailed checks. Exit status 1 if a requirement of a run fails.
+    `ng_doctor sandbox` and `ng_doctor tokens` run more detailed checks. The exit status is 1 if a run would fail.
     """
     options, overrides = read_options(DoctorOptions, arguments, rest=True)
     if overrides and not options.config_paths:
         hint = did_you_mean(overrides[0].top, DoctorOptions.model_fields)
         raise OperatorError(
-            f"unknown option {overrides[0].shown!r}{hint}; settings of servers need +config_paths=[...]"
+            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass +config_paths=[...]"
         )
     here = Path.cwd()
     roots = [here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]

@@ -21,15 +21,15 @@ from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json, ServerRef
 
 ROLLOUT_TIMEOUT_S = 120.0
-"""Timeout of the rollout itself."""
+"""Timeout for the rollout itself, not counting the start and stop of the servers."""
 
 
 async def run_rollout(
     config: RunConfig, cache: Path, environ: Mapping[str, str], *, agent: str | None = None, rows: Path | None = None
 ) -> str:
-    """Start the servers, collect a rollout at temperature 0 as ng_collect_rollouts does, and return the result.
+    """Start the servers, collect one rollout at temperature 0 and return a description of the result.
 
-    Raises RollyardError if a step fails.
+    It uses the same code as ng_run and ng_collect_rollouts. Raises RollyardError if a step fails.
     """
     agent_spec = _agent(config, agent)
     tasks = TaskFile(rows or _example(config, agent_spec), agent=agent_spec.name, limit=1)
@@ -78,18 +78,18 @@ def _agent(config: RunConfig, name: str | None) -> ServerSpec:
 
 
 def _example(config: RunConfig, agent_spec: ServerSpec) -> Path:
-    """Return the example rows of the agent's environment."""
+    """Return the file with example rows for the agent's environment. Raises OperatorError if there is none."""
     named = {value.name for _, value in agent_spec.settings if isinstance(value, ServerRef)}
     for spec in config.servers:
         if spec.name in named and (path := spec.folder / "data" / "example.jsonl").is_file():
             return path
-    raise OperatorError(f"{agent_spec.name} has no example rows; pass some with +input_jsonl_fpath=rows.jsonl")
+    raise OperatorError(f"no example rows for {agent_spec.name}; pass some with +input_jsonl_fpath=rows.jsonl")
 
 
 async def try_rollout(
     config: RunConfig, cache: Path, environ: Mapping[str, str], *, agent: str | None = None, rows: Path | None = None
 ) -> tuple[str, str]:
-    """Return a description of the rollout and one of the failure. One of the two is empty."""
+    """Return descriptions of the rollout and of the failure; one of the two is empty."""
     try:
         async with asyncio.timeout(ROLLOUT_TIMEOUT_S * 4):
             return await run_rollout(config, cache, environ, agent=agent, rows=rows), ""

@@ -1,4 +1,4 @@
-"""ng_doctor sandbox: tests the isolation of untrusted code on this host and lists the active layers."""
+"""ng_doctor sandbox: tests the isolation of untrusted code on this host and lists the active isolation layers."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ EXAMPLE = "ng_doctor sandbox"
 
 class SandboxOptions(Options):
     python: str | None = None
-    """Python interpreter that runs answers, like an environment's sandbox_python; default: the current one."""
+    """Python interpreter for running answers, like an environment's sandbox_python setting; default: this one."""
     json_output: bool = Field(default=False, alias="json")
-    """Print the layers as JSON."""
+    """Print the isolation layers as JSON."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Start the sandbox of the programming environments, try to escape from it, and list the active layers.
+    """Start the sandbox that the programming environments use, try to escape from it, and list its isolation layers.
 
-    Exit status 1 if no isolation works on this host.
+    The exit status is 1 if no isolation works on this host.
     """
     options, _ = read_options(SandboxOptions, arguments)
     try:
@@ -44,8 +44,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def format_layers(layers: Layers) -> str:
-    """Format the layers as text."""
-    lines = [f"untrusted code is contained by {layers.mode}; a test run worked and was contained", "active:"]
+    lines = [f"untrusted code is contained by {layers.mode}; a test run succeeded and was contained", "active:"]
     lines += [f"  {layer}" for layer in layers.in_force]
     if layers.missing:
         lines += ["missing:", *(f"  {layer}" for layer in layers.missing)]

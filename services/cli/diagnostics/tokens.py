@@ -35,23 +35,23 @@ class TokenOptions(Options):
     """Options of ng_doctor tokens. Other keys override the configs, as with ng_run."""
 
     config_paths: list[str] = Field(default_factory=list)
-    """Configs with the model server to check; empty: use the running stack."""
+    """Configs that define the model server to check; if empty, the running stack is used."""
     model_server: str | None = None
-    """Name of the model server; default: the only one."""
+    """Name of the model server; required if there are several."""
     samples: int = Field(default=8, ge=0, le=1000)
-    """Number of turns that are sampled from the model."""
+    """Number of turns to sample from the model."""
     json_output: bool = Field(default=False, alias="json")
     """Print the report as JSON."""
     head: str | None = None
     """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
     token: str | None = None
-    """Run token, if not in the run's folder; also read from the variable ROLLYARD_TOKEN."""
+    """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Check whether token histories stay contiguous over several turns with a model, its template and its tool parser.
+    """Check that token histories stay contiguous over several turns with a model, its chat template and tool parser.
 
-    Exit status 1 if prompts built from token ids are not contiguous.
+    The exit status is 1 if they do not.
     """
     options, overrides = read_options(TokenOptions, arguments, rest=True)
     report = uvloop.run(_fetch_report(options, overrides))
@@ -79,7 +79,7 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
     if overrides:
         hint = did_you_mean(overrides[0].top, TokenOptions.model_fields)
         raise OperatorError(
-            f"unknown option {overrides[0].shown!r}{hint}; settings of servers need +config_paths=[...]"
+            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass +config_paths=[...]"
         )
     transport = HttpTransport()
     try:
@@ -92,7 +92,7 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
 
 @asynccontextmanager
 async def _started_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
-    """Run the configs' servers in this process on free ports during the check."""
+    """Run the servers of the configs in this process, on free ports, while the check runs."""
     roots = [Path.cwd(), INSTALLED]
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
     with tempfile.TemporaryDirectory() as folder:
@@ -112,14 +112,13 @@ def _quiet(text: str) -> None:
 
 
 def is_contiguous(report: Json) -> bool:
-    """Return True if prompts built from token ids are contiguous, or if rendered messages always are."""
+    """Return True if prompts built from token ids were contiguous, or if prompts rendered from messages always were."""
     by_tokens = report["token_in"] != "off" and not any(case.get("token_in") for case in report["template"])
     by_messages = not report["sampled"]["broken"] and not any(case.get("retokenized") for case in report["template"])
     return by_tokens or by_messages
 
 
 def format_report(report: Json) -> str:
-    """Format the report as text."""
     lines = [
         f"model {report['model']}: token ids are sent by {report['token_in']!r}, logprobs are {report['logprobs_mode']}"
     ]

@@ -1,4 +1,4 @@
-"""Works on the text of Hydra overrides: finds quotes and brackets, and formats values so that Hydra can parse them."""
+"""Processes the text of Hydra overrides: finds quotes and brackets, and formats values so that Hydra can parse them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"[A-Za-z_/.][\w/\-.+$%*@?|]*(?: [\w/\-.+$%*@?|]+)*", re.ASC
 
 
 def join_split_values(arguments: Iterable[str]) -> list[str]:
-    """Join the parts of each bracketed value that the shell split at its spaces."""
+    """Rejoin bracketed values that the shell split at their spaces."""
     joined: list[str] = []
     waiting = list(arguments)
     while waiting:
@@ -51,13 +51,13 @@ def open_bracket(text: str) -> str:
 
 
 def pieces(value: str) -> Iterator[tuple[str, str]]:
-    """Yield the kind (quoted, filled, mark, text) and text of each piece of a value."""
+    """Split a value into pieces; yield the kind (quoted, filled, mark or text) and the text of each."""
     for found in _PIECES.finditer(value):
         yield str(found.lastgroup), found.group()
 
 
 def normalize(text: str) -> str:
-    """Rewrite common forms that Hydra's grammar does not support: `~/x`, `[a,]`, non-ASCII letters."""
+    """Rewrite common notations that Hydra's grammar does not support: `~/x`, `[a,]`, non-ASCII letters."""
     key, equals, value = text.partition("=")
     if not equals or (value.isascii() and "~" not in value and not re.search(r",\s*[\]}]", value)):
         return text

@@ -32,9 +32,9 @@ class Override:
 
     text: str
     key: str
-    """Dotted path."""
+    """Dotted path to the key, such as `a.b`."""
     value: Any
-    """Plain Python: str, int, float, bool, None, list, dict."""
+    """A plain Python value: str, int, float, bool, None, list or dict."""
     delete: bool = False
     adds: bool = False
     """The argument starts with `+`, so the key need not exist."""
@@ -56,7 +56,7 @@ class Override:
 
 
 def shown(text: str) -> str:
-    """Return an argument for messages, without secrets."""
+    """Return an argument as it appears in messages, with secrets redacted."""
     key, equals, _ = text.partition("=")
     if equals and is_secret(key.strip(" +~\"'").rpartition(".")[2]):
         return f"{key}={REDACTED}"
@@ -68,7 +68,7 @@ def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = 
 
     Raises OperatorError, which explains the first invalid argument and how to write it.
 
-    `known`: the command's options with an example value (`true`, `[...]`), for suggestions.
+    `known`: maps the command's options to example values (`true`, `[...]`), which are used in suggestions.
     """
     given = join_split_values(arguments)
     parser = OverridesParser.create()
@@ -100,7 +100,7 @@ def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = 
 
 
 def apply(tree: DictConfig, overrides: Iterable[Override]) -> None:
-    """Apply overrides to `tree`. Later ones take precedence. Raises OperatorError."""
+    """Apply overrides to `tree`. Later ones take precedence. Raises OperatorError if one does not fit the configs."""
     for override in overrides:
         try:
             _apply(tree, override)
@@ -124,7 +124,7 @@ def _apply(tree: DictConfig, override: Override) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Convert Hydra's type for quoted strings to a plain string."""
+    """Convert Hydra's quoted strings in a value to plain strings."""
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, dict):

@@ -35,7 +35,7 @@ def explain(
     readable: Callable[[str], bool],
     shown: Callable[[str], str],
 ) -> str:
-    """Return one line about `arguments[number]`. The suggestion can be parsed and contains no secret."""
+    """Explain in one line what is wrong with `arguments[number]`. Suggestions are valid and contain no secrets."""
     text = arguments[number]
     before = arguments[number - 1] if number else ""
     after = arguments[number + 1 :]
@@ -50,7 +50,7 @@ def explain(
 
 
 def _check_form(text: str, before: str, after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis | None:
-    """Detect mistakes in the form of an argument, regardless of its value."""
+    """Detect mistakes in the syntax of an argument that do not depend on its value."""
     if not text.strip():
         return _Diagnosis("it is empty (is a shell variable unset?)")
     if dashed := _DASHED.fullmatch(text):
@@ -67,7 +67,7 @@ def _check_form(text: str, before: str, after: Sequence[str], known: Mapping[str
 
 
 def _explain_dashes(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
-    """Explain `--key value`, `--key=value`, `--flag` or `-k`."""
+    """Explain an argument with dashes: `--key value`, `--key=value`, `--flag` or `-k`."""
     typed, value = dashed[1].replace("-", "_"), dashed[2]
     name = typed if typed in known or "." in typed else _nearest(typed, known)
     problem = "expected +key=value, without dashes"
@@ -198,7 +198,7 @@ def _assignment(key: str, value: str) -> str:
 
 
 def _as_yaml(value: str) -> str:
-    """Parse the value as YAML or JSON and format it in Hydra's grammar; empty if it is neither."""
+    """Parse a value as YAML or JSON and format it in Hydra's grammar. Returns an empty string if it is neither."""
     for text in (
         value,
         re.sub(r",(\s*,)+", ",", value).replace("[,", "["),

@@ -1,1 +1,1 @@
-"""Fingerprints the code of servers, which is part of a run's identity: files, imports, and declared packages."""
+"""Fingerprints the servers' code (files, imports and declared packages), which is part of a run's identity."""

@@ -1,4 +1,4 @@
-"""Lists the files of a code folder, without files that other programs create there."""
+"""Lists the files in a code folder, except for files that other programs create in it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _EXCLUDED_SUFFIXES = (".pyc", ".log", "~", ".bak", ".orig", ".tmp")
 def files_of(folder: Path) -> Iterator[Path]:
     """Yield every file that may affect what the code does.
 
-    Excluded: dot files, caches, virtual environments, tests, logs, results of collections.
+    Excluded: dot files, caches, virtual environments, tests, logs and the results of collections.
     """
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
@@ -51,7 +51,7 @@ def _is_test(path: Path) -> bool:
 
 
 def _is_result(path: Path) -> bool:
-    """Return True for a file of a collection, which has a manifest next to it."""
+    """Return True for an output file of a collection, which is recognized by the manifest next to it."""
     stems = [path.stem, *(path.stem.removesuffix(end) for end in ("_failures", "_manifest", "_status"))]
     return path.suffix in (".jsonl", ".json") and any(
         path.with_name(f"{stem}_manifest.json").exists() for stem in stems

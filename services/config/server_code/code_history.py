@@ -1,4 +1,4 @@
-"""Compares the versions of the servers' code in one collection, and refuses changes that the user has not accepted."""
+"""Compares the versions of the servers' code in a collection, and rejects changes that the user has not accepted."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _MAX_FILES = 6
 
 
 class CodeVersion(Record):
-    """The code of the servers that a collection uses, as found by one of its commands."""
+    """The code of the servers that a collection uses, as recorded when a command started or resumed it."""
 
     digest: str
-    """Short digest: `_ng_code` of the rows collected with this version, except for the first version."""
+    """Short digest. Rows collected with this version have it as `_ng_code`, unless this is the first version."""
     servers: dict[str, ServerCode]
     """Server name -> its code; a server that does not report its code is absent."""
     since: float
-    """Unix seconds."""
+    """Time at which the collection first used this version, in Unix seconds."""
 
 
 _VERSIONS = TypeAdapter(list[CodeVersion])
@@ -49,7 +49,7 @@ def version_of(servers: Mapping[str, ServerCode], since: float) -> CodeVersion:
 
 
 def accepted(known: Sequence[CodeVersion], now: CodeVersion, output: Path, accept: bool) -> list[CodeVersion]:
-    """Return the versions of a collection that resumes with `now`. Raises OperatorError if it is not accepted."""
+    """Return the code versions of a collection that resumes with `now`. Raises OperatorError if `now` is rejected."""
     if any(version.digest == now.digest for version in known) or not (known or now.servers):
         return list(known)
     if not accept:
@@ -66,12 +66,12 @@ _UNRECORDED = "  its manifest was written by an older Rollyard, which did not re
 
 
 def mark_of(versions: Sequence[CodeVersion], now: CodeVersion) -> str:
-    """Return `_ng_code` of the rows collected with `now`; empty for the collection's first version."""
+    """Return the value of `_ng_code` in rows collected with `now`; empty for the collection's first version."""
     return "" if not versions or versions[0].digest == now.digest else now.digest
 
 
 def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
-    """Return the differences, one line per server."""
+    """Return the differences between two versions, one line per server."""
     lines = []
     for name in sorted({*old.servers, *new.servers}):
         before, now = old.servers.get(name), new.servers.get(name)
@@ -83,7 +83,7 @@ def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
 
 
 def notes_of(recorded: Any) -> list[str]:
-    """Return notes for a reward profile if the manifest's rollouts are from several code versions."""
+    """Return notes for a reward profile if the rollouts were collected with several versions of the code."""
     try:
         versions = _VERSIONS.validate_python(recorded)
     except ValidationError:

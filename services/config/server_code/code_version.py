@@ -1,9 +1,9 @@
 """Fingerprints the code that determines a server's behaviour: its folder, its imports, and its declared packages.
 
-Included: every Python file and library of the folder and of the plug-in packages and local modules that it imports;
-other files in those folders whose names occur in the code or settings (levels, prompts, templates); and files anywhere
-that settings name. Excluded: Rollyard's `services/`, installed packages (except for the versions of declared
-ones), scripts, and files whose names do not occur in the code's strings.
+Included are the Python files and compiled modules in the folder and in the plug-in packages and local modules that it
+imports; other files in those folders if their names occur in the code or the settings (levels, prompts, templates);
+and any other files that the settings refer to. Excluded are Rollyard's `services/`, installed packages (except for the
+versions of declared ones), scripts that the code does not use, and other files whose names do not occur in the code.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ _SYSTEM = tuple(map(Path, ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sy
 
 
 class LoadedCode(NamedTuple):
-    """The code that a server has loaded, and its locations."""
+    """The code that a server has loaded, and where its files are."""
 
     code: ServerCode
     sources: CodeSources
 
 
 def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], settings: Json) -> LoadedCode:
-    """Return the code that a server in `folder` has loaded; called in its process right after loading.
+    """Return the code that a server in `folder` has loaded. Call this in the server's process, right after loading.
 
-    `families`: top-level packages of plug-ins.
+    `families`: top-level packages that contain plug-ins.
     """
     folder = folder.resolve()
     closure = _CodeClosure(folder, str(settings.get("entrypoint", "app.py")), frozenset(families))
@@ -72,7 +72,7 @@ class _CodeClosure:
         self._modules: set[tuple[str, str]] = set()
         self.files: set[Path] = set()
         self.sources: dict[Path, Source] = {}
-        """The Python files, without scripts that no other file imports or starts (such as `prepare.py`)."""
+        """The Python files, except for scripts that no other file imports or starts, such as `prepare.py`."""
         scripts: dict[Path, Source] = {}
         waiting = [path for path in files_of(folder) if path.suffix in CODE]
         while waiting:
@@ -96,14 +96,14 @@ class _CodeClosure:
         self.files -= scripts.keys()
 
     def named(self, setting_values: Iterable[str]) -> Iterator[Path]:
-        """Yield the files of each folder that its code or the settings name: data, or scripts that it starts."""
+        """Yield the files whose names occur in their folder's code or in the settings: data files and scripts."""
         for folder in self.folders:
             texts = (text for path, source in self.sources.items() if folder in path.parents for text in source.texts)
             names = FileNames({*setting_values, *texts})
             yield from (path for path in files_of(folder) if names.match(path.relative_to(folder)))
 
     def display_name(self, path: Path) -> str:
-        """Return a file's name in a manifest, which does not depend on where Rollyard is installed."""
+        """Return a file's name for the manifest. It does not depend on where Rollyard is installed."""
         for parent in path.parents:
             if parent.name in self._families or parent.name == "responses_api_agents":
                 return str(path.relative_to(parent.parent))
@@ -126,7 +126,7 @@ class _CodeClosure:
                     yield found
 
     def _module(self, name: str) -> list[Path]:
-        """Return the file of an imported module that is not an installed package, or the folder of such a package."""
+        """Return the file or folder of an imported module; empty if it is installed or was returned before."""
         top, *rest = name.split(".")
         if top in (_OWN, PLUGINS):
             family, name = (*rest, "", "")[:2]
@@ -184,7 +184,7 @@ def _strings(value: Any) -> Iterator[str]:
 
 
 def _named_file(text: str) -> Path | None:
-    """Return the file that a setting or an absolute path in the code names; None if there is no such file."""
+    """Return the file to which a setting or a path in the code refers; None if there is no such file."""
     if not 0 < len(text) < 1024 or "\n" in text or "://" in text:
         return None
     try:

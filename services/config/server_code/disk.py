@@ -1,7 +1,7 @@
 """Detects files that changed on disk since servers loaded their code and the configs were read.
 
-Files are polled, because network filesystems do not report changes by other hosts. A poll calls `stat` for each known
-file and folder; only files whose `stat` changed are read. A change is reported once no file has changed between
+Files are polled, because network filesystems do not report changes made by other hosts. A poll calls `stat` for each
+known file and folder; only files whose `stat` changed are read. A change is reported once no file has changed between
 two polls, so that a half-written file or an unfinished `git checkout` is not reported.
 """
 
@@ -27,7 +27,7 @@ class DiskChanges:
     """The files whose content differs from what the run uses."""
 
     servers: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    """Server name -> name of the file as in `ServerCode.files` -> its digest now."""
+    """Server name -> file name, as in `ServerCode.files` -> the file's current digest."""
     configs: frozenset[Path] = frozenset()
 
 
@@ -35,7 +35,7 @@ class CodeOnDisk:
     """Watches the files that affect the servers of a run."""
 
     def __init__(self, configs: Mapping[Path, str]) -> None:
-        """`configs`: digests of the config files as they were read."""
+        """`configs`: digests of the config files at the time they were read."""
         self._configs = configs
         self._servers: dict[str, tuple[ServerCode, CodeSources]] = {}
         self._folders: dict[Path, _Folder] = {}
@@ -44,7 +44,7 @@ class CodeOnDisk:
         self._settled = False
 
     def follow(self, server: str, code: ServerCode, sources: CodeSources) -> None:
-        """Use this code of `server` for comparisons from now on."""
+        """From now on, compare the files of `server` with this code."""
         if self._servers.get(server) != (code, sources):
             self._servers[server] = code, sources
             self._settled = False
@@ -91,7 +91,7 @@ class CodeOnDisk:
         return changed
 
     def _digest(self, path: Path, absent: str) -> str:
-        """Return the file's digest; for an absent file REMOVED, or `absent` if it was unreadable before, too."""
+        """Return the file's digest; for a missing file REMOVED, or `absent` if it was unreadable before as well."""
         stat = self._seen[path]
         if stat is None:
             return absent if absent.startswith("unreadable") else REMOVED
@@ -102,7 +102,7 @@ class CodeOnDisk:
 
 
 class _Folder:
-    """The code files of a folder. They are listed again after files were added or removed."""
+    """The code files in a folder. The list is updated when files are added or removed."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -110,7 +110,7 @@ class _Folder:
         self.files: tuple[Path, ...] = ()
 
     def list(self) -> tuple[Path, ...]:
-        """Raises OSError while the folder is being changed."""
+        """Return the code files. Raises OSError if folders are removed at the same time."""
         if not self._times or any(_stat(folder) != seen for folder, seen in self._times.items()):
             self._times, times = {}, {self._root: _stat(self._root)}
             if self._root.is_dir():

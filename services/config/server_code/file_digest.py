@@ -1,4 +1,4 @@
-"""Computes a short digest of a file's content."""
+"""Computes a short digest of a file's contents."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _LARGE = 64 << 20
 
 
 def file_digest(path: Path) -> str:
-    """Digest a file's content, or only the size and both ends of a very large file."""
+    """Return a digest of a file's contents, or of the size and both ends of a very large file."""
     try:
         with path.open("rb") as file:
             size = path.stat().st_size

@@ -1,4 +1,4 @@
-"""Finds file names in strings of code: `levels.json`, `data/prompts`, `{name}.txt`, `level%d.lv`, `*.csv`, `.csv`."""
+"""Finds file names in string literals: `levels.json`, `data/prompts`, `{name}.txt`, `level%d.lv`, `*.csv`, `.csv`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _MAX_LENGTH = 200
 _PLACEHOLDER = re.compile(r"\{[^{}]*\}|%(?:\(\w+\))?[-+ #0]?[\d.]*[sdirfgx]")
 _SUFFIX = re.compile(r"\.[A-Za-z]\w{0,7}")
 _COMMON_FOLDERS = frozenset({"data", "configs"})
-"""Folders that every server has. Their names alone do not identify a file in them."""
+"""Folders that every server has. A string that consists only of such a name does not refer to the files in it."""
 
 
 class FileNames:
@@ -35,7 +35,7 @@ class FileNames:
         self._rows = {name.rpartition("/")[2] for name in (*self._plain, *patterns)} - {"*.jsonl"}
 
     def match(self, path: Path) -> bool:
-        """Return True if a string is the end of the path or a folder in it, or a pattern that matches the path."""
+        """Return True if one of the strings is the end of `path`, a folder in it, or a pattern that matches it."""
         parts = path.parts
         if path.suffix == ".jsonl" and "data" in parts[:-1] and path.name not in self._rows:
             return False  # rows belong to the dataset, whose digest is part of the collection's identity

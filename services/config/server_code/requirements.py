@@ -12,7 +12,7 @@ _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
 
 
 def declared_packages(folder: Path, extras: Iterable[str]) -> dict[str, str]:
-    """Return the installed packages in the folder's requirements and in Rollyard's `extras`: name -> version."""
+    """Return name -> version of the installed packages that the folder's requirements or Rollyard's `extras` list."""
     lines = [line for file in ("requirements.txt", "requirements-isolated.txt") for line in _lines(folder / file)]
     lines += _project_dependencies(folder / "pyproject.toml")
     if markers := [f'extra == "{extra}"' for extra in extras]:

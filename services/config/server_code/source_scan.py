@@ -18,9 +18,9 @@ class Source:
     """The result of scanning one Python file; empty for a file that is not Python."""
 
     imports: frozenset[str] = frozenset()
-    """Absolute dotted names of imported modules and of names in them, which may be modules, too."""
+    """Absolute dotted names of imported modules, and of the names imported from them, which may also be modules."""
     texts: frozenset[str] = field(default=frozenset(), repr=False)
-    """String constants without docstrings; `*` replaces the values of a formatted string."""
+    """String constants except docstrings; in f-strings, `*` replaces the values."""
     extras: frozenset[str] = frozenset()
     """Rollyard's extras that the code requires: `require("torch", "train")`."""
     is_script: bool = False
@@ -28,7 +28,7 @@ class Source:
 
 
 def read_source(path: Path, package: str) -> Source:
-    """Scan a file. `package` is the package of the module, to resolve relative imports."""
+    """Scan a file. `package` is the package of the module, which is needed to resolve relative imports."""
     try:
         return _source(path.read_bytes(), package)
     except (OSError, SyntaxError, ValueError, RecursionError):

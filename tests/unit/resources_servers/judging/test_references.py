@@ -47,7 +47,7 @@ def judged(tmp_path: Path, judge: Json) -> RunConfig:
         ({"model_server": "grade"}, r"graded.judge.model_server refers to 'grade', .*did you mean 'grader'"),
         (
             {"model_server": "graded"},
-            "graded.judge.model_server refers to 'graded', which is one of resources_servers; expected",
+            "graded.judge.model_server refers to 'graded', which belongs to resources_servers; expected",
         ),
         ({"model_server": "grader", "vote": 3}, "unknown option 'judge.vote', did you mean 'votes'"),
         ({"model_server": "grader", "prompt": "?"}, r"'judge' .*no \{response\}"),

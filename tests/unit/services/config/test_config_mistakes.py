@@ -15,7 +15,7 @@ from tests.support.stacks import load_config
         ("policy_model.latency_s=0.5", "settings belong under policy_model.responses_api_models.builtin_model"),
         (
             "grl_sokoban_game_agent.agents.game_agent.model_server.name=grl_sokoban_resources_server",
-            "is one of resources_servers; expected responses_api_models",
+            "belongs to resources_servers; expected responses_api_models",
         ),
         ("grl_sokoban_game_agent.agents.game_agent.max_steps=0", "'max_steps' is 0"),
         ("grl_sokoban_game_agent.agents.game_agent.max_steps=-1", "'max_steps' is -1"),

@@ -122,7 +122,7 @@ async def test_an_lm_eval_that_cannot_list_its_tasks_still_runs(tmp_path: Path) 
         (("+watch_path=y", "+watch_pattern=*/step_*"), "a name pattern"),
         (("+watch_path=no-such-folder", "+once=true"), "no-such-folder is not a folder"),
         (("+model=x", "+include_path=no-such-folder"), "no-such-folder is not a folder"),
-        (("+model=x", "+name=a/b"), "expected a name"),
+        (("+model=x", "+name=a/b"), "expected a valid folder name"),
         (("+model=x", "+baseline=qwen3-1.7b"), "qwen3-1.7b-base"),
         (("+model=x", "+output_dir=/proc/x"), "output_dir /proc/x cannot be written"),
         (("+model=x", "+benchmarks=[]"), "benchmarks"),
