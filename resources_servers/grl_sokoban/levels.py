@@ -126,6 +126,6 @@ def sealed(lines: list[str]) -> str:
                 continue
             if symbol in "XO":
                 what = "box" if symbol == "X" else "target"
-                raise InvalidLevel(f"the player cannot reach the {what} at row {row}, column {col} (counted from 0)")
+                raise InvalidLevel(f"the player cannot reach the {what} in row {row}, column {col} (counted from 0)")
             line[col] = "#"
     return "\n".join("".join(line) for line in cells)
