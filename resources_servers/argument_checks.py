@@ -22,7 +22,7 @@ def check_values(value: Any, depth: int = 0) -> None:
     """Raises ValueError if the parsed JSON is nested deeper than MAX_DEPTH."""
     if isinstance(value, dict | list):
         if depth == MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+            raise ValueError(f"the JSON is nested deeper than {MAX_DEPTH} levels")
         for inner in value.values() if isinstance(value, dict) else value:
             check_values(inner, depth + 1)
 

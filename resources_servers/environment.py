@@ -114,7 +114,7 @@ class Verification:
 
     @cached_property
     def row(self) -> Json:
-        """The complete request: the row's keys and `response`. Raises Failure bad_request for invalid JSON."""
+        """The complete request: the row's keys and `response`. Raises Failure bad_request if it is not an object."""
         return read_object(self.body)
 
     @property

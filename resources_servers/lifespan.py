@@ -72,7 +72,9 @@ class Lifespan:
             async with asyncio.timeout(CHECK_S):
                 await self._enter()
         except TimeoutError:
-            log.info("%s.lifespan takes longer than %g s and is not checked further", self._name, CHECK_S)
+            log.info(
+                "%s.lifespan takes longer than %g s to enter; the check does not wait any longer", self._name, CHECK_S
+            )
         except Failure as failure:
             if failure.kind not in (FailureKind.UNKNOWN_SERVER, FailureKind.UNREACHABLE):
                 raise

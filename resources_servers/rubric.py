@@ -44,7 +44,7 @@ _OWN = frozenset({"reward", "reward_components", "scores", "success"})
 
 
 class Rubric:
-    """Weighted parts, checked on construction. Weight 0 means that a part is only reported; a negative weight penalizes."""
+    """Weighted parts, checked on construction. With weight 0, a part is only reported; a negative weight penalizes."""
 
     def __init__(self, *, success: str | float | None = None, **parts: tuple[float, Part]) -> None:
         """`success` is the part that must get the full score, or the lowest reward that counts as a success. If it is
