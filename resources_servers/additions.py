@@ -1,11 +1,11 @@
-"""Adds an environment's prompts and tools to the requests of rows that do not have their own.
+"""Adds an environment's prompts and tools to rows that do not have their own.
 
 A row may be `{"question": "...", "answer": "..."}`. The responses of `/seed_session` and `/reset` then contain
 
     "additions": {"input": [...], "tools": [...]}
 
 `input` is prepended to the row's own items, and `tools` are offered to the model. A key is absent if the row has its
-own. Agents of other stacks ignore `additions`, so rows for them must contain input and tools.
+own. Agents other than Rollyard's ignore `additions`, so rows for them must contain input and tools.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Additions:
     tools: Sequence[Json]
 
     def for_row(self, row: Mapping[str, Any], *, with_tools: bool = True) -> Json:
-        """Return the input and tools that the row lacks. Raises BadTask if a field of the user template is missing."""
+        """Return the input and tools that the row lacks. Raises BadTask if it lacks a field of the user template."""
         given = row.get("responses_create_params")
         params: Mapping[str, Any] = given if isinstance(given, Mapping) else {}
         added: Json = {}
@@ -54,10 +54,10 @@ class Additions:
 
 
 def fill(template: str, row: Mapping[str, Any]) -> str:
-    r"""Replace each `{name}` in the template with the row's field of that name; values other than strings become JSON.
+    r"""Replace each `{name}` in the template with the row's field of that name. Other values than strings become JSON.
 
     `{{` and `}}` become a single brace. Any other brace is kept, so `\boxed{}` needs no escaping. Inserted values are
-    not expanded again. Raises BadTask with the name of a field that is missing or null.
+    not expanded again. Raises BadTask if a field is missing or null.
     """
 
     def value(found: re.Match[str]) -> str:

@@ -13,22 +13,22 @@ from pydantic import AfterValidator, BeforeValidator
 from rollyard.resources_servers.union_constraints import distributed
 
 MAX_DEPTH = 64
-"""Maximum nesting depth of an argument; serializers and recursive functions fail not far above it."""
+"""Maximum nesting depth of arguments. Serializers and recursive functions fail at depths that are not much greater."""
 MAX_INTEGER = 2**63 - 1
 """The largest integer that JSON parsers, databases and numpy all support."""
 
 
 def check_values(value: Any, depth: int = 0) -> None:
-    """Raises ValueError for parsed JSON that is nested deeper than MAX_DEPTH."""
+    """Raises ValueError if the parsed JSON is nested deeper than MAX_DEPTH."""
     if isinstance(value, dict | list):
         if depth == MAX_DEPTH:
-            raise ValueError(f"nested deeper than {MAX_DEPTH} levels")
+            raise ValueError(f"the JSON is nested deeper than {MAX_DEPTH} levels")
         for inner in value.values() if isinstance(value, dict) else value:
             check_values(inner, depth + 1)
 
 
 def exact(annotation: Any) -> Any:
-    """Return the annotation with numbers that accept neither booleans nor integers beyond 64 bits."""
+    """Return the annotation with its numbers made strict: they reject booleans, and integers that exceed 64 bits."""
     if annotation is int:
         return Annotated[int, BeforeValidator(no_bool), AfterValidator(_bounded)]
     if annotation is float:
@@ -70,7 +70,7 @@ def only_number(value: Any) -> Any:
 
 def _bounded(value: int) -> int:
     if not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:
-        raise ValueError("the integer is beyond 64 bits")
+        raise ValueError("the integer exceeds 64 bits")
     return value
 
 

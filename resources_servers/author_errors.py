@@ -1,4 +1,4 @@
-"""Turns what an environment's methods raise into failures that say what the author or the row got wrong."""
+"""Converts exceptions from an environment's methods into failures that say what is wrong with the code or the row."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 async def bad_task_as_failure(work: Awaitable[T]) -> T:
-    """Raises Failure: bad_task for BadTask, server_error for sys.exit."""
+    """Await `work`. Raises Failure bad_task if it raises BadTask, and Failure server_error if it calls sys.exit."""
     try:
         return await work
     except BadTask as error:
@@ -26,7 +26,10 @@ async def bad_task_as_failure(work: Awaitable[T]) -> T:
 
 
 async def checked_verdict(work: Awaitable[Verdict]) -> Verdict:
-    """Raises Failure: bad_task like `bad_task_as_failure`, malformed_answer for a Verdict with an invalid reward."""
+    """Await the verdict.
+
+    Raises Failure like `bad_task_as_failure`, and Failure malformed_answer if the verdict's reward is invalid.
+    """
     try:
         return await bad_task_as_failure(work)
     except ValidationError as error:

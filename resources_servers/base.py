@@ -1,4 +1,4 @@
-"""The module that an environment's author imports from.
+"""The module from which the author of an environment imports.
 
 You write an `Environment`. One object is one episode and keeps its state on `self`: no HTTP, no cookies, no locks.
 `ResourcesServer` opens, looks up, times out and closes the sessions and implements the wire format.
@@ -72,7 +72,7 @@ class ResourcesServer(Server):
 
     environment: ClassVar[type[Environment[Any]]]
     folder: ClassVar[Path | None]
-    """Folder of the environment's module."""
+    """Folder that contains the environment's module; None if the module is not a file."""
 
     def __init__(self, settings: ServerSettings, context: Context) -> None:
         assert isinstance(settings, EnvironmentSettings)
@@ -109,23 +109,23 @@ class ResourcesServer(Server):
 
     @property
     def sessions(self) -> int:
-        """Number of open episodes."""
+        """Number of episodes that are open or being closed."""
         return len(self._sessions)
 
     async def start(self) -> None:
-        """Enter the environment's lifespan, then start to look for idle and orphaned sessions."""
+        """Enter the environment's lifespan, then start watching for idle and orphaned sessions."""
         self._environment.shared = await self._lifespan.enter()
         self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
 
     async def stop(self) -> None:
-        """Close every episode, then leave the lifespan."""
+        """Close all episodes, then exit the lifespan."""
         for task in self._watchers:
             task.cancel()
         await self._sessions.close_all()
         await self._lifespan.leave()
 
     async def check(self) -> None:
-        """Enter and leave the environment's lifespan. Raises the errors that would stop a start."""
+        """Enter and exit the environment's lifespan. Raises the errors that would prevent the server from starting."""
         await self._new_lifespan().check()
 
     def _new_lifespan(self) -> Lifespan:
@@ -196,7 +196,7 @@ class ResourcesServer(Server):
         return encoded(vars(turn), "turn returned a Turn")
 
     async def _call_tool(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
-        """Return the tool's result; an invalid call returns an error message for the model."""
+        """Call the tool and return its result or, if the call is invalid, an error message for the model."""
         name = call.path[1:]
         try:
             if (used := self._tools.get(name)) is None:
@@ -236,7 +236,7 @@ class ResourcesServer(Server):
         return b'{"closed":true}'
 
     async def _aggregate_metrics(self, call: RawRequest) -> bytes:
-        """Return the mean of every numeric field over `{"verify_responses": [...]}` in NeMo Gym's format."""
+        """Return the mean of each numeric field in `{"verify_responses": [...]}`, in NeMo Gym's format."""
         values: dict[str, list[float]] = {}
         rows = call.json().get("verify_responses")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
@@ -258,7 +258,7 @@ class ResourcesServer(Server):
     def _with_cookie(
         self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes
     ) -> bytes | RawResponse:
-        """Build the response. Clients of other stacks get the cookie again, as some keep only the latest ones."""
+        """Build the response. Clients other than Rollyard's get the cookie again, as some keep only the latest ones."""
         if call.header(RUN_HEADER.encode()) is not None:
             return body
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
@@ -275,9 +275,9 @@ class ResourcesServer(Server):
 
 
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:
-    """Return the server class for an Environment: the last line of an environment's `app.py`.
+    """Return the server class for an Environment. Call it in the last line of the environment's `app.py`.
 
-    Raises OperatorError for anything else, and for a prompt that is not a string.
+    Raises OperatorError if `environment` is not a subclass of Environment or has a prompt that is not a string.
     """
     check_environment(environment)
     members = {

@@ -1,7 +1,7 @@
-"""Reads the source rows of the environments' `prepare.py` from a local file, S3 or the Hugging Face hub, in that order.
+"""Reads the source rows for `prepare.py` scripts from a local file, S3 or the Hugging Face hub, tried in this order.
 
 Each location may be a single file or a dataset with splits and subsets; `services/datasets/splits.py` selects one of
-them by the same rule everywhere. Downloads go to a temporary folder that is removed afterwards, and the output is
+them by the same rules everywhere. Downloads go to a temporary folder that is removed afterwards, and the output is
 written atomically, so partial data is never used. Files may be .jsonl or .json (a list), optionally compressed,
 .parquet or .arrow.
 S3 needs the `aws` extra; the hub, Parquet and Arrow need the `hub` extra; .zst files need `zstd`.
@@ -39,7 +39,7 @@ from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.types import Json
 
 DESCRIPTIONS = ("config.json", "dataset_info.json", "dataset_infos.json", "state.json", "dataset_dict.json")
-"""JSON files of the hub and of `save_to_disk` that contain metadata instead of rows."""
+"""JSON files in hub datasets and in `save_to_disk` folders that contain metadata instead of rows."""
 ANY = SplitSelection()
 
 
@@ -53,12 +53,12 @@ class Hub:
 
 @dataclass(frozen=True)
 class DataLocations:
-    """Locations to try in order. The first one with rows is used; failures before it are reported."""
+    """Locations to try in this order. The first one that has rows is used; earlier failures are reported."""
 
     local: Path | None = None
     """A file or a folder."""
     s3: str | None = None
-    """`s3://bucket/key` of a file, or a prefix that ends with `/`."""
+    """The URL `s3://bucket/key` of a file, or a prefix that ends with `/`."""
     hub: Hub | None = None
 
 
@@ -70,15 +70,18 @@ def _print_line(line: str) -> None:
 def rows_from(
     locations: DataLocations, selection: SplitSelection = ANY, report: Callable[[str], None] = _print_line
 ) -> Iterator[RawRows]:
-    """Read the rows of the first usable location. Raises OperatorError or RunError with the reason of each location."""
+    """Read the rows from the first usable location.
+
+    If there is none, raises OperatorError or RunError with a reason for each location.
+    """
     with tempfile.TemporaryDirectory(prefix="rollyard-rows-") as folder:
         yield RawRows(_fetched(locations, selection, Path(folder), report))
 
 
 def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
-    """Read the rows of a file, or of one split and subset of a folder.
+    """Read the rows from a file, or those of one split and subset from a folder.
 
-    Raises OperatorError if there are no rows or if several files match equally well.
+    Raises OperatorError if no rows can be read or if several files match equally well.
     """
     try:
         files = _from_local(path, selection)
@@ -88,7 +91,10 @@ def read_rows(path: Path, selection: SplitSelection = ANY) -> Iterator[Json]:
 
 
 def write_rows(path: Path, rows: Iterable[Json]) -> int:
-    """Write JSON Lines atomically and return the number of rows. If the iterator fails, an existing file is kept."""
+    """Write the rows as JSON Lines and return their number. If the iterator raises an error, an existing file is kept.
+
+    Raises OperatorError if there are no rows.
+    """
     count = 0
 
     def lines() -> Iterator[bytes]:
@@ -104,7 +110,7 @@ def write_rows(path: Path, rows: Iterable[Json]) -> int:
 
 
 def source_options(description: str | None) -> argparse.ArgumentParser:
-    """Build the parser with the options that every `prepare.py` has."""
+    """Build an argument parser with the options that all `prepare.py` scripts have in common."""
     parser = ScriptParser(description=description)
     parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
     parser.add_argument(
@@ -120,7 +126,7 @@ def source_options(description: str | None) -> argparse.ArgumentParser:
 def prepare(
     options: argparse.Namespace, hub: Hub, selection: SplitSelection, make: Callable[[int, Json], Json | None]
 ) -> None:
-    """Write the rows that `make` builds from each source row and its number; None skips the row.
+    """Write the row that `make` builds from each source row and its number. If `make` returns None, the row is skipped.
 
     Raises OperatorError if a source is missing or has unexpected rows, RunError if a download failed.
     """
@@ -145,7 +151,7 @@ def _made(rows: RawRows, make: Callable[[int, Json], Json | None]) -> Iterator[J
 def _fetched(
     locations: DataLocations, selection: SplitSelection, folder: Path, report: Callable[[str], None]
 ) -> list[Path]:
-    """Return the files with the rows, downloaded into `folder` if necessary."""
+    """Return the files that contain the rows, after downloading them to `folder` if necessary."""
     sources: list[tuple[str, Callable[[Path], list[Path]]]] = []
     if locations.local is not None:
         local = locations.local
@@ -183,7 +189,7 @@ def _from_local(path: Path, selection: SplitSelection) -> list[Path]:
     # `_with_rows` skips hidden folders, in which downloaders keep metadata.
     found = _with_rows(file.relative_to(path).as_posix() for file in path.rglob("*"))
     if not found:
-        raise OperatorError(f"{path} contains no {', '.join(READABLE)} file")
+        raise OperatorError(f"{path} contains no file with one of the extensions {', '.join(READABLE)}")
     card = path / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     return [path / name for name in select_files(str(path), found, text, selection)]
@@ -220,13 +226,13 @@ def _from_hub(hub: Hub, selection: SplitSelection, folder: Path) -> list[Path]:
 
     found = _with_rows(files)
     if not found:
-        raise FileNotFoundError(f"no {', '.join(READABLE)} file at revision {hub.revision}")
+        raise FileNotFoundError(f"revision {hub.revision} has no file with one of the extensions {', '.join(READABLE)}")
     card = download(CARD).read_text(encoding="utf-8", errors="replace") if CARD in files else ""
     return [download(name) for name in select_files(hub.repo, found, card, selection)]
 
 
 def _with_rows(names: Iterable[str]) -> list[str]:
-    """Return those of the paths, relative to a dataset's folder, that may contain rows."""
+    """Return the paths of files that may contain rows. The paths are relative to the dataset's folder."""
     known = set(names)
     return [
         name

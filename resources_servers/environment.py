@@ -1,4 +1,4 @@
-"""Defines `Environment`, the class that the author of an environment extends. Nothing here knows about HTTP.
+"""Defines `Environment`, the base class of all environments. This module is independent of HTTP.
 
 The protocol between an environment, its agent and the tools that read rollouts:
 
@@ -9,7 +9,7 @@ The protocol between an environment, its agent and the tools that read rollouts:
 `success`            `Verdict.success`: whether the task was solved. Success rates and pass@k are computed from it. Omit
                      it if the environment does not define success.
 `reward_components`  `Verdict.reward_components`: the parts of the reward by name. They are stored on the rollout row.
-`Verdict(**more)`    Every further field is stored on the rollout row under its own name.
+`Verdict(**more)`    Every additional field is stored on the rollout row under its own name.
 `Verification`       The argument of `verify`: `text`, the model's last message; `response`, the complete episode as an
                      OpenAI Response; `row`, the request with the row's keys.
 """
@@ -33,15 +33,15 @@ from rollyard.services.types import Json, Verdict
 
 
 class BadTask(Exception):
-    """Raise it from an Environment if the row is unusable. The rollout fails permanently and gets no reward.
+    """Raised by an Environment if the row is unusable. The rollout fails permanently and gets no reward.
 
-    If a tool or a turn raises it, the model reads its text instead: the row was valid when the session was opened, and
-    nothing that a model does may invalidate it.
+    If a tool or a turn raises it, the message is sent to the model instead: the row was valid when the session was
+    opened, and no action of the model can make it invalid.
     """
 
 
 class EnvironmentSettings(ServerSettings):
-    """Settings that every environment has."""
+    """Settings that all environments have."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         "session_idle_s",
@@ -50,11 +50,11 @@ class EnvironmentSettings(ServerSettings):
     }
 
     session_idle_s: float = Field(default=1800.0, gt=0)
-    """A session that was idle for this many seconds is closed. Must exceed the longest model call."""
+    """Seconds after which an idle session is closed. Must exceed the duration of the longest model call."""
     orphan_s: float = Field(default=15.0, gt=0)
-    """A session that was idle for this many seconds is closed if the process of its agent has exited."""
+    """Seconds after which an idle session is closed if its agent's process has exited."""
     max_sessions: int = Field(default=100_000, ge=1)
-    """Maximum number of open sessions; further ones are rejected."""
+    """Maximum number of open sessions; requests for more are rejected."""
     system_prompt: str | None = None
     """Replaces the environment's system prompt; an empty string disables it."""
     user_template: str | None = None
@@ -82,10 +82,10 @@ class Turn:
 
 @dataclass(frozen=True)
 class ToolResult:
-    """Result of a tool that also states whether the episode is over.
+    """A tool's result that also states whether the episode is over.
 
-    In the response an object gets the key `done`, a list of content parts (images) gets one more part if the episode
-    is over, and anything else, such as a string, becomes `{"output": ..., "done": ...}`.
+    In the response, an object gets the additional key `done`. A list of content parts, such as images, gets an
+    additional part if the episode is over. Anything else, such as a string, becomes `{"output": ..., "done": ...}`.
     """
 
     output: Any
@@ -114,7 +114,7 @@ class Verification:
 
     @cached_property
     def row(self) -> Json:
-        """The complete request: the row's keys and `response`. Raises Failure bad_request."""
+        """The complete request: the row's keys and `response`. Raises Failure bad_request if it is not an object."""
         return read_object(self.body)
 
     @property
@@ -142,7 +142,7 @@ def _text_of(content: object) -> str:
 
 
 class Environment(Generic[S]):
-    """One episode, for a single use: created for a row, seeded, run, verified and closed."""
+    """One episode. An object is created for a row, then seeded, run, verified and closed. It is never reused."""
 
     # --- required -----------------------------------------------------------------------------------------------
 
@@ -158,17 +158,18 @@ class Environment(Generic[S]):
     # --- optional -----------------------------------------------------------------------------------------------
 
     system_prompt: ClassVar[str | None] = None
-    """Prepended to the input of rows that have neither `instructions` nor a system or developer message."""
+    """System prompt for rows that have neither `instructions` nor a system or developer message."""
     user_template: ClassVar[str | None] = None
-    """User message for rows without `responses_create_params.input`: `{question}` is the row's field `question`."""
+    """User message for rows without `responses_create_params.input`. `{question}` is replaced by that field."""
 
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: S) -> AsyncIterator[Any]:
         """Yield what all episodes of a server share, such as a process pool. Episodes read it from `self.shared`.
 
-        Entered when the server starts, before it is ready, and left when it stops. `ng_run` also enters and leaves it
-        when it checks a config. To stop the start, raise OperatorError with a message that explains what to do.
+        The lifespan is entered before the server becomes ready and exited when the server stops. `ng_run` also enters
+        and exits it to check a config. To prevent the server from starting, raise OperatorError with a message that
+        explains what to do.
         """
         yield None
 
@@ -178,7 +179,7 @@ class Environment(Generic[S]):
         return True
 
     async def seed(self) -> list[Json]:
-        """Set up the environment. Returned items are appended to the conversation before the model's first turn."""
+        """Set up the environment. The returned items are appended to the conversation before the model's first turn."""
         return []
 
     async def reset(self) -> tuple[str, Json]:
@@ -187,17 +188,17 @@ class Environment(Generic[S]):
 
     async def turn(self, text: str) -> Turn:
         """Turn-based mode: take one step; the model's complete message is the action."""
-        raise BadTask(f"{type(self).__name__} is not turn-based: it takes no messages at /step")
+        raise BadTask(f"{type(self).__name__} is not turn-based: it does not accept messages at /step")
 
     async def close(self) -> None:
-        """Release the episode's resources. Called exactly once, also after failures."""
+        """Release the episode's resources. Called exactly once, even after a failure."""
 
     # --- provided ---------------------------------------------------------------------------------------------------
 
     shared: ClassVar[Any] = None
     """The value that `lifespan` yielded on this server. Narrow its type in your class: `shared: ClassVar[Pool]`."""
     models: ClassVar[Models]
-    """The model servers of the run, for example for a judge. Available from the start of `lifespan`."""
+    """The run's model servers, for example for a judge. Can already be used in `lifespan`."""
 
 
 E = TypeVar("E", bound=Environment[Any])
@@ -210,7 +211,7 @@ def bind(environment: type[E], **members: Any) -> type[E]:
 
 
 def check_environment(environment: Any) -> None:
-    """Raises OperatorError for anything but a subclass of Environment, and for a prompt that is not a string."""
+    """Raises OperatorError unless `environment` is a subclass of Environment with valid prompts and methods."""
     if not (isinstance(environment, type) and issubclass(environment, Environment)):
         raise OperatorError(f"serve was given {environment!r:.100}; expected a subclass of Environment")
     for name in ("system_prompt", "user_template"):
@@ -220,11 +221,11 @@ def check_environment(environment: Any) -> None:
     for name in ("verify", "seed", "reset", "turn", "close"):
         if inspect.isasyncgenfunction(getattr(environment, name)):
             raise OperatorError(
-                f"{environment.__name__}.{name} contains `yield`; expected an async method that returns"
+                f"{environment.__name__}.{name} contains `yield`; expected an async method without `yield`"
             )
 
 
 def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings]:
-    """Return the type argument of `Environment[...]`, from the class itself or its nearest base class."""
+    """Return the settings class, the type argument of `Environment[...]`, from the class or its nearest base class."""
     found = (settings_argument(kind, EnvironmentSettings) for kind in environment.__mro__)
     return next(filter(None, found), EnvironmentSettings)

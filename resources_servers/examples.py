@@ -18,7 +18,7 @@ def folder_of(environment: type) -> Path | None:
 
 
 def example_rows(folder: Path | None) -> list[Json]:
-    """Return the rows of `data/example.jsonl` in the environment's folder. Raises Failure, status 404, if absent."""
+    """Return the rows of `data/example.jsonl` in the environment's folder. Raises Failure (404) if there are none."""
     file = None if folder is None else folder / "data" / "example.jsonl"
     if file is None or not file.is_file():
         detail = f"no example rows: {file or 'the module of the environment is not a file'}"

@@ -1,4 +1,4 @@
-"""Enters an environment's `lifespan` when its server starts and leaves it when the server stops."""
+"""Enters an environment's `lifespan` when its server starts and exits it when the server stops."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from rollyard.services.errors import Failure, FailureKind, OperatorError, Rollya
 log = logging.getLogger(__name__)
 
 CHECK_S = 60.0
-"""How long a config check waits for a lifespan."""
+"""How long a config check waits until the lifespan has been entered."""
 LEAVE_S = 10.0
-"""Timeout of the lifespan's exit; the server's process is killed soon after."""
+"""Timeout for exiting the lifespan. The server process is killed soon afterwards."""
 
 
 class Lifespan:
     """Runs one lifespan in its own task.
 
     A server may be started in one task and stopped in another, but task groups, timeouts and anyio's cancel scopes
-    must be left in the task that entered them.
+    must be exited in the task that entered them.
     """
 
     def __init__(self, name: str, make: Callable[[], AbstractAsyncContextManager[Any]]) -> None:
@@ -34,7 +34,10 @@ class Lifespan:
         self._shared: Any = None
 
     async def enter(self) -> Any:
-        """Return the value that the lifespan yields. Raises its RollyardError unchanged, anything else as RunError."""
+        """Enter the lifespan and return the value that it yields.
+
+        A RollyardError from the lifespan is raised unchanged, any other exception as RunError.
+        """
         try:
             return await self._enter()
         except RunError as error:
@@ -60,7 +63,7 @@ class Lifespan:
         raise RunError(f"{self._name}.lifespan failed: {type(error).__name__}: {error}") from error
 
     async def check(self) -> None:
-        """Enter and leave the lifespan. Raises the same errors as `enter`.
+        """Enter and exit the lifespan. Raises the same errors as `enter`.
 
         The check also passes if entering takes longer than CHECK_S, because the real start has its own deadline, or if
         entering fails because the run's other servers are not up yet.
@@ -69,7 +72,9 @@ class Lifespan:
             async with asyncio.timeout(CHECK_S):
                 await self._enter()
         except TimeoutError:
-            log.info("%s.lifespan takes longer than %g s and is not checked further", self._name, CHECK_S)
+            log.info(
+                "%s.lifespan takes longer than %g s to enter; the check does not wait any longer", self._name, CHECK_S
+            )
         except Failure as failure:
             if failure.kind not in (FailureKind.UNKNOWN_SERVER, FailureKind.UNREACHABLE):
                 raise
@@ -77,7 +82,7 @@ class Lifespan:
             await self.leave()
 
     async def leave(self) -> None:
-        """Run the code after the `yield` with a timeout of LEAVE_S. Errors are logged, not raised."""
+        """Exit the lifespan within LEAVE_S seconds. Errors are logged, not raised."""
         if self._task is None:
             return
         self._leaving.set()

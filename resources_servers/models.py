@@ -12,7 +12,7 @@ RESPOND_S = 900.0
 
 
 class Models:
-    """The model servers of the run, by their names in the config."""
+    """The run's model servers, which are addressed by their names in the config."""
 
     def __init__(self, client: ServerClient) -> None:
         self._client = client
@@ -20,8 +20,8 @@ class Models:
     async def respond(self, server: str, request: Json, *, timeout_s: float = RESPOND_S) -> Json:
         """Send an OpenAI Responses create request to the model server `server` and return the Response object.
 
-        `timeout_s` is the deadline of the whole call, including the model server's retries. Raises Failure with the
-        server's name. Do not catch it, so that the rollout is recorded as failed and gets no reward.
+        `timeout_s` limits the whole call, including the model server's retries. If the call fails, raises Failure with
+        the server's name. Do not catch it: the rollout is then recorded as failed and gets no reward.
         """
         answer = await self._client.post(server, "/v1/responses", orjson.dumps(request), timeout_s)
         return read_response(answer.body, server)

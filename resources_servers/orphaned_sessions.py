@@ -1,7 +1,7 @@
 """Closes orphaned sessions, whose agent process has exited and can no longer close them.
 
 An agent sends its instance id with `/seed_session` (OWNER_HEADER). The run's directory lists every registered
-instance, unresponsive ones too, so an instance that is no longer listed has exited.
+instance, including unresponsive ones, so an instance that is no longer listed has exited.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ log = logging.getLogger(__name__)
 
 
 class OrphanedSessions:
-    """Ends the sessions of agents that exited more than `grace_s` ago, unless a client still uses them."""
+    """Ends the sessions of agents that exited more than `grace_s` seconds ago, unless a client still uses them."""
 
     def __init__(self, sessions: Sessions[Any], directory: Callable[[], Awaitable[Directory]], grace_s: float) -> None:
         self._sessions = sessions
         self._directory = directory
         self._grace_s = grace_s
         self._known: set[str] = set()
-        """Instances that were listed before. An agent of another run never is, so its sessions are left alone."""
+        """All instances ever listed. Agents of other runs are never listed, so their sessions are not closed."""
         self._missed: dict[str, float] = {}
 
     async def watch(self) -> None:
@@ -46,5 +46,5 @@ class OrphanedSessions:
         for session in self._sessions.open_now:
             since = self._missed.get(session.owner)
             if since is not None and now - max(since, session.touched) > self._grace_s:
-                log.warning("session %s is closed: its agent %s has exited", session.id, session.owner)
+                log.warning("closing session %s because its agent %s has exited", session.id, session.owner)
                 self._sessions.end(session.id)

@@ -1,9 +1,8 @@
-"""Encodes what an environment returns as JSON, whatever the model has written.
+"""Encodes the values that an environment returns as JSON, including values that JSON does not support.
 
-A verdict or a turn may report values that were parsed from the model's message, and a parser accepts more than JSON can
-hold: integers beyond 64 bits, halves of surrogate pairs, unlimited nesting. Failing on them would give the policy a
-second try, so they are replaced. Values that only an author can have caused, such as a set, are a failure with the
-field's name.
+A verdict or a turn may contain values that were parsed from the model's message, such as integers beyond 64 bits, lone
+surrogates, or very deep nesting. These are replaced, because an error would give the policy a second try. Values that
+only the environment's code can have created, such as a set, raise an error with the field's name.
 """
 
 from __future__ import annotations
@@ -17,9 +16,9 @@ from rollyard.resources_servers.argument_checks import MAX_DEPTH, MAX_INTEGER
 
 
 def encoded(fields: Mapping[str, Any], source: str) -> bytes:
-    """Return the fields as JSON. Raises TypeError with the name of a field that is not JSON.
+    """Return the fields as JSON. Raises TypeError with the name of a field that cannot be encoded.
 
-    `source` begins its message: `verify returned a Verdict`.
+    `source` is the start of the error message, such as `verify returned a Verdict`.
     """
     try:
         return orjson.dumps(fields)
@@ -35,7 +34,7 @@ def encoded(fields: Mapping[str, Any], source: str) -> bytes:
 
 
 def storable(value: Any, depth: int = 0) -> Any:
-    """Return the value with its integers, strings and nesting as JSON can hold them."""
+    """Return the value without integers, strings and nesting that cannot be encoded as JSON."""
     if isinstance(value, str):
         return value.encode("utf-8", "replace").decode()
     if isinstance(value, int) and not -MAX_INTEGER - 1 <= value <= MAX_INTEGER:

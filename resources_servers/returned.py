@@ -18,7 +18,7 @@ _TRUTH = "True or False"
 
 
 def seed_items(found: Any) -> list[Json]:
-    """Return the items of `seed`. Raises TypeError for anything but a list of items or None."""
+    """Return the items that `seed` returned. Raises TypeError unless they are a list of items or None."""
     if found and not (isinstance(found, list) and all(isinstance(item, dict) for item in found)):
         expected = 'a list of items, such as [{"role": "user", "content": "..."}]'
         raise TypeError(f"seed returned {found!r:.100}; expected {expected}")
@@ -26,7 +26,7 @@ def seed_items(found: Any) -> list[Json]:
 
 
 def reset_result(found: Any) -> tuple[str, Json]:
-    """Return the result of `reset`. Raises TypeError for anything but an observation and a dictionary."""
+    """Return the result of `reset`. Raises TypeError unless it consists of an observation and a dictionary."""
     if not (isinstance(found, tuple) and len(found) == 2 and _is_observation(found[0]) and isinstance(found[1], dict)):
         expected = "(observation, info), such as ('an observation', {})"
         raise TypeError(f"reset returned {found!r:.100}; expected {expected}")
@@ -36,8 +36,8 @@ def reset_result(found: Any) -> tuple[str, Json]:
 def turn_result(found: Any) -> Turn:
     """Return the result of `turn`.
 
-    Raises TypeError for anything but a Turn and for a member of the wrong type, Failure malformed_answer for a reward
-    that is not a number, as for a verdict's.
+    Raises TypeError if it is not a Turn or an attribute has the wrong type. As for a Verdict, raises Failure
+    malformed_answer if the reward is not a number.
     """
     if not isinstance(found, Turn):
         raise TypeError(f"turn returned {found!r:.100}; expected a Turn, such as Turn('an observation', reward=0.5)")
@@ -57,7 +57,7 @@ def turn_result(found: Any) -> Turn:
 
 
 def tool_result(found: Any) -> Any:
-    """Return what a tool returned as JSON values. Raises TypeError for a ToolResult whose `done` is not a boolean."""
+    """Return a tool's result, converted if it is a ToolResult. Raises TypeError if its `done` is not a boolean."""
     if not isinstance(found, ToolResult):
         return found
     if not isinstance(found.done, bool):
@@ -66,15 +66,17 @@ def tool_result(found: Any) -> Any:
 
 
 def verdict_json(found: Any, *, turn_based: bool = False) -> Json:
-    """Return the verdict as JSON, without the standard fields that the environment does not define.
+    """Return the verdict as JSON, without the standard fields that the environment did not set.
 
-    Raises TypeError for anything but a Verdict and for a field that the rollout already has.
+    Raises TypeError if it is not a Verdict or contains a field that the rollout already has.
     """
     if not isinstance(found, Verdict):
         raise TypeError(f"verify returned {found!r:.100}; expected a Verdict, such as Verdict(reward=1.0)")
     for name in sorted(found.model_fields_set):
         if is_recorded(name) or (turn_based and name in _RECORDED_STEPS):
-            raise TypeError(f"verify returned a Verdict with the field {name}, which the rollout has: use another name")
+            raise TypeError(
+                f"verify returned a Verdict with the field {name}, which the rollout already has: use a different name"
+            )
     left_out = {name for name in ("success", "reward_components") if getattr(found, name) is None}
     try:
         return found.model_dump(exclude=left_out)
@@ -86,7 +88,7 @@ def verdict_json(found: Any, *, turn_based: bool = False) -> Json:
 
 
 def _is_observation(found: Any) -> bool:
-    """Return True also for a list of content parts, such as images, and for None, which adds no message."""
+    """Return whether this is text, a list of content parts (such as images), or None, which adds no message."""
     return isinstance(found, str | None) or (isinstance(found, list) and all(isinstance(part, dict) for part in found))
 
 

@@ -28,13 +28,13 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Score:
-    """A part's score with further fields that are stored on the rollout."""
+    """A part's score, with additional fields that are stored on the rollout."""
 
     value: float
     fields: Json = field(default_factory=dict)
     as_penalty: float | None = None
-    """The score under a negative weight; None if it is the same. An answer that could not be scored scores 0 where a
-    score earns and 1 where it costs."""
+    """The score to use if the weight is negative; None if it is the same. An answer that could not be scored gets the
+    worst score, which is 0 if the weight is positive and 1 if it is negative."""
 
 
 Scored = float | bool | Score
@@ -44,10 +44,10 @@ _OWN = frozenset({"reward", "reward_components", "scores", "success"})
 
 
 class Rubric:
-    """Weighted parts, checked on construction. A part of weight 0 is only reported; a negative weight is a penalty."""
+    """Weighted parts, checked on construction. With weight 0, a part is only reported; a negative weight penalizes."""
 
     def __init__(self, *, success: str | float | None = None, **parts: tuple[float, Part]) -> None:
-        """`success` is the part that must get its full score, or the lowest reward that counts as a success. If it is
+        """`success` is the part that must get the full score, or the lowest reward that counts as a success. If it is
         None, the verdict has no `success`.
 
         Raises OperatorError for a weight that is not a finite number, and for a `success` that is not a part's name.
@@ -66,11 +66,11 @@ class Rubric:
         self._success = success
 
     async def verdict(self, subject: Any, response: Verification) -> Verdict:
-        """Return the sum of the weighted scores.
+        """Score the response. The reward is the sum of the weighted scores.
 
         The verdict contains `reward`, `reward_components` (weight times score; their sum is the reward), `scores` (each
         from 0 to 1), `success` if it was configured, and the fields of the parts' `Score`s. Raises Failure with the
-        part's name if a part raises or does not return a score.
+        part's name if a part raises an exception or does not return a score.
         """
         scores = await self._scores(subject, response)
         components = {name: self._weights[name] * score.value + 0.0 for name, score in scores.items()}

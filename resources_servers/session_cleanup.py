@@ -1,7 +1,7 @@
 """Closes each episode exactly once, in its own task and within a deadline.
 
 The caller may be cancelled, and an environment's `close` may hang, raise or cancel itself. None of these delays the
-cleanup of another episode.
+cleanup of other episodes.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ MAX_PARALLEL = 256
 
 
 class Closable(Protocol):
-    """The object that a session holds."""
+    """The episode that a session contains."""
 
     async def close(self) -> None:
-        """Release its resources; called exactly once."""
+        """Release the episode's resources. Called exactly once."""
 
 
 class SessionCleanup:
@@ -40,7 +40,10 @@ class SessionCleanup:
     def begin(
         self, name: str, episode: Closable, turn: asyncio.Lock, wait_s: float = TURN_WAIT_S
     ) -> asyncio.Task[None]:
-        """Close an episode when the call that holds its `turn` is done, or after `wait_s`. The task never fails."""
+        """Start closing an episode: once the call that holds its `turn` lock is done, or after `wait_s` seconds.
+
+        The returned task never raises an exception.
+        """
         task = asyncio.create_task(self._end(name, episode, turn, wait_s))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -71,7 +74,7 @@ async def _acquire(name: str, turn: asyncio.Lock, wait_s: float) -> bool:
         async with asyncio.timeout(wait_s):
             await turn.acquire()
     except TimeoutError:
-        log.warning("session %s is closed although a call is still running after %g s", name, wait_s)
+        log.warning("closing session %s although a call is still running after %g s", name, wait_s)
         return False
     return True
 

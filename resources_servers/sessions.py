@@ -1,4 +1,4 @@
-"""Keeps the open sessions of a server: finds them by cookie, ends them on request, and closes idle ones.
+"""Manages the open sessions of a server: finds them by cookie, ends them on request, and closes idle ones.
 
 The session id is sent in a cookie that is signed with the run's secret. A Rollyard agent chooses the id itself and
 sends it with `/seed_session` (SESSION_HEADER), so it can end a session even if the cookie never arrived. A close that
@@ -28,12 +28,12 @@ log = logging.getLogger(__name__)
 
 COOKIE = "rollyard_session"
 CLOSE_WAIT_S = 5.0
-"""How long the caller of `close` waits; the cleanup continues without it."""
+"""How long `close` waits for the cleanup, which continues in the background."""
 STOP_S = 5.0
-"""How long a stopping server waits for the cleanup of all sessions; its process is killed soon after."""
+"""How long a stopping server waits for the cleanup of all sessions. Its process is killed soon afterwards."""
 TOMBSTONES = 10_000
 TOMBSTONE_S = 900.0
-"""Must exceed the time that a `/seed_session` may wait in a busy server."""
+"""How long tombstones are kept. Must exceed the time that a `/seed_session` request can wait in a busy server."""
 _NAME = re.compile(r"[0-9A-Za-z_-]{16,64}")
 
 T = TypeVar("T", bound=Closable)
@@ -42,17 +42,17 @@ R = TypeVar("R")
 
 @dataclass(slots=True, eq=False)
 class OpenEpisode(Generic[T]):
-    """One open episode. A call holds `turn` while it uses the episode, so calls of one episode never interleave."""
+    """One open episode. A call holds the lock `turn` while it uses the episode, so calls never interleave."""
 
     id: str
     episode: T
     touched: float
     turn_based: bool = False
-    """Opened by `/reset`: it accepts the model's messages at `/step` and has no tools."""
+    """Whether it was opened by `/reset`: it then accepts the model's messages at `/step` and has no tools."""
     named: bool = False
-    """A Rollyard agent chose the id and will end the session."""
+    """Whether a Rollyard agent chose the id and will end the session."""
     owner: str = ""
-    """Instance id of the Rollyard agent that opened it; empty for other clients."""
+    """Instance id of the Rollyard agent that opened the session; empty for other clients."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
     setup: asyncio.Task[Any] | None = None
     """The set-up task while it is running."""
@@ -80,9 +80,10 @@ class Sessions(Generic[T]):
     def open(
         self, make: Callable[[], T], *, name: str | None = None, owner: str = "", turn_based: bool = False
     ) -> OpenEpisode[T]:
-        """Open a session, under the agent's `name` if it chose one. `make` is called only if the limit allows it.
+        """Open a session for the episode that `make` creates. If the agent chose a `name`, it becomes the session's id.
 
-        Raises Failure: overloaded; session_lost if the name was used before; bad_request if the name is invalid.
+        Raises Failure: overloaded if too many sessions are open, session_lost if the name was used before, bad_request
+        if the name is invalid.
         """
         if name is not None:
             self._check_name(name)
@@ -99,7 +100,7 @@ class Sessions(Generic[T]):
         return session
 
     async def set_up(self, session: OpenEpisode[T], work: Coroutine[Any, Any, R]) -> R:
-        """Run the set-up `work` and return its result. The session is closed if it fails; `close` cancels the work."""
+        """Run the set-up `work` and return its result. If it fails, the session is closed. `close` cancels it."""
         try:
             async with session.turn:
                 session.setup = setup = asyncio.create_task(work)
@@ -127,7 +128,7 @@ class Sessions(Generic[T]):
         return f"{COOKIE}={session.id}.{self._sign(session.id)}; Path=/; HttpOnly; SameSite=Lax".encode()
 
     def find(self, call: RawRequest) -> OpenEpisode[T]:
-        """Return the open session of the call's cookie. Raises Failure session_lost if it is not open."""
+        """Return the open session that the call's cookie identifies. Raises Failure session_lost if it is not open."""
         session = self._open.get(self._session_id(call))
         if session is None:
             raise _not_open()
@@ -136,7 +137,7 @@ class Sessions(Generic[T]):
 
     @contextlib.asynccontextmanager
     async def turn(self, session: OpenEpisode[T]) -> AsyncIterator[None]:
-        """Lock the session for one call. Raises Failure session_lost if it ends while the call waits."""
+        """Lock the session for one call. Raises Failure session_lost if it ends while the call waits for it."""
         async with session.turn:
             if session.id not in self._open:
                 raise _not_open()
@@ -146,7 +147,7 @@ class Sessions(Generic[T]):
                 session.touched = time.monotonic()
 
     def end(self, session_id: str, wait_s: float = TURN_WAIT_S) -> asyncio.Task[None] | None:
-        """Start to end the session. Returns the cleanup task, None if the session is not open."""
+        """Start ending the session. Returns the cleanup task, or None if the session is not open."""
         session = self._open.pop(session_id, None)
         if session is None:
             return None
@@ -160,8 +161,9 @@ class Sessions(Generic[T]):
             await asyncio.wait({ending}, timeout=CLOSE_WAIT_S)
 
     async def close_for(self, call: RawRequest) -> None:
-        """End the session of the call's cookie. Without a cookie, end the session that the agent named, even if it is
-        not open yet.
+        """End the session that the call's cookie identifies.
+
+        Without a cookie, end the session with the id that the agent chose, even if it is not open yet.
         """
         name = call.header(SESSION_HEADER.encode())
         if name is None or COOKIE in (call.header(b"cookie") or ""):
@@ -174,7 +176,7 @@ class Sessions(Generic[T]):
                 self._tombstones.popitem(last=False)
 
     async def close_all(self) -> None:
-        """End every session, within a deadline."""
+        """End all sessions within STOP_S seconds."""
         for session_id in list(self._open):
             self.end(session_id, wait_s=STOP_S / 5)
         await self._cleanup.settle(STOP_S)
@@ -188,7 +190,7 @@ class Sessions(Generic[T]):
                 # A running call counts as use, but no agent waits as long as twice the idle limit for a call.
                 limit_s = self._idle_s * (2 if session.turn.locked() else 1)
                 if now - session.touched > limit_s:
-                    log.warning("session %s was idle for more than %g s and is closed", session.id, limit_s)
+                    log.warning("closing session %s, which was idle for more than %g s", session.id, limit_s)
                     self.end(session.id)
             while self._tombstones and now - next(iter(self._tombstones.values())) > TOMBSTONE_S:
                 self._tombstones.popitem(last=False)
@@ -198,8 +200,8 @@ class Sessions(Generic[T]):
             detail = f"{SESSION_HEADER} is {name[:80]!r}; expected 16 to 64 letters, digits, _ or -"
             raise Failure(FailureKind.BAD_REQUEST, detail)
         if name in self._open or name in self._tombstones:
-            state = "already open" if name in self._open else "closed before it was opened"
-            raise Failure(FailureKind.SESSION_LOST, f"session {name} is {state}")
+            state = "is already open" if name in self._open else "was closed before it was opened"
+            raise Failure(FailureKind.SESSION_LOST, f"session {name} {state}")
 
     def _session_id(self, call: RawRequest) -> str:
         for pair in (call.header(b"cookie") or "").split(";"):

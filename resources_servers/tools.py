@@ -26,7 +26,8 @@ log = logging.getLogger(__name__)
 
 _MARK = "__rollyard_tool__"
 _MEMBERS = frozenset({*dir(Environment), *Environment.__annotations__, "task", "settings"})
-"""A tool with one of these names would override the member: the base class would call a tool `seed` in every episode.
+"""Names that tools cannot have, because they would override members of Environment. For example, a tool `seed` would be
+called at the start of every episode.
 """
 
 
@@ -37,7 +38,7 @@ class InvalidToolCall(ValueError):
 def tool(method: Method) -> Method:
     """Mark an async method of an Environment as a tool that the model may call.
 
-    Its name, docstring and signature become the tool's name, description and schema. The returned value is the tool's
+    Its name, docstring and signature become the tool's name, description and schema. The return value is the tool's
     output as JSON; a string is shown to the model as plain text. An object with `"done": true`, or a ToolResult, ends
     the episode. InvalidToolCall becomes an error message for the model; any other exception is a failure of the
     environment.
@@ -76,7 +77,7 @@ class Tool:
 
     async def call(self, owner: object, arguments: dict[str, Any]) -> bytes:
         """Call the tool and return its result as JSON. Raises InvalidToolCall with a message for the model."""
-        with as_invalid_tool_call(f"the call of {self.name}", sized=bool(arguments)):
+        with as_invalid_tool_call(f"the call to {self.name}", sized=bool(arguments)):
             return _as_json(tool_result(await self.method(owner, **arguments)))
 
     def schema(self) -> Json:
@@ -103,11 +104,10 @@ class Tool:
 
 @contextlib.contextmanager
 def as_invalid_tool_call(what: str, *, sized: bool = True) -> Iterator[None]:
-    """Convert errors that only the model can have caused into InvalidToolCall, so that they neither invalidate nor
-    repeat the rollout.
+    """Convert errors that only the model can have caused into InvalidToolCall, because they must not fail the rollout.
 
-    These are BadTask and its Failure, because the row was valid when the session was opened. If the model chose the
-    size of the input (`sized`), they include OverflowError, RecursionError and MemoryError.
+    These errors are BadTask and the Failure for it, because the row was valid when the session was opened. If the model
+    determined the size of the input (`sized`), OverflowError, RecursionError and MemoryError are converted too.
     """
     try:
         yield
@@ -128,21 +128,23 @@ def tools_of(owner: type) -> dict[str, Tool]:
     """Return the tools of an Environment class by name, including inherited ones.
 
     Raises TypeError for a synchronous method, a method without `self`, a name that the wire format or Environment uses,
-    and a parameter that a JSON object cannot contain, such as `*args`, or that JSON schema cannot describe.
+    and a parameter that a JSON object cannot contain, such as `*args`, or that a JSON schema cannot describe.
     """
     found: dict[str, Tool] = {}
     for name, method in inspect.getmembers(owner, inspect.isfunction):
         if not getattr(method, _MARK, False):
             if any(getattr(base.__dict__.get(name), _MARK, False) for base in owner.__mro__):
-                remedy = f"decorate it, too, or remove the tool with `{name} = None`"
+                remedy = f"decorate it as well, or remove the tool with `{name} = None`"
                 raise TypeError(f"{owner.__name__}.{name} replaces a tool but is not decorated with @tool: {remedy}")
             continue
         if not inspect.iscoroutinefunction(method):
             raise TypeError(f"tool {owner.__name__}.{name} must be an async method")
         if name.lower() in RESERVED_PATHS:
-            raise TypeError(f"tool {owner.__name__}.{name} needs another name: POST /{name} is part of the wire format")
+            raise TypeError(
+                f"tool {owner.__name__}.{name} needs a different name: POST /{name} is part of the wire format"
+            )
         if name in _MEMBERS:
-            raise TypeError(f"tool {owner.__name__}.{name} needs another name: every Environment has its own {name}")
+            raise TypeError(f"tool {owner.__name__}.{name} needs a different name: Environment defines {name}")
         try:
             found[name] = Tool(name, inspect.getdoc(method) or name, _arguments(name, method), method)
             found[name].schema()
@@ -163,7 +165,7 @@ def _as_json(result: Any) -> bytes:
 
 
 def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
-    """Build a pydantic model of the method's parameters. Unknown arguments are invalid."""
+    """Build a pydantic model of the method's parameters, which rejects unknown arguments."""
     hints = get_type_hints(method, include_extras=True)
     fields: dict[str, Any] = {}
     parameters = list(inspect.signature(method).parameters.values())
@@ -171,7 +173,7 @@ def _arguments(name: str, method: Callable[..., Any]) -> type[BaseModel]:
         inspect.Parameter.POSITIONAL_ONLY,
         inspect.Parameter.POSITIONAL_OR_KEYWORD,
     ):
-        raise TypeError(f"tool {name} has no `self`: its first parameter is the episode")
+        raise TypeError(f"tool {name} has no `self`: its first parameter must be the episode")
     for number, parameter in enumerate(parameters[1:]):
         if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
             kind = parameter.kind.description

@@ -1,7 +1,7 @@
 """Moves the constraints of a union to its members: `Annotated[int | None, Field(ge=1)]` bounds the integer.
 
-On the union, pydantic would write `ge` into the JSON schema, which has no such key, and would compare a string of
-`int | str` with a number.
+If a constraint stayed on the union, pydantic would write `ge` into the JSON schema, which has no such keyword. For
+`int | str`, it would also compare strings with a number.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _SIZED = (str, bytes, list, dict, tuple, set, frozenset)
 
 
 def distributed(members: Sequence[Any], metadata: Iterable[Any]) -> Any:
-    """Return the union with each constraint on the members that it can apply to; the rest stays on the union."""
+    """Return the union with each constraint moved to the members to which it applies. The rest stays on the union."""
     numbers, sizes, rest = _sorted(metadata)
-    # A constraint of no member stays where the author has put it.
+    # A constraint that applies to no member stays where the author has put it.
     for marks, fits in ((numbers, _is_number), (sizes, _is_sized)):
         rest += [] if any(map(fits, members)) else marks
     made = [_with(member, numbers if _is_number(member) else sizes if _is_sized(member) else []) for member in members]
@@ -43,7 +43,7 @@ def distributed(members: Sequence[Any], metadata: Iterable[Any]) -> Any:
 
 
 def _sorted(metadata: Iterable[Any]) -> tuple[list[Any], list[Any], list[Any]]:
-    """Return the constraints of numbers, those of strings and containers, and the rest, such as descriptions."""
+    """Return the constraints for numbers, those for strings and containers, and the rest, such as descriptions."""
     numbers: list[Any] = []
     sizes: list[Any] = []
     rest: list[Any] = []

@@ -1,6 +1,7 @@
-"""Write a reward analysis of Sokoban rollouts in Markdown, with the format and options of the GRL Sokoban evaluation.
+"""Write a reward analysis of Sokoban rollouts in Markdown.
 
-`ng_reward_profile` reports more, draws charts and compares runs.
+The format and the options are those of the GRL Sokoban evaluation. `ng_reward_profile` reports more metrics, draws
+charts and compares runs.
 """
 
 import argparse
@@ -18,7 +19,7 @@ from rollyard.services.rollouts.rollout_files import check_output
 
 
 def analysis(profile: Profile, model: str) -> str:
-    """Return the report. Metrics are defined as in the GRL Sokoban evaluation; gaps in the data are noted."""
+    """Return the report. Metrics are defined as in the GRL Sokoban evaluation; missing data is mentioned."""
     covered, solved, rewards, calls = profile.coverage, profile.solved, profile.rewards, profile.tool_calls
     lines = [
         f"# Reward analysis: {escaped(model)}",
@@ -60,10 +61,13 @@ def analysis(profile: Profile, model: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Print the report or write it to --output. Returns 1 if none was measured. Raises OperatorError, RunError."""
+    """Print the report or write it to --output. Returns 1 if no rollout was measured.
+
+    Raises OperatorError if the rollouts file cannot be read, RunError if the report cannot be written.
+    """
     parser = ScriptParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
-        "--rollouts-path", type=Path, required=True, help="rollouts file of ng_collect_rollouts (JSON Lines)"
+        "--rollouts-path", type=Path, required=True, help="rollouts file written by ng_collect_rollouts (JSON Lines)"
     )
     parser.add_argument("--model-name", default="", help="model name in the heading (default: from the rollouts)")
     parser.add_argument("--output", type=Path, help="file to write the report to (default: standard output)")
@@ -79,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report, end="")
     else:
         replace(options.output, report.encode())
-        print(f"{measured(profile.coverage)}; report in {options.output}")
+        print(f"{measured(profile.coverage)}; report written to {options.output}")
     return 0 if profile.coverage.measured else 1
 
 

@@ -1,4 +1,4 @@
-"""Sokoban as an environment: the tool `step`, the optional tool `undo`, and a verdict with the optimal solution."""
+"""The Sokoban environment: a `step` tool, an optional `undo` tool, and a verdict that includes the optimum."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ class GrlSokoban(Environment[SokobanSettings]):
         return self.view.answer(game.board(), state)
 
     async def reset(self) -> tuple[str, Json]:
-        """Return the board and the answer format. Raises BadTask for settings that this form does not support."""
+        """Return the board and the answer format. Raises BadTask for settings that turn-based mode does not support."""
         if "image" in self.settings.observations:
             raise BadTask("turn-based mode does not support images; set observations to text, coordinates or both")
         if self.settings.charge_unplayed:
@@ -104,7 +104,7 @@ class GrlSokoban(Environment[SokobanSettings]):
         return f"{self._shown()}\n\n{legend}{instruction}", self._info()
 
     async def turn(self, text: str) -> Turn:
-        """Execute one move from the model's message. A message without a move costs nothing and gets a hint."""
+        """Execute one move from the model's message. A message without a move costs nothing and returns a hint."""
         move = read_move(text)
         if move is None:
             hint = "No move found in your message. Answer with <action>Up</action>, Down, Left or Right."
@@ -114,7 +114,7 @@ class GrlSokoban(Environment[SokobanSettings]):
         return Turn(self._shown(), reward, terminated, self.episode.over and not terminated, self._info())
 
     async def verify(self, response: Verification) -> Verdict:
-        """Return the accumulated reward together with the moves used and the optimum."""
+        """Return the episode's reward together with the number of moves and the optimum."""
         game, optimum = self.episode.game, self.optimum
         fields = {
             **self._info(),
@@ -138,7 +138,10 @@ class GrlSokoban(Environment[SokobanSettings]):
 
 
 def read_move(text: str) -> int | None:
-    """Parse the move in a message: from the first `<action>` tag, otherwise from the first bare word or digit."""
+    """Parse the move from a message: the first `<action>` tag or, without a tag, the first bare direction or digit.
+
+    Returns None if there is no valid move.
+    """
     tag = _ACTION_TAG.search(text)
     found = tag.group(1) if tag else next((match.group(1) for match in _BARE_ACTION.finditer(text)), "")
     try:

@@ -1,4 +1,7 @@
-"""Implements the Sokoban board, its moves and its rewards, bit for bit like the reference environment."""
+"""Implements Sokoban boards, moves and rewards. The results are identical to those of the reference environment.
+
+The reference is GRL's Sokoban environment, which is based on gym-sokoban 0.0.6 (see this folder's README).
+"""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -21,9 +24,9 @@ _FREE, _BOXES, _COVERED = b"_O", b"Xv", ord("v")
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """A position: one byte with the code of each cell, row by row, surrounded by wall.
+    """A position, with one byte per cell, row by row, including the surrounding walls.
 
-    `fixed` contains the codes WALL, FLOOR and TARGET. `state` also contains BOX and PLAYER in place of the cells below.
+    `fixed` contains only the codes WALL, FLOOR and TARGET. In `state`, BOX and PLAYER replace the code of their cell.
     """
 
     rows: int
@@ -31,17 +34,23 @@ class Room:
     fixed: bytes
     state: bytes
     seed: int | None = None
-    """The seed that generated the room; None for rooms from other sources."""
+    """The seed that generated the room; None for a room that was not generated."""
     tries: int = 0
-    """Number of seeds tried; 1 means that the requested seed yielded a room."""
+    """Number of seeds that were tried; 1 means that the requested seed yielded a room."""
 
     def board(self) -> str:
-        """Return one line per row: # wall, _ floor, O target, X box, √ box on target, P player, S player on target."""
+        """Return the board as text, one line per row.
+
+        The symbols are # wall, _ floor, O target, X box, √ box on target, P player, S player on target.
+        """
         return _text(_cells(self))
 
     @classmethod
     def parse(cls, board: str) -> "Room":
-        """Parse a board. Raises ValueError unless it has a closed wall, one player and as many targets as boxes."""
+        """Parse a board.
+
+        Raises ValueError unless it is surrounded by walls and has one player and as many targets as boxes.
+        """
         lines = board.split("\n")
         if unknown := set(board) - set(_CODES) - {"\n"}:
             raise ValueError(f"unknown symbols {sorted(unknown)} in a board; use {' '.join(_CODES)}")
@@ -71,7 +80,7 @@ class Step(NamedTuple):
 
 
 class Game:
-    """One episode, for a single use. The caller must stop at `done`; like the reference, `step` does not check it."""
+    """A game, which can be played once. Like the reference, `step` does not check `done`: the caller must stop then."""
 
     __slots__ = ("_cells", "_deltas", "_player", "_room", "_targets", "boxes_on_target", "done", "max_steps", "steps",
                  "success", "total_reward")  # fmt: skip
@@ -88,11 +97,11 @@ class Game:
         self.success = self.done = self.boxes_on_target == self._targets
 
     def board(self) -> str:
-        """Return the position as text, in the symbols of `Room.board`."""
+        """Return the current board as text, with the symbols of `Room.board`."""
         return _text(self._cells)
 
     def position(self) -> Room:
-        """Return the position as a room, for the solver or another game."""
+        """Return the current position as a room, for the solver or for another game."""
         room, state = self._room, bytes(self._cells).translate(_STATE, b"\n")
         return Room(room.rows, room.cols, room.fixed, state, room.seed, room.tries)
 
@@ -121,9 +130,9 @@ class Game:
         return Step(reward, done, effective, success)
 
     def back_to(self, before: Room) -> float:
-        """Restore an earlier position of this game. Costs a step, and the rewards of boxes that leave their targets.
+        """Restore an earlier position of this game and return the reward. Must not be called once the game is done.
 
-        Returns the reward. Must not be called when the game is done.
+        This costs a step. Boxes that move off or onto targets change the reward by 1 each, as in `step`.
         """
         covered = self.boxes_on_target
         self._place(before)
@@ -157,7 +166,10 @@ class Game:
 
 
 def parse_action(value: str | int) -> int:
-    """Parse a model's action: a label in any case, or 1 to 4 as a number or text. Raises ValueError."""
+    """Parse a model's action: a direction (case-insensitive), or 1 to 4 as a number or string.
+
+    Raises ValueError if it is invalid.
+    """
     action = MOVES.get(value.strip().lower()) if isinstance(value, str) else None
     if action is None and not isinstance(value, bool) and str(value).strip() in ("1", "2", "3", "4"):
         action = int(value)
@@ -167,7 +179,7 @@ def parse_action(value: str | int) -> int:
 
 
 def canonical_board(board: str) -> str:
-    """Return a text that is the same for all rotations and reflections of a board, to compare puzzles."""
+    """Return a string that is the same for all rotations and reflections of a board, for comparing puzzles."""
     grid = board.split("\n")
     transposed = ["".join(column) for column in zip(*grid, strict=True)]
     mirrored = [[line[::-1] for line in lines] for lines in (grid, transposed)]

@@ -1,4 +1,4 @@
-"""Extends a game to an episode with the server's settings: undo, the deadlock flag and shaping."""
+"""Adds the optional features in the server's settings to a game: undo, deadlock detection and reward shaping."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
 
 
 class GameEpisode:
-    """One episode; with the default settings it behaves exactly like the game."""
+    """One episode. With the default settings, it behaves exactly like its `Game`."""
 
     def __init__(self, start: Room, max_steps: int, settings: SokobanSettings) -> None:
         self.game = Game(start, max_steps)
@@ -24,21 +24,21 @@ class GameEpisode:
         self.lost: bool | None = self._is_lost() if settings.deadlock else None
         """Whether the position can no longer be solved; None if unknown or not checked."""
         self.over = self.game.done or self.ended_lost
-        """Whether the episode has ended: solved, out of steps, or lost if the settings end lost episodes."""
+        """Whether the episode has ended: solved, out of steps, or lost with the setting `deadlock: end`."""
 
     @property
     def ended_lost(self) -> bool:
-        """Whether the episode ended because the room is lost."""
+        """Whether the episode ended because the room can no longer be solved."""
         return self.lost is True and self._settings.deadlock == "end"
 
     @property
     def total_reward(self) -> float:
-        """Reward of the steps so far, including shaping."""
+        """Total reward for the steps so far, including shaping."""
         return self.game.total_reward if self._shaping is None else self.game.total_reward + self._shaping.total
 
     @property
     def shaped(self) -> float | None:
-        """The shaping part of `total_reward`; None without shaping."""
+        """The part of `total_reward` that comes from shaping; None if shaping is disabled."""
         return None if self._shaping is None else self._shaping.total
 
     @property
@@ -47,7 +47,7 @@ class GameEpisode:
         return len(self._before)
 
     def move(self, action: int) -> float:
-        """Execute a move, 1 to 4, and return its reward."""
+        """Execute a move (1 to 4) and return its reward."""
         step = self.game.step(action)
         if not self._tracks_positions:
             self.over = step.done
@@ -64,7 +64,7 @@ class GameEpisode:
         return self.game.back_to(self._here) + self._arrived(before)
 
     def reward(self) -> float:
-        """Return the episode's reward if it ends now."""
+        """Return the reward that the episode gets if it ends now."""
         if not self._settings.charge_unplayed or self.game.success:
             return self.total_reward
         if self.game.steps:
@@ -86,7 +86,7 @@ class GameEpisode:
 
 @lru_cache(maxsize=16384)
 def is_lost(room: Room, most_states: int) -> bool | None:
-    """Cached `is_deadlocked`: rollouts of the same task, and undo, reach the same positions."""
+    """Call `is_deadlocked` with a cache, because undo and other rollouts of the task reach the same positions again."""
     return is_deadlocked(room, most_states)
 
 

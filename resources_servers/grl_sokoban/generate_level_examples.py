@@ -1,4 +1,7 @@
-"""Write Sokoban task rows from level files (.xsb or Boxoban's .txt): without duplicates, with the optimum if found."""
+"""Write Sokoban task rows from level files (.xsb or Boxoban's .txt).
+
+Duplicate levels are skipped. Rows contain the optimum if the solver finds it.
+"""
 
 import argparse
 from collections import Counter
@@ -25,7 +28,7 @@ from rollyard.services.rollouts.rollout_files import check_output
 
 @dataclass
 class LevelRows:
-    """Converts levels to rows and counts the reasons for which levels are skipped."""
+    """Converts levels to rows and counts the skipped levels by reason."""
 
     selection: RowSelection
     prompts: PromptBuilder
@@ -33,16 +36,19 @@ class LevelRows:
     boxes: range
     most_states: int
     folder: Path | None = None
-    """If given, rows contain the file (relative to it) and the level's number instead of the board."""
+    """If set, rows contain the path of the level file relative to this folder and the level's number, not the board."""
     skipped: Counter[str] = field(default_factory=Counter)
 
     def rows(self, paths: Iterable[Path]) -> Iterator[Row]:
-        """Yield the rows of the files in order. Raises InvalidLevel at the first invalid level, and OSError."""
+        """Yield the files' rows in order.
+
+        Raises InvalidLevel at the first invalid level, OSError if a file cannot be read.
+        """
         seen, made = set[str](), 0
         for path in paths:
             levels = levels_of(path)
             if not levels:
-                raise InvalidLevel(f"{path} contains no level; expected lines of # space . $ * @ +")
+                raise InvalidLevel(f"{path} contains no levels; expected lines of the symbols # space . $ * @ +")
             for level in levels:
                 room = level.room()
                 puzzle = puzzle_of_board(room.board())
@@ -56,9 +62,9 @@ class LevelRows:
                     yield row(made, self._keys(path, level, room), solution, symmetry, self.prompts)
 
     def _solve(self, level: Level, room: Room, known: bool) -> tuple[Solution | None, str]:
-        """Return the optimum and the reason to skip the level, which is empty if it becomes a row."""
+        """Return the optimum and the reason for skipping the level, which is empty if the level is not skipped."""
         if known:
-            return None, "the same puzzle as an earlier one"
+            return None, "the same puzzle as an earlier level"
         if max(room.rows, room.cols) > self.max_rows:
             return None, f"more than {self.max_rows} rows or columns"
         if (boxes := room.state.count(BOX)) not in self.boxes:
@@ -78,7 +84,7 @@ class LevelRows:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError for an invalid level and if every level was skipped."""
+    """Write the rows. Raises OperatorError if a level is invalid, a file is unreadable, or every level was skipped."""
     options, level_rows = _options(arguments)
     check_output(options.output, options.input)
     try:
@@ -111,7 +117,9 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, LevelRows
         "--most-states", type=positive, default=100_000, help="maximum positions per search (default 100,000)"
     )
     parser.add_argument(
-        "--levels-folder", type=Path, help="write level files relative to this folder, the server's levels_folder"
+        "--levels-folder",
+        type=Path,
+        help="write level files relative to this folder (the server's levels_folder), not boards",
     )
     add_selection_options(parser)
     options = parser.parse_args(arguments)

@@ -1,4 +1,4 @@
-"""Write Sokoban task rows that are feasible, distinct and labelled; with --compat, write those of the public set."""
+"""Write feasible, distinct and labelled Sokoban task rows. With --compat, write the rows of the public dataset."""
 
 import argparse
 from collections.abc import Iterator
@@ -23,11 +23,11 @@ SIZES = ((4, 4), (5, 5), (6, 6), (7, 7), (8, 8), (4, 6), (6, 4), (5, 6), (6, 5),
 BOXES = (1, 1, 1, 1, 1, 2, 2, 3)
 PUBLIC_ROWS = 500
 DRAWS_A_ROW = 500
-"""Number of tuples drawn per requested row before a filter counts as too narrow."""
+"""Number of room specifications tried per requested row before the filters are considered too narrow."""
 
 
 def tuples(seed: int) -> Iterator[RoomSpec]:
-    """Yield seeds, sizes and box counts indefinitely; with seed 42 they are those of the public set."""
+    """Yield an endless sequence of room specifications. Seed 42 yields those of the public dataset."""
     rng = Random(seed)
     for index in count():
         room_seed = rng.randint(1000, 99999) + 97 * index
@@ -39,9 +39,10 @@ def tuples(seed: int) -> Iterator[RoomSpec]:
 def labelled(
     seed: int, wanted: int, selection: RowSelection | None = None, prompts: PromptBuilder | None = None
 ) -> Iterator[Row]:
-    """Yield up to `wanted` labelled rows that `selection` accepts. They are feasible at their first seed, so the
-    reference generates them too, and distinct up to rotation and reflection, unless `selection` requests the symmetric
-    variants.
+    """Yield up to `wanted` labelled rows that `selection` accepts.
+
+    Only rooms that their first seed yields are used, because the reference can generate these too. No room is a
+    rotation or reflection of another one, unless `selection` requests the symmetric variants.
     """
     selection = selection or RowSelection()
     streams, seen, made = Streams(), set[str](), 0
@@ -63,17 +64,17 @@ def labelled(
 
 
 def keys(spec: RoomSpec) -> Row:
-    """Return the keys of a row that determine its room."""
+    """Return the fields of a row that determine its room."""
     return {"seed": spec.seed, "dim_room": list(spec.dim_room), "num_boxes": spec.num_boxes}
 
 
 def compat(seed: int, wanted: int) -> Iterator[Row]:
-    """Yield all rows, including infeasible ones: seed 42 with 500 rows is the public set."""
+    """Yield unfiltered rows, including infeasible ones. Seed 42 with 500 rows yields the public dataset."""
     return (row(index + 1, keys(spec)) for index, spec in enumerate(islice(tuples(seed), wanted)))
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Write the rows. Raises OperatorError if the filter leaves too few."""
+    """Write the rows. Raises OperatorError if too few rooms pass the filters."""
     options, selection = _options(arguments)
     check_output(options.output, options.apart_from)
     if options.compat:
@@ -95,7 +96,7 @@ def _options(arguments: list[str] | None) -> tuple[argparse.Namespace, RowSelect
     parser.add_argument("--seed", type=int, default=42, help="seed of the random row parameters (default 42)")
     add_selection_options(parser)
     parser.add_argument(
-        "--compat", action="store_true", help="write the public set's rows, unfiltered and without labels"
+        "--compat", action="store_true", help="write the public dataset's rows, unfiltered and without labels"
     )
     options = parser.parse_args(arguments)
     selection = selection_from_options(parser, options)

@@ -1,6 +1,6 @@
-"""Generates exactly the rooms of the reference implementation from the same seeds.
+"""Generates rooms from seeds. The same seed yields the same room as in the reference implementation.
 
-Raises InfeasibleRoom for parameters that allow no room.
+Raises InfeasibleRoom if no room with the requested parameters exists.
 """
 
 from collections.abc import Callable
@@ -14,9 +14,9 @@ from rollyard.resources_servers.grl_sokoban.geometry import Geometry, counted, g
 from rollyard.resources_servers.grl_sokoban.reverse_play import Start, reverse_play
 
 LAYOUTS_A_SEED = 4
-"""Number of layouts that the reference carves from a seed before it abandons the seed."""
+"""Number of layouts that the reference generates from a seed before it gives up on the seed."""
 MAX_SEEDS = 64
-"""Maximum number of seeds tried; the public rows need at most 8."""
+"""Maximum number of seeds tried per room; the rows of the public dataset need at most 8."""
 _SEEDS = 2**32
 
 
@@ -26,15 +26,15 @@ class InfeasibleRoom(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class RoomSpec:
-    """The parameters that determine a room. Raises ValueError for a seed out of range."""
+    """The parameters that determine a room. Raises ValueError if the seed is out of range."""
 
     seed: int
-    """From 0 to 2**32 - 1."""
+    """An integer from 0 to 2**32 - 1."""
     dim_room: tuple[int, int] = (6, 6)
     """Rows and columns, including the outer wall."""
     num_boxes: int = 1
     search_depth: int = 100
-    """Maximum number of moves of the reverse play."""
+    """Maximum number of moves in the reverse play, the backward search from the solved room."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.seed < _SEEDS:
@@ -42,8 +42,9 @@ class RoomSpec:
 
 
 class Streams:
-    """The reference's two random number generators. Reuse them, because creating them takes longer than generating a
-    room. Not thread-safe.
+    """The reference's two random number generators. Not thread-safe.
+
+    Reuse one instance, because creating the generators takes longer than generating a room.
     """
 
     def __init__(self) -> None:
@@ -61,7 +62,10 @@ class Streams:
         self._words.clear()
 
     def below(self, count: int) -> int:
-        """Draw a number below `count` like Python's `randint`, `choice` and `sample`, which consume bits even for 1."""
+        """Draw an integer below `count` like Python's `randint`, `choice` and `sample`.
+
+        Like them, it consumes random bits even if `count` is 1.
+        """
         width = count.bit_length()
         drawn = self.bits(width)
         while drawn >= count:
@@ -69,7 +73,7 @@ class Streams:
         return drawn
 
     def numpy_below(self, count: int) -> int:
-        """Draw a number below `count` like numpy's legacy `randint`, which consumes no bits if `count` is 1."""
+        """Draw an integer below `count` like numpy's legacy `randint`, which consumes no bits if `count` is 1."""
         mask = (1 << (count - 1).bit_length()) - 1
         while mask:
             if not self._words:
@@ -82,10 +86,10 @@ class Streams:
 
 
 def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
-    """Generate the room of a specification; pass `streams` to generate many.
+    """Generate the room for a specification. To generate many rooms, pass the same `streams` each time.
 
     If a seed yields no room, (1664525 * seed + 1013904223) mod 2**32 is tried next, up to MAX_SEEDS seeds in total.
-    Raises InfeasibleRoom.
+    Raises InfeasibleRoom if no room can exist or none of these seeds yields one.
     """
     rows, cols = spec.dim_room
     description = f"a {rows}x{cols} room with {counted(spec.num_boxes)}"
@@ -101,7 +105,7 @@ def generate(spec: RoomSpec, streams: Streams | None = None) -> Room:
             return Room(rows, cols, *made, seed, tries)
         seed = (1664525 * seed + 1013904223) % _SEEDS
     raise InfeasibleRoom(
-        f"found no seed for {description}: neither seed {spec.seed} nor the next {MAX_SEEDS - 1} yield one; "
+        f"found no seed for {description}: neither seed {spec.seed} nor the next {MAX_SEEDS - 1} seeds yield one; "
         "use a larger board, fewer boxes or a deeper search"
     )
 
@@ -121,7 +125,7 @@ def _from_seed(tables: Geometry, spec: RoomSpec, streams: Streams) -> tuple[byte
 
 
 def _carve(tables: Geometry, streams: Streams) -> int:
-    """Draw a layout and return the floor as bits of interior cells."""
+    """Generate a random layout and return its floor as a set of interior cells, with one bit per cell."""
     random, bits, onward, stamps = streams.random, streams.bits, tables.onward, tables.stamps
     ahead = onward[streams.below(4)]
     cell = (1 + streams.below(tables.rows - 1)) * tables.cols
@@ -139,7 +143,7 @@ def _carve(tables: Geometry, streams: Streams) -> int:
 
 
 def _walk(tables: Geometry, floor: int, start: Start, streams: Streams) -> int:
-    """Return the player's cell after the few random steps that may follow the reverse play."""
+    """Return the player's cell after the reverse play and up to three random steps."""
     player = start.player
     if streams.random() > (0.8 if start.distance == 1 else 0.5):
         return player

@@ -1,4 +1,4 @@
-"""Computes the generator's lookup tables, which depend only on a board's size, and whether a room can exist."""
+"""Computes the generator's lookup tables, which depend only on the board size, and checks whether a room can exist."""
 
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,9 +11,10 @@ _NOWHERE = -1
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Lookup tables for one size. Cells are numbered row by row; the interior cells also have their own numbering.
+    """Lookup tables for one board size.
 
-    Interior numbers are also bit positions in sets of cells, so that a room's floor is one int.
+    Cells are numbered row by row. Interior cells also have a number of their own, which does not count the outer wall.
+    A set of cells, such as a room's floor, is an int whose bit n represents interior cell n.
     """
 
     rows: int
@@ -23,16 +24,18 @@ class Geometry:
     cell: tuple[int, ...]
     """Interior number -> cell number."""
     row: tuple[int, ...]
-    """Interior number -> row, and `col` -> column."""
+    """Interior number -> row."""
     col: tuple[int, ...]
+    """Interior number -> column."""
     onward: tuple[tuple[int, ...], ...]
     """onward[direction][cell]: the next cell in that direction, clamped to the interior."""
     stamps: tuple[tuple[int, ...], ...]
-    """stamps[mask][cell]: the interior cells that the mask carves around the cell."""
+    """stamps[mask][cell]: the set of interior cells that become floor when the mask is applied at the cell."""
     near: tuple[tuple[tuple[int, int, int], ...], ...]
-    """near[interior cell]: (neighbour, its bit, cell behind or -1), neighbours in the order up, down, left, right."""
+    """near[interior cell]: one tuple per neighbour, in the order up, down, left, right. It contains the neighbour, its
+    bit in a search key, and the cell on the opposite side (-1 if that is the outer wall)."""
     bit: tuple[int, ...]
-    """Interior number -> the cell's bit in a search key, whose lowest bits are the player's interior number."""
+    """Interior number -> the cell's bit in a search key, whose lowest bits contain the player's interior number."""
 
 
 @lru_cache(maxsize=64)
@@ -86,8 +89,8 @@ def _near(cell: tuple[int, int], number: dict[tuple[int, int], int], low: int) -
 def why_infeasible(rows: int, cols: int, boxes: int, depth: int) -> str | None:
     """Return why no seed can yield such a room, as a clause for an error message; None if no reason is known.
 
-    Reverse play must pull every box off its target and leave the player off all targets. Walls and further boxes only
-    make this harder, so a number of boxes that is impossible in an empty interior is impossible with walls too.
+    Reverse play must pull every box off its target and leave the player off all targets. Walls and additional boxes
+    only make this harder, so a number of boxes that is impossible in an empty interior is also impossible with walls.
     """
     if rows < 3 or cols < 3:
         return "a board needs at least 3 rows and 3 columns, including the surrounding wall"
@@ -107,7 +110,10 @@ def counted(boxes: int) -> str:
 
 
 def _most_boxes(height: int, width: int) -> int:
-    """Return an upper bound for an interior with height <= width; exact up to 15 cells (tests check all of them)."""
+    """Return an upper bound on the number of boxes in an interior with height <= width.
+
+    The bound is exact for up to 15 cells; the tests check every such size.
+    """
     cells = height * width
     if width < 3:
         return 0  # a pull needs three cells in line

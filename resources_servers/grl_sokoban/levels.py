@@ -17,9 +17,10 @@ _SYMBOLS = frozenset("#_OX√PS")
 _RUNS = frozenset("0123456789()")
 _CELLS = r"[-#_ .$*@+pPbBoOX√S]"
 _LINE = re.compile(rf"(?=.*#)(?:(?:\d*{_CELLS}|\|)+|#.*#)")
-"""A line of a level: symbols with at least one wall. It also matches lines with invalid symbols, to report them."""
+"""Matches a line of a level: symbols, including at least one wall. A line that starts and ends with a wall matches even
+if it contains invalid symbols, so that they are reported."""
 _RUN = re.compile(r"(?<!\d)(\d{1,3})([^\d\n])")
-"""Run-length encoding: a number of at most three digits, then the symbol."""
+"""Matches a run in run-length encoding: a number of at most three digits, followed by the symbol."""
 
 
 class InvalidLevel(ValueError):
@@ -32,13 +33,13 @@ class Level:
 
     file: str
     index: int
-    """Its number in the file, from 0."""
+    """Number of the level in the file, starting at 0."""
     line: int
-    """Its first line in the file, from 1."""
+    """Number of the level's first line in the file, starting at 1."""
     text: str
 
     def room(self) -> Room:
-        """Parse the level. Raises InvalidLevel with file, level and line."""
+        """Parse the level. Raises InvalidLevel with the file, level and line in the message."""
         try:
             return read_level(self.text)
         except InvalidLevel as error:
@@ -46,7 +47,10 @@ class Level:
 
 
 def levels_of(path: Path) -> tuple[Level, ...]:
-    """Return the levels of a file, unchecked. Titles, comments and blank lines may separate them. Raises OSError."""
+    """Return the levels in a file without checking them. Raises OSError if the file cannot be read.
+
+    Levels may be separated by titles, comments and blank lines.
+    """
     return _levels_of(path, path.stat().st_mtime_ns)
 
 
@@ -66,9 +70,9 @@ def _levels_of(path: Path, changed_ns: int) -> tuple[Level, ...]:
 
 
 def read_level(text: str) -> Room:
-    """Parse a board in the symbols of `Room.board` or of .xsb. Cells that the player cannot reach become wall.
+    """Parse a board in the symbols of `Room.board` or .xsb. Cells that the player cannot reach become walls.
 
-    Boards may be run-length encoded, with rows ending in |: `3#-#` is `###-#`.
+    Boards may be run-length encoded: `3#-#` stands for `###-#`, and | ends a row.
 
     Raises InvalidLevel for unknown symbols, a hole in the wall, a wrong number of players, boxes or targets, an
     unreachable box or target, and a level that is already solved.
@@ -96,7 +100,10 @@ def read_level(text: str) -> Room:
 
 
 def sealed(lines: list[str]) -> str:
-    """Return the board as a rectangle with wall in unreachable cells. Raises InvalidLevel if the wall has a hole."""
+    """Return the board as a rectangle in which unreachable cells are walls.
+
+    Raises InvalidLevel if the wall has a hole, a box or target is unreachable, or there is not exactly one player.
+    """
     width = max(map(len, lines), default=0)
     cells = [list(line.ljust(width, "_")) for line in lines]
     queue = [(row, col) for row, line in enumerate(cells) for col, symbol in enumerate(line) if symbol in "PS"]
@@ -106,7 +113,9 @@ def sealed(lines: list[str]) -> str:
     while queue:
         row, col = queue.pop()
         if row in (0, len(cells) - 1) or col in (0, width - 1):
-            raise InvalidLevel(f"the wall has a hole: the player could leave at row {row}, column {col} (from 0)")
+            raise InvalidLevel(
+                f"the wall has a hole: the player could leave at row {row}, column {col} (counted from 0)"
+            )
         for near in ((row - 1, col), (row + 1, col), (row, col - 1), (row, col + 1)):
             if near not in reached and cells[near[0]][near[1]] != "#":
                 reached.add(near)
@@ -117,6 +126,6 @@ def sealed(lines: list[str]) -> str:
                 continue
             if symbol in "XO":
                 what = "box" if symbol == "X" else "target"
-                raise InvalidLevel(f"the {what} in row {row}, column {col} (from 0) cannot be reached by the player")
+                raise InvalidLevel(f"the player cannot reach the {what} in row {row}, column {col} (counted from 0)")
             line[col] = "#"
     return "\n".join("".join(line) for line in cells)

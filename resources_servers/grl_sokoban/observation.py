@@ -1,4 +1,4 @@
-"""Renders a board for the model as text, coordinates, an image, or several of them."""
+"""Renders a board for the model as text, coordinates, an image, or a combination of these."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class View:
         return "\n\n".join(shown) or "The board is in the image."
 
     def answer(self, board: str, state: Json) -> Json | list[Json]:
-        """Return a tool's result: one object or, with an image, content parts (the object as text, then the image)."""
+        """Return a tool result: an object or, if images are enabled, a text part with the object and an image part."""
         answer = {"observation": self.text(board), **state}
         if "image" not in self.kinds:
             return answer
@@ -45,7 +45,7 @@ class View:
 
 
 def coordinates(board: str) -> str:
-    """Return the board as lists of coordinates, without loss of information."""
+    """Describe the board as lists of coordinates, from which `board_in` can restore it."""
     lines = board.split("\n")
     last_row, last_col = len(lines) - 1, len(lines[0]) - 1
     found: dict[str, list[str]] = {symbol: [] for symbol in "PSX√O#"}
@@ -69,7 +69,7 @@ def coordinates(board: str) -> str:
 
 
 def board_in(text: str) -> str | None:
-    """Parse the output of `coordinates` in a text back to a board; None if the text contains none."""
+    """Find the output of `coordinates` in a text and restore the board; None if the text contains no such output."""
     if (match := _COORDINATES.search(text)) is None:
         return None
     last_row, last_col = int(match[1]), int(match[2])

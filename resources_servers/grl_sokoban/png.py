@@ -1,4 +1,4 @@
-"""Draws a board as a PNG image: square tiles, with a frame in the colour of the floor or target below the object."""
+"""Draws a board as a PNG image with square tiles, framed in the colour of the floor or target under the object."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ _LOOKS = {
     "P": (_FLOOR, _PLAYER),
     "S": (_TARGET, _PLAYER),
 }
-"""Symbol -> colours of the frame and the middle. The frame of a box or player shows whether it is on a target."""
+"""Symbol -> colours of the tile's frame and middle. The frame of a box or player shows whether it is on a target."""
 LEGEND = (
     "dark grey is wall, light is floor, a red square is a target, a brown one a box, a blue one is you; on a target "
     "the box is green in a red frame, and you are blue in a red frame"
 )
-"""Description of the image in prompts."""
+"""Explains the image's colours in prompts."""
 
 
 def data_url(board: str, tile_px: int) -> str:
@@ -32,7 +32,7 @@ def data_url(board: str, tile_px: int) -> str:
 
 
 def png(board: str, tile_px: int) -> bytes:
-    """Return the image of a board, with cells of `tile_px` x `tile_px` pixels."""
+    """Return the image of a board as PNG, with cells of `tile_px` x `tile_px` pixels."""
     lines = board.split("\n")
     size = struct.pack(">IIBBBBB", tile_px * len(lines[0]), tile_px * len(lines), 8, 3, 0, 0, 0)
     rows = b"".join(_rows(line, tile_px) for line in lines)
@@ -42,7 +42,7 @@ def png(board: str, tile_px: int) -> bytes:
 
 @lru_cache(maxsize=1024)
 def _rows(line: str, tile_px: int) -> bytes:
-    """Return the pixel rows of a row of cells. Each begins with a 0, PNG's filter type None."""
+    """Return the PNG scanlines for one row of cells. Each starts with a 0 byte, which is PNG's filter type None."""
     frame = max(1, tile_px // 5)
     middle = tile_px - 2 * frame
     edge = b"\0" + b"".join(bytes([_LOOKS[symbol][0]]) * tile_px for symbol in line)

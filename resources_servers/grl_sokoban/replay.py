@@ -1,4 +1,4 @@
-"""Replays recorded Sokoban episodes for the viewer: every single move, and an optimal solution from the same start."""
+"""Replays recorded Sokoban episodes for the viewer, move by move, and adds an optimal solution from the same start."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ CANDIDATE_SETTINGS = (
     SokobanSettings(undo=True, deadlock="flag", solver_states=2_000),
     SokobanSettings(undo=True, deadlock="end", solver_states=2_000),
 )
-"""A row does not record the settings of its episode. These candidates differ in whether a lost room ends the episode.
-Their `solver_states` is low because a page shows several episodes.
+"""Settings to try in a replay, because a row does not record those of its episode. They differ in whether an episode
+ends when the room can no longer be solved. Their `solver_states` is low because a page shows several episodes.
 """
 CELLS = [
     Cell(symbol="#", name="wall", looks="wall"),
@@ -35,11 +35,11 @@ CELLS = [
 ]
 _STATES = 50_000
 _MAX_SOLVED_SIZE = 144
-"""Maximum number of cells of a room for which the solver is called."""
+"""Maximum number of cells in a room for which an optimal solution is computed."""
 
 
 def replay(row: Json) -> Replay | None:
-    """Replay the episode of a row; None if it is not a Sokoban episode."""
+    """Replay the episode in a row; None if it is not a Sokoban episode."""
     turns, environment = turns_of(row), _environment(row)
     boards = [turn.board for turn in turns if turn.board is not None]
     if not boards and environment is None:
@@ -66,7 +66,7 @@ def replay(row: Json) -> Replay | None:
 
 
 def _environment(row: Json) -> GrlSokoban | None:
-    """Create the row's puzzle with the local generator; None if the row has no valid puzzle."""
+    """Create the environment for the row's puzzle; None if the row does not contain a valid puzzle."""
     if "level" not in row and not ("seed" in row and {"dim_room", "num_boxes"} & row.keys()):
         return None
     try:
@@ -93,7 +93,7 @@ def _starts(turns: list[Turn], boards: list[str], environment: GrlSokoban | None
 
 
 def _played(start: Room, turns: list[Turn], max_steps: int, settings: SokobanSettings) -> list[Frame] | None:
-    """Replay every move by the rules; None if the result differs from the recorded boards."""
+    """Replay every move according to the rules; None if the result differs from the recorded boards."""
     play = GameEpisode(start, max_steps, settings)
     frames = [Frame(board=play.game.board(), total=0.0)]
     for turn in turns:
@@ -131,7 +131,7 @@ def _solution(room: Room) -> Solution | None:
 
 
 def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
-    """Return the frames of an optimal solution, or the reason why there are none."""
+    """Return the frames of an optimal solution, or no frames and the reason."""
     if len(start.state) > _MAX_SOLVED_SIZE:
         return (), "The room is too large to search for an optimal solution."
     try:
@@ -145,7 +145,7 @@ def _best(start: Room) -> tuple[tuple[Frame, ...], str]:
 
 
 def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
-    """Explain recorded rewards that differ from the rewards of the game."""
+    """Explain why the recorded rewards differ from those in the replay; empty if they do not."""
     if not turns or (recorded := turns[-1].total) is None:
         return ""
     shaped, paid = (number(row.get(name), None, MAX_MAGNITUDE) for name in ("shaping_reward", "reward"))
@@ -161,7 +161,7 @@ def _rewards(row: Json, frames: list[Frame], turns: list[Turn]) -> str:
 
 
 def _as_recorded(turns: list[Turn], boards: list[str]) -> Replay | None:
-    """Show only the recorded boards."""
+    """Show only the recorded boards, because the moves cannot be replayed; None if there are none."""
     if not boards:
         return None
     seen = [

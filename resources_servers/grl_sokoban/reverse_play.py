@@ -1,31 +1,34 @@
-"""Searches backwards from the solved room for the start positions of a generated room's boxes."""
+"""Finds the start position of a generated room by searching backwards from the solved room."""
 
 from typing import NamedTuple
 
 from rollyard.resources_servers.grl_sokoban.geometry import Geometry
 
 MAX_EXPLORED = 300_000
-"""Number of positions after which the reference stops its search."""
+"""Number of explored positions after which the reference stops its search."""
 
 
 class Start(NamedTuple):
-    """The best position found, with cells as interior numbers."""
+    """The best start position that was found. Cells are given as interior numbers (see `Geometry`)."""
 
     player: int
     boxes: tuple[int, ...]
-    """In the order of their targets."""
+    """The boxes' cells, in the order of their targets."""
     distance: int
     """Sum of the Manhattan distances of the boxes from their targets, in cells; 0 if no position was found."""
 
 
 def reverse_play(geometry: Geometry, floor: int, targets: tuple[int, ...], player: int, depth: int) -> Start:
-    """Search depth-first, last move first, for the position with the highest score: box changes times distance.
+    """Search depth-first for the position with the highest score: the number of box changes times the distance.
 
-    `floor` is a set of interior cells as bits. The search order must be the reference's, because the first visit to a
-    position determines its number of box changes; a different order would find different rooms.
+    A box change is a pull of a different box than the last one that was pulled.
 
-    A position's key is one int: the player's cell, the occupied cells including walls as bits, and one bit per target
-    whose box was never pulled, because the reference distinguishes such boxes from pulled ones.
+    `floor` is a set of interior cells, with one bit per cell. Positions must be searched in the same order as in the
+    reference, because the number of box changes is counted at the first visit to a position. Any other order would find
+    different rooms.
+
+    A position's key is one int. It contains the player's cell, one bit per occupied cell (including walls), and one bit
+    per box that was never pulled, because the reference distinguishes these from boxes that were pulled.
     """
     near, bit, row, col = geometry.near, geometry.bit, geometry.row, geometry.col
     still = [bit[-1] << order for order in range(1, len(targets) + 1)]

@@ -1,4 +1,4 @@
-"""Implements potential-based reward shaping: progress towards the solution is rewarded, moving in circles is not."""
+"""Implements potential-based reward shaping, which rewards progress towards the solution but not moving in circles."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ class ShapingSettings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     gamma: float = Field(default=1.0, gt=0, le=1)
-    """The trainer's discount factor. With 1, the total shaping reward is phi(end) - phi(start)."""
+    """The trainer's discount factor. If it is 1, the total shaping reward is phi(end) - phi(start)."""
     scale: float = Field(default=10.0, gt=0)
     """Number of moves towards the solution that earn a reward of 1."""
     most_moves: int = Field(default=50, ge=1)
-    """Upper limit of the distance, also used for lost positions and for those that the solver cannot decide."""
+    """Upper limit for the number of moves left. Also used if the position is unsolvable or the solver gives up."""
 
     @property
     def bound(self) -> float:
-        """The potential is between -bound and 0."""
+        """Bound of the potential, which is between -bound and 0."""
         return self.most_moves / self.scale
 
     @model_validator(mode="after")
@@ -33,8 +33,9 @@ class ShapingSettings(BaseModel):
         if (1 - self.gamma) * self.bound >= STEP_COST:
             least = 1 - STEP_COST / self.bound
             raise ValueError(
-                f"gamma {self.gamma:g} would reward standing still: (1 - gamma) * most_moves / scale must be below "
-                f"{STEP_COST:g}, the cost of a step; use a gamma above {least:g}, fewer most_moves or a larger scale"
+                f"gamma {self.gamma:g} would reward standing still: (1 - gamma) * most_moves / scale must be "
+                f"below {STEP_COST:g}, the cost of a step; use a gamma above {least:g}, a smaller most_moves or a "
+                "larger scale"
             )
         return self
 
@@ -55,7 +56,7 @@ class Shaping:
         return -(most if left is None else min(left, most)) / self._settings.scale
 
     def arrive(self, position: Room) -> float:
-        """Return the shaping reward of the step to this position."""
+        """Return the shaping reward for the step to this position."""
         after = self.potential(position)
         earned = self._settings.gamma * after - self._potential
         self._potential = after
@@ -65,7 +66,10 @@ class Shaping:
 
 @lru_cache(maxsize=16384)
 def _moves_left(room: Room, most_states: int) -> int | None:
-    """Return the fewest moves left; None if lost or unknown. Cached because rollouts of a task share positions."""
+    """Return the minimum number of moves left; None if the position is unsolvable or the solver gives up.
+
+    Cached because the rollouts of a task reach the same positions.
+    """
     try:
         return fewest_moves(room, most_states)
     except UnsolvableRoom:

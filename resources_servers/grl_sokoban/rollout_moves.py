@@ -16,30 +16,30 @@ from rollyard.services.io.json_values import items, mapping, number
 from rollyard.services.types import Json
 
 UNDO = 0
-"""Pseudo-move that undoes the last move that moved the player."""
+"""A pseudo-move that undoes the last move that moved the player."""
 _SYMBOLS = frozenset("#_OX√PS")
 _LARGEST = 50
 _MAX_TEXT_LENGTH = 200_000
 _MAX_TURNS = 2000
 MAX_MAGNITUDE = 1e9
-"""Maximum absolute value of a reward that is shown."""
+"""Rewards with a larger absolute value are not shown."""
 _ACTION = re.compile(r"<action>.*?</action>", re.IGNORECASE | re.DOTALL)
 
 
 @dataclass(frozen=True)
 class Turn:
-    """One or more moves and the environment's response."""
+    """The moves in one tool call or message, and the environment's response."""
 
     moves: tuple[int, ...] = ()
     board: str | None = None
     reward: float | None = None
     total: float | None = None
     event: int | None = None
-    """Index of the episode's tool call."""
+    """Index of the tool call within the episode."""
 
 
 def turns_of(row: Json) -> list[Turn]:
-    """Return all turns in order. The first one has no moves if the start was shown."""
+    """Return the turns in order. If the prompt shows the start, the first turn contains that board and no moves."""
     found: list[Turn] = []
     params = mapping(row.get("responses_create_params"))
     # The start is the last board in the prompt; earlier boards belong to examples.
@@ -57,7 +57,7 @@ def turns_of(row: Json) -> list[Turn]:
 def boards_in(text: str) -> Iterator[str]:
     """Yield the boards in a text, in the format of `Room.board`, with or without spaces between the symbols.
 
-    If there is none, yield the board that is described by coordinates.
+    If there is none, yield the board that the text describes by coordinates.
     """
     if "#" not in text:
         board = board_in(text[:_MAX_TEXT_LENGTH])
@@ -88,7 +88,7 @@ def _is_call(item: Any) -> bool:
 
 
 def _played(output: list[Any], before: int) -> Iterator[Turn]:
-    """Yield the turns of an episode's output. `before` is the number of tool calls in the prompt."""
+    """Yield the turns in an episode's output. `before` is the number of tool calls in the prompt."""
     calls = before
     pending: dict[str, tuple[int, tuple[int, ...]]] = {}
     message = ""
@@ -114,7 +114,7 @@ def _played(output: list[Any], before: int) -> Iterator[Turn]:
 
 
 def _moves(call: Json) -> tuple[int, ...]:
-    """Return the moves of a `step` or `undo` call; none if one is invalid, as the environment then executes none."""
+    """Return the moves in a `step` or `undo` call; none if one is invalid, as the environment then executes none."""
     try:
         arguments = call.get("arguments")
         values = mapping(orjson.loads(arguments or "{}") if isinstance(arguments, str) else arguments)

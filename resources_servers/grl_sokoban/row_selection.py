@@ -1,4 +1,4 @@
-"""Selects the rooms that become task rows, by optimal moves and split, and the symmetric variants of each room."""
+"""Selects which rooms and which of their symmetric variants become task rows, for example by difficulty and split."""
 
 from __future__ import annotations
 
@@ -22,18 +22,19 @@ from rollyard.services.io.script import not_negative
 Band = Literal["easy", "medium", "hard"]
 BANDS: tuple[Band, ...] = get_args(Band)
 EASY_UP_TO, MEDIUM_UP_TO = 4, 9
-"""Optimal moves: easy up to 4 (about half of the generated rooms), medium 5 to 9, hard from 10."""
+"""Difficulty by the optimal number of moves: up to 4 is easy (about half of the generated rooms), 5 to 9 medium, 10 or
+more hard."""
 NO_LIMIT = 10**6
 
 
 def difficulty(moves: int) -> Band:
-    """Return the difficulty of a room with this number of optimal moves."""
+    """Return the difficulty of a room whose shortest solution has this many moves."""
     return "easy" if moves <= EASY_UP_TO else "medium" if moves <= MEDIUM_UP_TO else "hard"
 
 
 @dataclass(frozen=True)
 class RowSelection:
-    """Criteria for rooms. By default every room is accepted."""
+    """The criteria that rooms must meet. By default, every room is accepted."""
 
     min_moves: int = 1
     max_moves: int = NO_LIMIT
@@ -42,7 +43,7 @@ class RowSelection:
     test_share: float = 0.1
     symmetries: bool = False
     apart: frozenset[str] = frozenset()
-    """Puzzles, as returned by `puzzle_of_board`, that are excluded with all their symmetric variants."""
+    """Puzzles to exclude together with their symmetric variants, as returned by `puzzle_of_board`."""
 
     @property
     def needs_optimum(self) -> bool:
@@ -50,7 +51,7 @@ class RowSelection:
         return (self.min_moves, self.max_moves) != (1, NO_LIMIT) or set(self.bands) != set(BANDS)
 
     def accepts(self, room: Room, solution: Solution | None) -> bool:
-        """Return whether the room becomes a row. `solution` is None if the optimum is unknown."""
+        """Return whether the room meets the criteria. `solution` is None if the optimum is unknown."""
         if solution is None and self.needs_optimum:
             return False
         if solution is not None:
@@ -62,7 +63,7 @@ class RowSelection:
         return self.split is None or split_of(room, self.test_share) == self.split
 
     def images(self, room: Room) -> list[SymmetryName]:
-        """Return the room's symmetric variants that become rows."""
+        """Return the names of the room's symmetric variants that become rows."""
         return [name for name, _ in distinct(room)] if self.symmetries else ["same"]
 
     def __str__(self) -> str:
@@ -81,7 +82,10 @@ class RowSelection:
 
 
 def puzzles_of(path: Path) -> frozenset[str]:
-    """Return the puzzles of a file of task rows. Raises OperatorError if it is unreadable, BadTask for invalid rows."""
+    """Return the puzzles in a file of task rows.
+
+    Raises OperatorError if the file cannot be read, BadTask if a row is invalid.
+    """
     # No limits, because the rows may be for a server with larger limits. No search, because only boards are needed.
     no_limits = SokobanSettings(max_rows=NO_LIMIT, max_boxes=NO_LIMIT, max_search_depth=NO_LIMIT, solver_states=1)
     return frozenset(puzzle_of_board(puzzle_of(read_task(row), no_limits).room.board()) for row in read_rows(path))
@@ -112,7 +116,7 @@ def add_selection_options(parser: argparse.ArgumentParser) -> None:
 
 
 def selection_from_options(parser: argparse.ArgumentParser, options: argparse.Namespace) -> RowSelection:
-    """Return the selection. Exits with an error message if the options contradict each other."""
+    """Build the selection from the command-line options. Exits with an error message if they are invalid."""
     if options.min_moves > options.max_moves:
         parser.error(f"--min-moves {options.min_moves} exceeds --max-moves {options.max_moves}")
     if not 0 <= options.test_share <= 1:

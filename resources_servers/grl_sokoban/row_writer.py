@@ -1,4 +1,4 @@
-"""Builds and writes task rows, for both scripts."""
+"""Builds and writes task rows for `generate_test_examples.py` and `generate_level_examples.py`."""
 
 from __future__ import annotations
 
@@ -25,9 +25,7 @@ def row(
     symmetry: SymmetryName = "same",
     prompts: PromptBuilder | None = None,
 ) -> Row:
-    """Build a task row from its number, the keys that determine the room, the symmetry applied to the room, and the
-    optimum, which adds labels.
-    """
+    """Build a task row. `room` contains the fields that determine the room. With a `solution`, the row gets labels."""
     labels = {} if solution is None else {
         "optimal_moves": solution.moves,
         "optimal_pushes": solution.pushes,
@@ -39,7 +37,7 @@ def row(
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the options of every script that writes rows."""
+    """Add the options that all scripts that write rows have in common."""
     parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
     parser.add_argument(
         "--observations",
@@ -56,5 +54,5 @@ def prompt_builder_from_options(options: argparse.Namespace) -> PromptBuilder:
 
 
 def write(rows: Iterable[Row], output: Path) -> None:
-    """Write one row per line, atomically. Raises RunError."""
+    """Write the rows as JSON Lines, atomically. Raises RunError if they cannot be written."""
     replace(output, "".join(json.dumps(item, ensure_ascii=False) + "\n" for item in rows).encode())

@@ -14,9 +14,9 @@ from rollyard.resources_servers.grl_sokoban.reward_shaping import ShapingSetting
 
 
 class SokobanSettings(EnvironmentSettings):
-    """Limits of a row's room, because one huge room would block every other session; then optional features.
+    """Limits on the room of a row, because one huge room would block all other sessions, and optional features.
 
-    With the defaults the environment behaves like the reference.
+    With the default settings, the environment behaves like the reference.
     """
 
     max_rows: int = Field(default=10, ge=3)
@@ -24,26 +24,27 @@ class SokobanSettings(EnvironmentSettings):
     max_boxes: int = Field(default=4, ge=1)
     max_search_depth: int = Field(default=300, ge=1)
     solver_states: int = Field(default=50_000, ge=1)
-    """Maximum number of positions that a search for the optimum visits, which takes at most about 0.3 s. If it is not
-    enough, the optimum is null. The first hundred public rooms need under 2,000."""
+    """Maximum number of positions that a search for the optimum visits. The default takes at most about 0.3 s. If a
+    search reaches the limit, the optimum is null. The first hundred rooms of the public dataset need fewer than 2,000.
+    """
     max_steps: int = Field(default=100, ge=1, le=1000)
     """Maximum number of moves per episode, up to 1,000. A row's `max_steps` overrides it."""
     levels_folder: Path | None = None
-    """Folder of the level files that rows name in `level_file`. If it is not set, such rows are rejected."""
+    """Folder with the level files that rows specify in `level_file`. If it is not set, such rows are rejected."""
     observations: tuple[Observation, ...] = ("text",)
     """Observations for the model: one or more of text, coordinates, image."""
     tile_px: int = Field(default=32, ge=8, le=64)
     """Width and height of a cell in an image, in pixels."""
     undo: bool = False
-    """Offer the tool `undo`, which undoes moves at the cost of one step each."""
+    """Offer the `undo` tool, which undoes moves at the cost of one step each."""
     deadlock: Literal["flag", "end"] | None = None
-    """flag: after every push, responses state whether the room is lost; end: a lost room also ends the episode. The
-    verdict states it in any case."""
+    """flag: every response states whether the room can no longer be solved. end: the episode also ends when this is the
+    case. The verdict always states it."""
     shaping: ShapingSettings | None = None
-    """Additional reward by the distance to the solution."""
+    """Additional reward that depends on the distance to the solution; null disables it."""
     charge_unplayed: bool = False
-    """Charge an unsolved episode for its unused steps; an episode without any step gets less than every other episode.
-    """
+    """Charge an unsolved episode for its unused steps. An episode without any step gets a lower reward
+    than any other."""
 
     @field_validator(
         "max_rows", "max_boxes", "max_search_depth", "solver_states", "tile_px", "max_steps", mode="before"

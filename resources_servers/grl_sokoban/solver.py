@@ -7,7 +7,8 @@ from functools import lru_cache
 from rollyard.resources_servers.grl_sokoban.game import BOX, DOWN, LEFT, PLAYER, RIGHT, TARGET, UP, WALL, Room
 
 MAX_STATES = 100_000
-"""Maximum number of positions that a search visits, which takes under a second; 8x8 rooms with 3 boxes need far fewer.
+"""Default for the maximum number of positions that a search visits. It takes less than a second; 8x8 rooms with 3 boxes
+need far fewer.
 """
 
 
@@ -17,17 +18,17 @@ class UnsolvableRoom(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The optimum of a position. Moves and pushes are minimal, but possibly in different solutions."""
+    """The optimum for a position: the fewest moves and the fewest pushes, possibly in different solutions."""
 
     moves: int
     pushes: int
     path: tuple[int, ...]
-    """One sequence of actions (1 to 4) with the fewest moves."""
+    """A solution with the fewest moves, as actions (1 to 4)."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    """The constant part of a room. A set of cells is an int with one bit per cell, row by row."""
+    """The parts of a room that do not change. A set of cells is an int with one bit per cell, row by row."""
 
     cells: int
     floor: int
@@ -35,11 +36,11 @@ class _Level:
     alive: int
     """The cells from which a single box can be pushed to a target; a box on any other cell is a deadlock."""
     deltas: dict[int, int]
-    """Action -> difference of cell numbers."""
+    """Action -> the difference between the cell numbers after and before the move."""
     near: dict[int, tuple[tuple[int, int, int], ...]]
-    """Floor cell -> one tuple per neighbour: its offset, its bit, and the bit of the cell behind it, to which a box on
-    the neighbour would be pushed (0 if that is not allowed). Bits are shifted past the player's cell number, as in the
-    search keys."""
+    """Floor cell -> one tuple per neighbouring floor cell: its offset, its bit, and the bit of the cell behind it, onto
+    which a box would be pushed (0 if that cell is a wall or a deadlock). Bits are shifted as in the search keys, whose
+    lowest bits contain the player's cell number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,7 @@ class _Play:
 
 
 def solve(room: Room, most_states: int = MAX_STATES) -> Solution | None:
-    """Return the optimum from this position; None if it was not found within `most_states` positions per search.
+    """Return the optimum for this position; None if it was not found within `most_states` positions per search.
 
     Raises UnsolvableRoom if there is no solution.
     """
@@ -62,7 +63,10 @@ def solve(room: Room, most_states: int = MAX_STATES) -> Solution | None:
 
 
 def fewest_moves(room: Room, most_states: int = MAX_STATES) -> int | None:
-    """Return the fewest moves left; None if `most_states` positions are not enough. Raises UnsolvableRoom."""
+    """Return the minimum number of moves left; None if `most_states` positions are not enough to find it.
+
+    Raises UnsolvableRoom if there is no solution.
+    """
     play = _play(room)
     # The search by pushes visits far fewer positions to detect a lost room.
     if _fewest_pushes(play, most_states) is None:
@@ -80,7 +84,10 @@ def is_deadlocked(room: Room, most_states: int = MAX_STATES) -> bool | None:
 
 
 def _fewest_moves(play: _Play, most_states: int) -> tuple[int, ...] | None:
-    """Search breadth-first by moves. A key is the player's cell number with the boxes' bits above it."""
+    """Run a breadth-first search over moves.
+
+    The lowest bits of a key are the player's cell number; the other bits are the boxes.
+    """
     near, width = play.level.near, _width(play.level)
     cell, goal = (1 << width) - 1, play.level.targets << width
     start = play.player | play.boxes << width
@@ -119,7 +126,10 @@ def _retrace(predecessors: dict[int, int], key: int, cell: int, level: _Level) -
 
 
 def _fewest_pushes(play: _Play, most_states: int) -> int | None:
-    """Search breadth-first by pushes. Positions with equal boxes are equivalent if the player can walk between them."""
+    """Run a breadth-first search over pushes.
+
+    Two positions with the same boxes are equivalent if the player can walk from one to the other.
+    """
     level, goal = play.level, play.level.targets
     if play.boxes == goal:
         return 0
@@ -148,7 +158,7 @@ def _fewest_pushes(play: _Play, most_states: int) -> int | None:
 
 
 def _pushes(level: _Level, boxes: int, reach: int) -> Iterator[tuple[int, int]]:
-    """Yield every possible push: the box's cell before and after, as bits."""
+    """Yield the box's cell before and after each possible push, as bits."""
     onto = level.alive & ~boxes
     for delta in level.deltas.values():
         # A box moves by delta if the player can stand behind it and the cell ahead is free.
@@ -190,7 +200,7 @@ def _play(room: Room) -> _Play:
 
 @lru_cache(maxsize=256)
 def _level(rows: int, cols: int, fixed: bytes) -> _Level:
-    """Compute the constant part of a room. Cached because a game checks for deadlocks after every push."""
+    """Compute the parts of a room that do not change. Cached because a game checks for deadlocks after every push."""
     deltas = {UP: -cols, DOWN: cols, LEFT: -1, RIGHT: 1}
     cells = rows * cols
     targets, walls = _bits(fixed, TARGET), _bits(fixed, WALL)
@@ -214,7 +224,7 @@ def _level(rows: int, cols: int, fixed: bytes) -> _Level:
 
 
 def _alive(targets: int, floor: int, deltas: tuple[int, ...]) -> int:
-    """Return the cells to which a single box can be pulled from a target."""
+    """Return the cells from which a single box can be pushed to a target, found by pulling boxes off the targets."""
     alive, before = targets, 0
     while alive != before:
         before = alive

@@ -11,7 +11,7 @@ from rollyard.resources_servers.grl_sokoban.solver import Solution
 SymmetryName = Literal[
     "same", "turn90", "turn180", "turn270", "mirror", "mirror_turn90", "mirror_turn180", "mirror_turn270"
 ]
-"""The board is first mirrored horizontally, then turned clockwise."""
+"""Names of the symmetries. The board is first mirrored horizontally, then rotated clockwise by the given angle."""
 NAMES: tuple[SymmetryName, ...] = get_args(SymmetryName)
 
 _MIRRORED = {UP: UP, DOWN: DOWN, LEFT: RIGHT, RIGHT: LEFT}
@@ -20,11 +20,11 @@ _TURNED = {UP: RIGHT, RIGHT: DOWN, DOWN: LEFT, LEFT: UP}
 
 @dataclass(frozen=True, slots=True)
 class Symmetry:
-    """One of the eight symmetries. `action` maps a move to the corresponding move in the transformed room."""
+    """One of the eight symmetries of a square: rotations, with or without a reflection."""
 
     mirrored: bool
     turns: int
-    """Quarter turns clockwise."""
+    """Number of clockwise quarter turns."""
 
     @classmethod
     def named(cls, name: SymmetryName) -> Symmetry:
@@ -32,20 +32,20 @@ class Symmetry:
         return cls(index >= 4, index % 4)
 
     def room(self, room: Room) -> Room:
-        """Transform a position."""
+        """Return the transformed position."""
         rows, cols = (room.cols, room.rows) if self.turns % 2 else (room.rows, room.cols)
         fixed, state = (self._cells(codes, room.cols) for codes in (room.fixed, room.state))
         return replace(room, rows=rows, cols=cols, fixed=fixed, state=state)
 
     def action(self, action: int) -> int:
-        """Map a move, 1 to 4, to the transformed room."""
+        """Return the corresponding move (1 to 4) in the transformed room."""
         action = _MIRRORED[action] if self.mirrored else action
         for _ in range(self.turns):
             action = _TURNED[action]
         return action
 
     def solution(self, solution: Solution) -> Solution:
-        """Map an optimal solution to the transformed room."""
+        """Return the corresponding solution of the transformed room."""
         return replace(solution, path=tuple(map(self.action, solution.path)))
 
     def _cells(self, codes: bytes, cols: int) -> bytes:
@@ -58,7 +58,7 @@ class Symmetry:
 
 
 def distinct(room: Room) -> list[tuple[SymmetryName, Room]]:
-    """Return the room's distinct variants. A symmetric board has fewer than eight."""
+    """Return the room's distinct variants and their names. A symmetric board has fewer than eight."""
     images: dict[str, tuple[SymmetryName, Room]] = {}
     for name in NAMES:
         image = Symmetry.named(name).room(room)

@@ -1,4 +1,4 @@
-"""Parses a row's task: a room from a seed, a board in the row, or a level of a file."""
+"""Parses the task in a row, which specifies its room by a seed, a board, or a level in a file."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ class SokobanTask(BaseModel):
     num_boxes: Integer = Field(default=1, ge=1)
     search_depth: Integer = Field(default=100, ge=1)
     level: str | None = Field(default=None, max_length=10_000)
-    """A board text, in the symbols of `Room.board` or of .xsb."""
+    """A board as text, in the symbols of `Room.board` or .xsb."""
     level_file: str | None = Field(default=None, max_length=200, pattern=r"^[^\x00]+$")
-    """A file under the server's `levels_folder`."""
+    """Path of a level file, relative to the server's `levels_folder`."""
     level_index: Integer | None = Field(default=None, ge=0)
-    """Number of the level in the file, from 0."""
+    """Number of the level in the file, starting at 0."""
     symmetry: SymmetryName = "same"
     """Rotation or reflection applied to the room."""
     max_steps: Integer | None = Field(default=None, ge=1, le=1000)
@@ -59,7 +59,7 @@ class Puzzle:
 
 
 def read_task(row: Mapping[str, Any]) -> SokobanTask:
-    """Parse the row's Sokoban fields. Raises BadTask."""
+    """Parse the row's Sokoban fields. Raises BadTask if they are invalid."""
     try:
         return SokobanTask.model_validate(dict(row))
     except ValidationError as error:
@@ -71,7 +71,7 @@ def read_task(row: Mapping[str, Any]) -> SokobanTask:
 
 
 def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
-    """Return the task's room and its optimum. Raises BadTask if the room is impossible or exceeds the limits."""
+    """Return the task's room and its optimum. Raises BadTask if the room is invalid or exceeds the server's limits."""
     try:
         puzzle = _from_seed(task, settings) if task.seed is not None else _from_level(task, settings)
     except (InfeasibleRoom, InvalidLevel) as error:
@@ -84,7 +84,10 @@ def puzzle_of(task: SokobanTask, settings: SokobanSettings) -> Puzzle:
 
 @lru_cache(maxsize=4096)
 def prepared(spec: RoomSpec, solver_states: int = 50_000) -> Puzzle:
-    """Return the puzzle of a specification, cached for the rollouts of a task. Raises InfeasibleRoom."""
+    """Return the puzzle for a specification. Raises InfeasibleRoom if there is none.
+
+    Cached because all rollouts of a task use the same puzzle.
+    """
     room = generate(spec)
     return Puzzle(room, solve(room, solver_states))
 
@@ -127,7 +130,9 @@ def _level_from_file(name: str, index: int, folder: Path | None) -> Room:
         raise BadTask(f"level_file {name!r} is not a file in this server's levels_folder")
     levels = levels_of(path)
     if index >= len(levels):
-        raise BadTask(f"level_index {index} of {name!r} does not exist: the file has {len(levels)} levels, from 0")
+        raise BadTask(
+            f"level_index {index} of {name!r} does not exist: the file has {len(levels)} levels, numbered from 0"
+        )
     return levels[index].room()
 
 

@@ -12,8 +12,8 @@ Split = Literal["train", "test"]
 
 
 def puzzle_of_board(board: str) -> str:
-    """Return a text that is the same for all boards of a puzzle: rotated, mirrored, with thicker walls, or with
-    different unreachable cells. Raises InvalidLevel if a box or a target is unreachable.
+    """Return a string that is the same for all boards of a puzzle. They may be rotated, mirrored, or differ in the
+    thickness of walls and in unreachable cells. Raises InvalidLevel if a box or a target is unreachable.
     """
     lines = sealed(board.split("\n")).split("\n")
     for _ in range(4):
@@ -24,8 +24,9 @@ def puzzle_of_board(board: str) -> str:
 
 
 def split_of(room: Room, test_share: float) -> Split:
-    """Return the room's split. It depends only on the puzzle, and a room that is in the test split at one share stays
-    there at every larger share.
+    """Return the room's split, which depends only on its puzzle and `test_share`.
+
+    If the share is increased, the rooms that were in the test split remain in it.
     """
     digest = sha256(puzzle_of_board(room.board()).encode()).digest()
     return "test" if int.from_bytes(digest[:8], "big") < test_share * 2**64 else "train"

@@ -1,12 +1,12 @@
-"""Grades answers with a model of the run (LLM-as-a-judge).
+"""Grades answers with one of the run's models (LLM-as-a-judge).
 
     judge = Judge(models, settings.judge)          # one per server, shared by its episodes
     score = await judge.grade(question=..., response=response.text, reference=self.task["answer"])
     return Verdict(reward=score.value, success=score.value == 1.0, **score.fields)
 
-An unreachable judge is a Failure, never a reward, and the rollout is retried. The graded answer, however, can make the
-judge write something that cannot be parsed. The judge is then asked again about the same answer, up to `tries` times,
-and the vote counts as 0: as a Failure it would give the policy a second try.
+If the judge is unreachable, a Failure is raised, and the rollout is retried. A judge's reply that cannot be parsed is
+handled differently, because the graded answer may have caused it: the judge is asked up to `tries` times about the same
+answer, and then the vote counts as 0. A Failure would give the policy a second try.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ class Models(Protocol):
     """The model servers of the run."""
 
     async def respond(self, server: str, request: Json, *, timeout_s: float) -> Json:
-        """Send the request to /v1/responses of the model server `server`. Raises Failure."""
+        """Send the request to /v1/responses on the model server `server`. Raises Failure if the call fails."""
 
 
 @dataclass(frozen=True, slots=True)
 class Vote:
-    """One answer of the judge."""
+    """One reply from the judge."""
 
     score: float | None
-    """The grade; None if it could not be parsed, which counts as 0, or as 1 in a penalty."""
+    """The score; None if no grade could be parsed, which counts as 0, or as 1 if the score is used as a penalty."""
     text: str
 
 
@@ -48,7 +48,7 @@ class Judge:
     """Grades answers. Create one per server process: episodes share its limit on parallel requests and its cache."""
 
     def __init__(self, models: Models, settings: JudgeSettings, *, name: str = "judge") -> None:
-        """`name` is the prefix of the fields on the rollout; two judges of one rubric need different names."""
+        """`name` is the prefix of the judge's fields on the rollout; two judges in one rubric need different names."""
         self._models = models
         self._settings = settings
         self._name = name
@@ -59,7 +59,7 @@ class Judge:
     async def grade(self, *, question: str, response: str, reference: str = "") -> Score:
         """Return the combined score from 0 to 1, with the votes and the judge's texts as fields for the verdict.
 
-        Raises Failure with the name of the judge's model server.
+        If the judge cannot grade the answer, raises Failure with the name of its model server.
         """
         for name, text in {"question": question, "response": response, "reference": reference}.items():
             if not isinstance(text, str):
@@ -120,7 +120,7 @@ class Judge:
         if self._settings.on_unreadable == "zero":
             self._unreadable += 1
             if self._unreadable == 10 ** (len(str(self._unreadable)) - 1):  # the 1st, 10th, 100th, ...
-                log.warning("%s: %s. The vote counts as 0 (number %d)", server, detail, self._unreadable)
+                log.warning("%s: %s. The vote counts as 0 (occurrence %d)", server, detail, self._unreadable)
             return Vote(None, self._shortened(text))
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=server)
 

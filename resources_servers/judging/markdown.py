@@ -1,4 +1,4 @@
-"""Removes the Markdown around a judge's grade, and recognizes a grade that is a quotation of the graded answer."""
+"""Removes the Markdown around a judge's grade, and detects grades that are quotations from the graded answer."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import unicodedata
 _FENCE = re.compile(r"(`{3,}|~{3,})[\w-]*")
 _EMPHASIS = re.compile(r"(?<!\w)(?:\*\*+|__+|`+)|(?:\*\*+|__+|`+)(?!\w)")
 _BEFORE, _AFTER = " \t*_`#~\"'([", " \t*_`~\"'.,;:!)]"
-"""Marks and punctuation around a grade. A question mark is not among them: it expresses doubt."""
+"""Markdown and punctuation to remove around a grade. Question marks are kept, because they express doubt."""
 
 
 def unfenced(text: str) -> str:
-    """Return the content of the code block that ends the text; the text itself if it does not end with one."""
+    """Return the content of the code block at the end of the text, or the text itself if there is no code block."""
     lines = text.strip().split("\n")
     end = lines[-1].strip()
     if end not in ("```", "~~~"):
@@ -24,14 +24,14 @@ def unfenced(text: str) -> str:
 
 
 def plain(line: str) -> str:
-    """Return the line without emphasis, code marks, and punctuation around it: `**Grade:** 4.` is `Grade: 4`."""
+    """Return the line without emphasis, backticks and surrounding punctuation: `**Grade:** 4.` becomes `Grade: 4`."""
     return _EMPHASIS.sub("", line).lstrip(_BEFORE).rstrip(_AFTER)
 
 
 def is_quoted(statement: str, response: str) -> bool:
-    """Return True if the response contains the statement, apart from case, punctuation, spaces and invisible marks.
+    """Return whether the response contains the statement. Case, punctuation and spaces are ignored.
 
-    A single word or a number counts only as a whole line: every long answer contains a `5` somewhere.
+    A single word or a number must be a whole line, because every long answer contains a `5` somewhere.
     """
     if not _letters(statement):
         return statement in response

@@ -12,7 +12,7 @@ from rollyard.resources_servers.judging.settings import FIELD, JudgeSettings
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """One answer to grade."""
+    """An answer to grade, with its question and the reference answer."""
 
     question: str
     response: str
@@ -24,7 +24,7 @@ class Question:
         return hashlib.sha256(orjson.dumps(inputs, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
     def prompt(self, code: str, settings: JudgeSettings) -> str:
-        """Fill in the prompt template in one pass, so that a value that contains {reference} is not expanded."""
+        """Fill in the prompt template. Placeholders such as {reference} inside the inserted values are not expanded."""
         scale = settings.scale
         grades = f"a number from {scale[0]:g} to {scale[1]:g}" if scale else " or ".join(settings.grades)
         values = {

@@ -1,11 +1,12 @@
 """Parses the grade from the last line of the judge's answer.
 
 The graded answer is untrusted: it can give the judge instructions and can contain text that looks like a grade.
-Therefore only the last line counts, it must match the pattern completely, and a pattern with {code} cannot occur in
-the graded answer because the code depends on that answer.
+Therefore only the last line counts, and it must match the pattern completely. If the pattern contains {code}, the
+graded answer cannot contain a matching line, because the code depends on that answer.
 
-Judges write the line in bold, in a code fence, or in other letters than the pattern. Such a line is read without the
-Markdown. Judges quote in the same way: without {code}, a line that the graded answer contains is no grade.
+Judges often write the line in bold, in a code block, or with different capitalization. Such a line is parsed without
+the Markdown. It may also be a quotation from the graded answer. Therefore, unless the pattern has {code}, it is
+rejected if the graded answer contains it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from rollyard.resources_servers.judging.settings import JudgeSettings
 from rollyard.services.types import Json
 
 MATCH_S = 1.0
-"""Time limit for matching one line with the pattern, which may need exponential time: `(x|xx)+y`."""
+"""Time limit for matching one line against the pattern. Patterns such as `(x|xx)+y` can take exponential time."""
 
 
 class UnreadableGrade(ValueError):
@@ -38,13 +39,13 @@ def judge_text(response: Json) -> str:
             parts = content if isinstance(content, list) else [{"type": "output_text", "text": content}]
             texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "output_text"]
             return _without_thinking("".join(text for text in texts if isinstance(text, str)))
-    raise UnreadableGrade("the answer has no message")
+    raise UnreadableGrade("the answer contains no message")
 
 
 def read_score(text: str, code: str, settings: JudgeSettings, response: str = "") -> float:
-    """Return the score from 0 to 1 in the last line of the judge's text. Raises UnreadableGrade.
+    """Parse the last line of the judge's text and return the score, from 0 to 1. `response` is the graded answer.
 
-    `response` is the graded answer.
+    Raises UnreadableGrade if the line does not contain a valid grade.
     """
     try:
         return _score(_last_line(text), text, code, settings)

@@ -39,7 +39,7 @@ def _reference(value: Any) -> Any:
 
 
 class JudgeSettings(BaseModel):
-    """Use it as a field of an environment's settings: `judge: JudgeSettings`."""
+    """Settings of a judge. Add them to an environment's settings as a field: `judge: JudgeSettings`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, populate_by_name=True)
 
@@ -58,35 +58,36 @@ class JudgeSettings(BaseModel):
     scale: tuple[float, float] | None = None
     """[worst, best]: the grade is a number between them instead of one of `grades`."""
     pattern: str = r"GRADE {code}:\s*(.+)"
-    """The judge's last line must match it completely; group 1 is the grade. {code} is replaced by the code. A line with
-    Markdown around it is also tried without, case-insensitively."""
+    """Regular expression that must match the judge's last line completely; group 1 is the grade. {code} is replaced by
+    the code. If the line does not match, it is matched again without Markdown, ignoring case."""
     json_field: str | None = None
     """Read the grade from this key of a JSON object instead of matching `pattern`. The object must be the judge's last
     line or its complete answer."""
     votes: int = Field(default=1, ge=1, le=99)
     """Number of times that the judge grades each answer."""
     combine: Literal["majority", "mean"] = "majority"
-    """majority: the most frequent score, in a tie the lowest; mean: the average."""
+    """majority: the most frequent score, or the lowest of them in a tie; mean: the average."""
     tries: int = Field(default=3, ge=1)
     """Maximum number of requests per vote. A request is repeated if the judge's answer cannot be parsed."""
     on_unreadable: Literal["fail", "zero"] = "zero"
-    """If no answer could be parsed: count the vote as 0, or fail the rollout, which gives the policy a second try."""
+    """If none of the judge's answers can be parsed: zero counts the vote as 0; fail fails the rollout, which gives the
+    policy a second try."""
     max_response_chars: int = Field(default=50_000, ge=1)
-    """A longer answer scores 0 without a request to the judge."""
+    """Maximum length of an answer. A longer answer scores 0 without a request to the judge."""
     parallel: int = Field(default=32, ge=1)
     """Maximum number of concurrent requests to the judge per environment process."""
     timeout_s: float = Field(default=100.0, gt=0)
-    """Deadline per answer: all votes, all tries and the wait for a free slot. Keep it below the agent's
-    `tool_timeout_s`."""
+    """Timeout for grading one answer, including all votes, all tries and the wait for a free slot. Keep it below the
+    agent's `tool_timeout_s`."""
     cache_size: int = Field(default=10_000, ge=0)
-    """Grades kept in memory, so that the same question, answer and reference are graded once. 0 disables the cache."""
+    """Number of grades to keep in memory, so that identical answers are graded only once. 0 disables the cache."""
     text_chars: int = Field(default=1000, ge=0)
-    """Characters from the end of each judge's answer that the rollout keeps; 0 keeps none."""
+    """Number of characters to store on the rollout from the end of each of the judge's answers; 0 stores none."""
 
     @model_validator(mode="after")
     def _check(self) -> JudgeSettings:
         if "{response}" not in self.prompt:
-            raise ValueError("the judge's prompt has no {response}: add it, or the judge does not see the answer")
+            raise ValueError("the judge's prompt has no {response}: without it, the judge does not see the answer")
         for word in _WORD.findall(self.prompt):
             if word not in FIELDS and (hint := did_you_mean(word, FIELDS)):
                 raise ValueError(f"the judge's prompt has the unknown placeholder {{{word}}}{hint}")

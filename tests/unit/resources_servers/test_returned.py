@@ -62,7 +62,7 @@ def test_a_verdict_cannot_replace_the_recorded_response() -> None:
         async def verify(self, response: Verification) -> Verdict:
             return Verdict(reward=1.0, response=response.text)
 
-    with pytest.raises(Failure, match="the field response, which the rollout has"):
+    with pytest.raises(Failure, match="the field response, which the rollout already has"):
         asyncio.run(play(Replacing, {}, ["Hi."]))
 
 
@@ -156,13 +156,13 @@ def test_a_verdict_cannot_replace_what_the_agent_or_the_collector_records(name: 
         async def verify(self, response: Verification) -> Verdict:
             return Verdict(reward=1.0, **{name: "mine"})
 
-    with pytest.raises(Failure, match=f"the field {name}, which the rollout has"):
+    with pytest.raises(Failure, match=f"the field {name}, which the rollout already has"):
         asyncio.run(play(Replacing, {}, ["Hi."]))
 
 
 @pytest.mark.parametrize("name", ["finish_reason", "agent_ref", "response"])
 def test_a_class_of_verdicts_with_such_a_field_cannot_be_defined(name: str) -> None:
-    with pytest.raises(TypeError, match=f"Mine has the field {name}, which the rollout has"):
+    with pytest.raises(TypeError, match=f"Mine has the field {name}, which the rollout"):
         type("Mine", (Verdict,), {"__annotations__": {name: str}, "__module__": __name__})
 
 
@@ -175,7 +175,7 @@ def test_only_a_turn_based_verdict_cannot_replace_the_record_of_the_steps(name: 
         async def verify(self, response: Verification) -> Verdict:
             return Verdict(reward=1.0, **{name: "mine"})
 
-    with pytest.raises(Failure, match=f"the field {name}, which the rollout has"):
+    with pytest.raises(Failure, match=f"the field {name}, which the rollout already has"):
         asyncio.run(play(Steps, {}, ["Hi."]))
     assert asyncio.run(play(Steps, {}, ["Hi."], agent=SimpleAgent))[name] == "mine"
 

@@ -140,7 +140,7 @@ def test_a_tool_cannot_replace_a_member_of_its_environment(name: str) -> None:
         """Has the given name."""
 
     replacement.__name__ = name
-    with pytest.raises(TypeError, match=f"{name} needs another name"):
+    with pytest.raises(TypeError, match=f"{name} needs a different name"):
         tools_of(type("Replacing", (), {name: tool(replacement)}))
 
 

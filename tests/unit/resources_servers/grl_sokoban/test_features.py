@@ -177,7 +177,7 @@ async def test_a_symmetry_transforms_the_room_and_keeps_its_optimum() -> None:
         ({"level_file": "a\0.xsb", "level_index": 0}, "level_file"),
         ({"level_file": "a" * 201, "level_index": 0}, "level_file"),
         ({"level_file": "none.xsb", "level_index": 0}, "not a file in"),
-        ({"level_file": "a.xsb", "level_index": 7}, "the file has 2 levels, from 0"),
+        ({"level_file": "a.xsb", "level_index": 7}, "the file has 2 levels, numbered from 0"),
         ({"level_file": "a.xsb", "level_index": 1}, "a.xsb, level 1 (line 5): the wall has a hole"),
         ({"level_file": "a.xsb"}, "must be set together"),
         ({"level_file": "a.xsb", "level_index": -1}, "level_index"),
