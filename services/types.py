@@ -166,7 +166,7 @@ class Verdict(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **options: Any) -> None:
         for name in filter(is_recorded, cls.model_fields):
-            raise TypeError(f"{cls.__name__} has the field {name}, which the rollout has already: use a different name")
+            raise TypeError(f"{cls.__name__} has the field {name}, which the rollout already has: use a different name")
 
 
 class FailureRow(Record):

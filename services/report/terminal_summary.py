@@ -69,7 +69,7 @@ def _run(profile: Profile) -> None:
             bounds.insert(0, f"success rate between {rate.lowest:.2%} and {rate.highest:.2%}")
         print(f"  * {covered.missing:,} missing: {', '.join(bounds) or 'nothing is measured'}")
     if profile.rewards and profile.rewards.why_no_mean:
-        print(f"  {'mean reward':<22}  none over all datasets: {plain_line(profile.rewards.why_no_mean)}")
+        print(f"  {'mean reward':<22}  not averaged over all datasets: {plain_line(profile.rewards.why_no_mean)}")
     if profile.failures.attempts:
         kinds = ", ".join(f"{kind.kind} {kind.attempts:,}" for kind in profile.failures.kinds[:5])
         print(f"  {'failed attempts':<22}  {profile.failures.attempts:,} ({plain_line(kinds)})")
