@@ -173,8 +173,8 @@ class Episode:
 def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
     """Summarize the recorded tokens; None if no tokens were recorded.
 
-    The summary has the number of turns after the first, of prefix mismatches and of contiguous segments, and the names
-    of the sampling constraints.
+    The summary contains the number of turns after the first, of prefix mismatches and of contiguous segments, and the
+    names of the sampling constraints.
     """
     traces = [trace for item in output if isinstance(trace := item.get("token_trace"), dict)]
     if not traces:

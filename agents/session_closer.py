@@ -22,7 +22,7 @@ ATTEMPT_TIMEOUT_S = 10.0
 PAUSES_S = (0.2, 1.0, 5.0, 15.0)
 """Pauses between attempts."""
 MAX_CONCURRENT_RETRIES = 64
-"""Limits the load on the environment, which may be slow because it is overloaded."""
+"""Maximum number of sessions whose closing is retried at the same time. The environment may already be overloaded."""
 _TRANSIENT = frozenset({FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT})
 
 

@@ -90,7 +90,7 @@ def first_choice(response: Json) -> tuple[Json, Json]:
 
 
 def check_completion(response: Json) -> tuple[Json, Json]:
-    """Return the first choice of a chat completion and its message. Raises Failure according to the rules above."""
+    """Return the first choice of a chat completion and its message. Raises Failure if the rules above reject it."""
     choice, message = first_choice(response)
     if not has_content(message):
         ids = choice.get("token_ids") or message.get("generation_token_ids")
@@ -112,7 +112,7 @@ def has_content(message: Json) -> bool:
 
 
 def check_response(response: Json) -> None:
-    """Check a complete Response. Raises Failure according to the rules above."""
+    """Check a complete Response. Raises Failure if the rules of this module reject it."""
     status, output = response.get("status"), response.get("output")
     if isinstance(status, str) and status in _UNFINISHED:
         error = response.get("error")
