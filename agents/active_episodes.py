@@ -18,12 +18,12 @@ from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpiso
 from rollyard.services.types import Json
 
 MEDIAN_WINDOW = 256
-"""Finished stages from which the median duration is computed."""
+"""Number of finished stages from which the median duration is computed."""
 STUCK_AFTER_S = 30.0
 STUCK_TIMES = 10.0
-"""An episode is stuck after more than STUCK_AFTER_S and more than STUCK_TIMES the median duration of its stage."""
+"""An episode is stuck once its stage takes longer than STUCK_AFTER_S and STUCK_TIMES times the median duration."""
 STUCK_WITHOUT_MEDIAN_S = 300.0
-"""The threshold until the first stage has finished and there is a median."""
+"""The limit that applies while there is no median, because no stage of this kind has finished yet."""
 
 
 @dataclass(slots=True, eq=False)
@@ -37,7 +37,7 @@ class EpisodeState:
     durations: dict[Stage, deque[float]]
     stage: Stage = "seed"
     turn: int = 0
-    """Model calls started."""
+    """Number of model calls that have been started."""
     started: float = field(default_factory=time.perf_counter)
     since: float = 0.0
     """When the current stage started."""
@@ -46,7 +46,7 @@ class EpisodeState:
         self.since = self.started
 
     def enter(self, stage: Stage, server: str) -> float:
-        """Start a stage that waits for `server`; return the start time."""
+        """Start a stage in which the episode waits for `server`. Returns the start time."""
         self.stage = stage
         self.server = server
         self.since = now = time.perf_counter()
@@ -55,7 +55,7 @@ class EpisodeState:
         return now
 
     def finish(self, stage: Stage, stage_started: float) -> float:
-        """Record a finished stage; return its duration in seconds."""
+        """Record that a stage has finished. Returns its duration in seconds."""
         took = time.perf_counter() - stage_started
         self.durations[stage].append(took)
         return took
@@ -75,7 +75,7 @@ class ActiveEpisodes:
 
     @contextmanager
     def one(self, episode: str, row: Json) -> Iterator[EpisodeState]:
-        """Track an episode until the block ends. It starts in the `seed` stage, waiting for its environment."""
+        """Track an episode until the `with` block ends. It starts in the `seed` stage, waiting for its environment."""
         task, repeat = _index(row, "_ng_task_index"), _index(row, "_ng_rollout_index")
         state = EpisodeState(episode, task, repeat, self._servers["seed"], self._durations)
         self._states[state] = None
@@ -85,7 +85,7 @@ class ActiveEpisodes:
             del self._states[state]
 
     def now(self, limit: int | None) -> RunningEpisodes:
-        """Return a snapshot: counts per stage, and the oldest `limit` episodes one by one (None: all)."""
+        """Return a snapshot: the counts per stage, and the `limit` oldest episodes (all if None)."""
         now = time.perf_counter()
         medians = {stage: statistics.median(took) for stage, took in self._durations.items() if took}
         shown: list[RunningEpisode] = []
@@ -114,7 +114,7 @@ class ActiveEpisodes:
         running = GaugeMetricFamily("rollyard_episodes", "Active episodes", labels=["stage", "waits_for"])
         stuck = GaugeMetricFamily("rollyard_episodes_stuck", "Stuck active episodes", labels=["stage", "waits_for"])
         oldest = GaugeMetricFamily("rollyard_episode_oldest_seconds", "Age of the oldest active episode")
-        # A stage without episodes is 0: a series that disappears looks like a server that is down.
+        # A stage without episodes is reported as 0, because a series that disappears looks like a server that is down.
         counts = dict.fromkeys(STAGES, (0, 0))
         counts |= {now.stage: (now.episodes, now.stuck) for now in self.now(0).stages}
         for stage, server in self._servers.items():
@@ -141,7 +141,7 @@ class ActiveEpisodes:
 
 
 def is_stuck(stage_s: float, median_s: float | None) -> bool:
-    """Return True above 30 s and ten times the median, or above five minutes while there is no median."""
+    """Return whether an episode that has been in its stage for `stage_s` is stuck. `median_s` is None if unknown."""
     return stage_s > (STUCK_WITHOUT_MEDIAN_S if median_s is None else max(STUCK_AFTER_S, STUCK_TIMES * median_s))
 
 

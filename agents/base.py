@@ -1,4 +1,4 @@
-"""The base class of agents: import from here to write one.
+"""The base class for agents. Import it from this module to write your own agent.
 
 You write `play(episode)`, a plain loop: call the model, run the tools that it calls, decide when to stop.
 
@@ -13,7 +13,7 @@ You write `play(episode)`, a plain loop: call the model, run the tools that it c
 
 The type argument is the settings class; the settings are in `self.settings`.
 The base class does the rest: `/run` seeds a session, plays, verifies, and closes the session in every case;
-`/v1/responses` plays in a session that the caller already holds.
+`/v1/responses` plays in a session that the caller has already opened.
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ class AgentSettings(ServerSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"model_timeout_s", "tool_timeout_s"}
 
     resources_server: ServerRef
-    """The environment."""
+    """The environment's resources server."""
     model_server: ServerRef
-    """The model server of the policy."""
+    """The model server that serves the policy."""
     model_timeout_s: float = Field(default=900.0, gt=0)
-    """Deadline for one model call, including the model server's retries."""
+    """Timeout of one model call, including the model server's retries."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
-    """Deadline for one call to the environment."""
+    """Timeout of one call to the environment."""
 
 
 S = TypeVar("S", bound=AgentSettings)
@@ -92,13 +92,13 @@ class Agent(Server, Generic[S]):
     # --- what you write ---------------------------------------------------------------------------------------------
 
     async def play(self, episode: Episode) -> FinishReason:
-        """Play one episode and return why it ended. Raise failures; never return one as a finish reason."""
+        """Play one episode and return why it ended. If something fails, raise an exception instead."""
         raise NotImplementedError(f"{type(self).__name__} must define play")
 
     # --- what is done for you ---------------------------------------------------------------------------------------
 
     async def stop(self) -> None:
-        """Wait for sessions that are being closed."""
+        """Wait briefly for sessions that are still being closed."""
         await self.__closer.settle()
 
     @property
@@ -107,7 +107,7 @@ class Agent(Server, Generic[S]):
         return len(self.__active_episodes)
 
     async def __run(self, call: RawRequest) -> RawResponse:
-        """Play a dataset row: seed, play, verify. Returns the row, the complete episode and the verdict."""
+        """Seed the session, play, and verify. Returns the row, the complete episode and the verdict."""
         row = call.json()
         # Chosen here, so that the session can be closed even if the response with its cookie is lost.
         headers = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
@@ -136,9 +136,9 @@ class Agent(Server, Generic[S]):
         return RawResponse(encode_row(rollout, response), headers=(length,))
 
     async def __responses(self, call: RawRequest) -> RawResponse:
-        """Play in the caller's session, which its cookies identify; return the episode as one Response.
+        """Play in the caller's session, which is identified by its cookies. Returns the episode as one Response.
 
-        With `"stream": true`, return the events of the finished episode.
+        With `"stream": true`, returns the finished episode as a stream of events.
         """
         params = call.json()
         stream = params.get("stream")
@@ -147,7 +147,7 @@ class Agent(Server, Generic[S]):
         with self.__active_episodes.one(episode_id, params) as state:
             episode = self.__episode(params, environment, state)
             await self.play(episode)
-        # Some clients keep only the cookies of the last response, and need the environment's for /verify.
+        # Some clients keep only the cookies of the last response, but /verify needs the environment's cookies.
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in environment.cookies)
         response = episode.response()
         if stream:
@@ -156,18 +156,18 @@ class Agent(Server, Generic[S]):
         return RawResponse(orjson.dumps(response), headers=cookies)
 
     async def __aggregate_metrics(self, call: RawRequest) -> bytes:
-        """Return the environment's own aggregate over `{"verify_responses": [...]}`."""
+        """Return the metrics that the environment aggregates from `{"verify_responses": [...]}`."""
         name = self.settings.resources_server.name
         response = await self.client.post(name, "/aggregate_metrics", call.body, self.settings.tool_timeout_s)
         return response.body
 
     async def __episodes(self, limit: Annotated[int, Query(ge=0)] | None = None) -> RunningEpisodes:
-        """Return the active episodes: the number in each stage, and the oldest `limit` one by one."""
+        """Return the number of active episodes in each stage, and the `limit` oldest episodes."""
         return self.__active_episodes.now(limit)
 
     def __episode(self, params: Json, environment: Session, state: EpisodeState) -> Episode:
         headers = {EPISODE_HEADER: state.episode}
-        # Turns are not streamed, because the loop decides by their complete content.
+        # Turns are not streamed, because the loop needs their complete content to decide what to do next.
         unstreamed = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         return self.episode_type(
             Conversation(unstreamed),
@@ -180,25 +180,31 @@ class Agent(Server, Generic[S]):
 
 
 def _checked_reason(returned: object) -> FinishReason:
-    """Check the return value of `play` before the verdict is requested. Raises TypeError if `play` returned nothing."""
+    """Check the return value of `play` before the verdict is requested.
+
+    Raises TypeError if it is not a FinishReason.
+    """
     if not isinstance(returned, FinishReason):
         raise TypeError(f"play returned {returned!r:.100}; expected a FinishReason, such as `turn.ending`")
     return returned
 
 
 def _create_params(row: Json) -> Json:
-    """Return the row's parameters; the environment may add the input. Raises Failure bad_task if they are invalid."""
+    """Return the row's parameters. Raises Failure bad_task if they are invalid.
+
+    They may have no `input`, because the environment can add it.
+    """
     params = {} if (given := row.get("responses_create_params")) is None else given
     if not isinstance(params, dict) or not isinstance(params.get("input"), str | list | None):
         kind = type(params["input"] if isinstance(params, dict) else params).__name__
         field = "responses_create_params.input" if isinstance(params, dict) else "responses_create_params"
-        detail = f"{field} of the row is a JSON {kind}; expected an object whose `input` is a string or a list"
+        detail = f"the row's {field} is a JSON {kind}; expected an object whose `input` is a string or a list"
         raise Failure(FailureKind.BAD_TASK, detail)
     return params
 
 
 def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:
-    """Return the encoded response, and the encoded row that contains it: the long episode is encoded only once.
+    """Return the encoded response, and the encoded row that contains it. The long episode is encoded only once.
 
     Raises Failure malformed_answer if the episode is nested too deeply to be encoded as JSON.
     """

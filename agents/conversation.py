@@ -1,4 +1,4 @@
-"""The request to the model, which grows with every turn."""
+"""Builds the requests to the model, which grow with every turn."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rollyard.services.types import TOKEN_FIELDS, Json
 
 
 class Conversation:
-    """The messages and tools of one episode. Items stay plain JSON objects and are not validated."""
+    """The messages and tools of one episode. Items are plain JSON objects, which are not validated."""
 
     def __init__(self, params: Json) -> None:
         start = params.get("input")
@@ -29,9 +29,9 @@ class Conversation:
         self.last: Response = {"output": []}
 
     def open(self, additions: object, observed: list[ResponseItem]) -> None:
-        """Add the environment's tools and input where the row has none, and its observation after the row's input.
+        """Add the environment's input before the row's and its observation after it, and its tools if the row has none.
 
-        Raises Failure bad_task if the model would still have no message to answer.
+        Raises Failure bad_task if there is still no message for the model to respond to.
         """
         has_input = bool(self.start)
         added: Json = additions if isinstance(additions, dict) else {}
@@ -43,14 +43,15 @@ class Conversation:
             self._changed = True
         if not has_input and all(item.get("role") in ("system", "developer") for item in self.start):
             detail = (
-                "the row has no responses_create_params.input, and the environment adds none; expected an `input` "
-                "(a string or a list), or a user_template of the environment that builds it from the row's fields"
+                "the row has no responses_create_params.input, and the environment does not add any; expected an "
+                "`input` (a string or a list), or a user_template in the environment that builds it from the row's "
+                "fields"
             )
             raise Failure(FailureKind.BAD_TASK, detail)
 
     @property
     def create_params(self) -> Json:
-        """`responses_create_params` of the first model call."""
+        """The `responses_create_params` of the first model call."""
         return {**self.params, "input": self.start} if self._changed else self.params
 
     def request(self) -> bytes:
@@ -62,7 +63,7 @@ class Conversation:
             raise Failure(FailureKind.MALFORMED_ANSWER, detail) from error
 
     def add(self, response: Response) -> None:
-        """Append a model response: unchanged to the record, and to the next request in a form that engines accept."""
+        """Append a model response to the record and, in a format that every engine accepts, to the next request."""
         self.output.extend(response["output"])
         # The next prompt needs only the last turn's tokens; keeping them all would make requests grow quadratically.
         self._sent = [without_tokens(item) if "generation_token_ids" in item else item for item in self._sent]
@@ -71,7 +72,7 @@ class Conversation:
         self.last = response
 
     def answer(self, item: ResponseItem) -> None:
-        """Append the environment's result of a tool call."""
+        """Append an item from the environment, such as the result of a tool call."""
         self.output.append(item)
         self._sent.append(item)
 
@@ -83,7 +84,7 @@ def without_tokens(item: ResponseItem) -> ResponseItem:
 
 
 def _sum_usage(total: Json, usage: object) -> Json:
-    """Add the usage of two calls, including nested details. Values that are not numbers are dropped."""
+    """Add up the usage of two calls, including nested details. Values that are not numbers are dropped."""
     total_usage = dict(total)
     for key, value in usage.items() if isinstance(usage, dict) else ():
         before = total_usage.get(key)

@@ -1,4 +1,4 @@
-"""One conversation between a model and an environment; agents write their loop with its methods."""
+"""One conversation between a model and an environment. An agent's loop calls the methods of Episode."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class ModelTurn:
 
     response: Response
     ended: FinishReason | None = None
-    """Set if the model could not be called, because the conversation no longer fits its context."""
+    """Set if the model could not be called because the conversation no longer fits into its context."""
 
     @property
     def calls(self) -> list[ResponseItem]:
@@ -37,7 +37,7 @@ class ModelTurn:
 
     @property
     def ending(self) -> FinishReason:
-        """Why the episode ended, if the model called no tool in this turn."""
+        """Why the episode ended, if the model did not call a tool in this turn."""
         if self.ended is not None:
             return self.ended
         if self.response.get("finish_reason") == FinishReason.UNREADABLE_CALL:
@@ -51,15 +51,15 @@ class ModelTurn:
 
 @dataclass(frozen=True, slots=True)
 class ToolAnswer:
-    """The environment's result of a tool call, as the model will read it."""
+    """The result of a tool call, as the model will read it."""
 
     output: str | list[Json]
-    """Text, or Responses content parts (such as images) if the environment returned those."""
+    """Text, or Responses content parts such as images, if the environment returned content parts."""
     done: bool
 
 
 class Episode:
-    """The methods of a loop: `ask` the model, `call` a tool. Records timings, so that the loop stays readable."""
+    """Provides the methods for an agent's loop: `ask` calls the model, and `call` runs a tool. Both record timings."""
 
     def __init__(
         self,
@@ -81,7 +81,7 @@ class Episode:
         self._tool_timeout_s = tool_timeout_s
 
     async def ask(self) -> ModelTurn:
-        """Call the model on the conversation so far and append its response."""
+        """Call the model with the conversation so far and append its response."""
         started = self._state.enter("model", self._model.server)
         try:
             body = await self._model.post("/v1/responses", self.conversation.request(), self._model_timeout_s)
@@ -98,7 +98,7 @@ class Episode:
         return ModelTurn(response)
 
     async def call(self, call: ResponseItem) -> ToolAnswer:
-        """Run one tool call in the environment and append its result. An invalid call results in an error text."""
+        """Run one tool call in the environment and append its result. An invalid call results in an error message."""
         started = self._state.enter("tool", self._environment.server)
         name = read_name(call.get("name"))
         result = await self._execute(name, call.get("arguments"))
@@ -129,9 +129,9 @@ class Episode:
         return ToolAnswer(text, _is_done(text))
 
     async def seed(self, row: bytes) -> None:
-        """Open the session with the complete row, and add the environment's additions to the request.
+        """Open the session with the complete row, and add what the environment returns to the conversation.
 
-        Raises Failure bad_task if the model would still have no message to answer.
+        Raises Failure bad_task if there is still no message for the model to respond to.
         """
         started = self._state.enter("seed", self._environment.server)
         body = await self._environment.post("/seed_session", row, self._tool_timeout_s)
@@ -154,12 +154,16 @@ class Episode:
         return verdict
 
     def response(self) -> Response:
-        """Return the episode as one Response: the last one with the items of all turns and the summed usage."""
+        """Return the episode as one Response: the model's last one, with the items of all turns and the total usage."""
         usage = cast(Usage, self.conversation.usage)
         return {**self.conversation.last, "output": self.conversation.output, "usage": usage or None}
 
     def result(self) -> PlayedEpisode:
-        """Return `responses_create_params` of the first model call, `response` and, if recorded, `token_trail`."""
+        """Return the fields that the episode adds to the row.
+
+        They are `responses_create_params` of the first model call, `response`, and `token_trail` if tokens were
+        recorded.
+        """
         params = cast(CreateParams, self.conversation.create_params)
         played: PlayedEpisode = {"responses_create_params": params, "response": self.response()}
         trail = _token_trail(self.conversation.output)
@@ -167,8 +171,10 @@ class Episode:
 
 
 def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
-    """Summarize the recorded tokens: turns after the first, prefix mismatches, contiguous segments, and sampling
-    constraints. None if no tokens were recorded.
+    """Summarize the recorded tokens; None if no tokens were recorded.
+
+    The summary contains the number of turns after the first, of prefix mismatches and of contiguous segments, and the
+    names of the sampling constraints.
     """
     traces = [trace for item in output if isinstance(trace := item.get("token_trace"), dict)]
     if not traces:
@@ -188,7 +194,7 @@ def _constraints(sampling: object) -> list[str]:
 
 
 def _text_for_model(body: bytes) -> str:
-    """Return the result as the model reads it: the text of a JSON string, any other JSON unchanged."""
+    """Return a tool's result as the model reads it: a JSON string is decoded, and any other JSON stays unchanged."""
     if body.startswith(b'"'):
         try:
             return str(orjson.loads(body))
@@ -198,7 +204,7 @@ def _text_for_model(body: bytes) -> str:
 
 
 def _content_parts(body: bytes) -> list[Json]:
-    """Return the result if it is a list of content parts only, which a multimodal model receives unchanged; else []."""
+    """Return a tool's result if it is a list of content parts, which a multimodal model receives unchanged; else []."""
     if not body.startswith(b"[") or b'"input_' not in body[:64]:
         return []
     try:

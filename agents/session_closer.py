@@ -1,7 +1,7 @@
 """Closes the sessions that an agent opened, regardless of how their rollouts ended.
 
-Each close runs in its own task, so that neither a disconnecting caller nor a deadline cancels it. Closing is idempotent
-and is retried a few times; after that the environment's idle limit ends the session.
+Each session is closed in a separate task, so that neither a disconnecting caller nor a timeout cancels it. Closing is
+idempotent and is retried a few times. If all attempts fail, the environment's idle limit ends the session.
 """
 
 from __future__ import annotations
@@ -15,26 +15,26 @@ from rollyard.services.http.client import Session
 log = logging.getLogger(__name__)
 
 WAIT_S = 5.0
-"""How long a rollout waits for its session to close; closing continues in the background."""
+"""How long a rollout waits for its session to close. After that, closing continues in the background."""
 STOP_S = 2.5
 """How long a stopping agent waits for all sessions to close; its process is killed soon after."""
 ATTEMPT_TIMEOUT_S = 10.0
 PAUSES_S = (0.2, 1.0, 5.0, 15.0)
 """Pauses between attempts."""
 MAX_CONCURRENT_RETRIES = 64
-"""Bounded, because the environment may be slow due to overload."""
+"""Maximum number of sessions whose closing is retried at the same time. The environment may already be overloaded."""
 _TRANSIENT = frozenset({FailureKind.UNREACHABLE, FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT})
 
 
 class SessionCloser:
-    """Closes sessions; one instance serves all episodes of an agent."""
+    """Closes sessions. One instance serves all episodes of an agent."""
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_RETRIES)
 
     async def close(self, environment: Session) -> None:
-        """Close the session that `environment` holds or may hold; return when it is closed, or after WAIT_S."""
+        """Close the session that `environment` has, or may have, opened. Returns once it is closed, or after WAIT_S."""
         task = asyncio.create_task(self._close(environment))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
@@ -63,5 +63,9 @@ class SessionCloser:
         except Failure as failure:
             if not last and failure.kind in _TRANSIENT:
                 return False
-            log.warning("closing a session of %s failed; its idle limit will end it: %s", environment.server, failure)
+            log.warning(
+                "a session of %s could not be closed and will expire after its idle limit: %s",
+                environment.server,
+                failure,
+            )
         return True

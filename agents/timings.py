@@ -1,4 +1,4 @@
-"""An episode's time per stage and its number of calls."""
+"""Records how long an episode spends in each stage, and how many calls it makes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rollyard.services.types import Json
 
 @dataclass(slots=True)
 class Timings:
-    """Seconds per stage, and call counts."""
+    """Seconds per stage, and the number of calls."""
 
     spent: dict[str, float] = field(default_factory=dict)
     model_calls: int = 0

@@ -10,12 +10,13 @@ import orjson
 from rollyard.services.types import RESERVED_PATHS
 
 MAX_ARGUMENTS = 1024 * 1024
-"""Bytes. Servers reject larger bodies, and a rejection would count as an internal failure, not as the model's."""
+"""Maximum size of a tool call's arguments in bytes. A server would reject larger arguments, which would count as an
+internal failure instead of a mistake by the model."""
 _TOOL_NAME = re.compile(r"[A-Za-z0-9_.-]{1,128}")
 
 
 def is_tool_name(name: object) -> TypeGuard[str]:
-    """Return True if `/name` can only be a tool: a single path segment that is not a protocol endpoint."""
+    """Return whether `/name` can only be a tool: it is a single path segment and not a protocol endpoint."""
     return (
         isinstance(name, str)
         and _TOOL_NAME.fullmatch(name) is not None
@@ -25,14 +26,15 @@ def is_tool_name(name: object) -> TypeGuard[str]:
 
 
 def arguments_body(arguments: str) -> bytes:
-    """Return the request body of a tool call. Raises ValueError, worded for the model, unless it is an object.
+    """Return the request body for a tool call.
 
-    Servers of other frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
+    Raises ValueError, with a message for the model, unless the arguments are a valid JSON object. Servers of other
+    frameworks accept NaN, lone surrogates and unlimited nesting, and fail on them later.
     """
     try:
         body = arguments.encode()
         if len(body) > MAX_ARGUMENTS:
-            raise ValueError(f"{len(body)} bytes; the limit is {MAX_ARGUMENTS}")
+            raise ValueError(f"{len(body)} bytes exceed the limit of {MAX_ARGUMENTS} bytes")
         if not body.strip():
             return b"{}"
         value = orjson.loads(body)
@@ -40,14 +42,14 @@ def arguments_body(arguments: str) -> bytes:
     except TypeError as error:
         raise ValueError("nested too deeply") from error
     except UnicodeEncodeError as error:
-        raise ValueError("a lone surrogate is not valid text") from error
+        raise ValueError("they contain a lone surrogate, which is not valid text") from error
     if not isinstance(value, dict):
         raise ValueError(f"found a JSON {type(value).__name__}")
     return body
 
 
 def expected_arguments(tools: Any, name: str) -> str:
-    """Describe to the model the arguments that the request declares for the tool of this name."""
+    """Describe, for the model, the arguments that the request declares for the tool with this name."""
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict) and tool.get("name") == name and isinstance(tool.get("parameters"), dict):
             schema = orjson.dumps(tool["parameters"].get("properties")).decode()

@@ -11,11 +11,11 @@ from rollyard.services.types import FinishReason
 
 class GameAgentSettings(AgentSettings):
     max_steps: int = Field(default=10, ge=1)
-    """Maximum number of tool calls per episode. All calls of one turn are run, so the last turn may exceed it."""
+    """Maximum number of tool calls per episode. All calls of a turn are run, so the last turn may exceed the limit."""
 
 
 class GameAgent(Agent[GameAgentSettings]):
-    """Stops when a tool result is `done`; counts tool calls."""
+    """Stops when a tool returns `done`, when the model does not call a tool, or after `max_steps` tool calls."""
 
     async def play(self, episode: Episode) -> FinishReason:
         while True:

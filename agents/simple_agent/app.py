@@ -1,4 +1,4 @@
-"""A tool-calling agent: plays until the model calls no tool; counts turns."""
+"""A tool-calling agent: plays until the model stops calling tools, or the steps run out. A step is a model call."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from rollyard.agents.episode import Episode
 from rollyard.services.types import FinishReason
 
 DEFAULT_MAX_STEPS = 256
-"""Not unbounded: an endless episode would time out, which is a failure, so the model would get another attempt."""
+"""Used if `max_steps` is null. Without a limit, an endless episode would time out and be retried as a failure."""
 
 
 class SimpleAgentSettings(AgentSettings):
     max_steps: int | None = Field(default=None, ge=1)
-    """Maximum number of model calls per episode; null: 256."""
+    """Maximum number of model calls per episode; 256 if null."""
 
 
 class SimpleAgent(Agent[SimpleAgentSettings]):
-    """Stops when the model calls no tool."""
+    """Stops when the model does not call a tool, or after `max_steps` model calls."""
 
     async def play(self, episode: Episode) -> FinishReason:
         while True:

@@ -1,4 +1,4 @@
-"""Extracts the action that is sent to the environment from a model's message."""
+"""Extracts the action for the environment from a message of the model."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from rollyard.services.rollout_types import Response, ResponseItem
 
 
 class ActionTag:
-    """Finds the last `<tag>...</tag>` of a message, case-insensitively."""
+    """Finds the last `<tag>...</tag>` in a message, ignoring case."""
 
     def __init__(self, name: str) -> None:
-        # An action contains no tag: in "<a>up <a>down</a>" the action is "down", and the search stays linear.
+        # An action does not contain a tag: in "<a>up <a>down</a>" the action is "down". This keeps the search linear.
         self._pattern = re.compile(rf"<{name}>((?:(?!</?{name}>).)*)</{name}>", re.IGNORECASE | re.DOTALL)
 
     def action_in(self, text: str) -> str | None:
@@ -21,12 +21,12 @@ class ActionTag:
 
 
 def message_text(response: Response) -> str:
-    """Return the text of all messages of this turn, without reasoning."""
+    """Return the text of all messages in a turn, without the reasoning."""
     return "".join(_texts(item) for item in response["output"] if item.get("type") == "message")
 
 
 def with_message(response: Response, text: str) -> Response:
-    """Return the response with one message, `text`, as its only output."""
+    """Return the response with a single message, `text`, as its output."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     message: ResponseItem = {
         "id": "msg_action",

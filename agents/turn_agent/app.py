@@ -17,11 +17,12 @@ from rollyard.services.types import FinishReason
 
 class TurnAgentSettings(AgentSettings):
     max_steps: int = Field(default=10, ge=1)
-    """Maximum number of model turns per episode; a turn without an action counts."""
+    """Maximum number of model turns per episode, including turns without an action."""
     action_tag: str | None = Field(default=None, pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,63}$")
-    """`action`: the environment receives the text of the last `<action>...</action>`. Null: the complete message."""
+    """The tag that encloses the action. If it is `action`, the environment receives the text of the last
+    `<action>...</action>`; if it is null, the complete message."""
     sum_steps: bool = False
-    """Do not call /verify: the reward is the sum of the step rewards."""
+    """Use the sum of the step rewards as the reward, and do not call /verify."""
 
 
 class TurnAgent(Agent[TurnAgentSettings]):

@@ -1,4 +1,4 @@
-"""An episode over `/reset` and `/step`, the API of Gymnasium-style resources servers.
+"""An episode that uses `/reset` and `/step`, the API of Gymnasium-style resources servers.
 
 `/reset` takes the dataset row and returns `{observation, info}`. `/step` takes the row with the model's `response` and
 returns `{observation, reward, terminated, truncated, info}`. If `/verify` returns 404, the reward is the sum of the
@@ -43,7 +43,7 @@ class Step:
 
 
 class TurnEpisode(Episode):
-    """The methods of a turn-based loop: `ask` the model, `step` the environment."""
+    """Provides the methods for a turn-based loop: `ask` calls the model, and `step` sends its response."""
 
     def __init__(self, *arguments: Any, sum_steps: bool = False, **options: Any) -> None:
         """Takes the arguments of Episode. `sum_steps`: do not request a verdict from the resources server."""
@@ -54,7 +54,7 @@ class TurnEpisode(Episode):
         self._last: Json = {"terminated": False, "info": {}}
 
     async def seed(self, row: bytes) -> None:
-        """Open the session with `/reset`; the first observation is the last message of the model's first request."""
+        """Open the session with `/reset`. The first observation becomes the last message of the first model request."""
         started = self._state.enter("seed", self._environment.server)
         body = await self._environment.post("/reset", row, self._tool_timeout_s)
         self.timings.add("seed", self._state.finish("seed", started))
@@ -69,7 +69,7 @@ class TurnEpisode(Episode):
             raise with_server(failure, self._environment.server) from failure
 
     async def step(self, response: Response) -> Step:
-        """Send one model response; append the environment's observation unless the episode is over."""
+        """Send a model response to the environment, and append the observation unless the episode is over."""
         started = self._state.enter("tool", self._environment.server)
         body = await self._environment.post("/step", self._step_body(response), self._tool_timeout_s)
         self.timings.add("tool", self._state.finish("tool", started))
@@ -89,7 +89,7 @@ class TurnEpisode(Episode):
         return step
 
     def skip(self, response: Response, reason: str) -> None:
-        """Skip the environment for this turn: it earns no reward, and the model reads `reason`."""
+        """Do not send this turn to the environment: its reward is 0, and the model reads `reason` instead."""
         self._rewards.append(0.0)
         self._answer_calls(response, None)
         self.observe(reason)
@@ -100,7 +100,7 @@ class TurnEpisode(Episode):
             self.conversation.answer(_message(observation))
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
-        """Return the resources server's verdict; the sum of the step rewards if it has no /verify."""
+        """Return the resources server's verdict, or the sum of the step rewards if it has no /verify endpoint."""
         if not self._sum_steps:
             started = self._state.enter("verify", self._environment.server)
             response = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
@@ -115,7 +115,7 @@ class TurnEpisode(Episode):
         return {"reward": sum(self._rewards)}
 
     def result(self) -> PlayedEpisode:
-        """Return the record of Episode together with the step rewards, one number per model turn."""
+        """Return the result of Episode, with the step rewards (one number per model turn) and the final state."""
         steps = {"step_rewards": self._rewards, "total_reward": sum(self._rewards)}
         return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
 
@@ -148,7 +148,10 @@ class TurnEpisode(Episode):
                 self.conversation.answer(result)
 
     def _flag(self, answer: Json, name: str) -> bool:
-        """Return a flag of the answer to `/step`; a missing one is false. Raises Failure malformed_answer."""
+        """Return a boolean field of the response to `/step`; False if it is missing.
+
+        Raises Failure malformed_answer if it is not a boolean.
+        """
         if not isinstance(flag := answer.get(name), bool | None):
             detail = f"/step returned {name} {flag!r:.100}; expected true or false"
             raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._environment.server)
@@ -160,7 +163,8 @@ class TurnEpisode(Episode):
         observation, info = answer.get("observation"), answer.get("info")
         if not isinstance(observation, str | list | None) or not isinstance(info, dict | None):
             found = f"observation {observation!r:.100} and info {info!r:.100}"
-            detail = f"{path} returned {found}; expected a string, a list of content parts or null, and a JSON object"
+            expected = "the observation to be a string, a list of content parts or null, and info to be a JSON object"
+            detail = f"{path} returned {found}; expected {expected}"
             raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=self._environment.server)
         return {**answer, "observation": observation, "info": info or {}}
 

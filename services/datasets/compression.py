@@ -1,7 +1,7 @@
 """Decompresses gzip, bzip2, xz and zstd files, which are detected by their first bytes, not by their names.
 
-Concatenated members, as `cat a.gz b.gz` makes them, are read as one stream. Truncated or damaged data always raises an
-error, whereas the standard library's bz2 and lzma stop silently.
+Concatenated members, such as the output of `cat a.gz b.gz`, are read as one stream. Truncated or damaged data always
+raises an error, whereas the standard library's bz2 and lzma stop silently.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, BinaryIO, Protocol
 from rollyard.services.io.optional import load
 
 HEAD = 6
-"""Number of leading bytes that identify a format."""
+"""Number of leading bytes that are needed to identify a format."""
 _CHUNK = 1 << 16
 _SKIPPABLE = tuple(bytes([0x50 + number]) + b"\x2a\x4d\x18" for number in range(16))
 _MAGIC: dict[str, tuple[bytes, ...]] = {
@@ -41,12 +41,12 @@ class _Decompressor(Protocol):
 
 
 def compression_of(head: bytes) -> str:
-    """Return the format's name; empty if the bytes are not compressed."""
+    """Return the name of the compression format, or an empty string if the bytes are not compressed."""
     return next((name for name, magics in _MAGIC.items() if head.startswith(magics)), "")
 
 
 def decompressed(file: BinaryIO, compression: str) -> io.BufferedIOBase:
-    """Return a stream of the decompressed content. Raises OperatorError if a package is missing.
+    """Return a stream of the decompressed content. Raises OperatorError if the zstd package is missing.
 
     Reading raises EOFError if the file is truncated, and one of `read_errors()` if it is damaged.
     """
@@ -61,7 +61,7 @@ def decompressed(file: BinaryIO, compression: str) -> io.BufferedIOBase:
 
 
 def read_errors() -> tuple[type[Exception], ...]:
-    """Return the exceptions that reading a damaged file raises, except EOFError (truncated)."""
+    """Return the exceptions that reading a damaged file can raise, except EOFError for a truncated file."""
     zstd = sys.modules.get("compression.zstd") or sys.modules.get("backports.zstd")
     return (OSError, ValueError, zlib.error, lzma.LZMAError, *((zstd.ZstdError,) if zstd else ()))
 
@@ -74,13 +74,13 @@ class _Members(io.RawIOBase):
         self._create = create
         self._member: _Decompressor | None = None
         self._pending = b""
-        """Bytes read from the file and not yet decompressed."""
+        """Bytes that have been read from the file but not decompressed yet."""
 
     def readable(self) -> bool:
         return True
 
     def readinto(self, buffer: Any) -> int:
-        """Raises EOFError if the file ends inside a member."""
+        """Fill the buffer with decompressed bytes. Raises EOFError if the file ends inside a member."""
         while (member := self._open_member()) is not None:
             if member.needs_input and not self._pending:
                 self._pending = self._file.read(_CHUNK)
@@ -96,9 +96,9 @@ class _Members(io.RawIOBase):
         return 0
 
     def _open_member(self) -> _Decompressor | None:
-        """Return the current member, or the next one; None at the end of the file."""
+        """Return the current member, or the next one if the current one has ended; None at the end of the file."""
         if self._member is None or self._member.eof:
-            # xz and tape archives pad with zero bytes between members.
+            # xz files and tape archives are padded with zero bytes between members.
             while not (pending := self._pending.lstrip(b"\0")):
                 self._pending = self._file.read(_CHUNK)
                 if not self._pending:
@@ -108,7 +108,7 @@ class _Members(io.RawIOBase):
 
 
 def _zstd() -> Any:
-    """Import zstd from the standard library, or its backport on Python before 3.14."""
+    """Import zstd from the standard library, or its backport on Python versions before 3.14."""
     if sys.version_info >= (3, 14):
         return importlib.import_module("compression.zstd")
     return load("backports.zstd", "zstd", "reading zstd files")

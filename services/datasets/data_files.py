@@ -1,6 +1,6 @@
-"""Reads data files line by line: local or s3://, plain, compressed, or tables.
+"""Reads data files line by line. They can be local files or S3 objects: plain text, compressed text, or tables.
 
-A file's format is detected from its first bytes, not from its name. An s3:// object is copied once, into an unnamed
+A file's format is detected from its first bytes, not from its name. An S3 object is copied once, to an unnamed
 temporary file; other files are read in place.
 """
 
@@ -19,22 +19,22 @@ from rollyard.services.io import s3
 from rollyard.services.io.search_path import find_file
 
 MAX_LINE_BYTES = 256 * 1024 * 1024
-"""The maximum size of a request's body (services/http/request.py)."""
+"""Maximum length of a line. Equals the maximum size of a request body (services/http/request.py)."""
 SIDECAR_CONTENTS = {
     "_status.json": "the progress of a collection",
     "_manifest.json": "the identity of a collection",
     "_metrics.json": "the metrics of a collection",
     "_failures.jsonl": "the failed attempts of a collection",
 }
-"""Name endings of the sidecar files that a collection writes. They do not contain tasks."""
+"""Suffix of each sidecar file that a collection writes -> what the file contains. None of them contains tasks."""
 _MANIFEST = "_manifest.json"
 
 
 class DataFile(Protocol):
-    """A path, or a copy that reads like one. `str()` gives the name that the user passed."""
+    """A path, or a copy that can be opened like a path. `str()` returns the name that the user passed."""
 
     def open(self, mode: Literal["rb"], /) -> BinaryIO:
-        """Open for reading from the first byte."""
+        """Open the file for reading, at its first byte."""
         ...
 
     def __fspath__(self) -> str:
@@ -51,9 +51,9 @@ class DataFiles:
         self._copies: dict[str, TemporaryCopy] = {}
 
     def find(self, address: str | Path) -> Path | TemporaryCopy | None:
-        """Return the file at a path under a root, or a copy of the s3:// object; None if no root has it.
+        """Return the file from the first root that contains it, or a copy of the S3 object. None if no root does.
 
-        Raises OperatorError if it is a collection's sidecar file, or the object cannot be read.
+        Raises OperatorError if it is a sidecar file of a collection, or if the S3 object cannot be read.
         """
         name = str(address)
         if contents := sidecar_contents(name, lambda sibling: find_file(sibling, self.roots) is not None):
@@ -67,14 +67,14 @@ class DataFiles:
         return self._copies[name]
 
     def get(self, address: str | Path) -> Path | TemporaryCopy:
-        """Like `find`, but raises OperatorError if no root has the file."""
+        """Like `find`, but raises OperatorError if no root contains the file."""
         if (found := self.find(address)) is None:
             raise OperatorError(f"{address} does not exist (looked in {', '.join(map(str, self.roots))})")
         return found
 
 
 def sidecar_contents(name: str, exists: Callable[[str], bool]) -> str:
-    """Return what a collection keeps in the named file; empty unless it is next to a collection's manifest."""
+    """Describe what a sidecar file contains. Empty if the name is not that of a sidecar, or its manifest is missing."""
     for ending, contents in SIDECAR_CONTENTS.items():
         if name.endswith(ending) and exists(name.removesuffix(ending) + _MANIFEST):
             return contents
@@ -82,17 +82,16 @@ def sidecar_contents(name: str, exists: Callable[[str], bool]) -> str:
 
 
 def is_plain(file: DataFile) -> bool:
-    """Return whether lines can be read by their offsets in the file. Raises OSError."""
+    """Return whether the file is uncompressed text, so that lines can be read by their offsets. Raises OSError."""
     with file.open("rb") as opened:
         head = opened.read(HEAD)
     return not compression_of(head) and not table_of(head)
 
 
 def lines_of(file: DataFile) -> Iterator[bytes]:
-    """Yield the file's lines with their ends; a table has one line per row. Lines end at \\n only: U+2028 is text.
+    """Yield the file's lines, including line endings. A table yields one line per row. Only \\n ends a line.
 
-    Raises OperatorError if the file is unreadable, damaged or truncated (with the line number), or a line is too
-    long.
+    Raises OperatorError if the file is unreadable, damaged or truncated, or if a line is too long.
     """
     lines_read = 0
     compression = ""

@@ -1,4 +1,4 @@
-"""Dataset: the rows of one file, under ids that are stable across runs."""
+"""Dataset: the rows of one file, each with an id that is stable across runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _NOT_PART_OF_TASK = frozenset({*ID_KEYS, "agent_ref", "dataset_name", "uuid"})
 
 
 class Dataset:
-    """Ids and offsets of a file's rows that match the filter. Rows are read on demand.
+    """The ids and byte offsets of the rows in a file that match the filter. Rows are read on demand.
 
     Compressed files and tables have no offsets to seek to, so their matching rows are copied to a temporary file.
     """
@@ -31,7 +31,8 @@ class Dataset:
     def __init__(self, settings: DatasetSettings, files: DataFiles) -> None:
         """Read the file once.
 
-        Raises OperatorError if it is missing, has an invalid row or a duplicate id, or no row matches the filter.
+        Raises OperatorError if the file is missing, has an invalid row or a duplicate id, or has no row that matches
+        the filter.
         """
         self.name = settings.name
         self.file = self.resolve_file(settings, files)
@@ -39,9 +40,9 @@ class Dataset:
         self._rows: DataFile = unpacked or self.file
         """The file that `row` reads from."""
         self._numbers: dict[str, int] = {}
-        """Id -> the row's index in the following arrays."""
+        """Id -> the row's index in `_offsets`, `_line_hashes` and `_agents`."""
         self._offsets, self._line_hashes = array("q"), array("q")
-        """Byte offset of each row, and a hash of its line."""
+        """The byte offset of each row in `_rows`, and the hash of its line."""
         self._agents: list[str | None] = []
         digest = hashlib.sha256()
         keys: list[str] = []
@@ -63,15 +64,15 @@ class Dataset:
         if not self._numbers:
             why = "no rows"
             if keys:
-                why = f"no row that matches {describe(settings.where)} (its first row has {', '.join(keys)})"
+                why = f"no row that matches {describe(settings.where)} (keys in the first row: {', '.join(keys)})"
             raise OperatorError(f"dataset {self.name!r}: {self.file} has {why}")
         self.digest = digest.hexdigest()
         self.order: list[str] | None = None
-        """Ids in the curriculum's order; None without a curriculum."""
+        """Ids in the order of the curriculum; None if there is no curriculum."""
         self.unknown: list[str] = []
-        """Ids of the curriculum that are not in the dataset."""
+        """Ids in the curriculum that are not in the dataset."""
         self.repeated_in_order = 0
-        """Number of curriculum lines that repeat an id."""
+        """Number of lines in the curriculum that repeat an earlier id."""
         if settings.order is not None:
             self._read_order(settings.order)
 
@@ -89,15 +90,15 @@ class Dataset:
 
     @property
     def ids(self) -> Sequence[str]:
-        """Ids in the file's order."""
+        """The ids in file order."""
         return list(self._numbers)
 
     def agent(self, name: str) -> str | None:
-        """Return the agent of the row; None if neither the row nor the settings name one."""
+        """Return the name of the row's agent; None if neither the row nor the settings specify an agent."""
         return self._agents[self._numbers[name]]
 
     def row(self, name: str) -> Json:
-        """Return the row with its id, dataset name and agent added. Raises OperatorError if the file changed."""
+        """Return the row with its id, dataset name and agent added. Raises OperatorError if it has changed."""
         number = self._numbers[name]
         try:
             row = row_at(self._rows, self._offsets[number], self._line_hashes[number])
@@ -110,13 +111,16 @@ class Dataset:
         return completed
 
     def _unique_id(self, name: str, row: Json, line: int) -> str:
-        """Return `name`, with a number appended if an equal row already has it."""
+        """Return `name`, with a number appended if an identical row already uses it.
+
+        Raises OperatorError if a different row has the same id.
+        """
         if name not in self._numbers:
             return name
         if id_of_row(row) is not None:
             raise OperatorError(
-                f"{self.file}: line {line} has the id {name!r} of an earlier row; ids must be unique. Renumber the "
-                f"rows, or remove {', '.join(ID_KEYS)} to have ids derived from the rows' contents"
+                f"{self.file}: line {line} has the same id as an earlier row ({name!r}); ids must be unique. Renumber "
+                f"the rows, or remove {', '.join(ID_KEYS)} to have ids derived from the rows' contents"
             )
         number = 2
         while f"{name}#{number}" in self._numbers:
@@ -141,13 +145,13 @@ class Dataset:
 
 
 def id_or_fingerprint(row: Json) -> str:
-    """Return the row's own id, else one derived from its contents, which does not depend on the order of lines."""
+    """Return the row's own id, or one derived from its contents, which does not depend on the order of the rows."""
     own = id_of_row(row)
     return f"row_{fingerprint(row)[:16]}" if own is None else own
 
 
 def fingerprint(row: Json) -> str:
-    """Return a hash that is equal for duplicate tasks: it excludes ids, dataset names and agents."""
+    """Return a hash of the row without ids, dataset name and agent, so that duplicate tasks have equal hashes."""
     task_fields = {key: value for key, value in row.items() if key not in _NOT_PART_OF_TASK}
     return hashlib.sha256(orjson.dumps(task_fields, option=orjson.OPT_SORT_KEYS)).hexdigest()
 

@@ -18,9 +18,9 @@ CARD = "README.md"
 
 
 def declared(location: str, names: Sequence[str], card: str) -> tuple[Layout, str | None]:
-    """Return the existing files by subset and split, as `configs` lists them, and the default subset.
+    """Return the existing files by subset and split, as listed in `configs`, and the default subset.
 
-    Raises OperatorError.
+    Raises OperatorError if the front matter is invalid or none of the listed files exists.
     """
     configs = _configs(location, card)
     listed = [str(config.get("config_name") or DEFAULT) for config in configs]
@@ -49,7 +49,7 @@ def declared(location: str, names: Sequence[str], card: str) -> tuple[Layout, st
     if configs and not layout:
         raise OperatorError(
             f"{location}: none of the files that its {CARD} lists for {', '.join(listed[:5])} exists. Download "
-            "them, or pass the path of one file"
+            "them, or pass the path of a single file"
         )
     return layout, default_subset
 
@@ -87,7 +87,7 @@ def _patterns(location: str, spec: Any) -> dict[str, list[str]]:
 
 
 def _matches(name: str, folder: str, pattern: str) -> bool:
-    """Return whether the hub's glob matches the file: `*` matches within a folder, `**` across folders."""
+    """Return whether a hub-style glob matches the file: `*` matches within a folder, `**` across folders."""
     if folder:
         name = name.removeprefix(f"{folder}/")
     return re.fullmatch(_regex(pattern), name) is not None

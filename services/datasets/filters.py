@@ -1,4 +1,4 @@
-"""Filters: select rows of a dataset by their fields."""
+"""Filters: select the rows of a dataset by the values of their fields."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Scalar = str | int | float | bool | None
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """A range of numbers from `min` to `max`, both inclusive; None leaves a side unbounded."""
+    """A range of numbers from `min` to `max`, both inclusive; None leaves that side unbounded."""
 
     min: float | None = None
     max: float | None = None
@@ -28,7 +28,7 @@ class Range:
 
 
 def condition(value: Any) -> Range | list[Scalar] | Scalar:
-    """Parse a condition from settings. Raises ValueError with a readable message."""
+    """Parse a condition from the settings. Raises ValueError, with a readable message, if it is invalid."""
     if value is None or isinstance(value, Scalar | Range):
         return value
     if isinstance(value, list) and value and all(item is None or isinstance(item, Scalar) for item in value):
@@ -43,16 +43,16 @@ def condition(value: Any) -> Range | list[Scalar] | Scalar:
 
 
 Condition = Annotated[Range | list[Scalar] | Scalar, PlainValidator(condition)]
-"""A range, one of several values, or one value."""
+"""A range, a list of accepted values, or a single value."""
 
 
 def matches(row: Json, where: Mapping[str, Condition]) -> bool:
-    """Return whether the row meets all conditions. Dots address nested keys; a missing key only matches null."""
+    """Return whether the row satisfies all conditions. Dots separate nested keys; a missing key matches only null."""
     return all(_satisfies(_value(row, key), condition) for key, condition in where.items())
 
 
 def describe(where: Mapping[str, Condition]) -> str:
-    """Return the conditions as written in settings."""
+    """Return the conditions as they are written in the settings."""
     return ", ".join(f"{key}: {condition}" for key, condition in where.items())
 
 
@@ -72,5 +72,5 @@ def _satisfies(value: Any, condition: Condition) -> bool:
 
 
 def _same(value: Any, expected: Scalar) -> bool:
-    # JSON's true is not 1, though Python's is.
+    # In JSON, true is not equal to 1, whereas in Python it is.
     return isinstance(value, bool) == isinstance(expected, bool) and value == expected

@@ -1,4 +1,4 @@
-"""Mixture: several datasets as one, in an order determined by the seed and the epoch."""
+"""Mixture: combines several datasets into one, in an order determined by the seed and the epoch."""
 
 from __future__ import annotations
 
@@ -17,18 +17,21 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 
 RowRef = tuple[Dataset, str]
-"""A row, by its dataset and id."""
+"""A reference to a row: its dataset and its id."""
 DRAWS = "one generator per data set"
-"""How shuffled datasets draw rows. Manifests without this key used the older rule: one generator for all datasets."""
+"""How datasets are shuffled. A manifest without this key was written when all datasets shared a generator."""
 
 
 class Mixture:
-    """Tasks of several datasets (a `Tasks`). Every selected row appears exactly once per epoch."""
+    """The tasks of several datasets; implements `Tasks`. Every selected row appears exactly once per epoch."""
 
     def __init__(
         self, settings: MixtureSettings, files: DataFiles, *, agent: str | None = None, limit: int | None = None
     ) -> None:
-        """Read every file once. `agent`: default agent; `limit`: use only the first tasks. Raises OperatorError."""
+        """Read every file once. `agent`: the default agent; `limit`: the maximum number of tasks.
+
+        Raises OperatorError if a dataset is invalid or a row has no agent.
+        """
         self._settings = settings
         self._agent = agent
         self._limit = limit
@@ -48,32 +51,33 @@ class Mixture:
 
     @property
     def identity(self) -> Json:
-        """The identity of the tasks for a manifest.
+        """The identity of the tasks, which the collection's manifest records.
 
-        It records the drawing rule, so that resuming a collection drawn by another rule fails with a clear message.
+        It includes how the datasets are shuffled, so that resuming a collection that was shuffled differently fails
+        with a clear message.
         """
         draw_rule = {"draws": DRAWS} if any(map(_is_shuffled, self._settings.datasets)) else {}
         return {"input_sha256": self.digest, "rows": self.count, **draw_rule}
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
-        """Yield every task's repeats, in the epoch's order."""
+        """Yield all repeats of each task, in the order of the epoch."""
         for index, (dataset, name) in enumerate(self.row_refs()):
             row, agent = dataset.row(name), self._agent_of_row(dataset, name)
             for repeat in range(repeats):
                 yield Rollout(index, repeat, agent, row)
 
     def rows(self) -> Iterator[Json]:
-        """Yield the rows in the epoch's order, ready to be written as a dataset."""
+        """Yield the rows in the order of the epoch, ready to be written as a dataset."""
         for dataset, name in self.row_refs():
             yield dataset.row(name)
 
     def row_refs(self) -> Iterator[RowRef]:
-        """Yield the references of the rows in the epoch's order."""
+        """Yield references to the rows in the order of the epoch."""
         return islice(self._order(), self._limit)
 
     @property
     def notes(self) -> list[str]:
-        """Warnings for the user."""
+        """Warnings to show to the user."""
         notes: list[str] = []
         for settings, dataset, ids in zip(self._settings.datasets, self.datasets, self._selected_ids, strict=True):
             prefix = f"dataset {dataset.name!r}:"
@@ -83,17 +87,17 @@ class Mixture:
                 )
             if dataset.unknown:
                 notes.append(
-                    f"{prefix} {len(dataset.unknown)} ids of its order file are not in the dataset and are ignored "
+                    f"{prefix} {len(dataset.unknown)} ids in its order file are not in the dataset and are ignored "
                     f"(first: {dataset.unknown[0]})"
                 )
             if dataset.repeated_in_order:
                 notes.append(
-                    f"{prefix} {dataset.repeated_in_order} lines of its order file repeat an id and are ignored"
+                    f"{prefix} {dataset.repeated_in_order} lines in its order file repeat an id and are ignored"
                 )
         return notes
 
     def _select_ids(self) -> list[list[str]]:
-        """Return the ids of each dataset in the first epoch's order, cut to `count`; all epochs use the same."""
+        """Return the first `count` ids of each dataset in the order of epoch 0. All epochs use the same ids."""
         selected: list[list[str]] = []
         for settings, dataset, shuffler in zip(
             self._settings.datasets, self.datasets, self._shufflers(epoch=0), strict=True
@@ -105,9 +109,9 @@ class Mixture:
         return selected
 
     def _shufflers(self, epoch: int) -> list[random.Random]:
-        """Return one generator per dataset, seeded by its name, so that changing one dataset does not reorder another.
+        """Return one random generator per dataset, seeded with its name.
 
-        Datasets with the same name are distinguished by a counter.
+        Changing one dataset therefore does not reorder the others. A counter distinguishes datasets with the same name.
         """
         same_name = Counter[str]()
         shufflers: list[random.Random] = []

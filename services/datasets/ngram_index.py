@@ -16,7 +16,7 @@ Hashes = npt.NDArray[np.uint64]
 
 
 def hashes(words: Sequence[str], n: int) -> Hashes:
-    """Return a hash of each n-gram; equal n-grams have equal hashes within this process."""
+    """Return the hash of each n-gram. Equal n-grams have equal hashes only within this process."""
     if len(words) < n:
         return np.empty(0, np.uint64)
     single = np.array([hash(word) & 0xFFFFFFFFFFFFFFFF for word in words], np.uint64)
@@ -25,7 +25,7 @@ def hashes(words: Sequence[str], n: int) -> Hashes:
 
 
 class NgramIndex:
-    """Index of rows by their n-grams. N-grams that many rows share belong to a common prompt and are ignored."""
+    """Finds rows by their n-grams. N-grams in many rows are ignored, because they belong to a common prompt."""
 
     def __init__(self, n: int) -> None:
         self.n = n
@@ -34,14 +34,14 @@ class NgramIndex:
         self._sorted: tuple[Hashes, npt.NDArray[np.int64]] | None = None
 
     def add(self, texts: Sequence[Sequence[str]], row: int) -> None:
-        """Add the n-grams of one row's texts."""
+        """Add all n-grams in the texts of a row. Each text is a list of words."""
         found = np.unique(np.concatenate([np.empty(0, np.uint64), *(hashes(words, self.n) for words in texts)]))
         self._hashes.frombytes(found.astype(np.uint64).tobytes())
         self._owners.extend([row] * len(found))
         self._rows += 1
 
     def find(self, words: Sequence[str]) -> tuple[int, int] | None:
-        """Return the position in `words` of the first n-gram that a row contains, and the row, or None."""
+        """Find the first n-gram in `words` that a row contains. Returns its position and the row, or None."""
         ngrams, owners = self._sorted = self._sorted or self._rare()
         queries = hashes(words, self.n)
         if not len(ngrams) or not len(queries):
@@ -57,5 +57,5 @@ class NgramIndex:
 
 
 def is_evidence(count: int, rows: int) -> bool:
-    """Return whether a text in `count` of the rows identifies a task; one shared by many rows is a common prompt."""
+    """Return whether a text that occurs in `count` rows identifies a task. If it does not, it is a common prompt."""
     return count == 1 or (count <= MAX_ROWS_OF_EVIDENCE and count * 2 <= rows)

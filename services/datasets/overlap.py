@@ -1,8 +1,8 @@
 """Overlap: finds rows of a dataset that are also in a test set, even if they are formatted differently.
 
-Four kinds are counted separately: the same row, the same id, the same question, and a common n-gram. The last is
-GPT-3's rule against contamination (Brown et al. 2020, arXiv:2005.14165, appendix C; lm_eval's decontamination): 13
-consecutive words. N-grams that many test rows share belong to a common prompt and do not count.
+Four kinds of overlap are counted separately: the same row, the same id, the same question, and a shared n-gram. The
+last one is GPT-3's contamination check (Brown et al. 2020, arXiv:2005.14165, appendix C; lm_eval's decontamination):
+13 consecutive words. N-grams that occur in many test rows belong to a common prompt and do not count.
 """
 
 from __future__ import annotations
@@ -22,41 +22,45 @@ KINDS = ("row", "id", "question", "words")
 DEFAULT_N = 13
 """N-gram length in words, as in GPT-3."""
 MIN_WORDS = 4
-"""Minimum length of a question that is searched for inside prompts; shorter ones must match completely."""
+"""Questions with at least this many words are also searched for inside prompts. Shorter ones must match exactly."""
 
 
 class Match(Record):
     """A row that overlaps with a row of a test set."""
 
     kind: str
-    """row, id, question or words."""
+    """The kind of overlap: row, id, question or words."""
     line: int
     path: str
-    """File of the test set's row; `first_line` is its line."""
+    """The file that contains the test set's row, on line `first_line`."""
     first_line: int
     evidence: str
-    """The id, the question, or the common words."""
+    """The shared id, question or words; empty for the kind `row`."""
 
 
 class TestSets:
-    """Hashed rows of the test sets that other rows must not overlap with."""
+    """The test sets that other rows must not overlap with, stored as hashes."""
 
     __test__ = False  # not pytest's
 
     def __init__(self, files: Iterable[DataFile], n: int) -> None:
-        """Read the files once; rows need not be valid tasks. `n`: length of n-grams in words. Raises OperatorError."""
+        """Read each file once. Its rows do not have to be valid tasks. `n`: n-gram length in words.
+
+        Raises OperatorError if a file cannot be read or a row is not a JSON object.
+        """
         self._n = n
         self._files: list[DataFile] = []
         self._origins = array("q")
-        """Origin of each row: its line, with the index of its file in the low 16 bits."""
+        """Where each row comes from: the line number, and in the low 16 bits the index of the file."""
         self._rows: dict[bytes, int] = {}
         self._ids: dict[str, int] = {}
         self._questions: dict[bytes, list[int]] = {}
-        """Key of a question -> rows with exactly that question."""
+        """Hash of a question -> the rows with exactly this question."""
         self._short_questions = {length: NgramIndex(length) for length in range(MIN_WORDS, n)}
-        """Questions shorter than n words, by length, which are searched for inside prompts."""
+        """Length in words -> index of the questions with that length, if it is less than n. They are searched for
+        inside prompts."""
         self._ngrams = {length: NgramIndex(length) for length in range(MIN_WORDS, n + 1)}
-        """All n-grams of the rows' questions, by length."""
+        """Length in words -> index of all n-grams with that length in the rows' questions."""
         for number, row in self._read(files):
             self._rows.setdefault(_row_hash(row), number)
             if (name := _id(row)) is not None:
@@ -73,7 +77,7 @@ class TestSets:
         return len(self._origins)
 
     def matches(self, row: Json, line: int) -> Iterator[Match]:
-        """Yield at most one match of each kind."""
+        """Compare a row on line `line` with the test sets. Yields at most one match of each kind."""
         if (number := self._rows.get(_row_hash(row))) is not None:
             yield self._match("row", line, number, "")
         if (name := _id(row)) is not None and (number := self._ids.get(name)) is not None:
@@ -86,7 +90,10 @@ class TestSets:
                 yield self._match("words", line, position[1], " ".join(words[position[0] : position[0] + self._n]))
 
     def _same_question(self, questions: Sequence[Sequence[str]]) -> tuple[int, str] | None:
-        """Find a test row whose question is this one or is contained in it; return the row and the common words."""
+        """Find a test row whose question equals, contains or is contained in one of these.
+
+        Returns the row and the shared words, or None.
+        """
         for words in questions:
             rows = self._questions.get(_key(words), ())
             if rows and is_evidence(len(rows), len(self)):
@@ -113,7 +120,7 @@ class TestSets:
 
 
 def _questions(row: Json) -> list[list[str]]:
-    """Return the possible questions of the row as words, without duplicates, shortest first."""
+    """Return the candidate questions of the row as lists of words, without duplicates, shortest first."""
     variants = {tuple(words_of(question)) for text in prompts_of(row) for question in questions_of(text)} - {()}
     return [list(words) for words in sorted(variants, key=lambda words: (len(words), words))]
 

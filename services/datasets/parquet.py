@@ -1,7 +1,7 @@
-"""Reads rows of Parquet and Arrow files as lines of JSON. Requires the `hub` extra.
+"""Reads the rows of Parquet and Arrow files as lines of JSON. Requires the `hub` extra.
 
-Tables have every field in every row. Nulls inside `responses_create_params` are dropped, because there a null differs
-from an absent field. A JSON string in that column is parsed.
+Every row of a table has every field. Nulls inside `responses_create_params` are dropped, because a null parameter does
+not mean the same as an absent one. If that column contains JSON strings, they are parsed.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from rollyard.services.io.optional import load
 from rollyard.services.io.strict_json import load_exact
 
 _BATCH = 256
-"""Rows in memory at a time; a row may contain a long conversation."""
+"""Maximum number of rows in memory at a time. It is low because a row may contain a long conversation."""
 _PARQUET, _ARROW_FILE, _ARROW_STREAM = b"PAR1", b"ARROW1", b"\xff\xff\xff\xff"
 _PARAMS = "responses_create_params"
 
 
 def table_of(head: bytes) -> str:
-    """Return the format's name; empty if the bytes are not a table."""
+    """Return the name of the table format, or an empty string if the bytes are not the start of a table."""
     if head.startswith(_PARQUET):
         return "Parquet"
     return "Arrow" if head.startswith((_ARROW_FILE, _ARROW_STREAM)) else ""
 
 
 def table_lines(file: BinaryIO, head: bytes) -> Iterator[bytes]:
-    """Yield one line per row. Raises OperatorError if pyarrow is missing, ValueError for values outside JSON."""
+    """Yield one line per row.
+
+    Raises OperatorError if pyarrow is missing, ValueError if the table is damaged or JSON cannot represent a value.
+    """
     number = 0
     try:
         for batch in _batches(file, head):
@@ -83,7 +86,10 @@ def _without_nulls(value: Any) -> Any:
 
 
 def _parse_json_text(value: str) -> Any:
-    """Parse a JSON string; return other strings unchanged. Raises ValueError if a key or digits would be lost."""
+    """Parse a string that contains JSON; return any other string unchanged.
+
+    Raises ValueError if parsing would drop a duplicate key or lose digits of a number.
+    """
     try:
         orjson.loads(value)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Extracts the question of a row in any common format, as normalized words.
+"""Extracts the question from a row in any common format, as a list of normalized words.
 
 A row of GSM8K may be `{"question": ...}`, a chat with a system prompt, or text with worked examples before the
 question. Comparing the words of questions instead of prompts finds the same question in all of them.
@@ -21,9 +21,9 @@ _LATEX = re.compile(
     r"|\\[()\[\]]"
 )
 _UNSPACED_SCRIPTS = r"[\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]"
-"""Scripts written without spaces: each character counts as a word."""
+"""Characters of scripts that are written without spaces. Each character counts as a word."""
 _WORD = re.compile(rf"[0-9]+(?:\.[0-9]+)?|{_UNSPACED_SCRIPTS}|(?:(?!{_UNSPACED_SCRIPTS})[^\W\d_])+|[-+*/=<>^!%]")
-"""Keeps 3.5 distinct from 35, and x + 1 from x - 1."""
+"""Matches one word. Decimal numbers and operators are words, so 3.5 differs from 35, and x + 1 from x - 1."""
 _THOUSANDS = re.compile(r"(?<=[0-9]),(?=[0-9]{3}(?![0-9]))")
 _HYPHEN = re.compile(r"(?<=[^\W\d_])-(?=[^\W\d_])")
 _QUESTION_PREFIX = re.compile(
@@ -37,7 +37,10 @@ _QUESTION_END = re.compile(
 
 
 def words_of(text: str) -> list[str]:
-    """Return the words of a text without case, punctuation and LaTeX markup; numbers and operators count as words."""
+    """Return the words of a text in lower case, without punctuation and LaTeX markup.
+
+    Numbers and operators count as words.
+    """
     text = unicodedata.normalize("NFKC", text).casefold()
     text = re.sub(r"\\[dt]frac(?![a-z])", r"\\frac", text)
     text = _LATEX.sub(" ", text).replace("−", "-").replace("–", "-")
@@ -45,7 +48,7 @@ def words_of(text: str) -> list[str]:
 
 
 def prompts_of(row: Json) -> list[str]:
-    """Return the row's prompt texts: its own fields first, then the last user message."""
+    """Return the row's prompts: first the text of its own fields, then that of `responses_create_params.input`."""
     texts = [text for field in FIELDS for text in _field_texts(row.get(field))]
     params = row.get("responses_create_params")
     if isinstance(params, dict):
@@ -54,8 +57,9 @@ def prompts_of(row: Json) -> list[str]:
 
 
 def questions_of(text: str) -> Iterator[str]:
-    """Yield the text, and the parts that may be its question: after the last `Question:`, before an `Answer:` or an
-    instruction to reason.
+    """Yield the text, followed by the part of it that is probably the question, if that is shorter.
+
+    This part starts after the last `Question:` and ends before an `Answer:` or an instruction to reason.
     """
     yield text
     starts = [found.end() for found in _QUESTION_PREFIX.finditer(text)]
@@ -67,7 +71,7 @@ def questions_of(text: str) -> Iterator[str]:
 
 
 def _field_texts(value: Any) -> list[str]:
-    """Return the text of a field: a string, or the last user message of a conversation."""
+    """Return the text of a field: the string itself, or the last user message of a conversation."""
     if isinstance(value, str):
         return [value]
     if not isinstance(value, Sequence):

@@ -1,4 +1,4 @@
-"""Reads published rows, from which a `prepare.py` creates tasks: arbitrary objects in one or more files."""
+"""Reads the rows of a published dataset, from which a `prepare.py` creates tasks. A row may be any JSON object."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class RawRows:
     def __init__(self, files: Sequence[Path]) -> None:
         self._files = files
         self.file: Path | None = None
-        """The file of the last row read."""
+        """The file that contains the last row read."""
 
     def __iter__(self) -> Iterator[Json]:
         """Raises OperatorError if a file is unreadable or a row is not an object."""
@@ -34,7 +34,10 @@ class RawRows:
 
 
 def _objects(file: Path) -> Iterator[Json]:
-    """A .json file may be a list of rows, one row, or JSON Lines, as on the Hugging Face hub."""
+    """Yield the rows of a file.
+
+    As on the Hugging Face hub, a .json file may contain a list of rows, a single row, or JSON Lines.
+    """
     if _has_lines(file):
         yield from (line.value for line in exact_objects(file))
         return
@@ -50,7 +53,7 @@ def _objects(file: Path) -> Iterator[Json]:
 
 
 def _has_lines(file: Path) -> bool:
-    """Return whether the file is JSON Lines, by its name or because its first line is a complete row."""
+    """Return whether to read the file line by line: it is not a .json file, or its first line is a complete row."""
     suffix = file.name.removeprefix(stem_of(file.name))
     if suffix.startswith(".jsonl") or not suffix.startswith(".json"):
         return True

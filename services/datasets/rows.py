@@ -1,4 +1,4 @@
-"""Reads the rows of a dataset's file one by one, with a readable message for each invalid row."""
+"""Reads the rows of a dataset file one by one, and explains what is wrong with each invalid row."""
 
 from __future__ import annotations
 
@@ -16,30 +16,33 @@ from rollyard.services.io.strict_json import MAX_DEPTH, TOO_DEEP, ExactParser
 from rollyard.services.types import Json
 
 ID_KEYS = ("prompt_id", "task_id", "id", "level_id")
-"""Keys that may contain a row's id; the first one present counts."""
+"""Keys that may contain a row's id. The first one that is present is used."""
 
 
 class Row(NamedTuple):
-    """A line of a dataset."""
+    """A parsed line of a dataset file."""
 
     line: int
-    """Line number, from 1."""
+    """Line number, starting at 1."""
     offset: int
     """Byte offset in the (decompressed) content."""
     value: Json
     problem: str
-    """The problem with the row, to be appended to `line 17`; empty if it is a valid task."""
+    """What is wrong with the row, to be appended to `line 17`; empty if the row is a valid task."""
     line_hash: int
     """A hash of the line, valid within this process."""
     text: bytes = b""
-    """The value as encoded by orjson; empty if there is a problem."""
+    """The value encoded by orjson; empty if the row is invalid or was not validated."""
 
 
 _new_row = tuple.__new__  # takes half the time of Row(...)
 
 
 def rows_of(file: DataFile) -> Iterator[Row]:
-    """Yield every row, including invalid ones, but no blank lines. Raises OperatorError if the file cannot be read."""
+    """Yield every row, including invalid ones. Blank lines are skipped.
+
+    Raises OperatorError if the file cannot be read.
+    """
     parse = ExactParser()
     for found in iter_jsonl(with_offsets(lines_of(file)), hand_over, parse=parse):
         line_hash = hash(found.line)
@@ -52,9 +55,9 @@ def rows_of(file: DataFile) -> Iterator[Row]:
 
 
 def rows_again(file: DataFile, line_hashes: Sequence[int]) -> Iterator[Row]:
-    """Yield the rows of a file whose first rows were valid and had these hashes, without validating again.
+    """Yield the rows of a file again without validating them. `line_hashes`: the hashes of its lines when it was valid.
 
-    The first row that has a different hash, or none, has the problem " changed" and ends the iteration.
+    The first row whose hash differs, and any additional row, has the problem " changed" and ends the iteration.
     """
     for index, found in enumerate(iter_jsonl(with_offsets(lines_of(file)), hand_over)):
         line_hash = hash(found.line)
@@ -65,7 +68,7 @@ def rows_again(file: DataFile, line_hashes: Sequence[int]) -> Iterator[Row]:
 
 
 def row_at(file: DataFile, offset: int, line_hash: int) -> Json:
-    """Return the row at a byte offset, which `rows_of` found valid. Raises OperatorError if the file changed."""
+    """Return a row that `rows_of` found at this byte offset. Raises OperatorError if it has changed since then."""
     try:
         line = line_at(file, offset)
     except OSError as error:
@@ -80,18 +83,18 @@ def row_at(file: DataFile, offset: int, line_hash: int) -> Json:
 
 
 def exact_objects(file: DataFile, error: type[RollyardError] = OperatorError) -> Iterator[ParsedLine]:
-    """Yield every object of a data file, whether it is a valid task or not.
+    """Yield every JSON object in a data file, whether or not it is a valid task.
 
-    Raises `error` at a line that is not an object, OperatorError if the file cannot be read.
+    Raises `error` if a line is not an object, OperatorError if the file cannot be read.
     """
     return iter_jsonl(with_offsets(lines_of(file)), refuse(file, error=error), parse=ExactParser())
 
 
 def with_seed(metadata: Any, seed: int) -> Json:
-    """Return `metadata` with the seed in its extra_body. Raises ValueError with a message if it cannot be added.
+    """Return `metadata` with the seed in its extra_body. Raises ValueError, with a readable message, if it is invalid.
 
-    The seed is sent as NeMo Gym does: `metadata.extra_body` is a JSON string that model servers merge into the
-    request to the engine, because the Responses API has no `seed` of its own.
+    The seed is sent in the same way as in NeMo Gym: `metadata.extra_body` is a JSON string that model servers merge
+    into the request to the engine, because the Responses API has no `seed` parameter.
     """
     if metadata is None:
         metadata = {}
@@ -108,7 +111,7 @@ def with_seed(metadata: Any, seed: int) -> Json:
 
 
 def agent_of(row: Json) -> str | None:
-    """Return the agent that the row names, or None. Raises ValueError with a readable message."""
+    """Return the name of the row's agent, or None. Raises ValueError, with a readable message, if it is invalid."""
     given = row.get("agent_ref") or {}
     if not isinstance(given, dict) or not isinstance(given.get("name", ""), str):
         raise ValueError(f"agent_ref is {given!r}; expected {{name: ...}}")
@@ -116,9 +119,9 @@ def agent_of(row: Json) -> str | None:
 
 
 def id_of_row(row: Json) -> str | None:
-    """Return the row's id, a string or a number; other values of these keys belong to the environment.
+    """Return the row's id, a string or a number. Values of other types are not ids, but data for the environment.
 
-    Raises ValueError with a readable message for an id that does not fit on one line of an order file.
+    Raises ValueError, with a readable message, for an id that cannot be written on one line of an order file.
     """
     for key in ID_KEYS:
         given = row.get(key)
@@ -126,13 +129,16 @@ def id_of_row(row: Json) -> str | None:
             name = str(given)
             if name.splitlines() != [name.strip()]:
                 found = "is empty" if not name.strip() else "contains a line break or starts or ends with a space"
-                raise ValueError(f"{key} {found} ({name[:40]!r}); expected a string on one line, or no {key}")
+                raise ValueError(f"{key} {found} ({name[:40]!r}); expected one line of text, or no {key}")
             return name
     return None
 
 
 def _too_deep(encoded: bytes, value: Json) -> str:
-    """Return a problem if the row can be parsed (1,024 levels) but not encoded as part of a request (254)."""
+    """Return the problem of a row that orjson can parse (up to 1,024 levels) but not encode in a request (up to 254).
+
+    Returns an empty string if the row is not too deep.
+    """
     if encoded.count(b"{") + encoded.count(b"[") < MAX_DEPTH:
         return ""
     wrapped: Any = value
@@ -146,21 +152,24 @@ def _too_deep(encoded: bytes, value: Json) -> str:
 
 
 def _missing_prompt(row: Json) -> str:
-    """Return what is wrong with a row without responses_create_params; environments with a template accept it."""
+    """Return what is wrong with a row that has no responses_create_params.
+
+    Empty if an environment with a user_template may accept the row.
+    """
     if "responses_create_params" in row:
         return ""
     if "failure_kind" in row:
         return " is a failed attempt of a collection (X_failures.jsonl); expected a task"
     if not row or any(isinstance(row.get(key), list) for key in ("messages", "input")):
         return (
-            f" has {_keys_of(row)}; expected responses_create_params with an `input` (a string or a list), or fields "
-            "for the user_template of an environment"
+            f" has {_keys_of(row)}; expected responses_create_params with an `input` (a string or a list), or the "
+            "fields that the environment's user_template needs"
         )
     return ""
 
 
 def _keys_of(row: Json) -> str:
-    return ", ".join(sorted(row)) or "nothing"
+    return f"the key{'s' if len(row) > 1 else ''} {', '.join(sorted(row))}" if row else "no keys"
 
 
 def _problem(row: Json) -> str:

@@ -1,4 +1,4 @@
-"""Settings of a mixture of datasets: a YAML file, or `+data={...}` on the command line."""
+"""Settings for a mixture of datasets, from a YAML file or from `+data={...}` on the command line."""
 
 from __future__ import annotations
 
@@ -17,51 +17,55 @@ from rollyard.services.server.settings import parse_settings
 
 
 class DatasetSettings(BaseModel):
-    """One dataset of a mixture. Several datasets may use the same file."""
+    """One dataset in a mixture. Several datasets may use the same file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     name: str
     """Value of `dataset_name` in its rows, unless a row already has one."""
     path: str | None = None
-    """File of its rows, local or s3://: JSON Lines, optionally compressed (gzip, bzip2, xz, zstd), Parquet or Arrow.
-    Default: resources_servers/<name>/data/<split>.jsonl, where the environment's prepare.py writes them."""
+    """The file with its rows, local or s3://: JSON Lines, optionally compressed (gzip, bzip2, xz, zstd), Parquet or
+    Arrow. Default: resources_servers/<name>/data/<split>.jsonl, which the environment's prepare.py writes."""
     split: str = "train"
-    """Split in the default path."""
+    """The split that is inserted into the default path."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
-    """Mode `weighted`: how often the dataset is drawn until it is exhausted. Every row appears once regardless."""
+    """In mode `weighted`, how often a row is drawn from this dataset, relative to the others, until it is exhausted.
+    Every row is used exactly once, whatever the weights are."""
     count: int | None = Field(default=None, ge=1)
     """Number of rows to use: the first of `order`, or a selection determined by the seed."""
     order: str | None = None
-    """A curriculum for all epochs: a text file, local or s3://, with one id per line. Other rows are unused."""
+    """The order of the rows in all epochs (a curriculum): a text file, local or s3://, with one id per line. Rows that
+    are not listed in it are not used."""
     shuffle: bool = True
-    """Shuffle the rows, unless there is an `order`. False keeps the file's order."""
+    """Shuffle the rows. If false, they stay in file order. Ignored if `order` is set."""
     where: dict[str, Condition] = Field(default_factory=dict)
-    """Use only rows that match all of: {difficulty: easy, num_boxes: [1, 2], optimal_moves: {min: 3, max: 8}}."""
+    """Use only the rows that satisfy all conditions, such as
+    {difficulty: easy, num_boxes: [1, 2], optimal_moves: {min: 3, max: 8}}."""
     agent_name: str | None = None
-    """Agent of the rows that have no agent_ref."""
+    """The agent for rows that have no agent_ref."""
 
 
 class MixtureSettings(BaseModel):
-    """Several datasets, as one."""
+    """Several datasets that are used as one."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     dataset: Literal["mixed"] = "mixed"
     """Accepted for compatibility with files written for other trainers."""
     mode: Literal["weighted", "sequential"] = "weighted"
-    """`weighted` interleaves the datasets by their weights; `sequential` uses them in order."""
+    """`weighted` interleaves the datasets according to their weights; `sequential` uses one after the other."""
     seed: int = 42
-    """Seed of the shuffles and the interleaving."""
+    """Seed for shuffling and interleaving the datasets."""
     epoch: int = Field(default=0, ge=0)
-    """Datasets without an order are reshuffled every epoch."""
+    """Number of the epoch, starting at 0. Shuffled datasets have a different order in every epoch."""
     datasets: list[DatasetSettings] = Field(min_length=1)
 
 
 def read_mixture(data: str | dict[str, Any], roots: Sequence[Path]) -> MixtureSettings:
-    """Read a mixture from a YAML file (or its key `data`), or from the settings themselves. Raises OperatorError.
+    """Read the settings of a mixture. `data`: the path of a YAML file, or the settings themselves.
 
-    {file: mix.yaml, epoch: 3} overrides the epoch of the file's mixture.
+    In the file, the settings may be nested under the key `data`. {file: mix.yaml, epoch: 3} reads the file and
+    overrides its epoch. Raises OperatorError if the file cannot be read or the settings are invalid.
     """
     settings = {"file": data} if isinstance(data, str) else dict(data)
     if (file := settings.pop("file", None)) is None:

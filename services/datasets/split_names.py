@@ -1,8 +1,8 @@
-"""Derives split and subset from a file's path, by the conventions of the Hugging Face hub.
+"""Derives the split and subset of a file from its path, following the conventions of the Hugging Face hub.
 
-`data/test-00000-of-00001.parquet`, `test.jsonl` and `test/0.parquet` are the split test. The remaining words of a path
-(`socratic/test.jsonl`, `test_socratic.jsonl`) are its subset, so that unrelated files are kept apart, whereas the
-hub would combine them.
+`data/test-00000-of-00001.parquet`, `test.jsonl` and `test/0.parquet` belong to the split `test`. The remaining words of
+a path (`socratic/test.jsonl`, `test_socratic.jsonl`) form its subset. This keeps unrelated files apart, whereas the hub
+would combine them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 TEXTS = (".jsonl", ".json")
 TABLES = (".parquet", ".arrow")
 READABLE = (*TEXTS, *(kind + ending for kind in TEXTS for ending in COMPRESSED), *TABLES)
-"""File name endings of files that may contain rows."""
+"""Extensions of the files that may contain rows."""
 _KEYWORDS = {
     "train": ("train", "training"),
     "validation": ("validation", "valid", "dev", "val"),
@@ -26,14 +26,14 @@ _KEYWORDS = {
 _SPLIT_OF = {keyword: split for split, keywords in _KEYWORDS.items() for keyword in keywords}
 _SHARD = re.compile(r"(?P<name>\w+(?:\.\w+)*)-\d{5}-of-\d{5}(?:-[0-9a-f]+)?")
 _NO_NAME = frozenset({"data", "dataset", "part", "parts", "shard", "chunk", "file", "rows", "batch", "of", ""})
-"""Words in a path that are neither a split nor a subset."""
+"""Words in a path that name neither a split nor a subset."""
 
 Layout = Mapping[str, Mapping[str, Sequence[str]]]
-"""Subset -> split -> files; the split is empty if no name contains one."""
+"""Subset -> split -> files. The split is an empty string for files whose paths do not contain one."""
 
 
 def by_names(names: Iterable[str]) -> Layout:
-    """Group files by the subset and split in their paths."""
+    """Group files by the subset and the split that their paths contain."""
     layout: dict[str, dict[str, list[str]]] = {}
     for name in names:
         subset, splits = _read(name)
@@ -48,24 +48,24 @@ def by_names(names: Iterable[str]) -> Layout:
 
 
 def splits_of(name: str) -> Sequence[str]:
-    """Return the splits in a path; several if its parts disagree."""
+    """Return the split that a path contains, if any, or several splits if the parts of the path disagree."""
     return _read(name)[1]
 
 
 def canonical_split(split: str) -> str:
-    """Return the split of a keyword: `validation` for `dev`; other names are unchanged."""
+    """Return the split that a keyword stands for, such as `validation` for `dev`. Other names are not changed."""
     return _SPLIT_OF.get(split, split)
 
 
 def stem_of(name: str) -> str:
-    """Return a path without format endings: `main/train` for `main/train.jsonl.gz`."""
+    """Return a path without its file extensions: `main/train` for `main/train.jsonl.gz`."""
     for endings in (COMPRESSED, (*TEXTS, *TABLES)):
         name = next((name.removesuffix(ending) for ending in endings if name.endswith(ending)), name)
     return name
 
 
 def _read(name: str) -> tuple[str, Sequence[str]]:
-    """Return subset and splits of a path."""
+    """Return the subset and the splits of a path."""
     *folders, last = PurePosixPath(stem_of(name)).parts
     splits: dict[str, None] = {}
     words: list[str] = []
@@ -85,7 +85,7 @@ def _read(name: str) -> tuple[str, Sequence[str]]:
 
 
 def _words(part: str) -> tuple[list[str], list[str]]:
-    """Split a part of a path into words without numbers and keywords, and the splits of its keywords."""
+    """Return the words in part of a path, without numbers and keywords, and the splits that its keywords stand for."""
     remaining: list[str] = []
     found: list[str] = []
     for piece in re.split(r"[-._ ]+", part):

@@ -1,7 +1,7 @@
 """Selects the files of a split and subset in a local folder, an S3 prefix or a hub dataset.
 
-The card decides if it lists `configs` (`services/datasets/dataset_cards.py`), else the file names do
-(`services/datasets/split_names.py`). Ambiguous selections are rejected.
+If the dataset card lists `configs`, they define the splits (`services/datasets/dataset_cards.py`); otherwise the file
+names do (`services/datasets/split_names.py`). Ambiguous selections are rejected.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from rollyard.services.datasets.split_names import Layout, by_names, canonical_s
 from rollyard.services.errors import OperatorError
 
 ALL = "all"
-"""Selects every subset, or every split."""
+"""The name that selects every subset or every split."""
 
 
 class AmbiguousFiles(OperatorError):
-    """The selection matches no file, or is ambiguous."""
+    """The selection does not match any file, or is ambiguous."""
 
 
 @dataclass(frozen=True)
@@ -26,17 +26,20 @@ class SplitSelection:
     """The split and subset to read."""
 
     split: str | None = None
-    """Requested by the user."""
+    """The split that the user requested."""
     subset: str | None = None
-    """Requested by the user."""
+    """The subset that the user requested."""
     default_split: str | None = None
-    """Used if the user requests none."""
+    """The split to use if the user did not request one."""
     default_subset: str | None = None
-    """Used if the user requests none and there are several."""
+    """The subset to use if there are several and the user did not request one."""
 
 
 def select_files(location: str, names: Iterable[str], card: str, selection: SplitSelection) -> list[str]:
-    """Return the selected files of `names` (paths under `location`). Raises AmbiguousFiles."""
+    """Return the files in `names` (paths under `location`) that are selected.
+
+    Raises AmbiguousFiles if no file is selected or the selection is ambiguous.
+    """
     names = sorted(names)
     layout, card_default = declared(location, names, card)
     layout = layout or by_names(names)
@@ -98,7 +101,7 @@ def _files(location: str, subset: str, splits: Mapping[str, Sequence[str]], sele
 
 
 def _check_formats(location: str, names: Iterable[str]) -> None:
-    """Raise AmbiguousFiles if rows exist in two formats: `train.jsonl` and `train.parquet`."""
+    """Raise AmbiguousFiles if the same rows exist in two formats, such as `train.jsonl` and `train.parquet`."""
     stems: dict[str, str] = {}
     for name in names:
         if (other := stems.setdefault(stem_of(name), name)) != name:
@@ -108,9 +111,9 @@ def _check_formats(location: str, names: Iterable[str]) -> None:
 
 
 def _describe(layout: Layout) -> str:
-    """List the available subsets and splits in one line."""
+    """List the available subsets and splits on one line."""
     subsets = [
-        f"{subset} ({', '.join(split or 'no split named' for split in splits)})" for subset, splits in layout.items()
+        f"{subset} ({', '.join(split or 'no split name' for split in splits)})" for subset, splits in layout.items()
     ]
     shown = ", ".join(subsets[:12]) + (f" and {len(subsets) - 12} more" if len(subsets) > 12 else "")
     return shown or "no data files"

@@ -11,7 +11,7 @@ from rollyard.services.types import Record
 
 
 class Spread(Record):
-    """Distribution of a quantity over the rollouts that record it."""
+    """The distribution of a quantity over the rollouts or rows that have a value for it."""
 
     rollouts: int
     total: float
@@ -23,7 +23,7 @@ class Spread(Record):
 
 
 def spread(values: NDArray[np.float64]) -> Spread | None:
-    """Return the distribution of the values that are recorded (not NaN); None if there are none."""
+    """Return the distribution of the values, ignoring NaN, which marks a missing value. None if all are missing."""
     recorded = values[~np.isnan(values)]
     if not len(recorded):
         return None

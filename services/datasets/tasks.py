@@ -1,4 +1,4 @@
-"""Streams the rows of a dataset as tasks, with repeats, without keeping them in memory."""
+"""Streams the rows of a dataset as tasks, with repeats, without loading all of them into memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rollyard.services.types import Json
 
 @dataclass(frozen=True, slots=True)
 class Rollout:
-    """One episode to collect: which task, which repeat, which agent, and the body of its `/run`."""
+    """One episode to collect: the task, the number of the repeat, the agent and the row."""
 
     task_index: int
     rollout_index: int
@@ -29,9 +29,9 @@ class Rollout:
     row: Json
 
     def body(self, params: Mapping[str, Any], *, seeded: bool) -> bytes:
-        """Return the `/run` body: the row, with the command's create parameters overriding its own.
+        """Return the body of the `/run` request: the row, with `params` overriding its own create parameters.
 
-        `seeded` adds the repeat's number as the seed. Raises Failure bad_task.
+        `seeded`: add the number of the repeat as the seed. Raises Failure bad_task if the row's metadata is invalid.
         """
         merged = {**self.row.get("responses_create_params", {}), **params}
         if seeded:
@@ -50,35 +50,38 @@ class Rollout:
 
 
 class Tasks(Protocol):
-    """The tasks of a collection: one file, or a mixture of several."""
+    """The tasks of a collection, from one file or from a mixture of several."""
 
     count: int
     """Number of tasks."""
     agents: set[str]
-    """Names of their agents."""
+    """Names of the agents that play the tasks."""
     digest: str
-    """Changes whenever the rollouts could differ."""
+    """A hash of the rows and their order."""
     files: set[Path]
-    """Local files of the rows."""
+    """The local files that contain the rows."""
 
     @property
     def identity(self) -> Json:
-        """The part of the tasks that a collection's manifest records, and compares on resume."""
+        """What a collection's manifest records about the tasks, for comparison when the collection is resumed."""
         ...
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
-        """Yield every task's repeats. Raises RollyardError if a row has changed since it was first read."""
+        """Yield all repeats of each task. Raises RollyardError if a row has changed since it was first read."""
         ...
 
 
 class TaskFile:
     """An input file, read once to validate and identify it, then streamed. Only an 8-byte hash per row stays in memory.
 
-    Its identity depends only on its rows: the same rows, compressed or in another file, are the same input.
+    Its identity depends only on its rows: the same rows, compressed or in a different file, are the same input.
     """
 
     def __init__(self, file: DataFile, *, agent: str | None, limit: int | None) -> None:
-        """Raises OperatorError at the first invalid row."""
+        """Read and validate the file.
+
+        Raises OperatorError if a row is invalid or has no agent, if there are no rows, or if the file is a pipe.
+        """
         if isinstance(file, Path) and file.is_fifo():
             raise OperatorError(f"{file} is a pipe; rows are read twice, so the input must be a regular file")
         self.file = file
@@ -104,7 +107,7 @@ class TaskFile:
         return {"input_sha256": self.digest, "rows": self.count}
 
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
-        """Yield every task's repeats in file order. Raises RunError at a row that changed since it was first read."""
+        """Yield all repeats of each task in file order. Raises RunError if a row changed since it was first read."""
         index = -1
         for index, row in enumerate(islice(rows_again(self.file, self._line_hashes), self._limit)):
             if index == self.count:
@@ -128,7 +131,7 @@ class TaskFile:
 
 
 def _agent_of_row(row: Json, default: str | None, file: DataFile) -> str:
-    """Return the agent of a valid row. Raises OperatorError if there is none."""
+    """Return the agent of a valid row, or the default agent. Raises OperatorError if there is neither."""
     agent = agent_of(row) or default
     if agent is None:
         raise OperatorError(f"{file} has rows without agent_ref: set their agent with +agent_name=...")

@@ -1,4 +1,4 @@
-"""TemporaryCopy: bytes in an unnamed temporary file, which disappears however the process ends."""
+"""TemporaryCopy: an unnamed temporary file, which disappears when the process exits, even if it is killed."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from rollyard.services.errors import RunError
 
 
 class TemporaryCopy:
-    """A file in TMPDIR that reads like a path: each `open("rb")` starts at the first byte."""
+    """A file in TMPDIR that can be opened like a path: each `open("rb")` starts at the first byte."""
 
     def __init__(self, name: str) -> None:
-        """`name`: its name in messages."""
+        """`name`: what to call the file in messages."""
         self._name = name
         self._fd, path = tempfile.mkstemp(prefix="rollyard-")
-        os.unlink(path)  # noqa: PTH108 - the descriptor keeps the bytes
+        os.unlink(path)  # noqa: PTH108 - the open descriptor keeps the bytes
         self._size = 0
         weakref.finalize(self, os.close, self._fd)
 
@@ -25,7 +25,7 @@ class TemporaryCopy:
         return self._name
 
     def open(self, mode: Literal["rb", "wb"]) -> BinaryIO:
-        """Open from the first byte, independently of other readers. Raises OSError."""
+        """Open the file at its first byte, independently of other readers. Raises OSError."""
         return open(self, mode)  # noqa: PTH123
 
     def __fspath__(self) -> str:

@@ -1,4 +1,4 @@
-"""Validate: reports the contents of dataset files, invalid and duplicate rows, and overlap with other files."""
+"""Validates dataset files: reports their contents, invalid and duplicate rows, and overlap with other files."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class Repetition(Record):
 
     line: int
     path: str
-    """File of the earlier row; `first_line` is its line."""
+    """The file that contains the earlier row, on line `first_line`."""
     first_line: int
 
 
 class FileReport(Record):
-    """Report on one file."""
+    """The report on one file."""
 
     path: str
     rows: int
@@ -51,25 +51,25 @@ class FileReport(Record):
     keys: dict[str, int]
     """Top-level key -> number of rows that have it."""
     prompt_characters: Spread | None
-    """Characters of all text in `input`, per row."""
+    """Number of characters in the prompt, per row."""
     repeated_ids: int
-    """Rows with the id of an earlier row of this file, which a mixture rejects."""
+    """Number of rows with the same id as an earlier row of this file. A mixture rejects such a file."""
     first_repeated_ids: list[Problem]
     duplicates: int
-    """Duplicate tasks: rows that equal an earlier row of any file, except for ids and agents."""
+    """Number of duplicate tasks: rows that equal an earlier row of any file, except for ids and agents."""
     first_duplicates: list[Repetition]
     overlap: dict[str, int]
-    """Rows that overlap with a test set, by kind: the same row (except for ids and agents), the same id, the same
-    question, or common words. A row may count in several kinds."""
+    """Number of rows that overlap with a test set, by kind: the same row (except for ids and agents), the same id, the
+    same question, or shared words. A row may be counted under several kinds."""
     first_overlap: list[Match]
     """The first matches of each kind."""
 
 
 def validate(files: Iterable[DataFile], against: Iterable[DataFile] = (), *, n: int = DEFAULT_N) -> list[FileReport]:
-    """Read each of `files` once and report on it. Raises OperatorError.
+    """Read each of `files` once and report on it. Raises OperatorError if a file cannot be read.
 
-    `against`: files that must contain different tasks (a test set); `n`: number of consecutive common words that count
-    as overlap.
+    `against`: files that must contain different tasks, such as a test set. `n`: the number of consecutive shared words
+    that counts as overlap.
     """
     test_sets = TestSets(against, n)
     seen = _Seen()
@@ -77,22 +77,22 @@ def validate(files: Iterable[DataFile], against: Iterable[DataFile] = (), *, n: 
 
 
 class _Seen:
-    """Fingerprints of rows with the origin of the first equal row, packed into one integer to save memory."""
+    """Remembers where each row first occurred. File and line are packed into one integer to save memory."""
 
     def __init__(self) -> None:
         self._files: list[DataFile] = []
         self._origins: dict[bytes, int] = {}
 
     def start_file(self, file: DataFile) -> None:
-        """Set the file of the following rows."""
+        """Set the file that contains the rows added from now on."""
         self._files.append(file)
 
     def add(self, task: bytes, line: int) -> None:
-        """Store the origin of a row, unless an equal row was added before."""
+        """Store the location of a row, unless an equal row was added before."""
         self._origins.setdefault(task, line << 16 | len(self._files) - 1)
 
     def earlier(self, task: bytes, line: int) -> Repetition | None:
-        """Return the row as a repetition of an earlier one, or None."""
+        """Return a Repetition if an equal row was added before, else None."""
         origin = self._origins.get(task)
         if origin is None:
             return None
@@ -100,7 +100,7 @@ class _Seen:
 
 
 class _Listed(Generic[R]):
-    """Counts all items and keeps the first ones."""
+    """Counts all items, but stores only the first MAX_LISTED."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -134,7 +134,7 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
         if (own_id := id_of_row(row.value)) is not None:
             # Hashes take a third of the memory of ids; collisions among 2^61 values are negligible.
             if hash(own_id) in ids:
-                repeated_ids.add(Problem(line=row.line, problem=f"has the id {own_id!r} of an earlier row"))
+                repeated_ids.add(Problem(line=row.line, problem=f"has the same id as an earlier row ({own_id!r})"))
             ids.add(hash(own_id))
         agents[agent_of(row.value) or ""] += 1
         keys.update(row.value.keys())
@@ -157,7 +157,7 @@ def _file(file: DataFile, seen: _Seen, test_sets: TestSets) -> FileReport:
 
 
 def texts(row: Json) -> list[str]:
-    """Return the texts of the prompt's messages, or of the fields if the environment builds the prompt."""
+    """Return the text of each message in the prompt, or of each field if the environment builds the prompt."""
     prompt = row.get("responses_create_params", {}).get("input")
     if prompt is None:
         return [value for value in row.values() if isinstance(value, str)]

@@ -16,21 +16,21 @@ class Benchmark(Record):
 
     task: str
     num_fewshot: int | None = None
-    """None for the task's default."""
+    """Number of few-shot examples; None for the task's default."""
 
     @property
     def title(self) -> str:
-        """`gsm8k_8shot`, used in names of files and rows."""
+        """The name used for files and table rows, such as `gsm8k_8shot`."""
         return self.task if self.num_fewshot is None else f"{self.task}_{self.num_fewshot}shot"
 
     @property
     def unsafe(self) -> bool:
-        """Whether lm_eval runs the model's code locally without a sandbox."""
+        """Whether lm_eval runs code from the model locally, without a sandbox."""
         return self.task.startswith(_RUNS_CODE)
 
     @classmethod
     def read(cls, text: str) -> Benchmark:
-        """Parse `gsm8k:8` as gsm8k with 8 examples in its prompt. Raises OperatorError."""
+        """Parse a benchmark: `gsm8k:8` means gsm8k with 8 few-shot examples. Raises OperatorError if it is invalid."""
         found = _PATTERN.fullmatch(text.strip())
         if found is None:
             raise OperatorError(
@@ -46,7 +46,7 @@ USUAL = ("gsm8k:0", "gsm8k:4", "gsm8k:8", "hendrycks_math:4", "ifeval", "mbpp:3"
 
 
 class Baseline(Record):
-    """A reference score."""
+    """A reference score to compare results with."""
 
     task: str
     num_fewshot: int
@@ -70,4 +70,4 @@ QWEN3_1_7B_BASE = tuple(
         ("humaneval", 0, "pass@1", 0.4878),
     )
 )
-"""Qwen3-1.7B-Base with the vLLM backend: seed 42, greedy, bfloat16, context length 4,096."""
+"""Scores of Qwen3-1.7B-Base with lm_eval's vLLM backend: seed 42, greedy decoding, bfloat16, context length 4,096."""

@@ -15,15 +15,15 @@ from rollyard.services.io import s3
 
 
 class Source(Protocol):
-    """A location where checkpoints appear."""
+    """A location in which a training run saves checkpoints."""
 
     @property
     def place(self) -> str:
-        """Return a readable description of the location."""
+        """A readable description of the location."""
         ...
 
     def names(self) -> list[str]:
-        """Return the checkpoints, complete or not, sorted by step. Raises RunError if they cannot be listed."""
+        """Return the names of all checkpoints, complete or not, by step. Raises RunError if they cannot be listed."""
         ...
 
     def address(self, name: str) -> str:
@@ -31,7 +31,10 @@ class Source(Protocol):
         ...
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
-        """Return the folder of a complete checkpoint, or None and what is missing. Raises OSError, RunError."""
+        """Return the local folder of the checkpoint, or None and what is missing if the checkpoint is incomplete.
+
+        Raises OSError or RunError if it cannot be read.
+        """
         ...
 
     def done(self, name: str) -> None:
@@ -51,7 +54,7 @@ class LocalSource:
         return f"{self.root / self.pattern}" + ("" if self.root.is_dir() else f" ({self.root} does not exist)")
 
     def names(self) -> list[str]:
-        """Symbolic links to a sibling (`latest`) are not separate checkpoints."""
+        """Symbolic links to a sibling, such as `latest`, are skipped, because they are not separate checkpoints."""
         root = self.root.resolve()
         try:
             found = [path for path in root.glob(self.pattern) if path.is_dir() and not unfinished(path.name)]
@@ -68,14 +71,14 @@ class LocalSource:
         return (None, missing) if missing else (folder, "")
 
     def done(self, name: str) -> None:
-        """Local checkpoints are kept."""
+        """Do nothing, because local checkpoints are kept."""
 
 
 class S3Source:
     """Checkpoints under a prefix in S3, copied to `folder` one at a time."""
 
     def __init__(self, address: str, folder: Path, pattern: str = "*") -> None:
-        """Raises OperatorError if boto3 is not installed or the address is not a folder."""
+        """Raises OperatorError if boto3 is not installed or `address` is not a URL such as s3://bucket/prefix."""
         self._bucket, prefix = s3.split(address)
         self._prefix = prefix.rstrip("/") + "/"
         self._folder = folder
@@ -99,7 +102,7 @@ class S3Source:
         return f"s3://{self._bucket}/{self._prefix}{name}"
 
     def fetch(self, name: str) -> tuple[Path | None, str]:
-        """Copies weights last, once all files exist; an interrupted copy is discarded."""
+        """The weights are copied last, after checking that all files exist. An interrupted copy is discarded."""
         complete, partial = self._folder / name, self._folder / f"{name}.partial"
         if complete.is_dir():
             return complete, ""

@@ -1,4 +1,4 @@
-"""Checks whether a folder holds a complete checkpoint, in a form that vLLM can load."""
+"""Checks whether a folder contains a complete checkpoint, in a format that vLLM can load."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ def step_of(name: str) -> int | None:
 
 
 def unfinished(name: str) -> bool:
-    """Return whether the name marks a checkpoint still being written: `tmp-checkpoint-9`, `.step_9`."""
+    """Return whether the name is that of a checkpoint that is still being written: `tmp-checkpoint-9`, `.step_9`."""
     return _UNFINISHED.match(name) is not None
 
 
 def find_missing_part(folder: Path) -> str:
     """Return why a checkpoint is incomplete; empty if it is complete.
 
-    Complete means: a config, and every weight file has the length that its header states, which excludes checkpoints
-    that are still being written or copied.
+    A complete checkpoint has a config, and each weight file has the length that is stated in its header. This is not
+    yet the case while a checkpoint is being written or copied.
     """
     if absent := find_absent_file(folder):
         return absent
@@ -49,13 +49,13 @@ def find_missing_part(folder: Path) -> str:
                 return f"{file.name} is incomplete"
         elif (length := _length(file)) != (size := file.stat().st_size):
             return f"{file.name} has {size:,} bytes" + (
-                f" of {length:,}" if length >= 0 else " and an incomplete header"
+                f"; expected {length:,}" if length >= 0 else " and an incomplete header"
             )
     return ""
 
 
 def find_absent_file(folder: Path) -> str:
-    """Return which file of a checkpoint is missing; empty if all exist, complete or not."""
+    """Return which file of a checkpoint is missing; empty if all files exist, even if some are incomplete."""
     if not (folder / "config.json").is_file():
         return "config.json is missing"
     files = _shards(folder)
@@ -67,8 +67,8 @@ def find_absent_file(folder: Path) -> str:
 def stage(folder: Path, target: Path) -> Path:
     """Return a folder that vLLM can load: `folder`, or `target` with links to its files.
 
-    Links are needed if an index does not match the only weight file, as with training code that saves
-    `model.safetensors` next to the index of the original model.
+    Links are needed if the index does not match the only weight file. Some training code saves `model.safetensors`
+    next to the index of the original model.
     """
     names = _named_by(folder / _INDEX)
     if not (folder / _INDEX).is_file() or not (folder / _ONE).is_file() or all((folder / n).is_file() for n in names):
@@ -82,7 +82,7 @@ def stage(folder: Path, target: Path) -> Path:
 
 
 def _shards(folder: Path) -> list[Path]:
-    """Return the weight files: those in the index, or the only file if the index names a different one."""
+    """Return the weight files: those listed in the index, or a single file even if the index lists a different one."""
     for one, index in ((_ONE, _INDEX), (_PICKLED, _PICKLED_INDEX)):
         named = [folder / name for name in _named_by(folder / index)]
         if len(named) <= 1 and (folder / one).is_file():
@@ -99,11 +99,11 @@ def _named_by(index: Path) -> list[str]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return [f"the files listed in {index.name}"]  # the index is incomplete or invalid
+        return [f"the file list in {index.name}"]  # the index is incomplete or invalid
 
 
 def _length(file: Path) -> int:
-    """Return the length of the complete safetensors file according to its header; -1 if the header is incomplete."""
+    """Return the total length of a safetensors file according to its header; -1 if the header is incomplete."""
     try:
         with file.open("rb") as opened:
             size = opened.read(8)

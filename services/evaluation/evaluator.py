@@ -1,4 +1,4 @@
-"""Evaluates each checkpoint on each benchmark once, and retries failures."""
+"""Evaluates each checkpoint once on each benchmark, and retries failed evaluations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollyard.services.evaluation.results_store import ResultsStore
 
 @dataclass(frozen=True)
 class Evaluator:
-    """Runs the harness and stores its scores."""
+    """Runs lm_eval and stores its scores."""
 
     harness: Harness
     results_store: ResultsStore
@@ -28,10 +28,10 @@ class Evaluator:
     print_line: Callable[[str], None] = lambda text: None
     """Called with progress messages."""
     show: Callable[[str], None] = lambda text: None
-    """Called with the output lines of lm_eval."""
+    """Called with each line of lm_eval's output."""
 
     def evaluate(self, checkpoint: str, model: Model) -> None:
-        """Run all pending benchmarks of `checkpoint`. A failure is recorded and the other benchmarks continue.
+        """Run all pending benchmarks on `checkpoint`. If one fails, the failure is recorded and the others still run.
 
         Raises OperatorError at the end if a failure is permanent.
         """
@@ -58,9 +58,10 @@ class Evaluator:
             raise permanent_error
 
     def watch(self, source: Source, model: Model, poll_s: float, stopped: Event, *, once: bool) -> None:
-        """Evaluate complete checkpoints as they appear, until `stopped`; with `once` only the existing ones.
+        """Evaluate complete checkpoints as they appear, until `stopped` is set.
 
-        Raises OperatorError if the first attempt to list checkpoints fails.
+        With `once`, evaluate the existing ones and return. Raises OperatorError if the checkpoints cannot be listed at
+        the first attempt.
         """
         reported: dict[str, str] = {}
 

@@ -20,40 +20,40 @@ from rollyard.services.evaluation.benchmarks import Benchmark
 from rollyard.services.types import Json
 
 _GRACE_S = 20.0
-"""Time for an interrupted lm_eval to stop its engine."""
+"""How long an interrupted lm_eval has to stop its engine."""
 _PERMANENT = re.compile(r"Tasks not found|No module named|unrecognized arguments|marked as unsafe|pip install")
-"""Matches final messages of lm_eval for which a retry cannot help."""
+"""Matches error messages of lm_eval after which a retry would fail again."""
 _ERROR = re.compile(r"(?:^|[\s.])\w*(?:Error|Exception|error): ")
-"""Matches the line with the error, which may be followed by warnings of child processes."""
+"""Matches the line that contains the error. Warnings from child processes may follow it."""
 _ACCESS_ARGUMENTS = frozenset(
     {"base_url", "num_concurrent", "max_retries", "tensor_parallel_size", "gpu_memory_utilization"}
 )
-"""Arguments that affect how a model is accessed and run, not what is measured."""
+"""Arguments that affect how the model is accessed and run, but not its scores."""
 
 
 @dataclass(frozen=True)
 class Model:
-    """The model to evaluate: an endpoint that serves it, or a folder or name that vLLM loads."""
+    """The model to evaluate, which is either served by an endpoint or loaded by vLLM from a folder or by name."""
 
     name: str
     url: str | None = None
     """`http://host:port/v1` of a model server; None if vLLM loads `name` in the lm_eval process."""
     arguments: Mapping[str, Any] = field(default_factory=dict)
-    """Additional --model_args of lm_eval."""
+    """Additional --model_args for lm_eval."""
     concurrent: int = 64
-    """Concurrent requests to an endpoint."""
+    """Maximum number of concurrent requests to an endpoint."""
     origin: str | None = None
-    """The original location if `name` is a copy."""
+    """Path or URL of the original checkpoint if `name` is a copy."""
 
     def command_arguments(self, seed: int) -> list[str]:
-        """Return the model's command line arguments. The seed is explicit because lm_eval otherwise uses 1234."""
+        """Return lm_eval's arguments for the model. The seed is set explicitly, because lm_eval's default is 1234."""
         model_args = _pairs({**self._arguments(), "seed": self.arguments.get("seed", seed)})
         if self.url is None:
             return ["--model", "vllm", "--model_args", model_args, "--batch_size", "auto"]
         return ["--model", "local-chat-completions", "--model_args", model_args, "--apply_chat_template"]
 
     def measured(self) -> dict[str, str]:
-        """Return the model's settings that affect scores."""
+        """Return the settings of the model that affect its scores."""
         settings = {key: str(value) for key, value in self._arguments().items() if key not in _ACCESS_ARGUMENTS}
         settings.pop("pretrained", None)
         return {**settings, "model": self.origin or self.name}
@@ -68,26 +68,27 @@ class Model:
 
 @dataclass(frozen=True)
 class Harness:
-    """The settings with which lm_eval runs."""
+    """Runs lm_eval with these settings."""
 
     command: Sequence[str] = ("lm_eval",)
-    """The command; a path for an lm_eval in another virtual environment."""
+    """The command to run. Use a path if lm_eval is installed in a different virtual environment."""
     seed: int = 42
     gen_kwargs: Mapping[str, Any] = field(default_factory=lambda: {"temperature": 0})
     max_gen_toks: Mapping[str, int] = field(default_factory=dict)
-    """Task -> maximum tokens per answer; `default`: all other tasks. lm_eval's own default of 256 truncates 10 %."""
+    """Task -> maximum number of tokens per answer. The key `default` applies to all other tasks. lm_eval's own default
+    of 256 truncates 10% of the answers."""
     limit: int | None = None
     """Evaluate only this many examples of each task."""
     include_path: Path | None = None
-    """A folder with custom tasks."""
+    """A folder that contains custom tasks."""
     unsafe_code: bool = False
-    """Let lm_eval run the model's code locally (MBPP, HumanEval)."""
+    """Allow lm_eval to run code from the model locally (MBPP, HumanEval)."""
 
     def check(self, benchmarks: Sequence[Benchmark]) -> None:
-        """Raise OperatorError for settings that would fail only after minutes."""
+        """Raise OperatorError for settings that lm_eval would reject only after minutes."""
         if wrong := [name for name in ("max_tokens", "max_new_tokens") if name in self.gen_kwargs]:
             raise OperatorError(
-                f"gen_kwargs has {wrong[0]}, which the vLLM backend would pass twice; use max_gen_toks instead"
+                f"gen_kwargs contains {wrong[0]}, which the vLLM backend would pass twice; use max_gen_toks instead"
             )
         if self.include_path is not None and not self.include_path.is_dir():
             raise OperatorError(f"include_path {self.include_path} is not a folder")
@@ -100,11 +101,10 @@ class Harness:
         if not self.command or shutil.which(self.command[0]) is None:
             raise OperatorError(
                 f"{' '.join(self.command[:1])} was not found: run pip install 'rollyard[lm-eval]', or pass the program "
-                "of another virtual environment with +lm_eval_command=[/path/to/env/bin/lm_eval]"
+                "from a different virtual environment with +lm_eval_command=[/path/to/env/bin/lm_eval]"
             )
 
     def command_line(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:
-        """Return the command line."""
         generation = self._generation(benchmark)
         command = [
             *self.command,
@@ -127,7 +127,7 @@ class Harness:
         return [*command, "--output_path", str(output)]
 
     def measured(self, benchmark: Benchmark, model: Model) -> dict[str, str]:
-        """Return the settings that affect scores. Earlier results are only reused if these are equal."""
+        """Return the settings that affect the scores. Earlier results are reused only if these have not changed."""
         own = {"seed": self.seed, "limit": self.limit, **self._generation(benchmark)}
         return {**model.measured(), **{key: str(value) for key, value in own.items()}}
 
@@ -144,9 +144,9 @@ class Harness:
         environment: Mapping[str, str],
         show: Callable[[str], None],
     ) -> None:
-        """Run lm_eval and pass each output line to `log` and `show`.
+        """Run lm_eval. Each line of its output is appended to `log` and passed to `show`.
 
-        Raises RunError with lm_eval's error, or OperatorError if a retry cannot help.
+        Raises RunError with lm_eval's error message, or OperatorError if a retry would fail again.
         """
         command = self.command_line(benchmark, model, output)
         environment = {**environment, "PYTHONUNBUFFERED": "1"}
@@ -185,7 +185,7 @@ class Harness:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """End the remaining processes of the group: immediately if lm_eval has exited, else after a grace period.
+    """Kill the remaining processes of the group: immediately if lm_eval has exited, else after a grace period.
 
     A second interrupt skips the grace period.
     """
@@ -203,7 +203,7 @@ def _end(process: subprocess.Popen[str]) -> None:
 
 
 def _pairs(arguments: Mapping[str, Any]) -> str:
-    """Format `key=value,key=value`. Raises OperatorError for values that lm_eval would split."""
+    """Format the arguments as `key=value,key=value`. Raises OperatorError if a key or value contains a comma."""
     for key, value in arguments.items():
         if "," in str(value) or "," in key:
             raise OperatorError(f"{key}={value}: lm_eval does not support commas in argument values")

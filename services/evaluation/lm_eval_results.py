@@ -1,4 +1,4 @@
-"""Reads results files of lm_eval and writes the scores as one table."""
+"""Reads lm_eval's results files and formats the scores as a table."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ COLUMNS = (
 
 
 class Score(Record):
-    """One metric of one task."""
+    """The value of one metric for one task and one checkpoint."""
 
     step: int | None
     """Training step, if the checkpoint's name contains it."""
@@ -41,7 +41,8 @@ class Score(Record):
     task: str
     num_fewshot: int | None
     metric: str
-    """`exact_match/strict-match`, `pass@1`: lm_eval's name, with the filter only if the task has several."""
+    """lm_eval's name, such as `pass@1`. If the task has several filters, it is followed by the filter, as in
+    `exact_match/strict-match`."""
     value: float
     stderr: float | None
     samples: int | None
@@ -49,13 +50,13 @@ class Score(Record):
 
     @property
     def difference(self) -> float | None:
-        """Difference from the baseline."""
+        """The difference from the baseline; None if there is no baseline."""
         return None if self.baseline is None else self.value - self.baseline
 
 
 def newest(folder: Path) -> Path | None:
     """Return the latest lm_eval results file under `folder`; None if there is none."""
-    # The names end with the time.
+    # The file names end with a timestamp.
     return max(folder.rglob("results_*.json"), key=lambda path: path.name, default=None)
 
 
@@ -88,12 +89,15 @@ def read_scores(
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise RunError(f"{path} is not a results file of lm_eval: {type(error).__name__}: {error}") from error
     if not scores:
-        raise RunError(f"{path} has no numeric metric of {benchmark.task}")
+        raise RunError(f"{path} has no numeric metric for {benchmark.task}")
     return scores
 
 
 def _metrics(found: dict[str, Any]) -> Iterable[tuple[str, float, float | None]]:
-    """Yield the metrics. Keys are `metric,filter` and `metric_stderr,filter`; before 0.4 `metric`, `metric_stderr`."""
+    """Yield the name, value and standard error of each metric.
+
+    lm_eval's keys are `metric,filter` and `metric_stderr,filter`, and before version 0.4 `metric` and `metric_stderr`.
+    """
     new = any("," in key for key in found)
     keys = [key for key in found if ("," in key) == new and not key.partition(",")[0].endswith("_stderr")]
     counts = Counter(key.partition(",")[0] for key in keys)
@@ -117,7 +121,10 @@ def as_csv(scores: Sequence[Score]) -> str:
 
 
 def as_markdown(scores: Sequence[Score]) -> str:
-    """Return the table as Markdown: shares in percent with differences in points, other metrics unchanged."""
+    """Return the table as Markdown.
+
+    Metrics from 0 to 1 are shown in percent, with differences in percentage points. Other metrics are not scaled.
+    """
     lines = ["| step | checkpoint | task | examples | metric | value | baseline | difference |", "|" + "---|" * 8]
     others = {(score.task, score.metric) for score in scores if not 0 <= score.value <= 1}
     for score in scores:
@@ -134,9 +141,9 @@ def as_markdown(scores: Sequence[Score]) -> str:
 
 
 def _error(score: Score, factor: int) -> str:
-    """Return ` ± 1.00`, lm_eval's standard error over examples, regardless of the number of answers per example.
+    """Format lm_eval's standard error as ` ± 1.00`. It is computed over examples, not over answers.
 
-    At 0 and 100 % lm_eval's error is 0, so the 95 % bound from the number of examples is shown.
+    For scores of 0% and 100% lm_eval's error is 0, so the 95% confidence bound is shown instead.
     """
     if score.stderr is None:
         return ""

@@ -1,4 +1,4 @@
-"""Stores the scores of evaluated checkpoints. A killed evaluation is not stored and therefore repeated."""
+"""Stores the scores of evaluated checkpoints. An evaluation that is killed is not stored, so it is repeated."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ MAX_ATTEMPTS = 3
 
 
 class Entry(Record):
-    """The result of one checkpoint on one benchmark."""
+    """The result of evaluating one checkpoint on one benchmark."""
 
     checkpoint: str
     title: str
     """The benchmark's title."""
     scores: list[Score]
-    """Empty if the evaluation failed."""
+    """The scores; empty if the evaluation failed."""
     tries: int = 1
     error: str = ""
     measured: dict[str, str] = Field(default_factory=dict)
@@ -36,11 +36,13 @@ _ENTRIES = TypeAdapter(list[Entry])
 
 
 class ResultsStore:
-    """`lm_eval.json` in the output folder, replaced atomically after each evaluation, and the derived tables."""
+    """The results in the output folder: `lm_eval.json`, which is replaced atomically, and tables derived from it."""
 
     def __init__(self, folder: Path) -> None:
-        """Raises OperatorError if the folder cannot be created, RunError if another command writes there or if the
-        stored results cannot be read.
+        """Lock the folder and read the stored results.
+
+        Raises OperatorError if the folder cannot be created, RunError if another command is writing to it or the
+        results cannot be read.
         """
         self.folder = folder
         self._path = folder / "lm_eval.json"
@@ -72,9 +74,9 @@ class ResultsStore:
         os.close(self._lock)
 
     def is_pending(self, checkpoint: str, benchmark: Benchmark, measured: Mapping[str, str]) -> bool:
-        """Return whether to evaluate: not done yet, or failed with attempts left.
+        """Return whether to run this evaluation: it has not succeeded yet, and has attempts left.
 
-        Raises OperatorError if it was done with different settings, which the table could not show.
+        Raises OperatorError if it succeeded with different settings, because the tables could not show the difference.
         """
         entry = self._entries.get((checkpoint, benchmark.title))
         if entry is None or entry.error:
@@ -84,13 +86,13 @@ class ResultsStore:
         if other:
             changes = ", ".join(f"{key} {entry.measured.get(key)}, now {measured.get(key)}" for key in other)
             raise OperatorError(
-                f"{self.folder} has {benchmark.title} of {checkpoint} with different settings ({changes}). "
+                f"{self.folder} has results of {benchmark.title} for {checkpoint} with different settings ({changes}). "
                 "Pass a different +output_dir or +name"
             )
         return False
 
     def forget_failures(self, checkpoint: str | None = None) -> None:
-        """Reset permanent failures of one checkpoint or of all."""
+        """Remove the recorded failures of one checkpoint, or of all checkpoints."""
         kept = [
             entry for entry in self._entries.values() if not entry.error or checkpoint not in (None, entry.checkpoint)
         ]
@@ -101,7 +103,7 @@ class ResultsStore:
         self._keep(Entry(checkpoint=checkpoint, title=benchmark.title, scores=scores, measured=dict(measured)))
 
     def fail(self, checkpoint: str, benchmark: Benchmark, error: str, measured: Mapping[str, str]) -> None:
-        """Store a failure; an evaluation is attempted MAX_ATTEMPTS times in total."""
+        """Store a failure. An evaluation is attempted at most MAX_ATTEMPTS times."""
         before = self._entries.get((checkpoint, benchmark.title))
         tries = before.tries + 1 if before and before.measured == measured else 1
         self._keep(
@@ -117,12 +119,12 @@ class ResultsStore:
 
     @property
     def scores(self) -> list[Score]:
-        """Return all scores sorted by step and checkpoint, in the order of evaluation."""
+        """All scores, sorted by step and checkpoint, and then in the order of evaluation."""
         found = [score for entry in self._entries.values() for score in entry.scores]
         return sorted(found, key=lambda score: (-1 if score.step is None else score.step, score.checkpoint))
 
     def failed(self, titles: Collection[str], checkpoint: str | None = None) -> list[Entry]:
-        """Return the failed entries of these benchmarks, for one checkpoint or all."""
+        """Return the failed entries for these benchmarks, for one checkpoint or for all."""
         return [
             entry
             for entry in self._entries.values()

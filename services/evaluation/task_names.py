@@ -11,7 +11,7 @@ from pathlib import Path
 from rollyard.services.errors import OperatorError, did_you_mean
 
 _TIMEOUT_S = 600.0
-"""lm_eval reads thousands of files for the check: 6 s of CPU time, and minutes on a slow or cold disk."""
+"""lm_eval reads thousands of files for the check, which takes 6 s of CPU time, and minutes if the disk is slow."""
 _NOT_FOUND = re.compile(r"Tasks not found: (.+)")
 _LISTED = re.compile(r"^\|\s*([\w./-]+)\s*\|", re.MULTILINE)
 
@@ -23,10 +23,10 @@ def check_task_names(
     environment: Mapping[str, str],
     print_line: Callable[[str], None],
 ) -> None:
-    """Raise OperatorError with each unknown task and the most similar existing name.
+    """Raise OperatorError if a task is unknown. The message suggests the most similar existing name.
 
-    If lm_eval does not support the check (before 0.4.10), `print_line` receives a message, and a mistyped task fails
-    when it runs.
+    lm_eval before 0.4.10 does not support this check. `print_line` then receives a message, and a mistyped task fails
+    only when it runs.
     """
     named = [
         task for task in dict.fromkeys(tasks) if not Path(task).is_file()

@@ -1,1 +1,1 @@
-"""The run's head: servers register with it, and clients fetch the servers' addresses from it."""
+"""The run's head: servers register with it, and clients fetch the servers' URLs from it."""

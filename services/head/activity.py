@@ -1,4 +1,4 @@
-"""Records of a run's activity: its running episodes and the status of its collections. All are frozen."""
+"""Records of a run's activity: its running episodes and the status of its collections. All records are frozen."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ STAGES: tuple[Stage, ...] = ("seed", "model", "tool", "verify", "close")
 
 
 class RunningEpisode(Record):
-    """A running episode, from the agent's `GET /episodes`."""
+    """A running episode, as returned by the agent's `GET /episodes`."""
 
     agent: str
-    """Server name."""
+    """The agent's server name."""
     episode: str
-    """The episode's id, which its model calls carry."""
+    """The episode's id, which is sent with its model calls."""
     task: int | None
-    """`_ng_task_index` of its row; None if absent."""
+    """`_ng_task_index` of the episode's row; None if absent."""
     repeat: int | None
     stage: Stage
     server: str
-    """The server that it waits for."""
+    """The server that the episode is waiting for."""
     turn: int
     """Number of model calls started."""
     age_s: float
@@ -42,9 +42,10 @@ class StageActivity(Record):
     server: str
     episodes: int
     median_s: float | None
-    """Median duration of the last 256 stages of this kind that ended. None if none has ended yet."""
+    """Median duration of the last 256 finished stages of this kind; None if none has finished yet."""
     stuck: int
-    """Episodes in this stage for over 30 s and over ten times the median; without a median, for over five minutes."""
+    """Number of episodes that have been in this stage for more than 30 s and more than ten times the median. If there
+    is no median, the limit is five minutes."""
     slowest: RunningEpisode
     """The episode that has been in this stage for the longest time."""
 
@@ -55,18 +56,18 @@ class RunningEpisodes(Record):
     agent: str
     total: int
     stages: list[StageActivity]
-    """The stages that have episodes, in the order in which an episode passes them."""
+    """The stages that have episodes, in the order in which an episode goes through them."""
     episodes: list[RunningEpisode]
-    """The oldest first, at most `limit`."""
+    """The oldest running episodes, at most `limit`, oldest first."""
 
 
 class Collection(Record):
     """A collection's report to the head, sent once a second and when the collection ends."""
 
     output: str
-    """Absolute path of its rollout file, on the host where it runs."""
+    """Absolute path of the rollout file, on the host on which the collection runs."""
     status: CollectionStatus
     failures: list[FailureRow]
-    """The collection's last 50 failed attempts, the most recent last."""
+    """The collection's last 50 failed attempts, most recent last."""
     code: dict[str, str] = Field(default_factory=dict)
-    """Server name -> digest of the code recorded in new rows, for the servers that the rows use."""
+    """Server name -> the code digest that is recorded in new rows, for each server that the rows use."""

@@ -32,12 +32,12 @@ class AgentActivity:
         return sum(response.total for response in self.responses)
 
     def oldest(self, limit: int) -> list[RunningEpisode]:
-        """The oldest episodes of all agents, the oldest first."""
+        """Return the oldest episodes of all agents, oldest first."""
         episodes = [episode for response in self.responses for episode in response.episodes]
         return sorted(episodes, key=lambda episode: -episode.age_s)[:limit]
 
     def stages(self) -> list[StageActivity]:
-        """The stages of all agents combined, in the order in which an episode passes them."""
+        """Return the stages of all agents combined, in the order in which an episode goes through them."""
         merged: dict[tuple[Stage, str], StageActivity] = {}
         for stage in (stage for response in self.responses for stage in response.stages):
             key = (stage.stage, stage.server)
@@ -52,7 +52,7 @@ async def fetch_activity(
     limit: int,
     deadline_s: float = DEADLINE_S,
 ) -> AgentActivity:
-    """Fetch the oldest `limit` episodes of every agent instance that has an address."""
+    """Fetch the oldest `limit` episodes from every agent instance that has a URL."""
     activity = AgentActivity()
 
     async def fetch(instance: ServerInstance) -> None:

@@ -14,7 +14,7 @@ from rollyard.services.run_types import Directory, Heartbeat, Keys, Registration
 from rollyard.services.types import Record
 
 REPORT_DEADLINE_S = 2.0
-"""Short, because a collection reports while it runs. If the head is slow, the next report replaces this one."""
+"""Timeout for a collection's report. It is short because a report that fails is replaced by the next one."""
 
 _CODE = TypeAdapter(dict[str, ServerCode])
 
@@ -31,31 +31,34 @@ class RegistryClient:
         self._registration_headers = {**self._headers, SECRET_HEADER: keys.secret}
 
     async def register(self, registration: Registration) -> None:
-        """Register an instance, with its address and readiness. Raises Failure."""
+        """Register an instance, with its URL and readiness. Raises Failure if the head rejects it or is unreachable."""
         await self._post("/register", registration)
 
     async def send_heartbeat(self, heartbeat: Heartbeat) -> Directory:
-        """Send a heartbeat and return the current directory. Raises Failure."""
+        """Send a heartbeat and return the current directory. Raises Failure if the request fails."""
         return _read_directory(await self._post("/heartbeat", heartbeat))
 
     async def report_collection(self, collection: Collection) -> None:
-        """Report a collection's status to the head. Raises Failure."""
+        """Report a collection's status to the head. Raises Failure if the request fails."""
         body = collection.model_dump_json(by_alias=True).encode()
         await self._send("POST", "/collection", body, self._headers, REPORT_DEADLINE_S)
 
     async def directory(self) -> Directory:
-        """Fetch the server directory. Raises Failure."""
+        """Fetch the server directory. Raises Failure if the request fails."""
         return _read_directory(await self._send("GET", "/directory", b"", self._headers))
 
     async def code(self) -> dict[str, ServerCode]:
-        """Fetch the loaded code of every server that reports it. Raises Failure."""
+        """Fetch the digests of the code that each server has loaded, if it reports them.
+
+        Raises Failure if the request fails.
+        """
         body = await self._send("GET", "/server_code", b"", self._headers)
         try:
             return _CODE.validate_json(body)
         except ValidationError as error:
             raise Failure(
                 FailureKind.MALFORMED_ANSWER,
-                f"the response is not a listing of the servers' code: {body[:200]!r}",
+                f"the response does not list the servers' code: {body[:200]!r}",
                 server="head",
             ) from error
 
@@ -77,5 +80,5 @@ def _read_directory(body: bytes) -> Directory:
     try:
         return Directory.model_validate_json(body)
     except ValidationError as error:
-        detail = f"the response is not a directory: {body[:200].decode('utf-8', 'replace')!r}"
+        detail = f"the response is not a server directory: {body[:200].decode('utf-8', 'replace')!r}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error

@@ -28,7 +28,7 @@ class HeadMetrics:
         ready = GaugeMetricFamily(
             "rollyard_instances_ready", "Instances that are ready and send heartbeats", labels=["server"]
         )
-        restarts = CounterMetricFamily("rollyard_restarts", "Restarts after an instance died", labels=["server"])
+        restarts = CounterMetricFamily("rollyard_restarts", "Restarts of instances that died", labels=["server"])
         ready_servers = [instance.server_name for instance in self._registry.instances() if instance.ready]
         for server, replicas in self._registry.replicas.items():
             requested.add_metric([server], replicas)

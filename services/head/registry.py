@@ -1,4 +1,4 @@
-"""The server registry: stores each instance's address and readiness, and builds the directory. Does not use HTTP."""
+"""The server registry: stores the URL and readiness of each instance, and builds the directory. Does not use HTTP."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rollyard.services.types import Json
 
 Status = Literal["starting", "success", "timeout", "restarting"]
 RATE_S = 10.0
-"""Window of the request rate."""
+"""Time window over which the request rate is measured."""
 
 
 @dataclass(slots=True)
@@ -35,11 +35,11 @@ class _Instance:
     sessions: int = 0
     phase: str = ""
     counts: deque[tuple[float, int]] = field(default_factory=deque)
-    """Time of each heartbeat, and the total number of requests at that time."""
+    """The time of each heartbeat, and the total number of requests at that time."""
 
 
 class ServerRegistry:
-    """The instances of one run. An instance leaves the directory after `expiry_s` without a heartbeat."""
+    """The instances of one run. An instance is removed from the directory after `expiry_s` without a heartbeat."""
 
     def __init__(
         self,
@@ -56,15 +56,15 @@ class ServerRegistry:
         self._settings = settings
         self.restarts: dict[str, int] = {}
         self.code: dict[str, ServerCode] = {}
-        """Server name -> the code of its first instance; all later ones must have the same."""
+        """Server name -> the code of its first instance. All later instances must have the same code."""
         self.sources: dict[str, CodeSources] = {}
-        """Server name -> locations of the files of that code, for servers on this host."""
+        """Server name -> where the files of that code are, for servers on this host."""
         self.changed_files: dict[str, list[str]] = {}
         """Server name -> files of that code that have changed on disk."""
         self.reloading: set[str] = set()
-        """Servers whose changed code is being checked or that are starting with it."""
+        """Servers whose changed code is being checked, and servers that are starting with it."""
         self._reloads = reloads
-        """Whether servers may restart with changed code, which `renew_code` then accepts."""
+        """Whether servers may be restarted with changed code, after a call to `renew_code`."""
         self._renewing: set[str] = set()
         self._is_unknown: Callable[[str, str], bool] = lambda name, digest: False
         self._changed_code: dict[str, str] = {}
@@ -73,7 +73,7 @@ class ServerRegistry:
         self._members: dict[str, _Instance] = {}
         self._expected: set[str] = set()
         self._elsewhere = frozenset(elsewhere)
-        """Servers that other processes start. Any process with the run's secret may register an instance of them."""
+        """Servers that other processes start. Any process that has the run's secret may register instances of them."""
         self._expiry_s = expiry_s
         self._clock = clock
 
@@ -87,9 +87,10 @@ class ServerRegistry:
         self._expected.add(instance)
 
     def register(self, registration: Registration) -> None:
-        """Register an instance, or update its address and readiness.
+        """Register an instance, or update its URL and readiness.
 
-        Raises Failure unknown_server for an unknown server, and for an instance that was removed or never expected.
+        Raises Failure unknown_server if the server is unknown or the instance was removed or never expected, and
+        bad_request if its code differs.
         """
         spec = self._specs.get(registration.name)
         if spec is None:
@@ -117,7 +118,7 @@ class ServerRegistry:
             self.reloading.discard(spec.name)
 
     def _check_code(self, registration: Registration) -> None:
-        """Reject an instance with different code, whose rewards would not be comparable. Raises Failure."""
+        """Raise Failure if the instance has different code, because its rewards would not be comparable."""
         name, code = registration.name, registration.code
         if code is None:
             return
@@ -145,7 +146,7 @@ class ServerRegistry:
         raise Failure(FailureKind.BAD_REQUEST, detail)
 
     def renew_code(self, name: str) -> None:
-        """Allow the next instance of `name` to have different code. Call this once all of its processes have ended."""
+        """Allow the next instance of `name` to have different code. Call this after its processes have exited."""
         self._renewing.add(name)
 
     def withhold_while(self, is_unknown: Callable[[str, str], bool]) -> None:
@@ -177,16 +178,16 @@ class ServerRegistry:
             member.counts.popleft()
 
     def last_seen(self) -> set[tuple[str, float]]:
-        """Return every ready instance with the time of its last heartbeat, which returned the directory to it."""
+        """Return every ready instance with the time of its last heartbeat, which is when it received the directory."""
         return {(name, one.last_seen) for name, one in self._members.items() if self._status(one) == "success"}
 
     def remove(self, instance: str) -> None:
-        """Remove an instance whose process ended. Its later registrations and heartbeats are rejected."""
+        """Remove an instance whose process has exited. Its later registrations and heartbeats are rejected."""
         self._expected.discard(instance)
         self._members.pop(instance, None)
 
     def is_ready(self, instance: str) -> bool:
-        """True if the instance reported that it is ready, and still sends heartbeats."""
+        """Return whether the instance has reported that it is ready and is still sending heartbeats."""
         member = self._members.get(instance)
         return member is not None and self._status(member) == "success"
 
@@ -224,7 +225,7 @@ class ServerRegistry:
         )
 
     def instances(self) -> list[ServerInstance]:
-        """Return every instance, ready or not. A server without instances is listed without an address."""
+        """Return every instance, ready or not. A server without instances is listed without a URL."""
         present = {member.spec.name for member in self._members.values()}
         absent = [_Instance(spec, spec.name, 0.0, 0.0) for name, spec in self._specs.items() if name not in present]
         return [self._display(member) for member in (*self._members.values(), *absent)]

@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RunSnapshot(Record):
-    """The state of a run at one time: `GET /api/live` of the viewer, and `ng_status +episodes=true +json=true`."""
+    """The state of a run at one moment, from the viewer's `GET /api/live` or `ng_status +episodes=true +json=true`."""
 
     run_id: str = ""
     """Empty if no run was found. `note` then lists the locations that were searched."""
@@ -41,13 +41,13 @@ class RunSnapshot(Record):
     stages: list[StageActivity] = Field(default_factory=list)
     """Episodes of all agents, grouped by stage and server."""
     episodes: list[RunningEpisode] = Field(default_factory=list)
-    """The oldest first, at most 200."""
+    """The oldest running episodes, at most 200, oldest first."""
     stuck: list[str] = Field(default_factory=list)
     """A sentence for each stage with stuck episodes, and for each unresponsive agent."""
     collections: list[Collection] = Field(default_factory=list)
-    """Current and past collections of this run, the most recent first."""
+    """Current and past collections of this run, most recent first."""
     failures: list[FailureRow] = Field(default_factory=list)
-    """The last 50 failed attempts of all collections, the most recent last."""
+    """The last 50 failed attempts of all collections, most recent last."""
     note: str = ""
 
 
@@ -60,7 +60,7 @@ async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
         try:
             return kind.validate_json(raise_for_status(response, "head").body)
         except ValidationError as error:
-            detail = f"{head.url}{path} is from another version of Rollyard: {error.errors()[0]['msg']}"
+            detail = f"the response of {head.url}{path} has an unexpected format: {error.errors()[0]['msg']}"
             raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error
 
     servers, collections = await asyncio.gather(
@@ -87,12 +87,12 @@ def _stuck(stages: Sequence[StageActivity]) -> list[str]:
 
 
 def _describe_stuck(stage: StageActivity) -> str:
-    usual = "and none has finished yet" if stage.median_s is None else f"where {duration(stage.median_s)} is usual"
+    usual = "and none has finished yet" if stage.median_s is None else f"which usually takes {duration(stage.median_s)}"
     slowest = stage.slowest
     episode = slowest.episode if slowest.task is None else f"task {slowest.task}, repeat {slowest.repeat}"
     return (
         f"{stage.stuck} of {stage.episodes} rollouts are stuck waiting for {stage.server} ({stage.stage}), {usual}; "
-        f"the longest-waiting one is {episode} (turn {slowest.turn}) for {duration(slowest.stage_s)}"
+        f"{episode} (turn {slowest.turn}) has been waiting longest, for {duration(slowest.stage_s)}"
     )
 
 

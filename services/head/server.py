@@ -31,7 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 MAX_COLLECTIONS = 16
 """Maximum number of collections to keep. The one that reported least recently is dropped first."""
 EXPIRY_S = 10.0
-"""A collection that has not reported for this long counts as ended."""
+"""A collection that has not sent a report for this long is assumed to have ended."""
 
 
 class Head(Server):
@@ -45,7 +45,7 @@ class Head(Server):
         config: RunConfig,
         folder: Path | None = None,
     ) -> None:
-        """`folder`: the working directory in which the run was started."""
+        """`folder`: the working directory from which the run was started."""
         super().__init__(settings, context)
         self._folder = folder
         self.registry = registry
@@ -55,7 +55,7 @@ class Head(Server):
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
         self._last_report: dict[str, float] = {}
-        """Output of a collection -> time of its last report, on this process's monotonic clock."""
+        """A collection's output path -> time of its last report, on this process's monotonic clock."""
         registry.withhold_while(self._is_unknown)
         self.route("/collection", self._collection)
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
@@ -91,7 +91,7 @@ class Head(Server):
         return b"{}"
 
     def _is_unknown(self, server: str, digest: str) -> bool:
-        """True if a running collection does not know this code yet and would record the wrong digest in its rows."""
+        """Return whether a running collection does not know this code yet, and would record the wrong digest."""
         now = time.monotonic()
         return any(
             one.status.state == "running"
@@ -101,11 +101,14 @@ class Head(Server):
         )
 
     async def _list_collections(self) -> list[Collection]:
-        """Return the current and past collections of this run, the most recent first."""
+        """Return the current and past collections of this run, most recent first."""
         return list(reversed(self._collections.values()))
 
     async def _prometheus_targets(self, request: Request) -> list[Json]:
-        """Return all servers' addresses for Prometheus' http_sd_configs. The head's is the request's Host header."""
+        """Return the addresses of all servers for Prometheus's http_sd_configs.
+
+        The head's own address is taken from the request's Host header.
+        """
         run = {"run": self.registry.run_id}
         head_address = request.headers.get("host") or "{}:{}".format(*self.address)
         head = {"targets": [head_address], "labels": {"name": "head", "family": "head", **run}}
@@ -131,7 +134,7 @@ class Head(Server):
         return RunOrigin(run_id=self.registry.run_id, folder=str(self._folder or ""), uid=own_uid(), pid=os.getpid())
 
     async def _server_code(self) -> dict[str, ServerCode]:
-        """Return the loaded code of every server that reports it."""
+        """Return the digests of the code that each server has loaded, if it reports them."""
         return self.registry.code
 
     async def _server_instances(self) -> list[ServerInstance]:
@@ -162,7 +165,7 @@ def _read(model: type[M], call: RawRequest) -> M:
 
 
 def _escape_references(value: Any) -> Any:
-    """Escape each `${` of the resolved tree, so that OmegaConf does not parse it as a reference."""
+    """Escape each `${` in the resolved tree, so that OmegaConf does not parse it as a reference."""
     if isinstance(value, dict):
         return {key: _escape_references(item) for key, item in value.items()}
     if isinstance(value, list):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 def duration(seconds: float) -> str:
-    """Format as `4.2 s`, `47 s`, `3 min 20 s` or `2 h 05 min`."""
+    """Format a duration as `4.2 s`, `47 s`, `3 min 20 s` or `2 h 05 min`."""
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     rounded = round(seconds)

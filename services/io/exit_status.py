@@ -1,4 +1,4 @@
-"""Exit statuses of commands and scripts. Converts exceptions to them."""
+"""Converts exceptions to the exit statuses of commands and scripts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ EXIT_DONE, EXIT_FAILED, EXIT_USAGE, EXIT_INTERRUPTED = 0, 1, 2, 130
 
 
 def exit_status(command: str, work: Callable[[], int], *, debug: bool = False) -> int:
-    """Run `work` and return the exit status. An exception is printed as one line on standard error."""
+    """Run `work` and return the exit status. An exception is printed to standard error as a short message.
+
+    `debug`: print its traceback as well.
+    """
     with plain_output():
         return _run(command, work, debug=debug)
 
@@ -42,7 +45,7 @@ def _run(command: str, work: Callable[[], int], *, debug: bool) -> int:
 
 
 def _flush_output() -> None:
-    """Flush the output. If it is full or closed, discard it; otherwise Python would exit with another status."""
+    """Flush standard output. If that fails, discard the output; otherwise Python would exit with a different status."""
     try:
         sys.stdout.flush()
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Detects that another program moved, removed, replaced, truncated or extended a file that this process has open."""
+"""Detects whether another program moved, removed, replaced, truncated or extended a file that this process has open."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _CHUNK = 1 << 20
 
 
 def outside_change(fd: int, path: Path, size: int) -> str:
-    """Describe in one line what happened to the open file and where its content is. Returns "" if nothing changed.
+    """Describe in one line what happened to the open file and where its content is now; "" if nothing happened.
 
     The file is unchanged if `path` still refers to it and it has `size` bytes. If the file no longer has a name, it is
     copied next to `path`, because its content would be lost once the descriptor is closed.
@@ -38,7 +38,7 @@ def outside_change(fd: int, path: Path, size: int) -> str:
     if (new_path := current_path(fd)) is not None:
         replacement = "" if current is None else " and another file was put in its place"
         return (
-            f"{path} was moved to {new_path}{replacement} while it was being written: that file is intact. Move it "
+            f"{path} was moved to {new_path}{replacement} while it was being written; its content is intact. Move it "
             "back, then run the same command again"
         )
     if not size:
@@ -50,8 +50,8 @@ def outside_change(fd: int, path: Path, size: int) -> str:
             reason = error.strerror
             continue
         return (
-            f"{path} was {event} while it was being written: its content is intact in {copy}. Move that to {path}, "
-            "then run the same command again"
+            f"{path} was {event} while it was being written: its content is intact in {copy}. Move that file to "
+            f"{path}, then run the same command again"
         )
     return f"{path} was {event} while it was being written, and its content could not be copied anywhere ({reason})"
 
@@ -60,7 +60,7 @@ def current_path(fd: int) -> Path | None:
     """Return the current path of the open file; None if it was removed or the path is unknown."""
     try:
         new_path = Path(f"/proc/self/fd/{fd}").readlink()
-        # An NFS client renames a removed file like this until it is closed.
+        # If an open file is removed, an NFS client gives it a name like this until it is closed.
         if new_path.name.startswith(".nfs") or not os.path.samestat(os.fstat(fd), new_path.stat()):
             return None
     except OSError:

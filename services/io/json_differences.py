@@ -9,7 +9,7 @@ from rollyard.services.types import Json
 
 
 def differences(before: Json, after: Json, prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Yield the dotted name of each value that differs, sorted, with both values; None for a missing key."""
+    """Yield the dotted key of each value that differs, in sorted order, with both values; None if a key is missing."""
     for key in sorted({*before, *after}):
         old, new = before.get(key), after.get(key)
         if isinstance(old, dict) and isinstance(new, dict):

@@ -15,14 +15,14 @@ _OTHER_FORMATS = {
 
 
 def why_unreadable(line: bytes, offset: int, error: ValueError) -> str:
-    """Describe `error` for a line that begins at byte `offset`; the text continues `line 17`."""
+    """Describe why the line at byte `offset` cannot be read. The result is meant to be appended to `line 17`."""
     if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
         return f" is not JSON: {_why_not_json(line, offset, error)}"
     return f": {error}"
 
 
 def _why_not_json(line: bytes, offset: int, error: ValueError) -> str:
-    """Name the likely cause. Usually the file has a different format or is truncated."""
+    """Describe the likely cause. Usually the file has a different format or is truncated."""
     if line.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "the file is UTF-16; expected UTF-8 (iconv -f UTF-16 -t UTF-8)"
     if not offset and (

@@ -1,4 +1,4 @@
-"""Reads values of untrusted JSON. A value of an unexpected type counts as absent."""
+"""Reads values from untrusted JSON. A value of an unexpected type is treated as absent."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ _KINDS = {
 
 
 def mapping(value: Any) -> Json:
-    """Return `value` if it is a JSON object, else a shared empty one that must not be modified."""
+    """Return `value` if it is a JSON object, else a shared empty dict that must not be modified."""
     return value if isinstance(value, dict) else _EMPTY
 
 
 def items(value: Any) -> list[Any]:
-    """Return `value` if it is a list, else an empty one."""
+    """Return `value` if it is a list, else an empty list."""
     return value if isinstance(value, list) else []
 
 
@@ -36,7 +36,7 @@ def text_of(value: Any) -> str:
 
 
 def is_number(value: Any, maximum: float = sys.float_info.max) -> bool:
-    """True for a finite number in [-maximum, maximum]. JSON's true is not a number."""
+    """Return whether `value` is a finite number in [-maximum, maximum]. Booleans are not numbers."""
     return type(value) in (int, float) and -maximum <= value <= maximum
 
 
@@ -47,7 +47,7 @@ def number(value: Any, absent: T, maximum: float = sys.float_info.max) -> float 
 
 
 def whole_number(value: Any, *, least: int = 1 - 2**62) -> int | None:
-    """Return `value` if it is an integer of at least `least` that fits in 62 bits, else None."""
+    """Return `value` if it is an integer from `least` to 2**62 - 1, else None."""
     return value if type(value) is int and least <= value < 2**62 else None
 
 

@@ -1,8 +1,8 @@
-"""Reads JSON Lines and replaces files atomically. Lines end at `\\n` only: U+2028 is text.
+"""Reads JSON Lines and replaces files atomically. Only `\\n` ends a line; other line separators are part of the text.
 
-`on_error` handles a line that is not a JSON object: `refuse` rejects the file, `skip` omits the line, `hand_over`
-yields the BadLine in its place; any other function of a BadLine works, too. `parse` decides what counts as JSON:
-`lenient`, `strict`, or `rollyard.services.io.strict_json.ExactParser`.
+`on_error` handles a line that is not a JSON object: `refuse` rejects the file, `skip` omits the line, and `hand_over`
+yields the BadLine in its place. Any other function that takes a BadLine also works. `parse` decides what counts as
+JSON: `lenient`, `strict`, or `rollyard.services.io.strict_json.ExactParser`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,12 @@ class ParsedLine(NamedTuple):
     """A line that contains a JSON object."""
 
     number: int
-    """Line number from 1, counting blank lines. In a part of a file, it is relative to the start of that part."""
+    """Line number, starting at 1 and counting blank lines. If only part of a file is read, it is relative to the start
+    of that part."""
     offset: int
     """Byte offset of the line."""
     line: bytes
-    """Including the line end."""
+    """The raw line, including its line ending."""
     value: Json
 
 
@@ -47,7 +48,7 @@ class BadLine(NamedTuple):
     offset: int
     line: bytes
     problem: str
-    """What was found and what was expected; the text continues `line 17`."""
+    """What was found and what was expected, to be appended to `line 17`."""
 
     @property
     def torn(self) -> bool:
@@ -56,9 +57,9 @@ class BadLine(NamedTuple):
 
 
 def lenient(line: bytes) -> Any:
-    """Parse a line of any JSON type. Accepts NaN and escapes of lone surrogates, which orjson rejects.
+    """Parse a line that contains any JSON value. Accepts NaN and escaped lone surrogates, which orjson rejects.
 
-    Raises ValueError.
+    Raises ValueError if the line is not valid JSON.
     """
     try:
         return orjson.loads(line)
@@ -67,7 +68,10 @@ def lenient(line: bytes) -> Any:
 
 
 def strict(line: bytes) -> Any:
-    """Parse a line of any JSON type. Accepts escapes of lone surrogates, but not NaN. Raises ValueError."""
+    """Parse a line that contains any JSON value. Accepts escaped lone surrogates, but not NaN.
+
+    Raises ValueError if the line is not valid JSON.
+    """
     try:
         return orjson.loads(line)
     except orjson.JSONDecodeError:
@@ -98,13 +102,13 @@ def iter_jsonl(
     *,
     parse: Callable[[bytes], Any] = lenient,
 ) -> Iterator[Any]:
-    """Yield each line that contains a JSON object; blank lines are skipped.
+    """Yield each line that contains a JSON object. Blank lines are skipped.
 
     `source`: a file, or lines with their offsets (`Lines`, `with_offsets`). `on_error` is called with every other line;
     its result is yielded in place of the line unless it is None, and its exceptions propagate. `parse` returns a line's
-    value, or raises ValueError with a message that continues `line 17:`.
+    value, or raises ValueError with a message to be appended to `line 17:`.
 
-    Raises OSError.
+    Raises OSError if the file cannot be read.
     """
     for number, (offset, line) in enumerate(Lines(source) if isinstance(source, Path) else source, 1):
         if line.isspace():
@@ -123,7 +127,7 @@ def iter_jsonl(
 
 
 def refuse(file: object, advice: str = "", error: type[RollyardError] = RunError) -> Callable[[BadLine], NoReturn]:
-    """Return an `on_error` that raises `error` with the file, the line number, the problem, and `advice`."""
+    """Return an `on_error` that raises `error`. The message contains the file, line number, problem and `advice`."""
 
     def on_error(bad: BadLine) -> NoReturn:
         raise error(f"{file}: line {bad.number}{bad.problem}{advice and f'. {advice}'}")
@@ -158,8 +162,8 @@ def _not_json(name: str) -> NoReturn:
 def replace(path: Path, data: bytes | Iterable[bytes], *, synced: bool = True) -> None:
     """Replace `path` atomically: readers see either the old or the new content.
 
-    `synced`: the file survives a power failure. Raises RunError. An exception of the iterable propagates and leaves the
-    old content in place.
+    `synced`: make the new content survive a power failure. Raises RunError if the file cannot be written. An exception
+    raised by the iterable propagates, and the old content stays in place.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:

@@ -1,4 +1,4 @@
-"""Reads lines of files as bytes, with their byte offsets. Lines end at `\\n` only: U+2028 is text."""
+"""Reads the lines of files as bytes, with their byte offsets. Only `\\n` ends a line."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ class Lines:
     def __init__(
         self, source: Path | BinaryIO, start: int = 0, stop: int | None = None, *, whole: bool = False
     ) -> None:
-        """`whole`: omit the last line if it has no line end."""
+        """`whole`: omit the last line if it has no line ending."""
         self.end = 0
-        """Byte offset after the last line that was read; 0 before the first."""
+        """Byte offset of the end of the last line that was read; 0 before the first line."""
         self._source = source
         self._start, self._stop = start, 1 << 62 if stop is None else stop
         self._whole = whole
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
-        """Raises OSError."""
+        """Yield each line with its byte offset. Raises OSError if the file cannot be read."""
         source, stop, whole = self._source, self._stop, self._whole
         with source.open("rb") if isinstance(source, Path) else nullcontext(source) as file:
             offset = self._start
@@ -42,7 +42,7 @@ class Lines:
 
 
 def with_offsets(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield lines of another source, such as a compressed file, each with its byte offset."""
+    """Yield lines from a different source, such as a compressed file, each with its byte offset."""
     offset = 0
     for line in lines:
         yield offset, line
@@ -50,7 +50,7 @@ def with_offsets(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
 
 
 def line_at(path: str | os.PathLike[str], offset: int) -> bytes:
-    """Return the line at a byte offset, including its line end. Raises OSError."""
+    """Return the line at a byte offset, including its line ending. Raises OSError if the file cannot be read."""
     # Uses system calls directly, because a file object takes four times as long and this runs once per row.
     fd = os.open(path, os.O_RDONLY)
     try:

@@ -16,7 +16,10 @@ _LOCKED_ERRNOS = (errno.EAGAIN, errno.EACCES)
 
 
 def open_locked(path: Path) -> int:
-    """Open `path` (creating it if needed) and lock it exclusively. Raises RunError, OSError."""
+    """Open `path` (creating it if needed) and lock it exclusively.
+
+    Raises RunError if it cannot be locked or another process has locked it, OSError if it cannot be opened.
+    """
     while True:
         fd = os.open(path, _FLAGS, 0o644)
         try:
@@ -33,9 +36,10 @@ def open_locked(path: Path) -> int:
 
 
 def replace_locked(path: Path, backup: Path) -> int:
-    """Move `path` to `backup`, create an empty file in its place and return the descriptor. Raises RunError, OSError.
+    """Move `path` to `backup`, create an empty, locked file in its place and return its descriptor.
 
-    The new file is locked before it gets its name, so that no other writer can lock it first.
+    The new file is locked before it gets its name, so that no other writer can lock it first. Raises RunError if it
+    cannot be locked, OSError if a file cannot be created or renamed.
     """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     fd = os.open(temporary, _FLAGS | os.O_TRUNC, 0o644)
@@ -64,7 +68,7 @@ def unused(path: Path) -> Path:
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a file that survives a power failure once this returns."""
+    """Write a file. Once this function has returned, the file survives a power failure."""
     with path.open("wb") as file:
         file.write(data)
         file.flush()
@@ -89,7 +93,7 @@ def _lock(fd: int, path: Path) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         if error.errno in _LOCKED_ERRNOS:
-            raise RunError(f"another process is writing {path}: wait for it, or choose another output") from error
+            raise RunError(f"another process is writing to {path}: wait for it, or choose another output") from error
         raise RunError(
             f"{path} cannot be locked ({error.strerror}): its file system does not support locks (NFS without lockd?); "
             "choose an output on another file system"

@@ -1,4 +1,4 @@
-"""Optional dependencies: checks for packages that only some features need, and suggests how to install them."""
+"""Optional dependencies: finds packages that only some features need, and suggests how to install missing ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Extra:
     """An optional dependency group of this package."""
 
     packages: tuple[str, ...]
-    """Their import names."""
+    """The import names of its packages."""
     purpose: str
 
 
@@ -35,7 +35,7 @@ EXTRAS = {
 
 
 def is_installed(package: str) -> bool:
-    """True if Python finds the package; false if it is partially installed or blocked from being imported."""
+    """Return whether Python finds the package. False if it is only partially installed, or its import is blocked."""
     try:
         return importlib.util.find_spec(package) is not None
     except (ImportError, ValueError):
@@ -48,7 +48,7 @@ def missing(extra: Extra) -> list[str]:
 
 
 def install_command(extra: str) -> str:
-    """Return the command that installs an extra. Environments created by uv have no pip."""
+    """Return the command that installs an extra. It uses uv if there is no pip, as in environments created by uv."""
     if not is_installed("pip"):
         return f"uv pip install --python {sys.executable} 'rollyard[{extra}]'"
     return f"{sys.executable} -m pip install 'rollyard[{extra}]'"
@@ -58,12 +58,12 @@ def require(package: str, extra: str, feature: str) -> None:
     """Raise OperatorError with the install command if `package` is missing. Does not import it."""
     if not is_installed(package):
         raise OperatorError(
-            f"{feature} needs the package {package}, which is not installed. It is in the extra {extra!r}: "
+            f"{feature} needs the package {package}, which is not installed. It is part of the extra {extra!r}: "
             f"{install_command(extra)}"
         )
 
 
 def load(module: str, extra: str, feature: str) -> ModuleType:
-    """Import a module of an extra. Raises OperatorError as `require` does."""
+    """Import a module that belongs to an extra. Raises OperatorError, with the install command, if it is missing."""
     require(module if module in EXTRAS[extra].packages else module.partition(".")[0], extra, feature)
     return importlib.import_module(module)

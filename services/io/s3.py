@@ -14,7 +14,7 @@ SCHEME = "s3://"
 
 
 def read_text(address: str) -> str:
-    """Return the text at a path or an s3:// address. Raises OperatorError if it cannot be read."""
+    """Return the text of a local file or an S3 object. Raises OperatorError if it cannot be read."""
     try:
         data = _object(address) if address.startswith(SCHEME) else Path(address).read_bytes()
         return data.decode("utf-8-sig")
@@ -27,15 +27,15 @@ def read_text(address: str) -> str:
 
 
 def split(address: str) -> tuple[str, str]:
-    """Return the bucket and key of `s3://bucket/key`. Raises OperatorError for any other form."""
+    """Return the bucket and key of `s3://bucket/key`. Raises OperatorError for any other format."""
     bucket, _, key = address.removeprefix(SCHEME).partition("/")
     if not address.startswith(SCHEME) or not bucket or not key:
-        raise OperatorError(f"{address!r} is not an S3 address; expected s3://bucket/key")
+        raise OperatorError(f"{address!r} is not an S3 URL; expected s3://bucket/key")
     return bucket, key
 
 
 def client(feature: str) -> Any:
-    """Return boto3's S3 client. Raises OperatorError if boto3 is not installed."""
+    """Return boto3's S3 client. Raises OperatorError, with the `feature` that needs it, if boto3 is not installed."""
     return load("boto3", "aws", feature).client("s3")
 
 
@@ -43,12 +43,12 @@ class Target(Protocol):
     """The destination of a download, such as a Path."""
 
     def open(self, mode: Literal["wb"], /) -> BinaryIO:
-        """Open for writing from the first byte."""
+        """Open the file for writing, at its first byte."""
         ...
 
 
 def fetch(address: str, target: Target) -> None:
-    """Download the object at an address. Raises OperatorError if it cannot be read."""
+    """Download an S3 object to `target`. Raises OperatorError if it cannot be read."""
     bucket, key = split(address)
     with _operator_errors(address), target.open("wb") as file:
         client(address).download_fileobj(bucket, key, file)

@@ -1,4 +1,4 @@
-"""Runs scripts such as `prepare.py` with the exit statuses and one-line errors of the commands."""
+"""Runs scripts such as `prepare.py` with the same exit statuses and error messages as the commands."""
 
 from __future__ import annotations
 
@@ -21,17 +21,20 @@ class ScriptParser(argparse.ArgumentParser):
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:
-    """Run a script's `main` and exit with a command's status: 0 done, 1 failed, 2 wrong usage, 130 interrupted."""
+    """Run a script's `main` and exit with the same statuses as a command.
+
+    They are 0 (done), 1 (failed), 2 (wrong usage) and 130 (interrupted).
+    """
     sys.exit(exit_status(Path(sys.argv[0]).name, lambda: main() or EXIT_DONE))
 
 
 def positive(text: str) -> int:
-    """Parse an option's value as an integer of 1 or more."""
+    """Parse the value of an option, which must be an integer of 1 or more."""
     return _integer(text, 1)
 
 
 def not_negative(text: str) -> int:
-    """Parse an option's value as an integer of 0 or more."""
+    """Parse the value of an option, which must be an integer of 0 or more."""
     return _integer(text, 0)
 
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from rollyard.services.errors import OperatorError
 
 INSTALLED = Path(__file__).resolve().parents[2]
-"""The folder with Rollyard's packages, configs and data: the checkout, or `site-packages/rollyard`."""
+"""The folder that contains Rollyard's packages, configs and data: the checkout, or `site-packages/rollyard`."""
 IMPORT_ROOT = Path(__file__).parents[3]
-"""The folder from which `rollyard` is imported: `src` of the checkout, or site-packages."""
+"""The folder from which `rollyard` is imported: `src` in the checkout, or site-packages."""
 
 
 def resolve(path: Path, roots: Sequence[Path]) -> Path:
-    """Return `path` in the first root that has it. Raises OperatorError if none has."""
+    """Return the path of a file in the first root that contains it. Raises OperatorError if no root does."""
     found = find_file(path, roots)
     if found is None:
         raise OperatorError(f"{path} does not exist (looked in {', '.join(map(str, roots))})")
@@ -22,7 +22,10 @@ def resolve(path: Path, roots: Sequence[Path]) -> Path:
 
 
 def find_file(path: str | Path, roots: Iterable[Path]) -> Path | None:
-    """Return `path` in the first root that has it; None if none has. Raises OperatorError if a root is unreadable."""
+    """Return the path of a file in the first root that contains it; None if no root does.
+
+    Raises OperatorError if a root is unreadable.
+    """
     try:
         return next((root / path for root in roots if (root / path).is_file()), None)
     except OSError as error:

@@ -1,7 +1,7 @@
-"""Strict JSON: rejects a text whose values would change when they are parsed and written back.
+"""Strict JSON: rejects text whose values would change when they are parsed and written back.
 
-Most parsers keep only the last of two equal keys and round numbers to doubles, so a row would differ from its file.
-Integers may range from -2**63 to 2**64-1; other numbers may be as precise as a double.
+Most parsers keep only the last of several duplicate keys and round numbers to doubles, so a row could differ from its
+file. Integers may range from -2**63 to 2**64-1; other numbers may be as precise as a double.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ _SHAPES = bytes(
     ord("0") if chr(byte) in "0123456789." else ord("e") if chr(byte) in "eE" else byte if byte == ord("-") else 0
     for byte in range(256)
 )
-"""Translation table to find long numbers: maps digits and points to 0, and exponents to e."""
+"""Translation table for finding long numbers: maps digits and decimal points to 0, and the exponent sign to e."""
 _NUMBERS = bytes(byte if chr(byte) in "0123456789.+-eE" else ord(" ") for byte in range(256))
 _LONG_NUMBER = 16
-"""Length of numbers that a double may not represent exactly: digits and decimal point. It represents shorter ones."""
+"""Numbers with at least this many digits, counting the decimal point, may lose digits when stored as a double."""
 
 
 MAX_DEPTH = 230
@@ -33,13 +33,13 @@ TOO_DEEP = f"it is nested deeper than {MAX_DEPTH} levels, the maximum that can b
 
 
 class ExactParser:
-    """Parses a dataset's lines (`parse` of `iter_jsonl`) and stores the last value as orjson writes it."""
+    """Parses dataset lines, as the `parse` of `iter_jsonl`. `written` is the last value, serialized by orjson."""
 
     def __init__(self) -> None:
         self.written = b""
 
     def __call__(self, line: bytes) -> Any:
-        """Raises ValueError with a readable message, and orjson.JSONDecodeError for invalid JSON."""
+        """Parse a line. Raises orjson.JSONDecodeError if it is not JSON, ValueError if information would be lost."""
         # Editors on Windows write a byte order mark before the first line, and `cat` moves it to other lines.
         text = line.removeprefix(codecs.BOM_UTF8).rstrip(_SPACES)
         try:
@@ -59,13 +59,13 @@ class ExactParser:
 def check_exact(text: bytes, written: bytes) -> None:
     """Check that parsing `text` with orjson lost no information. `written` is the parsed value, serialized by orjson.
 
-    Raises ValueError that names the number that lost digits or the duplicate key.
+    Raises ValueError if a number lost digits or a key is duplicated; the message contains the number or key.
     """
-    # Most documents differ from orjson's output only in white space, so they lost nothing.
+    # Most documents differ from orjson's output only in white space, which means that nothing was lost.
     if text == written or text.translate(None, _SPACES) == written.translate(None, _SPACES):
         return
-    # Texts that may have lost something are parsed again, slowly. A duplicate key removes a colon. Colons in strings
-    # are kept, unless they are escaped as \u003a.
+    # If something may have been lost, the text is parsed again, slowly. Dropping a duplicate key removes a colon.
+    # Colons in strings are kept, unless they are escaped as \u003a.
     shapes = text.translate(_SHAPES)
     many_digits = b"0" * _LONG_NUMBER in shapes and (b"\\u00" in text or _long_numbers(text) != _long_numbers(written))
     if many_digits or b"e-000" in shapes or text.count(b":") != written.count(b":") or b"\\u003" in text:
@@ -73,12 +73,12 @@ def check_exact(text: bytes, written: bytes) -> None:
 
 
 def _long_numbers(text: bytes) -> list[bytes]:
-    """Return possible numbers with too many digits for a double, in order, including those in strings."""
+    """Return everything that could be a number with too many digits for a double, in order, even inside strings."""
     return [piece for piece in text.translate(_NUMBERS).split() if len(piece) >= _LONG_NUMBER]
 
 
 def load_exact(text: bytes) -> Any:
-    """Parse a text. Raises ValueError with a readable message."""
+    """Parse JSON text. Raises ValueError, with a readable message, if it is invalid or information would be lost."""
     try:
         return json.loads(
             text, parse_int=_integer, parse_float=_real, parse_constant=_constant, object_pairs_hook=_object
@@ -104,7 +104,7 @@ def _integer(text: str) -> int:
 
 
 def _real(text: str) -> float:
-    """Parse a number. Raises ValueError unless its double equals the text when written with the text's digits."""
+    """Parse a number. Raises ValueError if a double cannot represent all of its digits."""
     value = float(text)
     if repr(value) == text:
         return value

@@ -44,7 +44,10 @@ def plain_output() -> Iterator[None]:
 
 
 def _open_closed_streams() -> None:
-    """Open missing standard streams: after `>&-`, the next opened file would get the stream's descriptor."""
+    """Open standard streams that are closed, for example by `>&-`.
+
+    Otherwise, the next file that is opened would get the descriptor of the closed stream.
+    """
     if sys.stdout is not None and sys.stderr is not None:
         return
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:

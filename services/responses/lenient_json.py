@@ -1,6 +1,6 @@
 """Parses JSON from engines and models. Lone surrogates and bytes that are not UTF-8 become U+FFFD.
 
-orjson rejects both when it parses and writes, but a model can generate such text. All other errors are still errors.
+orjson can neither parse nor write them, but a model can generate such text. Anything else that is invalid is rejected.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _HALF_PAIR = re.compile("[\ud800-\udfff]")
 
 
 def loads(text: bytes) -> Any:
-    """Parse a JSON value. Raises orjson's ValueError for invalid JSON."""
+    """Parse a JSON value. Raises orjson.JSONDecodeError, which is a ValueError, for invalid JSON."""
     try:
         return orjson.loads(text)
     except orjson.JSONDecodeError as strict:
@@ -38,7 +38,7 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return _HALF_PAIR.sub("\ufffd", value)
     if isinstance(value, dict):
-        # NaN in a call's arguments is an invalid tool call by the model; elsewhere it is an error of the engine.
+        # NaN in a call's arguments is an invalid tool call by the model; elsewhere it is an engine error.
         return {
             _clean(key): _arguments_text(item) if key == "arguments" else _clean(item) for key, item in value.items()
         }

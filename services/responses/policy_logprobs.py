@@ -1,8 +1,8 @@
-"""Checks whether recorded log-probabilities are those of the policy alone, so that a trainer can use a turn.
+"""Checks whether the recorded log-probabilities of a turn are those of the policy alone, so a trainer can use them.
 
 A trainer compares `generation_log_probs` with its own forward pass. The two agree if the recorded numbers are
-log softmax(logits / T): T is 1 under `raw_logprobs`, the recorded temperature under `processed_logprobs`. Measured on
-vLLM 0.32 (tests/external/vllm/test_constraint_logprobs.py), they do not agree
+log softmax(logits / T), where T is 1 for `raw_logprobs` and the recorded temperature for `processed_logprobs`.
+Measurements with vLLM 0.32 (tests/external/vllm/test_constraint_logprobs.py) show that they do not agree
 
     under a grammar (structured outputs, strict or forced tool calls)                              in both modes
     under allowed_token_ids, bad_words, logit_bias, min_tokens, top_p, top_k, min_p and penalties  in processed_logprobs
@@ -26,11 +26,11 @@ MIN_TEMPERATURE = 0.01
 """The lowest temperature at which vLLM samples."""
 _MODES = ("raw_logprobs", "processed_logprobs")
 LOWEST = -9000.0
-"""Lower values are invalid: engines write -9999 for missing ones."""
+"""Log-probabilities up to this value are invalid: engines write -9999 for missing ones."""
 
 
 def why_not_policy_logprobs(item: Json) -> str:
-    """Explain why `generation_log_probs` of a turn's last item are not the policy's own; empty if they are."""
+    """Explain why the `generation_log_probs` in a turn's last item are not the policy's own; empty if they are."""
     trace = item.get("token_trace")
     sampling = trace.get("sampling") if isinstance(trace, dict) else None
     if not isinstance(sampling, dict):
@@ -44,11 +44,14 @@ def why_not_policy_logprobs(item: Json) -> str:
         return f"the turn was decoded greedily (temperature {temperature:g}; vLLM samples only from {MIN_TEMPERATURE})"
     names = sampling.get("constrained") or []
     constraints = [name for name in names if mode == "processed_logprobs" or name in BY_GRAMMAR]
-    return f"{', '.join(constraints)} changed the distribution that they describe" if constraints else ""
+    return f"{', '.join(constraints)} changed the distribution that was sampled from" if constraints else ""
 
 
 def temperature_of(sampling: Json) -> float:
-    """Return the divisor for a forward pass's logits that makes them comparable to this `token_trace.sampling`."""
+    """Return the temperature by which a trainer divides its logits to compare them with the recorded turn.
+
+    `sampling`: the turn's `token_trace.sampling`.
+    """
     processed = sampling["logprobs_mode"] == "processed_logprobs"
     return float(sampling["temperature"] or 1.0) if processed else 1.0
 
@@ -64,11 +67,11 @@ def invalid_numbers(ids: Any, log_probs: Any) -> str:
         return ""
     at = next(at for at, value in enumerate(log_probs) if not _are_log_probs([value]))
     description = f"log-probability {log_probs[at]!r} of token {ids[at]}, number {at + 1} of {len(ids)}"
-    return f"gives {description}; a finite number up to 0 is expected ({_cause(log_probs[at])})"
+    return f"reports {description}; expected a finite number up to 0 ({_cause(log_probs[at])})"
 
 
 def are_ids(ids: Any) -> bool:
-    """True for a list of token ids."""
+    """Return whether `ids` is a list of token ids."""
     return isinstance(ids, list) and set(map(type, ids)) <= {int} and min(ids, default=0) >= 0
 
 

@@ -21,7 +21,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
-"""Engines' finish reasons for an aborted generation (for example by a weight update), which is not a turn."""
+"""Matches the finish reasons of an aborted generation, which is not a turn. A weight update may abort generations."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
 _CONTENT_KEYS = (
@@ -40,7 +40,7 @@ _INCOMPLETE = frozenset({"max_output_tokens", _WITHHELD})
 
 
 def malformed(what: str, response: Any) -> Failure:
-    """Return the failure for a response that cannot be parsed, with an excerpt."""
+    """Return the Failure for a response that cannot be parsed, with an excerpt of the response."""
     return Failure(FailureKind.MALFORMED_ANSWER, f"the endpoint's response {what}: {str(response)[:300]}")
 
 
@@ -63,7 +63,8 @@ def check_error(part: Json) -> None:
 def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = False) -> None:
     """Raise Failure malformed_answer unless the engine confirms that a response without content is a turn.
 
-    `tokens`: number of generated tokens that it reports. `blank`: the text is white space, so tokens were generated.
+    `tokens`: the number of generated tokens that the engine reports. `blank`: the text is white space, which means that
+    tokens were generated.
     """
     if finish_reason == _WITHHELD:
         return
@@ -89,7 +90,7 @@ def first_choice(response: Json) -> tuple[Json, Json]:
 
 
 def check_completion(response: Json) -> tuple[Json, Json]:
-    """Return the first choice of a chat completion and its message. Raises Failure by the rules of this module."""
+    """Return the first choice of a chat completion and its message. Raises Failure if the rules above reject it."""
     choice, message = first_choice(response)
     if not has_content(message):
         ids = choice.get("token_ids") or message.get("generation_token_ids")
@@ -99,7 +100,7 @@ def check_completion(response: Json) -> tuple[Json, Json]:
 
 
 def has_content(message: Json) -> bool:
-    """True if a chat message or a delta has content from the model."""
+    """Return whether a chat message or a delta has content from the model."""
     content = message.get("content")
     if isinstance(content, str):
         if content.strip():
@@ -111,17 +112,17 @@ def has_content(message: Json) -> bool:
 
 
 def check_response(response: Json) -> None:
-    """Check a complete Response. Raises Failure by the rules of this module."""
+    """Check a complete Response. Raises Failure if the rules of this module reject it."""
     status, output = response.get("status"), response.get("output")
     if isinstance(status, str) and status in _UNFINISHED:
         error = response.get("error")
         reason = error.get("message") if isinstance(error, dict) else error
-        detail = f"the response is {status}: {reason or 'no reason given'}"
+        detail = f"the response has the status {status}: {reason or 'no reason given'}"
         raise Failure(FailureKind.UPSTREAM_ERROR, detail[:500])
     check_error(response)
     check_finish(status)
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
-        raise malformed("has no list of items as its output", {key: response[key] for key in sorted(response)})
+        raise malformed("has an output that is not a list of items", {key: response[key] for key in sorted(response)})
     check_finish(response.get("finish_reason"))
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
@@ -146,7 +147,7 @@ def _has_item_content(item: Json) -> bool:
 
 
 def _texts(item: Json) -> list[str]:
-    """Return the non-empty texts of the parts of a message or of reasoning."""
+    """Return the text of each non-empty part of a message or a reasoning item."""
     parts: list[Any] = []
     for group in (item.get("content"), item.get("summary")):
         parts += [{"text": group}] if isinstance(group, str) else group if isinstance(group, list) else []

@@ -1,4 +1,4 @@
-"""Parses responses of the run's servers: JSON objects, including model turns."""
+"""Parses responses from the run's servers: JSON objects, including turns of the model."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def read_answer(body: bytes, server: str) -> Json:
 
 
 def read_response(body: bytes, server: str) -> Json:
-    """Parse the Response object of the model server `server`.
+    """Parse the Response object from the model server `server`.
 
-    Raises Failure with the server's name unless it is a turn of the model, because a model server of another stack may
-    forward the output of a broken engine.
+    Raises Failure, with the server's name, unless it is a turn of the model. A model server from a different framework
+    may forward the output of a broken engine.
     """
     response = read_answer(body, server)
     try:

@@ -25,7 +25,7 @@ Event = tuple[str, Json]
 """The event's type and its other fields."""
 
 TEXT_FIELD = {"output_text": "text", "refusal": "refusal", "reasoning_text": "text", "summary_text": "text"}
-"""Types of parts with their own events -> the field that contains the text."""
+"""Type of a part that has its own events -> the field that contains its text."""
 
 
 def encoded(events: Iterable[Event], first: int = 0) -> bytes:
@@ -70,13 +70,13 @@ def began(response: Json) -> Iterator[Event]:
 
 
 def ended(response: Json) -> Event:
-    """Return the last event."""
+    """Return the last event, which contains the complete response."""
     status = response.get("status")
     return f"response.{status if status in ('incomplete', 'failed') else 'completed'}", {"response": response}
 
 
 def broken_off(response: Json | None, problem: Problem) -> Iterator[Event]:
-    """Yield the last events of an aborted response. `response`: the part so far, None before the first event.
+    """Yield the last events of an aborted response. `response`: what was generated so far; None before the first event.
 
     OpenAI's clients raise the nested `error` of the last event; they ignore a failure in an ordinary event.
     """
@@ -120,7 +120,7 @@ def part_added(location: Json, part: Json) -> Event:
 
 
 def part_delta(location: Json, part: Json, delta: str, logprobs: list[Json] | None = None) -> Event:
-    """Return the event that adds text to a part. `logprobs`: those of the delta; default: the part's own."""
+    """Return the event that adds text to a part. `logprobs`: those of the delta; by default, those of the part."""
     return f"response.{_name(part)}.delta", {**location, "delta": delta, **_logprobs(part, logprobs)}
 
 

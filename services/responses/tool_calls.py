@@ -1,9 +1,9 @@
-"""Tool calls of the model: normalizes them for the record, and converts them for requests to an engine.
+"""Normalizes the model's tool calls for the record, and converts them for requests to an engine.
 
 A model can write any name and any arguments. They are recorded unchanged, and the model receives an error message for
 an invalid call. But engines reject a conversation in which a call has no name, or arguments that are not a JSON object
 (vLLM parses them for its chat template), so the rollout would fail at the next model call. Calls in requests are
-therefore converted to a form that every engine accepts.
+therefore converted so that every engine accepts them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ INVALID = "invalid_arguments"
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INVALID_CHARACTERS = re.compile(r"[^A-Za-z0-9_-]+")
 _MANY_BRACKETS = 200
-"""Number of brackets above which the nesting is measured."""
+"""Number of brackets above which the nesting depth is checked."""
 
 
 def read_name(name: Any) -> str:
@@ -66,7 +66,7 @@ def _is_new(call_id: str, taken: set[str]) -> bool:
 
 
 def offered(tools: Any) -> frozenset[str]:
-    """Return the names of a request's tools, in the format of either API."""
+    """Return the names of a request's tools, which may have the format of either API."""
     names: set[str] = set()
     for tool in tools if isinstance(tools, list) else ():
         if isinstance(tool, dict):
@@ -84,7 +84,7 @@ def sendable_name(name: str, known: Collection[str] = ()) -> str:
 
 
 def sendable_arguments(arguments: str) -> str:
-    """Return arguments that every engine accepts: others become a string within a JSON object."""
+    """Return arguments that every engine accepts. Invalid arguments are wrapped in a JSON object, as a string."""
     if not arguments or arguments == "{}":
         return arguments
     try:
@@ -99,7 +99,7 @@ def sendable_arguments(arguments: str) -> str:
 
 
 def sendable_items(items: Iterable[Any], known: Collection[str]) -> list[Any]:
-    """Return Responses input items with every call in a form that engines accept."""
+    """Return Responses input items, with every call converted so that engines accept it."""
     return [_sendable_item(item, known) if _is_call(item) else item for item in items]
 
 
@@ -115,7 +115,7 @@ def _sendable_item(item: Json, known: Collection[str]) -> Json:
 
 
 def sendable_messages(messages: Iterable[Any], known: Collection[str]) -> list[Any]:
-    """Return chat messages with every call in a form that engines accept."""
+    """Return chat messages, with every call converted so that engines accept it."""
     return [_sendable_message(message, known) if _has_calls(message) else message for message in messages]
 
 

@@ -69,15 +69,16 @@ def stack(
     ready_timeout_s: float = 300.0,
     print_line: PrintLine = log.info,
 ) -> RunningStack:
-    """Return the servers of a config for `async with`: all are ready inside the block and stopped at its end.
+    """Return the servers of a config as an async context manager. They run until its `async with` block ends.
 
-    `config`: one or several YAML files, or dicts with the content of such files. Files are searched in `folder`, in
-    `server_roots`, then in the installed package. `overrides`: as for `ng_run`, `"policy_model...temperature=0.5"`.
-    `colocate`: run all servers in this process, on its event loop, instead of one process per server. `folder`: where
-    the run stores its logs and commands find it; default: the working directory. `head_port`: 0 for a free port.
-    `print_line` gets the lines that `ng_run` prints.
+    `config`: one or several YAML files, or dicts with the content of such files. Files are searched for in `folder`, in
+    `server_roots`, then in the installed package. `overrides`: the same as for `ng_run`, such as
+    `"policy_model...temperature=0.5"`. `colocate`: run all servers in this process, on its event loop, instead of one
+    process per server. `folder`: where the run stores its logs, and where commands find the run; default: the working
+    directory. `head_port`: 0 for a free port. `print_line` is called with each line that `ng_run` would print.
 
-    Raises OperatorError for an invalid config. Entering raises OperatorError or RunError.
+    Raises OperatorError for an invalid config. Entering the block waits until all servers are ready, and raises
+    OperatorError or RunError if they cannot be started.
     """
     check("config", config, CONFIG)
     check("overrides", overrides, TEXTS)
@@ -110,10 +111,11 @@ def stack(
 
 
 def connect(head: str | None = None, *, folder: str | Path | None = None, token: str | None = None) -> RunningStack:
-    """Return a stack that `ng_run` or another program started, for `async with`. Leaving it only closes connections.
+    """Return a running stack, which `ng_run` or another program started, as an async context manager.
 
     `head`: HOST:PORT of its head; default: the newest run started from `folder`, which defaults to the working
-    directory, else, with a warning, this user's run at 127.0.0.1:11000. Entering raises RunError if no run is found.
+    directory, else, with a warning, this user's run at 127.0.0.1:11000. Entering the `async with` block raises RunError
+    if no run is found. Leaving it closes the connections, but does not stop the run.
     """
     check("head", head, TEXT, optional=True)
     check("folder", folder, PATH, optional=True)
@@ -159,19 +161,19 @@ class CollectionSummary:
     failed_attempts: int
     """Failed attempts of this call, including those of rollouts that succeeded later."""
     failures: Mapping[str, int]
-    """Failed attempts by kind."""
+    """Kind of failure -> number of failed attempts."""
     mean_reward: float | None
-    """None if nothing was measured, and for a mixture whose rewards have different scales."""
+    """None if no rollout was measured, or if the datasets of a mixture have different reward scales."""
     reward_stderr: float | None
     """Standard error of the mean, clustered by task."""
     success_rate: float | None
     """None unless every environment reports success."""
     stopped_because: str
-    """Empty unless the state is `stopped`."""
+    """Why the collection was stopped; empty unless the state is `stopped`."""
     output: Path
     """The rollout file."""
     failures_file: Path
-    """The failed attempts, one per line. The file may not exist if none has failed."""
+    """The file with the failed attempts, one per line. It may not exist if no attempt has failed."""
 
     @property
     def rollouts(self) -> Rollouts:
@@ -201,14 +203,15 @@ async def collect(
 ) -> CollectionSummary:
     """Collect `num_repeats` rollouts of every row and store them in `out`, as `ng_collect_rollouts` does.
 
-    A failed rollout is repeated as a whole, each rollout is stored exactly once, and the same call resumes an earlier
-    one, even if that was cancelled. The keyword arguments are the command's options. `rows`: a file or rows.
-    `agent_name`: for rows without an `agent_ref`; optional if the stack has only one agent. `num_repeats_add_seed`:
-    send the repeat's number as the policy's seed. `responses_create_params` override those of the rows. `on_rollout` is
-    called with each rollout of this call after it is stored; an exception that it raises ends the collection.
+    A failed rollout is repeated as a whole, and each rollout is stored exactly once. Repeating the same call resumes
+    the collection, even if the earlier call was cancelled. The keyword arguments are the options of the command.
+    `rows`: a file, or an iterable of rows. `agent_name`: the agent for rows without an `agent_ref`; optional if the
+    stack has only one agent. `num_repeats_add_seed`: send the number of the repeat as the policy's seed.
+    `responses_create_params`: parameters that override those of the rows. `on_rollout` is called with each rollout that
+    this call collects, after it has been stored; an exception that it raises ends the collection.
 
-    Raises OperatorError and RunError with the lines that the command would print. A rollout that fails permanently
-    raises nothing; the summary counts it, and its `state` is then not `complete`.
+    Raises OperatorError and RunError with the messages that the command would print. A rollout that fails permanently
+    does not raise an exception. The summary counts it, and its `state` is then not `complete`.
     """
     check("stack", stack, STACK)
     check("rows", rows, ROWS)
@@ -268,7 +271,7 @@ def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | Temporary
     copy = TemporaryCopy("rows")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):
-            raise OperatorError(f"rows: row {number} is {type(row).__name__}; expected a dict")
+            raise OperatorError(f"rows: row {number} has the type {type(row).__name__}; expected a dict")
         try:
             copy.append(orjson.dumps(dict(row)) + b"\n")
         except TypeError as error:

@@ -1,4 +1,4 @@
-"""Checks the arguments of the Python API: a wrong one is named before anything starts."""
+"""Checks the arguments of the Python API, so that an invalid one is reported before anything starts."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import REDACTED, is_secret
 
 Rule = tuple[Callable[[Any], bool], str]
-"""Whether a value is valid, and what is expected in words."""
+"""A function that returns whether a value is valid, and a description of valid values."""
 
 PATH: Rule = (lambda value: isinstance(value, str | os.PathLike), "a path")
 PATHS: Rule = (
@@ -37,7 +37,7 @@ SYNC_FUNCTION: Rule = (
     "a function that is not async",
 )
 JSON_MAPPING: Rule = (lambda value: isinstance(value, Mapping) and _is_json(dict(value)), "a mapping of JSON values")
-STACK: Rule = (lambda value: isinstance(value, RunningStack), "a stack, as rollyard.stack and connect return it")
+STACK: Rule = (lambda value: isinstance(value, RunningStack), "a stack from rollyard.stack or rollyard.connect")
 CONFIG: Rule = (
     lambda value: _is_config(value) or (isinstance(value, Sequence) and all(map(_is_config, value))),
     "a YAML file, a mapping, or a list of these",
@@ -49,7 +49,7 @@ ROWS: Rule = (
 
 
 def check(name: str, value: Any, rule: Rule, *, optional: bool = False) -> None:
-    """Raises OperatorError with the argument's name, what was found, and what was expected."""
+    """Raise OperatorError if the value is invalid. The message has the argument's name and what was expected."""
     is_valid, expected = rule
     if not (is_valid(value) or (optional and value is None)):
         found = REDACTED if is_secret(name) else f"{value!r:.100}"
@@ -62,7 +62,7 @@ def _is_config(value: Any) -> bool:
 
 
 def _is_iterable(value: Any) -> bool:
-    return isinstance(value, Iterable) or hasattr(type(value), "__getitem__")  # datasets of PyTorch have only this
+    return isinstance(value, Iterable) or hasattr(type(value), "__getitem__")  # PyTorch datasets define only this
 
 
 def _is_json(value: Any) -> bool:

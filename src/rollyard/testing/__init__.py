@@ -3,7 +3,7 @@
     rollout = await play(Guess, {"secret": 42}, turns=[calls("guess", number=42)])
     assert rollout.reward == 1.0
 
-Only the model is scripted. Servers, HTTP API, sessions and verdict are the real ones.
+Only the model is scripted. The servers, the HTTP API, the sessions and the verdict are real.
 """
 
 from rollyard.testing.in_process import InProcessServers, in_process_server, in_process_servers

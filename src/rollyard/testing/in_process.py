@@ -1,4 +1,4 @@
-"""Connects servers within this process, without sockets."""
+"""Runs servers in this process and connects them without sockets."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ class InProcessServers:
     transport: LocalTransport
 
     async def post(self, server: str, path: str, body: Json, headers: Mapping[str, str] | None = None) -> HttpResponse:
-        """Send a POST and return the response, whatever its status."""
+        """Send a POST request and return the response, even if it reports an error."""
         return await self.client.send(f"http://{server}:1", path, orjson.dumps(body), 30.0, headers)
 
     async def run(self, row: Mapping[str, Any], agent: str = "agent") -> Json:
-        """Send a row to the agent's `/run` and return the rollout. Raises Failure."""
+        """Send a row to the agent's `/run` and return the rollout. Raises Failure if the rollout fails."""
         answer: Json = orjson.loads((await self.client.post(agent, "/run", orjson.dumps(row), 30.0)).body)
         return answer
 
 
 @contextlib.asynccontextmanager
 async def in_process_servers(make: Mapping[str, Maker]) -> AsyncIterator[InProcessServers]:
-    """Start the servers that the functions in `make` build; stop them at the end."""
+    """Start the servers that the functions in `make` build, and stop them when the block ends."""
     async with contextlib.AsyncExitStack() as started:
         transport = LocalTransport(HttpTransport())
         started.push_async_callback(transport.close)
@@ -70,14 +70,17 @@ async def in_process_server(kind: type[Server], **settings: Any) -> AsyncIterato
 
 
 def environment_server(environment: type[Environment[Any]], settings: Mapping[str, Any]) -> Maker:
-    """Return a builder of a server for `environment`. Raises OperatorError for unknown settings."""
+    """Return a function that builds a server for `environment`. Raises OperatorError for unknown settings."""
     kind = serve(environment)
     checked = parse_settings(kind.Settings, dict(settings), environment.__name__)
     return lambda context: kind(checked, context)
 
 
 def agent_server(kind: type[Agent[Any]], settings: Mapping[str, Any], *, environment: str, model: str) -> Maker:
-    """Return a builder of an agent between the servers with these names. Raises OperatorError for unknown settings."""
+    """Return a function that builds an agent. `environment` and `model` are the names of the servers that it uses.
+
+    Raises OperatorError for unknown settings.
+    """
     refs = {"resources_server": {"name": environment}, "model_server": {"name": model}}
     checked = parse_settings(kind.Settings, {**refs, **settings}, kind.__name__)
     assert isinstance(checked, AgentSettings)

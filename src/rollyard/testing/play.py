@@ -27,7 +27,7 @@ class Rollout:
     """The requests to the model, oldest first."""
 
     def __getitem__(self, name: str) -> Any:
-        """A field of the row, such as a field of the verdict."""
+        """Return a field of the row, such as a field of the verdict."""
         return self.row[name]
 
     @property
@@ -66,7 +66,7 @@ async def play(
     agent_settings: Mapping[str, Any] | None = None,
     models: Mapping[str, Turns] | None = None,
 ) -> Rollout:
-    """Run one episode of `row` in the environment, with a model whose output is `turns`.
+    """Run one episode of `row` in the environment, with a scripted model that returns `turns`.
 
     `environment`: a class, or the folder of an environment. `agent`: by default the game agent, which stops when a tool
     returns `done`, or for turn-based environments the turn agent. `models`: further scripted model servers by name,
@@ -89,13 +89,13 @@ async def play(
 
 
 def load(folder: str | Path) -> Any:
-    """Load the environment, agent or model server class from the `app.py` of its folder, as a run does.
+    """Load the environment, agent or model server class from the `app.py` in its folder, as a run does.
 
-    Raises OperatorError if the folder is invalid.
+    Raises OperatorError if the folder does not contain a valid server.
     """
     path = Path(folder).resolve()
     if (family := path.parent.name) not in FAMILIES:
-        raise OperatorError(f"the folder of {path} is named {family!r}; expected one of {', '.join(FAMILIES)}")
+        raise OperatorError(f"the parent folder of {path} is named {family!r}; expected one of {', '.join(FAMILIES)}")
     server = load_server(family, path, "app.py")
     return server.environment if issubclass(server, ResourcesServer) else server
 

@@ -1,4 +1,4 @@
-"""A model server that returns scripted turns and records its requests."""
+"""A model server that returns scripted turns and records the requests that it receives."""
 
 from __future__ import annotations
 
@@ -17,21 +17,21 @@ from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 
 Turn = str | Json | Sequence[str | Json]
-"""The model's output for one request: a text, an item such as `calls(...)`, or several of these."""
+"""The model's output for one request: text, an item such as `calls(...)`, or several of these."""
 Turns = Sequence[Turn | Callable[[Json], Turn]] | Callable[[Json], Turn]
-"""The turns in order, or a function of the request. A turn may also be such a function."""
+"""The turns in order, or a function that returns the turn for a request. Each turn may also be such a function."""
 
 
 def says(text: str) -> Json:
-    """Return a message of the model."""
+    """Return a message from the model."""
     content = [{"type": "output_text", "text": text, "annotations": []}]
     return {"id": "m", "type": "message", "role": "assistant", "status": "completed", "content": content}
 
 
 def calls(name: str, arguments: Any = None, call_id: str | None = None, /, **named: Any) -> Json:
-    """Return a tool call of the model: `calls("guess", number=42)`.
+    """Return a tool call by the model, such as `calls("guess", number=42)`.
 
-    `arguments` replaces the keyword arguments with an object, or with the model's text, which may be invalid.
+    `arguments` replaces the keyword arguments. It is an object, or the text that the model wrote, which may be invalid.
     """
     given = named if arguments is None else arguments
     text = given if isinstance(given, str) else orjson.dumps(given).decode()
@@ -53,7 +53,7 @@ class Script:
     """Repeat the last turn; otherwise a request after the last turn is a failure."""
 
     def __post_init__(self) -> None:
-        """Raises OperatorError for a single turn instead of a list of turns."""
+        """Raises OperatorError if `turns` is a single turn instead of a list of turns."""
         if not callable(self.turns) and (isinstance(self.turns, str) or not isinstance(self.turns, Sequence)):
             found = f"{self.turns!r:.100}"
             raise OperatorError(f"turns is {found}; expected a list of turns, such as ['Hello.'], or a function")
@@ -69,7 +69,7 @@ class Script:
         return Scripted(ServerSettings(), context)
 
     def response(self, request: Json) -> Json:
-        """Return the next turn as a Response object. Raises Failure if there is none."""
+        """Return the next turn as a Response object. Raises Failure if the script has no more turns."""
         self.requests.append(request)
         return {
             "id": f"resp_{len(self.requests)}",

@@ -177,7 +177,7 @@ def test_a_second_writer_is_refused_and_changes_nothing(output: Path, overwrite:
     with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(RunError, match="another process is writing"):
+        with pytest.raises(RunError, match="another process is writing to"):
             store(output, overwrite=overwrite)
         process.stdin.close()
     assert {path: path.read_bytes() for path in output.parent.iterdir()} == before

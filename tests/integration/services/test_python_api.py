@@ -187,7 +187,7 @@ async def test_failed_rollouts_are_counted_and_have_no_reward(tmp_path: Path) ->
     ("rows", "options", "message"),
     [
         ([{"x": {1}}], {}, "row 1 cannot be written as JSON"),
-        (["x"], {}, "row 1 is str; expected a dict"),
+        (["x"], {}, "row 1 has the type str; expected a dict"),
         (ROWS, {"agent_name": "plyer"}, "did you mean 'player'"),
         (ROWS, {"responses_create_params": {"temperatures": 1}}, "did you mean 'temperature'"),
         ("no_such.jsonl", {}, "no_such.jsonl"),
@@ -265,7 +265,7 @@ async def test_an_argument_out_of_range_is_named_and_nothing_is_written(tmp_path
         ({"responses_create_params": {"top_p": float("nan")}}, "expected a mapping of JSON values"),
         ({"on_rollout": "print"}, "on_rollout is 'print'; expected a function"),
         ({"on_rollout": asyncio.sleep}, "on_rollout is .*; expected a function that is not async"),
-        ({"stack": CONFIG}, r"stack is .* \(dict\); expected a stack, as rollyard.stack and connect return it"),
+        ({"stack": CONFIG}, r"stack is .* \(dict\); expected a stack from rollyard.stack or rollyard.connect"),
     ],
 )
 async def test_an_argument_of_the_wrong_type_is_refused_by_name(

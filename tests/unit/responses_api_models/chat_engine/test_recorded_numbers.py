@@ -50,7 +50,7 @@ async def test_an_invalid_log_probability_is_a_named_failure(value: Any, backend
 
 @pytest.mark.parametrize("value", INVALID_VALUES, ids=repr)
 def test_invalid_log_probabilities_are_detected(value: Any) -> None:
-    assert "a finite number up to 0 is expected" in invalid_numbers([1, 2, 3], [-0.5, value, -0.5])
+    assert "expected a finite number up to 0" in invalid_numbers([1, 2, 3], [-0.5, value, -0.5])
 
 
 @pytest.mark.parametrize("ids", [[1, -1, 2], [1, 2.0, 3], [1, True, 3], [1, None, 3], "abc", None], ids=repr)

@@ -69,8 +69,8 @@ def test_every_epoch_follows_the_order_file_and_skips_rows_it_does_not_list(root
         mix = mixture(root, ordered, epoch=epoch)
         assert ids(mix) == ["a7", "a3", "a9"]
     assert mix.notes == [
-        "dataset 'a': 1 ids of its order file are not in the dataset and are ignored (first: unknown)",
-        "dataset 'a': 1 lines of its order file repeat an id and are ignored",
+        "dataset 'a': 1 ids in its order file are not in the dataset and are ignored (first: unknown)",
+        "dataset 'a': 1 lines in its order file repeat an id and are ignored",
     ]
 
 
@@ -145,7 +145,7 @@ def test_equal_rows_without_an_id_get_different_ids(tmp_path: Path) -> None:
 
 def test_a_repeated_id_is_rejected_with_its_line(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", [row("one", id="x"), row("two", id="x")])
-    with pytest.raises(OperatorError, match=r"line 2 has the id 'x' of an earlier row"):
+    with pytest.raises(OperatorError, match=r"line 2 has the same id as an earlier row \('x'\)"):
         mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"})
 
 
@@ -180,7 +180,7 @@ def test_rows_without_an_agent_are_rejected(root: Path) -> None:
         ({"datasets": [{**A, "where": {"level": {"min": 3, "max": 2}}}]}, "min is greater than max"),
         (
             {"datasets": [{**A, "where": {"m": {"min": 3}}}]},
-            r"no row that matches m: {min: 3} \(its first row has .*prompt_id",
+            r"no row that matches m: {min: 3} \(keys in the first row: .*prompt_id",
         ),
         ({"datasets": [{**A, "path": "."}]}, "is a folder; pass a file in it"),
         ({"datasets": [{**A, "order": "nowhere.txt"}]}, "nowhere.txt cannot be read"),

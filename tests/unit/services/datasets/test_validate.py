@@ -76,7 +76,7 @@ def test_repeated_ids_within_a_file_are_reported(tmp_path: Path) -> None:
     second_file = write_rows(tmp_path / "two.jsonl", [row("e", id=1)])
     first, second = validate([first_file, second_file])
     assert [(found.line, found.problem) for found in first.first_repeated_ids] == [
-        (3, "has the id '1' of an earlier row")
+        (3, "has the same id as an earlier row ('1')")
     ]
     assert (first.repeated_ids, second.repeated_ids) == (1, 0)
 

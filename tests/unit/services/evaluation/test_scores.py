@@ -119,7 +119,7 @@ def test_values_that_are_not_finite_numbers_have_no_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("results", ["{}", '{"gsm8k": {"alias": "gsm8k", "exact_match,none": NaN}}'])
 def test_results_without_a_number_are_an_error(tmp_path: Path, results: str) -> None:
-    with pytest.raises(RunError, match="no numeric metric of gsm8k"):
+    with pytest.raises(RunError, match="no numeric metric for gsm8k"):
         read(tmp_path, "gsm8k", f'{{"results": {results}}}')
 
 

@@ -19,7 +19,7 @@ def test_a_missing_package_is_named_with_its_extra_and_the_install_command(
     with pytest.raises(OperatorError) as raised:
         import_package("boto3", "aws", "s3://bucket/rows.jsonl")
     assert str(raised.value) == (
-        "s3://bucket/rows.jsonl needs the package boto3, which is not installed. It is in the extra 'aws': "
+        "s3://bucket/rows.jsonl needs the package boto3, which is not installed. It is part of the extra 'aws': "
         f"{sys.executable} -m pip install 'rollyard[aws]'"
     )
 
