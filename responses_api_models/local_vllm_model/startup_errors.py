@@ -10,15 +10,15 @@ from collections.abc import Iterator, Sequence
 
 PORT_TAKEN = "another process took its port; try again"
 
-_SMALLER = "lower max_model_len, raise gpu_memory_utilization, or take more GPUs (tensor_parallel_size)"
+_SMALLER = "lower max_model_len, raise gpu_memory_utilization, or use more GPUs (tensor_parallel_size)"
 _GPU_USERS = "nvidia-smi shows what else is on the GPU"
 _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), message)
     for pattern, message in (
         (
             r"reaper: cannot start '(.+?)': (.+)",
-            "the command {0} cannot be started ({1}): install vLLM where this server runs, or set the path of another "
-            "environment's, vllm_command=[/path/to/bin/vllm]",
+            "the command {0} cannot be started ({1}): install vLLM where this server runs, or set the path to vLLM in "
+            "a different environment, vllm_command=[/path/to/bin/vllm]",
         ),
         (
             r"unrecognized arguments: (.+)",
@@ -56,13 +56,14 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             r"Available memory on node \d+ \((\S+?)/(\S+?) GiB\) on startup is less than desired CPU memory "
             r"utilization \((\S+?), (\S+?) GiB\)",
-            "{0} of {1} GiB of memory are free, but gpu_memory_utilization={2} (on a CPU: of its memory) requires {3}: "
-            "lower it, or set the size of the KV cache, extra_flags={{kv_cache_memory_bytes: 4294967296}}",
+            "{0} of {1} GiB of memory are free, but gpu_memory_utilization={2} (on a CPU, a fraction of its memory) "
+            "requires {3}: lower it, or set the KV cache size, extra_flags={{kv_cache_memory_bytes: 4294967296}}",
         ),
         (
             r"max seq len \((\d+)\), \((\S+?) GiB KV cache is needed, which is larger than the available KV cache "
             r"memory \((\S+?) GiB\)",
-            f"a conversation of max_model_len={{0}} needs {{1}} GiB of KV cache, but there are {{2}}: {_SMALLER}",
+            "a conversation of max_model_len={0} needs {1} GiB of KV cache, but only {2} GiB are available: "
+            + _SMALLER,
         ),
         (r"No available memory for the cache blocks", f"the model leaves no memory for a KV cache: {_SMALLER}"),
         (r"CUDA out of memory|OutOfMemoryError", f"the GPU ran out of memory: {_SMALLER}; {_GPU_USERS}"),

@@ -1,4 +1,4 @@
-"""Derives the startup phase of vLLM from its log. The patterns match vLLM 0.32 and mostly also older versions.
+"""Derives the startup phase of vLLM from its log. The patterns match vLLM 0.32 and, for the most part, older versions.
 
 Phases are only displayed; no decision depends on them.
 """
