@@ -39,7 +39,7 @@ async def split_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
         yield rest.strip() + b"\n\n"
     elif rest.strip():
         excerpt = rest[-200:].decode("utf-8", "replace").strip()
-        raise Failure(FailureKind.CONNECTION_LOST, f"the stream ended within an event: {excerpt}")
+        raise Failure(FailureKind.CONNECTION_LOST, f"the stream ended in the middle of an event: {excerpt}")
 
 
 def is_event(event: bytes) -> bool:

@@ -172,8 +172,10 @@ class Replicas:
 
     def collect(self) -> Iterable[Metric]:
         """Yield Prometheus metrics for each URL: the calls in flight, and whether it is cooling down."""
-        calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls at an engine", labels=["engine"])
-        cooling = GaugeMetricFamily("rollyard_engine_shunned", "1: it failed and cools down", labels=["engine"])
+        calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls in flight at an engine", labels=["engine"])
+        cooling = GaugeMetricFamily(
+            "rollyard_engine_shunned", "1 if the engine failed and is cooling down", labels=["engine"]
+        )
         now = time.monotonic()
         for endpoint in self._endpoints.values():
             url = urlsplit(endpoint.url)

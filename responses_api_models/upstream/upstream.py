@@ -46,7 +46,7 @@ class Upstream:
         self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
         self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})
         if odd := [name for name, value in self._headers.items() if not _is_header(name, value)]:
-            raise OperatorError(f"default_headers: {', '.join(map(repr, odd))}: invalid in an HTTP header")
+            raise OperatorError(f"default_headers: {', '.join(map(repr, odd))} cannot be sent as an HTTP header")
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
         self._transport = transport
@@ -184,7 +184,7 @@ class Upstream:
             return "check policy_api_key" if self._key else "no api_key is set; check policy_api_key"
         if status == 404:
             missing = [url for url in self.replicas.urls if not url.endswith("/v1")]
-            return "check policy_model_name" + (f", and whether {missing[0]} lacks its /v1" if missing else "")
+            return "check policy_model_name" + (f", and whether {missing[0]} should end in /v1" if missing else "")
         if status < 400:
             return f"it redirects to {answer.headers.get('location')}; set policy_base_url to the final URL"
         return ""

@@ -19,7 +19,7 @@ _CHAT_ONLY = frozenset(
 
 
 class CompletionsBackend:
-    """Token-in through the completions endpoint."""
+    """Sends token ids through the completions endpoint."""
 
     name = "completions"
     names_versions = False
