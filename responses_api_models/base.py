@@ -53,7 +53,7 @@ class ModelServer(Server, Generic[S]):
     async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
         """Return the complete Response object for a create request, from which the `stream` fields have been removed.
 
-        Subclasses must implement this method. To pass on a response unchanged, they return bytes or a RawResponse.
+        Subclasses must implement this method. To pass on a response unchanged, return bytes or a RawResponse.
         """
         raise NotImplementedError(f"{type(self).__name__} must define responses")
 

@@ -76,7 +76,7 @@ class Faults:
         self._jitter_s = jitter_s
         self._requests = 0
         self.waits = bool(latency_s or jitter_s or settings.hang_rate or settings.slow_rate)
-        """Whether requests can wait, which applies to latency, hangs and slow responses."""
+        """Whether requests can wait, because latency, hangs or slow responses are configured."""
 
     def around(self, handler: Handler) -> Handler:
         if not self.waits and not any(self._settings.rates.values()):

@@ -11,11 +11,12 @@ from itertools import pairwise
 
 MOVES = ("Up", "Down", "Left", "Right")
 Exits = list[tuple[int, int, int]]
-"""Exits of a cell: the next cell, its box bit, and the bits that change if a box on it is pushed (0: it cannot be)."""
+"""Exits of a cell: the next cell, its box bit, and the bits that change if a box on it is pushed (0 if it cannot be
+pushed)."""
 
 
 def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """Return a shortest solution for `board`; None if none is found within `limit` positions."""
+    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution."""
     flat, stride = _flat(board)
     cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
     number = {at: index for index, at in enumerate(cells)}

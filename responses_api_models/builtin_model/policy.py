@@ -1,6 +1,6 @@
 """Decides one turn of the policy. At temperature 0 it follows the plan; at higher temperatures some decisions go wrong.
 
-Its output has the formats that environments parse: a call to `step` with a list of moves, `<action>Up</action>` if
+Its output uses the formats that environments parse: a call to `step` with a list of moves, `<action>Up</action>` if
 there is no tool, and `<answer>Up || Left</answer>` at the end.
 """
 

@@ -18,7 +18,7 @@ RANGE = 100
 either."""
 WORDS = ("yes", "no", "a", "b", "red", "blue", "one", "two", "left", "right")
 MAX_DEPTH = 4
-"""Nesting depth beyond which objects and lists get only required values, because a schema may refer to itself."""
+"""Nesting depth beyond which objects and lists get only required values, because a schema can refer to itself."""
 
 
 def callable_tools(request: Json) -> list[Json]:

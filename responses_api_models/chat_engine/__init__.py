@@ -1,6 +1,6 @@
 """The model server in front of a chat engine, shared by vllm_model and local_vllm_model.
 
-model.py, settings.py    the server: both APIs over Chat Completions
+model.py, settings.py    the server: both OpenAI APIs through Chat Completions
 token_history/           model calls with recorded tokens, and prompts that continue them
 token_backends/          the two APIs through which an engine accepts token ids
 hermes.py                parses tool calls from text

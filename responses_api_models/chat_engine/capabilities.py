@@ -81,7 +81,9 @@ class Capabilities:
         return mode if time.monotonic() < until else None
 
     async def _find_backend(self, request_context: RequestContext) -> tuple[TokenBackend | None, bool]:
-        """Return the backend and whether it is final: an engine that rejects a check may still be loading."""
+        """Return the backend and whether the result is final. It is not if the engine rejected a check, because it may
+        still be loading.
+        """
         settings = self._settings
         if settings.token_in == "off" or settings.send_token_ids:
             return None, True

@@ -102,7 +102,7 @@ class ChatEngineModel(ModelServer[S]):
         """
 
     def located(self, root: str) -> str:
-        """Return the local folder of the model `root` that the engines were started with; `root` itself if there is
+        """Return the local folder of the model `root`, with which the engines were started; `root` itself if there is
         none.
         """
         return root

@@ -1,4 +1,4 @@
-"""Settings of a model server in front of a chat engine, with NeMo Gym's names where it has them."""
+"""Settings of a model server in front of a chat engine, named as in NeMo Gym where possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class ChatEngineSettings(CallSettings):
     """For training: add the engine's prompt_token_ids, generation_token_ids and generation_log_probs, and a
     token_trace, to the last item of each response. The call fails if the engine does not return them."""
     token_in: Literal["auto", "generate", "completions", "off"] = "auto"
-    """How the prompts of later turns are sent if tokens are recorded. `generate`: as token ids, through vLLM's token-in
+    """How to send the prompts of later turns if tokens are recorded. `generate`: as token ids, through vLLM's token-in
     endpoints (--enable-scale-out). `completions`: as token ids, through /v1/completions; this server then parses hermes
     tool calls. `off`: as messages, which are rendered and tokenized again and may differ; each prefix mismatch is
     recorded. `auto`: the first of these that the engine supports."""
@@ -30,7 +30,7 @@ class ChatEngineSettings(CallSettings):
     special_tokens_in_text: Literal["escape", "refuse", "allow"] | None = None
     """What to do with special tokens of the engine's tokenizer (such as `<|im_end|>`) that are spelled out in messages
     and tools. `escape`: insert a space, so they remain text. `refuse`: reject the call. `allow`: the tokenizer turns
-    them into special tokens. Null: `escape` if tokens are recorded, else `allow`."""
+    them into special tokens. Null: `escape` if tokens are recorded, otherwise `allow`."""
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] | None = None
     """Required --logprobs-mode of the engine; it is detected at the first turn and recorded with the tokens. Calls to
     an engine with a different mode fail. Null: either."""
@@ -61,8 +61,8 @@ class ChatEngineSettings(CallSettings):
     """Chat Completions field for the output token limit."""
     strict_tools: bool | None = None
     """Whether function tools are sent as strict; null: as in the request. vLLM enforces the schema of strict calls with
-    a grammar, which changes the sampled distribution. false disables the grammar, so that another constraint, such as
-    structured_outputs, can take effect."""
+    a grammar, which changes the sampled distribution. Set this to false to disable the grammar, for example to use a
+    different constraint such as structured_outputs."""
     chat_template_kwargs: Json | None = None
     """Chat template arguments for every call, e.g. {enable_thinking: false}; a row's own arguments take precedence."""
     sampling_overrides: Json | None = None

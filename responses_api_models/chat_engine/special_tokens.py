@@ -63,9 +63,9 @@ class SpecialTokens:
     async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:
         """Return the chat request to send, and the special tokens that were escaped in it.
 
-        Raises Failure bad_request if the setting is `refuse` and the caller's text contains one. With both settings,
-        raises it for one in a tool's name or schema, because escaping would change the meaning, and escapes those in
-        the model's own output.
+        Raises Failure bad_request if the caller's text contains a special token and the setting is `refuse`, or if a
+        tool's name or schema contains one, because escaping would change its meaning. Special tokens in the model's own
+        output are escaped with both settings.
         """
         untrusted = self._untrusted(body)
         if self._treatment == "allow" or not (found := await self._found(untrusted, request_context)):

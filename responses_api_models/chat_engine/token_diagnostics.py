@@ -55,7 +55,7 @@ def _answer(number: int) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A turn of the model and the messages after it."""
+    """A model turn and the messages that follow it."""
 
     name: str
     message: Json
@@ -150,7 +150,7 @@ class TokenDiagnostics:
         return {**name, "retokenized": await self._difference(ids, after), "token_in": token_in, "parser": parsed}
 
     async def _parsed(self, prompt: list[int], generated: list[int], original: Json) -> str:
-        """Return `ok`, or how the tool parser misread the calls of a rendered turn."""
+        """Return `ok`, or a description of how the tool parser misread the calls in a rendered turn."""
         if isinstance(self._backend, GenerateBackend):
             answer: Json = {"request_id": "checkup", "choices": [{"index": 0, "token_ids": generated}]}
             answer["choices"][0].update(finish_reason="stop", logprobs=None)

@@ -121,7 +121,7 @@ def text_of(content: Any) -> str:
 
 
 def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
-    """Convert a tool call to an item. Invalid parts are kept, so that the agent can return an error to the model.
+    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model.
 
     `taken` contains the ids of earlier calls.
     """

@@ -20,7 +20,7 @@ GRACE_S = 1.5
 """Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server only a few
 seconds."""
 STOP_TIMEOUT_S = 30.0
-"""How long a reaper may take to end its processes before it is killed."""
+"""How long a reaper may take to stop vLLM's processes before it is killed."""
 _HERE = Path(__file__).parent
 _MAX_TAIL_LENGTH = 256 * 1024
 

@@ -24,7 +24,7 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 def gpu_indices(listing: str) -> list[str]:
-    """Parse the GPU numbers from the output of `nvidia-smi -L`."""
+    """Parse the GPU indices from the output of `nvidia-smi -L`."""
     return [line.split()[1].rstrip(":") for line in listing.splitlines() if line.startswith("GPU ")]
 
 

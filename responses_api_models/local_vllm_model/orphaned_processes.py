@@ -1,6 +1,6 @@
 """Kills processes of engines whose reaper has died. They are found by an environment variable that they inherit.
 
-The process guard kills Python processes within milliseconds; this module finds the others. SPT_NOENV keeps the variable
+The process guard kills Python processes within milliseconds; this module finds all others. SPT_NOENV keeps the variable
 readable; otherwise vLLM would overwrite it when it sets process titles.
 """
 

@@ -39,7 +39,7 @@ def _end_without_reaper(folder: str) -> None:
 
 
 def _run_hidden_sitecustomize(folder: str) -> None:
-    """Run the environment's own `sitecustomize`, which this file hides, if there is one."""
+    """Run the environment's own `sitecustomize`, which this file shadows, if there is one."""
     own = os.path.join(folder, "guard")  # noqa: PTH118
     spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != own])
     if spec is not None and spec.loader is not None:

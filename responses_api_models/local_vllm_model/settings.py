@@ -32,14 +32,14 @@ class LocalVllmModelSettings(ChatEngineSettings):
     served_model_name: str | None = None
     """Name of the model in responses and at /v1/models; default: `model`."""
     vllm_command: list[str] = Field(["vllm"], min_length=1)
-    """Command that is run with `serve ...`; set a path to use vLLM from another environment."""
+    """Command to which `serve ...` is appended; set it to a path to use vLLM from a different environment."""
     engine_replicas: int = Field(1, ge=1)
     """Number of engines, each on its own GPUs; an episode stays on one engine. (`replicas` counts servers and must be
     1.)"""
     gpus: list[int | str] | None = None
     """GPUs to use, named as in CUDA_VISIBLE_DEVICES; default: all visible GPUs, or the CPU if there are none."""
     tensor_parallel_size: int = Field(1, ge=1)
-    """Number of GPUs that share each layer."""
+    """Number of GPUs that each layer is split across."""
     pipeline_parallel_size: int = Field(1, ge=1)
     """Number of GPU groups among which the layers are divided."""
     data_parallel_size: int = Field(1, ge=1)
@@ -56,7 +56,7 @@ class LocalVllmModelSettings(ChatEngineSettings):
     """The model's reasoning format (qwen3, deepseek_r1, ...); null: reasoning stays in the content."""
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] | None = "processed_logprobs"
     """Whether log-probabilities are taken before (raw) or after (processed) temperature and penalties are applied.
-    Trainers need those of the distribution that the tokens were sampled from."""
+    Trainers need the log-probabilities under the distribution that was sampled from."""
     enable_scale_out: bool = True
     """Enable vLLM's token-in endpoints (/inference/v1/generate, .../render). Set this to false if your vLLM version
     lacks the flag."""
@@ -67,7 +67,8 @@ class LocalVllmModelSettings(ChatEngineSettings):
     extra_flags: Json | list[str] = Field(default_factory=dict)
     """Additional flags for `vllm serve`: {max_num_seqs: 64, enforce_eager: true} or ["--max-num-seqs", "64"]."""
     engine_host: str = "127.0.0.1"
-    """Address that the engines bind to. Their control endpoints require no key, so keep it on loopback if possible."""
+    """Address that the engines bind to. Their control endpoints require no key, so use a loopback address if
+    possible."""
     start_timeout_s: float | None = Field(1800.0, gt=0)
     """Maximum time until an engine is ready; null: no limit."""
 

@@ -29,7 +29,7 @@ HEALTH_TIMEOUT_S = 5.0
 TAIL_LINES = 12
 """Number of lines of the engine's log in the error message; the supervisor shows 20 lines in total."""
 MAX_PORT_ATTEMPTS = 3
-"""Maximum number of ports tried if other processes take them."""
+"""Maximum number of ports to try if other processes take the chosen port first."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class StartPlan:
 
 
 class EngineStart:
-    """One start of an engine."""
+    """One attempt to start an engine."""
 
     def __init__(self, plan: StartPlan) -> None:
         self.phase = FIRST
@@ -83,7 +83,7 @@ class EngineStart:
             await process.stop()
 
     async def failure_cause(self) -> str:
-        """Describe why an engine that was ready has failed; empty if it is healthy or merely busy.
+        """Return why an engine that was ready has failed; empty if it is healthy or merely busy.
 
         After its EngineCore has died, vLLM returns 503 for another five seconds, or has already closed its port.
         """

@@ -1,4 +1,5 @@
-"""Derives from vLLM's log why it did not start and what to do. The patterns match the log lines of vLLM 0.32.
+"""Determines from vLLM's log why it did not start and how to fix the problem. The patterns match the log lines of vLLM
+0.32.
 
 Only errors are examined, because vLLM's warnings contain many of the same phrases although nothing failed.
 """
@@ -126,7 +127,7 @@ _DERIVED = re.compile(r"[Ss]ee (?:root cause|stack trace)|initialization failed|
 
 
 def cause_of(lines: Sequence[str]) -> str | None:
-    """Return the known cause in the log and what to do about it; None if there is none."""
+    """Return a known cause that appears in the log, and how to fix it; None if none appears."""
     errors = list(_errors(lines))
     for pattern, message in _CAUSES:
         for line in errors:
@@ -136,7 +137,7 @@ def cause_of(lines: Sequence[str]) -> str | None:
 
 
 def error_of(lines: Sequence[str]) -> str | None:
-    """Return the last error that does not merely refer to an error of another process; None if there is none."""
+    """Return the last error that does not merely refer to an error in a different process; None if there is none."""
     own = [line for line in _errors(lines) if _ERROR.match(line) and not _DERIVED.search(line)]
     return own[-1].strip() if own else None
 

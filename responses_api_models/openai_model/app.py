@@ -46,7 +46,7 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         return RawResponse(body, headers=request_context.answer_headers)
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a chat create request."""
+        """Forward a Chat Completions create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._upstream.post(
             "/chat/completions", self._complete_body(request), completion_bytes, request_context

@@ -42,7 +42,7 @@ class StartedStream:
         self._next_event: asyncio.Task[bytes] | None = None
 
     async def first(self) -> bytes:
-        """Return the first event without checking it; empty if there is none."""
+        """Return the first event without checking it; empty if the stream contains none."""
         self._held = [await anext(self._events, b"")]
         return self._held[0]
 

@@ -96,7 +96,7 @@ class StreamedToolCall:
         return stream_events.item_added(self.item, self.index)
 
     def continues_with(self, call: Json) -> bool:
-        """Return True if `call` belongs to this call. Some engines give every call index 0, but different ids."""
+        """Return True if `call` continues this tool call. Some engines give every call index 0, but different ids."""
         other = call.get("id") and call["id"] != self._id
         return call.get("index") == self._number and not other
 

@@ -1,7 +1,7 @@
 """Forwards or converts streams event by event.
 
 A stream is complete if it contains its final event: `[DONE]` in Chat Completions, a terminal event in Responses. If a
-stream ends without it, an error event is added, so that no client mistakes the stream for a complete response.
+stream ends without it, an error event is added, so clients do not mistake it for a complete response.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from rollyard.services.types import Json
 
 EXCERPT_CHARS = 300
 _TRANSIENT = frozenset({408, 409, 425})
-"""Transient rejections: request timeout, conflict, too early."""
+"""Statuses of transient rejections: request timeout, conflict, too early."""
 RETRY_AFTER_CAP_S = 60.0
 """Maximum pause that an endpoint can request."""
 OVERFLOW_CODE = "context_length_exceeded"

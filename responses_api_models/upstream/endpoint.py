@@ -42,7 +42,7 @@ class Endpoint:
         return self.failures >= DOWN_AFTER
 
     def is_usable(self, now: float) -> bool:
-        """Return False while it cools down or a probe is in flight."""
+        """Return False while the endpoint is cooling down or a probe is in flight."""
         return not self.cool_downs or (now >= self.cooling_until and not self._probes)
 
     def fail(self, path: str, started: float, *, pause_s: float = 0.0, counts: bool = True) -> None:

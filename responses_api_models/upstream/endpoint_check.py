@@ -31,7 +31,7 @@ class _Endpoint:
             self._headers["authorization"] = f"Bearer {key}"
 
     async def problem(self) -> str:
-        """Return a description of the problem; empty if there is none."""
+        """Return a description of the endpoint's problem; empty if it has none."""
         try:
             answer = await self._models(self._url)
         except Failure as failure:

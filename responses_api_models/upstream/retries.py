@@ -43,7 +43,7 @@ _RETRIED = (
     | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
 )  # fmt: skip
 _ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431})
-"""Statuses of rejections that are attributed to the request unless another endpoint accepts it."""
+"""Statuses of rejections that are attributed to the request, unless another endpoint accepts it."""
 Attempt = Callable[[Endpoint, float], Awaitable[T]]
 """Sends one request to an endpoint, with a timeout in seconds."""
 

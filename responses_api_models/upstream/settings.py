@@ -27,13 +27,13 @@ class CallSettings(ServerSettings):
     default_headers: dict[str, str] = Field(default_factory=dict)
     """Additional headers for every call."""
     request_timeout_s: float = Field(600.0, gt=0)
-    """Timeout of one attempt."""
+    """Timeout for one attempt."""
     total_timeout_s: float = Field(1800.0, gt=0)
-    """Timeout of a call including all attempts."""
+    """Timeout for a call, including all attempts."""
     max_attempts: int = Field(3, ge=1)
     """Maximum number of attempts per call."""
     retry_pause_s: float = Field(0.5, ge=0)
-    """Pause before the second attempt. It doubles with each further attempt and has jitter."""
+    """Pause before the second attempt, with jitter. It doubles with each further attempt."""
 
 
 class EndpointSettings(CallSettings):

@@ -58,8 +58,8 @@ class Upstream:
     async def post(
         self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
     ) -> T:
-        """Send a POST and return the result of `read` for the response body. If `read` raises malformed_answer, it is
-        retried.
+        """Send a POST and return the result of `read` for the response body. If `read` raises Failure malformed_answer,
+        the call is retried.
 
         `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the parent of its `/v1`.
         """
@@ -84,8 +84,8 @@ class Upstream:
     ) -> AsyncIterator[bytes]:
         """Return the response's server-sent events as they arrive. Raises Failure if the stream starts with an error.
 
-        Events are held back briefly until the response starts, which `opening` detects; until then, failures are
-        retried. Closing the stream disconnects from the engine, which then aborts the request.
+        Events are held back briefly until `opening` detects the start of the response; failures before it are retried.
+        Closing the stream disconnects from the engine, which then aborts the request.
         """
 
         async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:

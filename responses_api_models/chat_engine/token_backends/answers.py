@@ -36,7 +36,7 @@ def logprobs_of(answer: Json, key: str) -> list[Any]:
     ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
     entries = logprobs.get(key) if isinstance(logprobs, dict) else None
     if not ids or not isinstance(ids, list) or not isinstance(entries, list):
-        raise malformed("has no token_ids or no logprobs", answer)
+        raise malformed("lacks token_ids or logprobs", answer)
     return entries
 
 

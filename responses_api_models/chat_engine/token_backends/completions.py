@@ -84,7 +84,7 @@ class CompletionsBackend:
 
 
 def _with_texts(logprobs: Json) -> list[Json]:
-    """Convert the logprobs of the completions endpoint to those of the chat endpoint."""
+    """Convert logprobs from the format of the completions endpoint to that of the chat endpoint."""
 
     def entry(token: str, logprob: float) -> Json:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

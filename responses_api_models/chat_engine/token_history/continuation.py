@@ -31,7 +31,7 @@ _TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the chat template ends a turn of the model in the placeholder conversation."""
+    """How the chat template ends the model turn in a placeholder conversation."""
 
     token: int
     count: int

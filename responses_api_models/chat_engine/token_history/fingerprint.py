@@ -12,7 +12,7 @@ from rollyard.services.types import Json
 
 
 class Fingerprint:
-    """A hash of the tools and of messages added one after another.
+    """A running hash of a request's tools, its template arguments and the messages added so far.
 
     It omits what the conversion to Responses items and back can change: call ids, reasoning, surrounding whitespace.
     """

@@ -16,7 +16,7 @@ def first_difference(expected: list[int], found: list[int]) -> int | None:
 
 
 def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) -> TokenBreak | None:
-    """Return the record of a prefix mismatch with its `reason` and the first difference; None if there is none."""
+    """Return a record of the mismatch, with its `reason` and the first difference; None if the prefix matches."""
     at = first_difference(expected, prompt)
     if at is None:
         return None

@@ -1,8 +1,9 @@
-"""Makes model calls whose tokens are recorded, with prompts that begin with exactly the ids of the previous turn.
+"""Makes model calls and records their tokens. Each prompt begins with exactly the ids of the previous turn, if
+possible.
 
-If possible, a turn is sent as token ids: the first one as the engine renders it, so that the response reports the
-weight version of each token; later turns continue the previous one (continuation.py). Otherwise, the turn is sent as
-messages, and its prompt is compared with the previous turn to detect and record a prefix mismatch.
+A turn is preferably sent as token ids: the first one as the engine renders it, so the response reports the weight
+version of each token; later turns continue the previous one (continuation.py). Otherwise, the turn is sent as messages,
+and its prompt is compared with the previous turn to detect and record a prefix mismatch.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class EngineTurn:
 
 
 class TokenTurns:
-    """Makes model calls with recorded tokens through one upstream."""
+    """Makes model calls through one upstream and records their tokens."""
 
     def __init__(
         self,

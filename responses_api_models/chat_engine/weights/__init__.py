@@ -7,7 +7,7 @@ checkpoint.py         checks a folder of weights before any engine loads it; use
                       model_signature.py, config_changes.py, finite_weights.py and checkpoint_fingerprint.py
 weight_loader.py      the steps of a weight change on one engine
 job_queue.py          runs jobs on the engines sequentially, without cancellation
-weight_update.py      loads new weights from a folder on every engine, or restores the old ones
+weight_update.py      loads new weights from a folder into every engine, or restores the old ones
 joining_engines.py    syncs the weights of engines that were restarted
 cpu_limits.py         limits of weight updates on CPU engines
 pause_lease.py        ends a pause if the trainer stops sending control calls

@@ -1,6 +1,6 @@
 """Finds differences in config.json that change what a model computes.
 
-It ignores a list of irrelevant keys and compares all others, because new models have new keys that matter.
+It ignores a list of irrelevant keys and compares all other keys, because new models have new keys that matter.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class EngineUnreachable(Failure):
 
 
 class EngineGroup:
-    """The engines of an upstream. Paths are relative to the server's root, not to `/v1`."""
+    """The engines behind one `Upstream`. Paths are relative to an engine's root URL, not to `/v1`."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream

@@ -1,6 +1,6 @@
 """Runs jobs on the engines one after another. A job runs to completion even if its caller disconnects.
 
-A partial update would be worse than none: engines would stay paused or hold different weights.
+A partial update would be worse than none: engines would stay paused or have different weights.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ class PauseLease:
 
     @property
     def length_s(self) -> float | None:
-        """Seconds from a control call to expiry; None if there is no lease."""
+        """Seconds from the last control call to expiry; None if there is no lease."""
         return self._length_s if self._timer is not None else None
 
     @property

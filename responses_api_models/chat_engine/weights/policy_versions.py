@@ -27,7 +27,7 @@ class PolicyVersions:
     """The versions of one policy, in order."""
 
     def __init__(self, first: str, *, is_exclusive: bool) -> None:
-        """`is_exclusive`: only this server changes the weights, so any other version is an error."""
+        """`is_exclusive` means that only this server changes the weights, so an unknown version is an error."""
         self.first = first
         self.folder: str | None = ""
         """The folder of the policy's weights: empty for the weights that the engines were started with, None if a
@@ -78,7 +78,7 @@ class PolicyVersions:
         return known.fingerprint if known else ""
 
     def check_name(self, version: str, fingerprint: str = "") -> None:
-        """Raises Failure 409 if the name belongs to weights that are, or may be, different."""
+        """Raises Failure with status 409 if the name belongs to earlier weights that differ or may differ."""
         if version not in self._past or (fingerprint and fingerprint == self.fingerprint(version)):
             return
         known = self.fingerprint(version) or "not known"
@@ -88,7 +88,7 @@ class PolicyVersions:
         )
 
     def advance(self, version: str, folder: str | None, checkpoint: Checkpoint | None = None) -> None:
-        """Set the policy's new version, loaded from that folder."""
+        """Set the policy's new version and the folder that its weights were loaded from."""
         self._past.append(version)
         self.folder = folder
         if checkpoint is not None:
@@ -108,7 +108,7 @@ class PolicyVersions:
         return self.first if label == STARTED else None if label == CHANGING else str(label)
 
     def difference(self, urls: Iterable[str]) -> str:
-        """Describe which engines do not have the policy's version; empty if all of them have it."""
+        """Return which engines do not have the policy's version, as text; empty if all of them have it."""
         now = self._past[-1]
         wrong = {url: held for url in urls if (held := self._held.get(url, self.first)) != now}
         if not wrong:  # the fast path: this runs twice per model call
@@ -158,7 +158,9 @@ class PolicyVersions:
 
 
 def next_version(previous: str, folder: str) -> str:
-    """Return the default version after `previous`: the next number, else the folder's name."""
+    """Return the default name for the version after `previous`: the next number if it is a number, else the folder's
+    name.
+    """
     return str(int(previous) + 1) if previous.isdecimal() else PurePath(folder).name
 
 

@@ -114,7 +114,7 @@ def _tensor(name: str, entry: Json, file: Path, base: int) -> Tensor:
     start, end = entry["data_offsets"]
     numbers = (*shape, start, end)
     if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
-        raise ValueError(f"{name} has a shape or offsets that are not non-negative integers")
+        raise ValueError(f"{name} has a shape or offsets with values that are negative or not integers")
     size = SIZES.get(dtype := str(entry["dtype"]))
     if size is not None and size * math.prod(shape) != end - start:
         raise ValueError(f"{name} has {end - start} bytes; {dtype} {list(shape)} takes {size * math.prod(shape)}")

@@ -148,7 +148,7 @@ class TrainerApi:
         await self._loader.started_with(root)
 
     async def takes_seeds(self) -> bool:
-        """Return True if requests may have seeds."""
+        """Return True if requests are allowed to have seeds."""
         return not self._open or await self._cpu.takes_seeds(self._engines.urls)
 
     async def check_seed(self, body: Json) -> None:

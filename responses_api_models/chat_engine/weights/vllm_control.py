@@ -35,7 +35,7 @@ from rollyard.services.types import Json
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-"""Minimum delay before another attempt to resume engines that did not resume when a lease expired."""
+"""Minimum delay before retrying to resume engines that did not resume when a lease expired."""
 _BY_RPC = frozenset({"reload_weights", "start_weight_update", "update_weights", "finish_weight_update"})
 """Worker methods that have their own endpoint on this server, which tracks the version."""
 _STOPS = {"/pause": (PAUSED, "/resume"), "/sleep": (ASLEEP, "/wake_up")}

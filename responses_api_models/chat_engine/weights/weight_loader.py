@@ -55,7 +55,7 @@ class WeightLoader:
         await self._engines.step(url, "/pause?mode=abort", timeout_s=STEP_S)
 
     async def bring(self, url: str, source: Checkpoint, version: str) -> None:
-        """Load the weights of a folder. The engine's version is unknown until the last step is done.
+        """Load the weights in a folder. The engine's version is unknown until the last step is done.
 
         Raises FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
         """

@@ -1,9 +1,9 @@
 """Loads new weights from a folder into every engine, or restores the old weights on every engine.
 
 An update pauses all engines (requests in flight are kept), loads the weights on all of them, and resumes them only when
-all have loaded, so that no two engines ever sample with different weights. If one fails, the others restore the
-previous weights. The weights of the failed engine are invalid: its requests are aborted, and the gate stays shut until
-it is restarted.
+all have finished, so no two engines ever sample with different weights. If one fails, the others restore the previous
+weights. The weights of the failed engine are invalid: its requests are aborted, and the gate stays shut until it is
+restarted.
 """
 
 from __future__ import annotations
