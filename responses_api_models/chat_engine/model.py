@@ -91,7 +91,7 @@ class ChatEngineModel(ModelServer[S]):
         await self.trainer.register_engine(url)
 
     def gone(self, url: str) -> None:
-        """Remove an engine that has exited from the pool. Called by servers that start engines themselves."""
+        """Remove an engine from the pool after it has exited. Called by servers that start engines themselves."""
         self.trainer.gone(url)
 
     def on_invalid_weights(self, url: str) -> None:

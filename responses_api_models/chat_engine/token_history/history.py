@@ -20,7 +20,7 @@ from rollyard.services.types import TOKEN_FIELDS, Json
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """The last model turn in a request whose tokens were recorded."""
+    """The last model turn with recorded tokens in a request."""
 
     index: int
     """Index of its assistant message."""

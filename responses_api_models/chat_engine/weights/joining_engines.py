@@ -55,7 +55,7 @@ class JoiningEngines:
             log.error("%s: model calls are rejected", difference)
 
     async def register_engine(self, url: str) -> None:
-        """Add an engine that has just started to the pool once it has the policy's weights.
+        """Add a newly started engine to the pool once it has the policy's weights.
 
         Raises Failure, without adding the engine, if it fails to load them. If the weights came from a trainer and not
         from a folder, the engine is added as it is, and the gate stays shut until the trainer sends them again. If the
@@ -107,8 +107,8 @@ class JoiningEngines:
                         await self._jobs.run(self._release(url))
 
     async def join(self) -> None:
-        """Return lost engines that respond to the pool without loading weights, because a trainer is about to send its
-        own.
+        """Put lost engines that respond again back into the pool without loading weights: a trainer is about to send
+        its own.
         """
         for url in list(self._engines.lost):
             if await self._loader.back(url):

@@ -158,7 +158,7 @@ class PolicyVersions:
 
 
 def next_version(previous: str, folder: str) -> str:
-    """Return the default name for the version after `previous`: the next number if it is a number, else the folder's
+    """Return the default name for the version after `previous`: the next number if `previous` is one, else the folder's
     name.
     """
     return str(int(previous) + 1) if previous.isdecimal() else PurePath(folder).name

@@ -157,7 +157,7 @@ class TrainerApi:
             await self._cpu.check_seed(body, self._engines.urls)
 
     def gone(self, url: str) -> None:
-        """Remove an engine that has exited from the pool."""
+        """Remove an engine from the pool after it has exited."""
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:

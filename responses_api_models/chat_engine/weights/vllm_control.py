@@ -84,7 +84,9 @@ class VllmControl:
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
 
     async def post(self, path: str, query: str, body: bytes) -> list[EngineReply]:
-        """Send the call to every engine and return the replies. Raises Failure if it is not allowed now."""
+        """Send the call to every engine and return the replies. Raises Failure if the call is not allowed at this
+        point.
+        """
         request = read_object(body) if body else {}
         if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
             own = "/weights/update" if method == "reload_weights" else f"/{method}"

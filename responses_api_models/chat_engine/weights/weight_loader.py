@@ -44,7 +44,7 @@ class WeightLoader:
         """Maps the model that an engine was started with to its local folder."""
 
     async def pause(self, url: str) -> None:
-        """Pause the engine and keep its requests."""
+        """Pause the engine; requests in flight are kept."""
         await self._engines.step(url, "/pause?mode=keep", timeout_s=STEP_S)
 
     async def resume(self, url: str) -> None:
