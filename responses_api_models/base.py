@@ -1,4 +1,4 @@
-"""Defines the base class of model servers, which serve a model through OpenAI's APIs.
+"""Defines the base class for model servers, which serve a model through OpenAI's APIs.
 
     class Echo(ModelServer[EchoSettings]):
         async def responses(self, request: Json, call: Call) -> Json: ...
@@ -10,7 +10,7 @@ You must define `responses`: it takes a Responses create request and returns a c
 You may define `chat` (by default, Chat Completions requests are converted for `responses` and the results back),
 `models`, and, if the model streams, `stream_responses` and `stream_chat` (by default, the finished response is sent as
 a stream). The base class provides the routes of both APIs and returns errors as problem documents. If the caller
-disconnects, your coroutine is cancelled or your stream is closed, so that an engine behind it can abort the request.
+disconnects, your coroutine is cancelled or your stream is closed, which lets an engine behind it abort the request.
 """
 
 from __future__ import annotations
@@ -51,14 +51,14 @@ class ModelServer(Server, Generic[S]):
         self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
 
     async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
-        """Return the complete Response object for a create request, which has no `stream` fields. Subclasses define it.
+        """Return the complete Response object for a create request, from which the `stream` fields have been removed.
 
-        To pass on a response unchanged, return bytes or a RawResponse.
+        Subclasses must implement this method. To pass on a response unchanged, return bytes or a RawResponse.
         """
         raise NotImplementedError(f"{type(self).__name__} must define responses")
 
     async def chat(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
-        """Return the complete Chat Completion for a create request."""
+        """Return the complete chat completion for a Chat Completions create request."""
         answer = _checked(await self.responses(conversion.chat_request_to_responses(request), call))
         if isinstance(answer, RawResponse):
             if answer.status >= 400:
@@ -68,22 +68,22 @@ class ModelServer(Server, Generic[S]):
         return conversion.response_to_chat(response)
 
     def models(self) -> list[str]:
-        """Return the names served at `GET /v1/models`."""
+        """Return the model names for `GET /v1/models`."""
         return [self.name]
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
-        """Return the events for a streaming create request, which still has `stream` and `stream_options`."""
+        """Return a Responses event stream. The request still contains `stream` and `stream_options`."""
         answer = await self.responses(_without_stream(request), call)
         return _streamed(answer, stream_events.whole)
 
     async def stream_chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Return the chunks for a streaming chat create request."""
+        """Return a stream of chat completion chunks. The request still contains `stream` and `stream_options`."""
         with_usage = bool((request.get("stream_options") or {}).get("include_usage"))
         answer = await self.chat(_without_stream(request), call)
         return _streamed(answer, lambda completion: chunks.chat_chunks(completion, with_usage))
 
     async def __serve_responses(self, call: RawRequest) -> bytes | RawResponse:
-        """OpenAI Responses: create. With `"stream": true`, the response is a stream of events."""
+        """Create a Response (OpenAI's Responses API). With `"stream": true`, return it as a stream of events."""
         request = call.json()
         check_responses_request(request)
         if request.get("stream"):
@@ -91,7 +91,9 @@ class ModelServer(Server, Generic[S]):
         return _encoded(await self.responses(_without_stream(request), call))
 
     async def __serve_chat(self, call: RawRequest) -> bytes | RawResponse:
-        """OpenAI Chat Completions: create. With `"stream": true`, the response is a stream of chunks."""
+        """Create a chat completion (OpenAI's Chat Completions API). With `"stream": true`, return it as a stream of
+        chunks.
+        """
         request = call.json()
         check_chat_request(request)
         if request.get("stream"):
@@ -130,7 +132,7 @@ def _encoded(answer: Json | bytes | RawResponse) -> bytes | RawResponse:
 
 
 def _streamed(answer: Json | bytes | RawResponse, events: Callable[[Json], bytes]) -> RawResponse:
-    """Return the finished response as one body of server-sent events. Error responses are returned unchanged."""
+    """Return the finished response as a body of server-sent events. Error responses are returned unchanged."""
     headers: tuple[tuple[bytes, bytes], ...] = STREAM_HEADERS
     if isinstance(answer, RawResponse):
         if answer.status >= 400 or answer.stream is not None:

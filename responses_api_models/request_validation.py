@@ -1,7 +1,7 @@
-"""Checks the field types of create requests when they arrive at a model server.
+"""Checks the field types of the create requests that a model server receives.
 
-Only fields whose type the code relies on are checked: unknown fields pass, and the engine validates values. A null
-field counts as absent.
+Only fields whose type the code relies on are checked. Unknown fields are accepted, values are validated by the engine,
+and a null field counts as absent.
 """
 
 from __future__ import annotations
@@ -46,20 +46,20 @@ _LIMITS = ("max_tokens", "max_completion_tokens", "max_output_tokens")
 
 
 def check_responses_request(request: Json) -> None:
-    """Raises Failure bad_request for the first field of the wrong type."""
+    """Check the types and token limits of a Responses create request. Raises Failure bad_request if one is invalid."""
     _check(request, _RESPONSES)
     check_limits(request)
 
 
 def check_chat_request(request: Json) -> None:
-    """Raises Failure bad_request for the first field of the wrong type."""
+    """Check the types and token limits of a chat create request. Raises Failure bad_request if one is invalid."""
     _check(request, _CHAT)
     check_limits(request)
 
 
 def check_limits(request: Json) -> None:
-    """Raises Failure bad_request for a limit below one token. Engines would reject it with the same message as a prompt
-    that fills the context.
+    """Raises Failure bad_request for an output limit of less than one token. Engines would reject it with the same
+    message as a prompt that fills the context.
     """
     for name in _LIMITS:
         value = request.get(name)

@@ -1,4 +1,4 @@
-"""Splits `<think>...</think>` from the start of a model's output, for engines without a reasoning parser."""
+"""Separates a leading `<think>...</think>` from a model's other output, for engines without a reasoning parser."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ OPENING, CLOSING = "<think>", "</think>"
 
 
 def split_thinking(content: str) -> tuple[str, str]:
-    """Return the text in `<think>...</think>` at the start, and the rest, both verbatim.
+    """Return the text inside a leading `<think>...</think>`, and the rest of the content, both verbatim.
 
     If the opening tag is missing, it was part of the prompt, as in the templates of pure reasoning models. If the
     closing tag is missing, the output was truncated during the reasoning.
@@ -19,10 +19,10 @@ def split_thinking(content: str) -> tuple[str, str]:
 
 
 class ThinkTags:
-    """Splits streamed text.
+    """Splits streamed text into reasoning and content.
 
     Text after an opening tag is reasoning and is returned immediately. Text without an opening tag is held back until
-    the closing tag, because until then it may be reasoning or content.
+    the closing tag arrives, because it can still turn out to be reasoning.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class ThinkTags:
         self._state = self._begin
 
     def split(self, text: str) -> tuple[str, str]:
-        """Return the reasoning and the content that can be told apart so far."""
+        """Return the reasoning and the content that can be distinguished so far."""
         return self._state(text)
 
     def rest(self) -> tuple[str, str]:

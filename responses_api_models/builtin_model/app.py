@@ -1,4 +1,4 @@
-"""The built-in model: a policy that needs no GPU. Like a model, it sees only the conversation; it plays Sokoban.
+"""The built-in model: a policy that plays Sokoban and needs no GPU. Like a real model, it sees only the conversation.
 
 board_parser.py     finds the board in the conversation
 planner.py          computes the shortest solution of a board
@@ -40,27 +40,27 @@ class BuiltinModelSettings(ServerSettings):
     model: str = "builtin"
     """Name in `GET /v1/models` and in every response; the request's `model` is ignored."""
     seed: int = 0
-    """Seeds every random stream: servers with equal seeds return equal responses to equal seeded requests."""
+    """Seeds every random stream. Servers with the same seed return the same responses to the same seeded requests."""
     temperature: float = Field(default=1.0, ge=0)
-    """Temperature of requests that do not set one; OpenAI's default."""
+    """Temperature for requests that do not set one; the default is the same as OpenAI's."""
     slips: ErrorRates = ErrorRates()
-    """Error rates above temperature 0."""
+    """Error rates at temperatures above 0."""
     moves_per_call: int = Field(default=1, ge=1)
-    """Moves per `step` call; more if the plan would otherwise need more than `calls_planned` calls."""
+    """Number of moves per `step` call; higher if the plan would otherwise need more than `calls_planned` calls."""
     moves_spread: int = Field(default=1, ge=0)
-    """Maximum number of additional moves per call above temperature 0."""
+    """Maximum number of additional moves per call at temperatures above 0."""
     calls_planned: int = Field(default=9, ge=1)
-    """Number of tool calls within which a plan should finish, including the first, empty one; one less than an agent's
-    usual limit."""
+    """Number of tool calls within which a plan should finish, including the first one, which makes no moves. The
+    default is one less than the usual limit of an agent."""
     search_limit: int = Field(default=50_000, ge=1)
-    """Number of positions searched before a board counts as unsolvable, which takes about 20 ms; public rooms need less
-    than 1 ms."""
+    """Number of positions to search before a board counts as unsolvable. Searching all of them takes about 20 ms; the
+    rooms of public datasets take less than 1 ms."""
     plans_kept: int = Field(default=4096, ge=0)
     """Number of boards whose plans are cached."""
     faults: FaultSettings = FaultSettings()
     """Injected failures; none by default."""
     latency_s: float = Field(default=0.0, ge=0)
-    """Latency added to every response, to simulate an engine."""
+    """Latency added to every response to simulate an engine."""
     jitter_s: float = Field(default=0.0, ge=0)
     """Maximum additional latency, uniformly distributed."""
 
@@ -86,7 +86,7 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
         """Register a route behind the fault injection.
 
-        Detecting disconnects costs 15 us per request, so it is enabled only if requests may wait.
+        Detecting disconnects costs 15 us per request, so it is enabled only if requests can wait.
         """
         super().route(path, self._faults.around(handler), cancellable=cancellable and self._faults.waits)
 

@@ -1,4 +1,4 @@
-"""Parses the conversation of a request and finds the last board in it.
+"""Parses the conversation in a request and finds the last board in it.
 
 The board is drawn with `#` wall, `_` floor, `O` target, `X` box, `√` box on target, `P` player, `S` player on target.
 Only the last board is parsed; earlier tool outputs are only hashed.
@@ -16,21 +16,21 @@ from rollyard.services.types import Json
 
 ROWS = re.compile(r"(?:^[ \t]*[#_OX√PS](?: ?[#_OX√PS]){2,}[ \t]*\r?(?:\n|\Z)){3,}", re.MULTILINE)
 MAX_BLANKS = 3
-"""Maximum number of trailing outputs without a board that are counted; the policy does not distinguish more."""
+"""Maximum number of trailing outputs without a board that are counted; the policy treats larger numbers the same."""
 
 
 @dataclass(slots=True)
 class Conversation:
-    """The input of one policy decision."""
+    """The input for one policy decision."""
 
     text: bytes
-    """The texts of all items without their ids, so that equal conversations have equal texts."""
+    """The text of all items without their ids, so the same conversation always has the same text."""
     board: str | None = None
     """The last board shown, one line per row."""
     done: bool = False
     """Whether the environment returned `done`, or every box is on a target."""
     blanks: int = 0
-    """Tool outputs without a board after the last board, up to `MAX_BLANKS`."""
+    """Number of tool outputs without a board since the last board, up to `MAX_BLANKS`."""
     calls: list[str] = field(default_factory=list)
     """Arguments of the tool calls made so far."""
 
@@ -63,7 +63,7 @@ def read(request: Json) -> Conversation:
 
 
 def _find_last_board(conversation: Conversation, outputs: list[str], user_texts: list[str]) -> None:
-    """Set the last board of the conversation: from the tool outputs, else from the user messages."""
+    """Find the conversation's last board in the tool outputs, or else in the user messages."""
     for output in reversed(outputs):
         shown, done = _observation(output)
         conversation.board = find_board(shown)
@@ -108,7 +108,7 @@ def find_board(text: str) -> str | None:
 
 
 def _text(content: Any) -> str:
-    """Return the text of a message or tool output in any of the allowed shapes."""
+    """Return the text of a message or tool output in any of the allowed formats."""
     if isinstance(content, str):
         return content
     if isinstance(content, list):

@@ -1,6 +1,6 @@
-"""Injects the faults of a real endpoint, as raw HTTP responses, in front of any handler.
+"""Wraps handlers to inject the faults of a real endpoint as raw HTTP responses.
 
-The random numbers depend on the number of the request, so a retry of the same conversation may succeed.
+The random numbers depend on how many requests came before, so a retry of the same request can succeed.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ class Fault(StrEnum):
 
 
 class FaultSettings(BaseModel):
-    """Fault rates as fractions of all requests; their sum is at most 1."""
+    """Fault rates as fractions of all requests, which must not add up to more than 1."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     error_rate: float = Field(default=0.0, ge=0, le=1)
-    """Status 500."""
+    """Fraction of requests that get status 500."""
     rate_limit_rate: float = Field(default=0.0, ge=0, le=1)
-    """Status 429."""
+    """Fraction of requests that get status 429."""
     hang_rate: float = Field(default=0.0, ge=0, le=1)
-    """No response for `hang_s`, or until the caller disconnects."""
+    """Fraction of requests that get no response for `hang_s`, or until the caller disconnects."""
     garbage_rate: float = Field(default=0.0, ge=0, le=1)
-    """Truncated JSON with status 200."""
+    """Fraction of requests that get truncated JSON with status 200."""
     slow_rate: float = Field(default=0.0, ge=0, le=1)
-    """The regular response, `slow_s` seconds late."""
+    """Fraction of requests that get the regular response `slow_s` seconds late."""
     slow_s: float = Field(default=2.0, ge=0)
-    """Delay of a slow response."""
+    """Delay of a slow response, in seconds."""
     hang_s: float = Field(default=600.0, ge=0)
-    """Duration of a hang."""
+    """Duration of a hang, in seconds."""
     retry_after_s: int = Field(default=1, ge=0)
     """Value of `Retry-After`."""
 
@@ -76,7 +76,7 @@ class Faults:
         self._jitter_s = jitter_s
         self._requests = 0
         self.waits = bool(latency_s or jitter_s or settings.hang_rate or settings.slow_rate)
-        """Whether requests may wait without using the CPU."""
+        """Whether requests can wait, because latency, hangs or slow responses are configured."""
 
     def around(self, handler: Handler) -> Handler:
         if not self.waits and not any(self._settings.rates.values()):

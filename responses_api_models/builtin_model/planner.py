@@ -1,7 +1,7 @@
 """Finds the shortest Sokoban solution by breadth-first search over (player, boxes); each state is one integer.
 
-The low bits are the player's cell, followed by one bit per cell for the boxes. Only floor cells are numbered, so that a
-state of an ordinary room fits into one or two machine words. Boxes may not enter cells from which no target can be
+The low bits are the player's cell, followed by one bit per cell for the boxes. Only floor cells are numbered, so the
+state of an ordinary room fits in one or two machine words. Boxes must not enter cells from which no target can be
 reached, so unsolvable positions are detected quickly.
 """
 
@@ -11,11 +11,12 @@ from itertools import pairwise
 
 MOVES = ("Up", "Down", "Left", "Right")
 Exits = list[tuple[int, int, int]]
-"""Exits of a cell: the next cell, its box bit, and the bits that change if a box there is pushed (0: impossible)."""
+"""Exits of a cell: the next cell, its box bit, and the bits that change if a box on it is pushed (0 if it cannot be
+pushed)."""
 
 
 def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
-    """Return a shortest solution of `board`; None if `limit` positions contain no solution."""
+    """Return a shortest solution for `board`; None if searching `limit` positions finds no solution."""
     flat, stride = _flat(board)
     cells = [at for at, symbol in enumerate(flat) if symbol != "#"]
     number = {at: index for index, at in enumerate(cells)}
@@ -45,7 +46,9 @@ def plan(board: str, limit: int = 50_000) -> tuple[str, ...] | None:
 
 
 def _search(start: int, astray: int, exits: list[Exits], player: int, limit: int) -> list[int] | None:
-    """Return the states from `start` to the nearest one without a box on an `astray` cell."""
+    """Return the states from `start` to the nearest state without a box on one of the `astray` cells; None if none is
+    found.
+    """
     came_from = {start: start}
     frontier = [start]
     while frontier and len(came_from) < limit:

@@ -1,6 +1,6 @@
 """Decides one turn of the policy. At temperature 0 it follows the plan; at higher temperatures some decisions go wrong.
 
-Its output has the formats that environments parse: a call of `step` with a list of moves, `<action>Up</action>` if
+Its output uses the formats that environments parse: a call to `step` with a list of moves, `<action>Up</action>` if
 there is no tool, and `<answer>Up || Left</answer>` at the end.
 """
 
@@ -31,11 +31,13 @@ class ErrorRates(BaseModel):
     stray: float = Field(default=0.35, ge=0, lt=1)
     """Probability of random moves, possibly before the board was shown."""
     give_up: float = Field(default=0.07, ge=0, lt=1)
-    """Probability of answering before the board is solved; in the first turn this ends an episode without actions."""
+    """Probability of answering before the board is solved; in the first turn, this ends the episode without any
+    actions."""
     mumble: float = Field(default=0.08, ge=0, lt=1)
     """Probability of calling the tool with an unknown move or with arguments that are not JSON."""
     resign: float = Field(default=0.1, ge=0, le=1)
-    """Probability per turn, above temperature 0, of giving up an unsolvable board; otherwise it moves at random."""
+    """Probability per turn, at temperatures above 0, of giving up on an unsolvable board instead of moving at
+    random."""
 
     @model_validator(mode="after")
     def _check_total(self) -> ErrorRates:
@@ -104,7 +106,7 @@ class SokobanPolicy:
         return _step(*moves[: self._size(len(moves), len(conversation.calls), temperature, draws)])
 
     def _size(self, moves: int, calls_made: int, temperature: float, draws: RandomDraws) -> int:
-        """Return the number of moves of this call: as few as allow the plan to finish within the planned calls."""
+        """Return the number of moves for this call: enough to finish the plan within the planned calls."""
         calls_left = max(1, self._calls_planned - calls_made)
         size = max(self._moves_per_call, -(-moves // calls_left))
         return size + draws.below(self._moves_spread + 1) if temperature > 0 else size
@@ -119,7 +121,7 @@ class SokobanPolicy:
         return f"<action>{moves[0] if moves else MOVES[draws.below(len(MOVES))]}</action>"
 
     def _slip(self, temperature: float, draws: RandomDraws) -> str:
-        """Return the error of this decision; empty if there is none."""
+        """Return the kind of error that this decision makes; empty if it makes none."""
         slips = self._slips
         if temperature <= 0 or not slips.total:
             return ""
@@ -146,7 +148,7 @@ def _answer(conversation: Conversation) -> Turn:
 
 
 def _moves_made(calls: list[str]) -> list[str]:
-    """Return the valid moves of the earlier calls."""
+    """Return the valid moves in the earlier calls."""
     made: list[str] = []
     for arguments in calls:
         try:

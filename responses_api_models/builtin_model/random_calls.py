@@ -1,4 +1,4 @@
-"""Calls tools that the policy has no plan for, with random arguments that fit their schemas."""
+"""Calls tools that the policy has no plan for, with random arguments that match their schemas."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
 from rollyard.services.types import Json
 
 TURNS_PER_ANSWER = 8
-"""On average, one of this many turns is an answer in words instead of a tool call."""
+"""On average, one in this many turns is a text answer instead of a tool call."""
 RANGE = 100
-"""Integers without bounds are drawn from 0 to 99."""
+"""Size of the range for numbers whose schema has no upper bound; the range starts at 0 if there is no lower bound
+either."""
 WORDS = ("yes", "no", "a", "b", "red", "blue", "one", "two", "left", "right")
 MAX_DEPTH = 4
-"""Nesting depth beyond which objects and lists get only required values, because a schema may refer to itself."""
+"""Nesting depth beyond which objects and lists get only required values, because a schema can refer to itself."""
 
 
 def callable_tools(request: Json) -> list[Json]:
@@ -31,8 +32,8 @@ def callable_tools(request: Json) -> list[Json]:
 
 
 def random_turn(request: Json, tools: Sequence[Json], *, done: bool, draws: RandomDraws) -> Turn:
-    """Return a call of one of `tools`; after the environment has returned `done`, and occasionally before, an answer in
-    words.
+    """Return a call to one of `tools`, or occasionally a text answer. After the environment has returned `done`, always
+    return a text answer.
     """
     must_call = request.get("tool_choice") not in (None, "auto")
     if done or (not must_call and draws.below(TURNS_PER_ANSWER) == 0):

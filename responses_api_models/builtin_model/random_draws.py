@@ -1,4 +1,4 @@
-"""Random numbers that depend on the input of a decision, but not on order, process or time."""
+"""Random numbers that depend only on the input for a decision, not on order, process or time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class RandomDraws:
         self._block = hashlib.blake2b(material, key=name).digest()
         self._left = list(BLOCK.unpack(self._block))
         self.tag = self._block[:16].hex()
-        """32 hex digits for ids; they are not used for random numbers."""
+        """32 hex digits for use in ids; no random numbers are derived from them."""
 
     def unit(self) -> float:
         """Draw a number in [0, 1)."""
@@ -32,5 +32,5 @@ class RandomDraws:
         return (number >> 11) * (UNIT * 2048)
 
     def below(self, limit: int) -> int:
-        """Draw an integer in 0 .. limit - 1."""
+        """Draw an integer from 0 to `limit` - 1."""
         return int(self.unit() * limit)

@@ -1,4 +1,4 @@
-"""Builds the OpenAI Response object of a turn, and reads seed and temperature from a request."""
+"""Builds the OpenAI Response object for a turn, and reads the seed and temperature from a request."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: 
 
 
 def _tool(tool: Json) -> Json:
-    """Return the tool as a Response lists it: with `strict` and `parameters`, which are optional in a request."""
+    """Return the tool in the format of a Response: with `strict` and `parameters`, which are optional in a request."""
     if tool.get("type") != "function" or ("strict" in tool and "parameters" in tool):
         return tool
     return {"parameters": None, "strict": None, **tool}

@@ -25,15 +25,15 @@ log = logging.getLogger(__name__)
 
 
 RETRY_AFTER_S = 60.0
-"""Seconds until a rejected capability is checked again, because an engine may gain one later."""
+"""Seconds until a missing capability is checked again, because the engine may have gained it by then."""
 UNKNOWN = "unknown"
 _CANNOT = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 """Failures that show that the engine, or a proxy in front of it, lacks an endpoint."""
 
 
 class Capabilities:
-    """The capabilities of an engine. They are detected at the first call that needs them and cached; missing ones are
-    checked again later.
+    """The capabilities of an engine. They are detected on the first call that needs them and cached; missing
+    capabilities are checked again later.
     """
 
     def __init__(self, upstream: Upstream, settings: ChatEngineSettings) -> None:
@@ -43,7 +43,7 @@ class Capabilities:
         self._backend: TokenBackend | None = None
         self._backend_until = 0.0
         self._modes: dict[str | None, tuple[str, float]] = {}
-        """Address of an engine -> its logprobs mode, and until when it is valid."""
+        """Engine URL -> its logprobs mode, and the time until which the mode is valid."""
 
     async def backend(self, request_context: RequestContext) -> TokenBackend | None:
         """Return the token backend; None if prompts are sent as messages."""
@@ -72,7 +72,7 @@ class Capabilities:
         if "logits" in found or (required and found != required):
             expected = required or "raw_logprobs or processed_logprobs"
             detail = f"{request_context.url} runs with --logprobs-mode {found}; expected {expected}"
-            hint = "restart the engine with it, or change the setting logprobs_mode"
+            hint = "restart the engine with that mode, or change the setting logprobs_mode"
             raise Failure(FailureKind.UPSTREAM_REFUSED, f"{detail}; {hint}")
         return found
 
@@ -81,7 +81,9 @@ class Capabilities:
         return mode if time.monotonic() < until else None
 
     async def _find_backend(self, request_context: RequestContext) -> tuple[TokenBackend | None, bool]:
-        """Return the backend and whether it is final: an engine that rejects a check may still be loading."""
+        """Return the backend and whether the result is final. It is not if the engine rejected a check, because it may
+        still be loading.
+        """
         settings = self._settings
         if settings.token_in == "off" or settings.send_token_ids:
             return None, True

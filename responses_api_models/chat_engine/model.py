@@ -44,7 +44,7 @@ S = TypeVar("S", bound=ChatEngineSettings)
 
 
 class ChatEngineModel(ModelServer[S]):
-    """Serves the Responses API over Chat Completions."""
+    """Serves both OpenAI APIs through an engine's Chat Completions endpoint."""
 
     def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
         self.upstream = Upstream(replicas, settings, api_key, context.external_transport)
@@ -73,11 +73,11 @@ class ChatEngineModel(ModelServer[S]):
 
     @property
     def policy_version(self) -> str:
-        """The version of the weights that the engines hold."""
+        """Version of the policy's current weights."""
         return self.trainer.versions.now
 
     def route(self, path: str, handler: Handler, *, cancellable: bool = False) -> None:
-        """Register a route. Model calls wait while weights change, and their responses carry the policy version."""
+        """Register a route. Model calls wait while weights change, and their responses report the policy version."""
         super().route(path, self.trainer.guarded(path, handler), cancellable=cancellable)
 
     async def register_engine(self, url: str) -> None:
@@ -85,28 +85,30 @@ class ChatEngineModel(ModelServer[S]):
 
         Servers that start engines themselves call this instead of `upstream.replicas.add(url)`, because an update may
         have replaced the weights that the engine started with. Call it once the engine responds, and `gone(url)` when
-        it has exited. Raises Failure if the engine does not load the weights (the folder of the last update may have
-        been removed); the engine is then not in the pool and should be restarted.
+        it has exited. Raises Failure if the engine does not load the weights (e.g. because the folder of the last
+        update was removed); the engine is then not in the pool and should be restarted.
         """
         await self.trainer.register_engine(url)
 
     def gone(self, url: str) -> None:
-        """Remove an engine that has exited from the pool. Called by servers that start engines themselves."""
+        """Remove an engine from the pool after it has exited. Called by servers that start engines themselves."""
         self.trainer.gone(url)
 
     def on_invalid_weights(self, url: str) -> None:
-        """Handle an engine that lost its weights in a failed load; vLLM cannot load others afterwards.
+        """Handle an engine that lost its weights in a failed load; vLLM cannot load new weights afterwards.
 
         Servers that start engines themselves restart it and call `register_engine`; model calls wait until it has left
         the pool. An external engine stays excluded until its operator restarts it, which this server detects.
         """
 
     def located(self, root: str) -> str:
-        """Return the local folder of the model that engines were started with, which may be on a model hub."""
+        """Return the local folder of the model `root`, with which the engines were started; `root` itself if there is
+        none.
+        """
         return root
 
     async def start(self) -> None:
-        """Query engines that are already running for the weights that they hold."""
+        """Ask engines that are already running which weights they have loaded."""
         await self.trainer.start()
 
     async def stop(self) -> None:
@@ -140,7 +142,7 @@ class ChatEngineModel(ModelServer[S]):
             raise malformed(f"cannot be encoded as JSON ({error})", completion.keys()) from error
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a chat request under the engine's model name and return the bytes of the response."""
+        """Forward a chat request with the engine's model name, and return the engine's response."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._chat_body(request)
         if self._turns is not None:
@@ -178,7 +180,7 @@ class ChatEngineModel(ModelServer[S]):
         return [self._model]
 
     async def __token_check(self, call: RawRequest) -> bytes:
-        """Check whether multi-turn histories are contiguous. Body: `{"samples": 8}`; used by `ng_doctor tokens`."""
+        """Check for `ng_doctor tokens` whether multi-turn histories are contiguous. Body: `{"samples": 8}`."""
         samples = call.json().get("samples", 8)
         if not isinstance(samples, int) or not 0 <= samples <= 1000:
             raise Failure(FailureKind.BAD_REQUEST, f"samples is {samples!r}; expected an integer from 0 to 1000")
@@ -210,7 +212,7 @@ class ChatEngineModel(ModelServer[S]):
         return await self._complete_body(request)
 
     async def _complete_body(self, body: Json) -> Json:
-        """Add the settings' fields to the body and check it."""
+        """Add the fields from the settings to the body and check it."""
         if self._template:
             given = body.get("chat_template_kwargs")
             body["chat_template_kwargs"] = {**self._template, **(given if isinstance(given, dict) else {})}
@@ -235,7 +237,7 @@ class ChatEngineModel(ModelServer[S]):
 
 
 def _sendable(request: Json) -> Json:
-    """Return the request with every earlier tool call in a form that engines accept."""
+    """Return the request with all earlier tool calls normalized so that engines accept them."""
     items = request.get("input")
     return (
         {**request, "input": sendable_items(items, offered(request.get("tools")))}

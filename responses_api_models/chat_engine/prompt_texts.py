@@ -1,4 +1,4 @@
-"""Visits and rewrites the texts of a chat request that become part of the prompt, each with its path."""
+"""Visits and rewrites every string in a chat request that becomes part of the prompt."""
 
 from __future__ import annotations
 
@@ -11,24 +11,25 @@ import orjson
 from rollyard.services.types import Json
 
 Source = Literal["caller", "model", "schema"]
-"""The source of a text: the caller, the model in an earlier turn, or a name or schema, which programs also read."""
+"""Where a string comes from: the caller, the model in an earlier turn, or a name or schema that programs also read."""
 Rewrite = Callable[[str, str, Source], str]
-"""Called with a path, the text there and its source; returns the new text."""
+"""Maps the path of a string in the request, the string and its source to the new string."""
 _NOT_TEXT = frozenset({"prompt_token_ids", "generation_token_ids", "generation_log_probs", "token_trace"})
-"""Keys of a message whose values templates do not render."""
+"""Keys of a message whose values chat templates do not render."""
 _PART_TEXTS = ("text", "refusal", "thinking", "name")
-"""Keys that hold the text of a content part; parts without one are images, audio and files."""
+"""Keys that can contain the text of a content part. Parts without any of them are images, audio or files."""
 _SOURCES: dict[str, Source] = {"role": "schema", "tools": "schema", "tool_call_id": "model"}
-"""Keys of a message whose text does not come from its author: a tool call's id, for example, comes from the model."""
+"""Keys of a message whose text does not come from the message's author: for example, the model generates tool call
+ids."""
 _PROSE = frozenset({"description", "title", "$comment"})
-"""Keys of a tool or its JSON schema whose text only the model reads."""
+"""Keys of a tool or its JSON schema whose text is read only by the model, not by programs."""
 
 MAX_LENGTH = 128
-"""Number of characters of the earlier parts that are examined together with the next part of a message."""
+"""Number of characters at the end of earlier parts that are examined together with the next part of a message."""
 
 
 def rewritten(body: Json, rewrite: Rewrite) -> Json:
-    """Return the body with every text of its messages, tools and documents rewritten."""
+    """Return the body with every string in its messages, tools, documents and template arguments rewritten."""
     return rewritten_tools(_rewritten(body, "messages", rewrite, _message), rewrite)
 
 
@@ -67,7 +68,7 @@ def _message(message: Any, path: str, rewrite: Rewrite) -> Any:
 
 
 def _parts(parts: list[Any], path: str, rewrite: Rewrite, source: Source) -> list[Any]:
-    """Rewrite the parts of a message. Templates concatenate the parts, so a token may span two of them."""
+    """Rewrite the parts of a message. Templates concatenate the parts, so a token can span two of them."""
     result: list[Any] = []
     before = ""
     for at, one in enumerate(parts):
@@ -102,8 +103,8 @@ def _call(call: Any, path: str, rewrite: Rewrite) -> Any:
 
 
 def _arguments(text: str, path: str, rewrite: Rewrite) -> str:
-    """Rewrite a call's arguments, which remain valid JSON if a space is inserted into a string. Engines pass decoded
-    values to templates, so characters written as \\u003c are considered, too.
+    """Rewrite the arguments of a tool call, which remain valid JSON if a space is inserted into a string. Engines pass
+    decoded values to templates, so characters that are escaped as \\u003c are decoded first.
     """
     if "\\u" in text:
         with contextlib.suppress(ValueError, TypeError):

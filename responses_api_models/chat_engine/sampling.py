@@ -1,4 +1,4 @@
-"""Records how a turn was sampled: the sampling parameters and every active constraint.
+"""Records how a turn was sampled: its sampling parameters and all active constraints.
 
 The generate backend gets them from the engine, whose render endpoint returns the sampling parameters that it derived
 from the chat request, including the grammar of strict or forced tool calls. The other backends derive them from the
@@ -18,12 +18,12 @@ from rollyard.services.types import Json
 
 NUMBERS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 PLAIN: Json = {"temperature": 1.0, "top_p": 1.0, "top_k": -1, "min_p": 0.0, "repetition_penalty": 1.0}
-"""Sent if a request does not set them, so that the record is accurate: an engine's own defaults (the model's
-generation_config) cannot be queried, and training requires the model's own distribution."""
+"""Values that are sent if a request does not set them. This keeps the record accurate: an engine's own defaults (the
+model's generation_config) cannot be queried, and training requires the model's own distribution."""
 _NEUTRAL: Json = {**PLAIN, "presence_penalty": 0.0, "frequency_penalty": 0.0}
 ENDINGS = ("stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output", "repetition_detection")
-"""Parameters that determine where a turn ends without changing the distribution of a token. `min_tokens` is not one of
-them, because it masks the tokens that would end the turn."""
+"""Parameters that determine where a turn ends without changing the distribution over tokens. `min_tokens` is not
+included, because it masks the tokens that would end the turn."""
 GRAMMARS = (
     *("structured_outputs", "response_format", "structural_tag"),
     *("guided_json", "guided_regex", "guided_choice", "guided_grammar"),  # older vLLM
@@ -34,7 +34,8 @@ _ELSEWHERE = (
     *("repeat_penalty", "repeat_last_n", "dry_multiplier", "xtc_probability", "dynatemp_range", "mirostat"),
     *("min_new_tokens", "custom_logit_processor", "samplers"),
 )
-"""Parameters of other servers, which vLLM ignores: recorded if the record is derived from the request."""
+"""Parameters of other inference servers, which vLLM ignores. They are recorded if the record is derived from the
+request."""
 _OTHERS = (
     *("allowed_token_ids", "logit_bias", "bad_words", "min_tokens", "thinking_token_budget", "watermarking"),
     *("trace_decode_token_ids",),
@@ -53,8 +54,8 @@ def of_engine(params: Json, body: Json) -> SamplingRecord:
 
 
 def of_request(body: Json, *, tools_constrain: bool) -> SamplingRecord:
-    """Return the record of a turn, derived from the chat request. `tools_constrain` tells whether the engine enforces
-    strict and forced calls.
+    """Return the record of a turn, derived from the chat request. `tools_constrain` is True if the engine enforces
+    strict and forced tool calls.
     """
     encoded, by_tools = [*_explicit(body)], [*_of_tools(body)]
     values = {name: body[name] for name in encoded}
@@ -81,7 +82,7 @@ def _record(params: Json, grammars: list[str], values: Json) -> SamplingRecord:
 
 
 def _explicit(body: Json) -> Iterator[str]:
-    """Yield the names of the grammars that a chat request contains explicitly."""
+    """Yield the names of the grammar parameters that a chat request sets explicitly."""
     for name in GRAMMARS:
         value = body.get(name)
         is_text = name == "response_format" and isinstance(value, dict) and value.get("type") == "text"

@@ -1,4 +1,4 @@
-"""Settings of a model server in front of a chat engine, with NeMo Gym's names where it has them."""
+"""Settings of a model server in front of a chat engine, named as in NeMo Gym where possible."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ class ChatEngineSettings(CallSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = CallSettings.NOT_IDENTITY | {"weights_check", "pause_lease_s"}
 
     return_token_id_information: bool = False
-    """For training: the last item of each response carries the engine's prompt_token_ids, generation_token_ids and
-    generation_log_probs, together with token_trace. A response without them is a failure."""
+    """For training: add the engine's prompt_token_ids, generation_token_ids and generation_log_probs, and a
+    token_trace, to the last item of each response. The call fails if the engine does not return them."""
     token_in: Literal["auto", "generate", "completions", "off"] = "auto"
-    """How the prompts of later turns are sent if tokens are recorded. `generate`: as token ids, through vLLM's token-in
+    """How to send the prompts of later turns if tokens are recorded. `generate`: as token ids, through vLLM's token-in
     endpoints (--enable-scale-out). `completions`: as token ids, through /v1/completions; this server then parses hermes
     tool calls. `off`: as messages, which are rendered and tokenized again and may differ; each prefix mismatch is
     recorded. `auto`: the first of these that the engine supports."""
@@ -28,9 +28,9 @@ class ChatEngineSettings(CallSettings):
     """For `token_in: completions`: the model's tool call format. Without it, only conversations without tools are
     sent as token ids."""
     special_tokens_in_text: Literal["escape", "refuse", "allow"] | None = None
-    """Special tokens of the engine's tokenizer (`<|im_end|>`) spelled out in messages and tools. `escape`: insert a
-    space, so that they stay text. `refuse`: reject the call. `allow`: the tokenizer turns them into special tokens.
-    Null: `escape` if tokens are recorded, else `allow`."""
+    """What to do with special tokens of the engine's tokenizer (such as `<|im_end|>`) that are spelled out in messages
+    and tools. `escape`: insert a space, so they remain text. `refuse`: reject the call. `allow`: the tokenizer turns
+    them into special tokens. Null: `escape` if tokens are recorded, otherwise `allow`."""
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] | None = None
     """Required --logprobs-mode of the engine; it is detected at the first turn and recorded with the tokens. Calls to
     an engine with a different mode fail. Null: either."""
@@ -40,27 +40,31 @@ class ChatEngineSettings(CallSettings):
     """Expose the engine's tokenize, token-in and weight-update endpoints to callers with the run token."""
     weights_check: Literal["values", "headers", "off"] = "values"
     """What to check before engines load a folder. `values`: every weight, for NaN and infinity. `headers`: only that
-    the files are complete and belong to this model. `off`: nothing, for folders that only engine hosts can read."""
+    the files are complete and belong to this model. `off`: nothing, for folders that only the engines' hosts can
+    read."""
     pause_lease_s: float = Field(600.0, gt=0)
-    """Seconds without a control call from the trainer after which a pause ends automatically. A lease_s in the call
-    takes precedence."""
+    """Seconds without a control call from the trainer after which a pause ends automatically. A lease_s field in the
+    pause call takes precedence."""
     send_token_ids: bool = False
-    """Send the token ids of earlier turns on their assistant messages, for engines that read them (NeMo RL's)."""
+    """Send the token ids of earlier turns as fields of their assistant messages, for engines that read them (such as
+    NeMo RL's)."""
     uses_reasoning_parser: bool = True
     """True if the engine separates reasoning from content. False: `<think>...</think>` at the start of the content is
     the reasoning, in requests and responses."""
     reasoning_field: Literal["both", "reasoning_content", "reasoning"] = "both"
-    """Fields for the reasoning of earlier assistant messages. Each vLLM version reads one and ignores the other."""
+    """Fields in which the reasoning of earlier assistant messages is sent. Each vLLM version reads one and ignores the
+    other."""
     replace_developer_role_with_system: bool = True
-    """Most chat templates have no developer role; Qwen's silently drops such messages."""
+    """Send developer messages with the system role: most chat templates have no developer role, and Qwen's silently
+    drops these messages."""
     max_tokens_field: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Chat Completions field for the output token limit."""
     strict_tools: bool | None = None
     """Whether function tools are sent as strict; null: as in the request. vLLM enforces the schema of strict calls with
-    a grammar, which changes the sampled distribution. false disables the grammar, so that another constraint, such as
-    structured_outputs, can take effect."""
+    a grammar, which changes the sampled distribution. Set this to false to disable the grammar, for example to use a
+    different constraint such as structured_outputs."""
     chat_template_kwargs: Json | None = None
-    """Chat template arguments for every call, e.g. {enable_thinking: false}; a row's own take precedence."""
+    """Chat template arguments for every call, e.g. {enable_thinking: false}; a row's own arguments take precedence."""
     sampling_overrides: Json | None = None
     """Fields that override the request in every call, e.g. {temperature: 1.0, top_p: 1.0} for training."""
 
@@ -80,7 +84,7 @@ class ChatEngineSettings(CallSettings):
         if self.trainer_endpoints and self.replicas > 1:
             raise ValueError(
                 f"trainer_endpoints is set with replicas={self.replicas}: an update would reach only one of the model "
-                "servers; use one, which distributes calls over all engines (base_url, engine_replicas)"
+                "servers; set replicas to 1, because one server can use several engines (base_url, engine_replicas)"
             )
         return self
 

@@ -1,10 +1,10 @@
-"""Escapes or refuses special tokens spelled out in text: `<|im_end|>` in a tool result would end a turn.
+"""Escapes or refuses special tokens that are spelled out in text: `<|im_end|>` in a tool result would end a turn.
 
 An engine's tokenizer reads the name of a special token as that token anywhere in a prompt, so a tool result, the text
-of a row or the description of a tool could end turns and start others. Each candidate is looked up in the engine once:
-/tokenize shows whether it is a single token, and a completion restricted to that token shows whether it is special,
-because special tokens are not included in the text. Markers that are ordinary text for the model, such as `<think>` in
-Qwen's vocabulary, are not changed, and texts without special tokens reach the engine unchanged.
+of a row or the description of a tool could end turns and start new ones. Each candidate is checked with the engine
+once: /tokenize shows whether it is a single token, and a completion restricted to that token shows whether it is
+special, because the returned text does not include special tokens. Markers that are ordinary text for the model, such
+as `<think>` in Qwen's vocabulary, are not changed, and text without special tokens reaches the engine unchanged.
 """
 
 from __future__ import annotations
@@ -31,12 +31,12 @@ _LOOKS = (
     r"\]~[^\]\s]{1,8}\]?",  # MiniMax's ]~b]
     r"\[[a-z]~\[",  # and its [e~[
 )
-"""Patterns of special tokens; tokens of other shapes are not found. Each pattern starts with a literal character, which
-makes searching fast."""
+"""Patterns that special tokens match; tokens that match none of them are not detected. Each pattern starts with a
+literal character, which makes the search fast."""
 _SHAPES = [re.compile(look) for look in _LOOKS]
 _IN_JSON = [re.compile(re.sub(r",\d+}", ",}", look).encode()) for look in _LOOKS]
 _MAY_JOIN = (b'"content":[', b"\\\\u")
-"""Content in which a token may be split or encoded: message parts, and JSON within JSON."""
+"""Content in which a token can be split or escaped: message parts, and JSON inside JSON."""
 _USUAL = re.compile(
     r"<\|[^<>\s]+\|>|<｜[^<>\s]+｜>|</?s>|<(bos|eos|pad|unk|mask|start_of_turn|end_of_turn|sop|eop)>"
     r"|\[/?(INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_RESULTS|TOOL_CALLS|gMASK)\]"
@@ -45,12 +45,12 @@ _USUAL = re.compile(
 MAX_CACHED = 10_000
 """Maximum number of cached names."""
 AT_ONCE = 16
-"""Number of names looked up per request, which must fit into the context of a small model."""
+"""Number of names looked up per request, which must fit in the context of a small model."""
 _CANNOT_TELL = (FailureKind.UPSTREAM_REFUSED, FailureKind.MALFORMED_ANSWER)
 
 
 class SpecialTokens:
-    """Finds special tokens in the texts of a request and escapes or refuses them according to the setting."""
+    """Finds special tokens in a request's text and escapes or refuses them according to the setting."""
 
     def __init__(self, upstream: Upstream, model: str, treatment: Treatment, trusted: Json) -> None:
         """`trusted` contains the chat template arguments from the settings, which are not checked."""
@@ -63,8 +63,9 @@ class SpecialTokens:
     async def treated(self, body: Json, request_context: RequestContext) -> tuple[Json, list[str]]:
         """Return the chat request to send, and the special tokens that were escaped in it.
 
-        Raises Failure bad_request if the setting is `refuse`, and for a special token in a tool's name or schema, whose
-        meaning escaping would change. The model's own output is escaped with both settings.
+        Raises Failure bad_request if the caller's text contains a special token and the setting is `refuse`, or if a
+        tool's name or schema contains one, because escaping would change its meaning. Special tokens in the model's own
+        output are escaped with both settings.
         """
         untrusted = self._untrusted(body)
         if self._treatment == "allow" or not (found := await self._found(untrusted, request_context)):
@@ -138,7 +139,7 @@ class SpecialTokens:
         return usual | {name for name in candidates if self._known.get(name)}
 
     async def _looked_up(self, names: list[str], request_context: RequestContext) -> dict[str, bool]:
-        """Look up which of these names are special tokens of the engine's tokenizer."""
+        """Return, for each name, whether it is a special token of the engine's tokenizer."""
         request = {"model": self._model, "prompt": "\n".join(names), "add_special_tokens": False}
         sent = orjson.dumps({**request, "return_token_strs": True})
         answer = await self._upstream.post("/../tokenize", sent, json_object, request_context)

@@ -2,7 +2,8 @@
 
 There are two checks. The first renders turns of several kinds (text, calls, reasoning) with the template and checks
 that the next prompt begins with their ids. The second samples turns from the model, sends them as messages, and checks
-that the next prompt begins with the generated ids. The prompt built from token ids is checked in the same way.
+that the next prompt begins with the generated ids. The prompts that are built from token ids are checked in the same
+way.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ def _answer(number: int) -> Json:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A turn of the model and the messages after it."""
+    """A model turn and the messages that follow it."""
 
     name: str
     message: Json
@@ -88,12 +89,12 @@ class TokenDiagnostics:
         self._body: Json = {"model": model, "tools": [TOOL], "temperature": 1.0, "max_tokens": 256}
         self._request_context = RequestContext({})
         self._takes_seeds = takes_seeds
-        """If set, requests have seeds, so that repeated checks of an engine sample the same turns."""
+        """If True, requests have seeds, so repeated checks of an engine sample the same turns."""
         self._continuation = Continuation()
 
     async def template(self) -> list[Json]:
-        """Check each kind of turn. `retokenized` and `token_in` describe a mismatch, or are null if the ids are
-        contiguous; `parser` is the result of the tool parser.
+        """Check each kind of turn. In each result, `retokenized` and `token_in` describe a mismatch, or are null if the
+        ids are contiguous; `parser` is the result of the tool parser check.
         """
         return [await self._case(case) for case in _cases()]
 
@@ -149,7 +150,7 @@ class TokenDiagnostics:
         return {**name, "retokenized": await self._difference(ids, after), "token_in": token_in, "parser": parsed}
 
     async def _parsed(self, prompt: list[int], generated: list[int], original: Json) -> str:
-        """Return `ok`, or how the tool parser misread the calls of a rendered turn."""
+        """Return `ok`, or a description of how the tool parser misread the calls in a rendered turn."""
         if isinstance(self._backend, GenerateBackend):
             answer: Json = {"request_id": "checkup", "choices": [{"index": 0, "token_ids": generated}]}
             answer["choices"][0].update(finish_reason="stop", logprobs=None)

@@ -13,7 +13,9 @@ UNREADABLE = "unreadable_call"
 
 
 def mark_unreadable_tool_call(response: Json) -> None:
-    """Set `finish_reason: unreadable_call` on a Response without tool calls whose text starts one."""
+    """Set `finish_reason: unreadable_call` on a Response that has no tool calls, but whose text contains the start of
+    one.
+    """
     if not response.get("tools") or response.get("status") == "incomplete":
         return  # a truncated call ends the episode with the finish reason of its limit
     items = response["output"]

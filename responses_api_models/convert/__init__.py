@@ -1,1 +1,1 @@
-"""Converts between OpenAI's Responses and Chat Completions, with pure functions on plain dicts."""
+"""Pure functions on plain dicts that convert between OpenAI's Responses and Chat Completions APIs."""

@@ -19,7 +19,7 @@ _ECHOED = (
     {"instructions", "metadata", "temperature", "top_p", "max_output_tokens", "reasoning", "text", "truncation"}
     | {"user", "top_logprobs"}
 )  # fmt: skip
-"""Request fields that a Response repeats."""
+"""Request fields that are copied to the Response."""
 _ANSWER_KEYS = {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
 _MESSAGE_KEYS = frozenset(
     {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations", *TOKEN_FIELDS}
@@ -35,12 +35,12 @@ _DEFAULT = Dialect()
 
 
 def chat_to_response(answer: Json, request: Json, dialect: Dialect = _DEFAULT) -> Json:
-    """Convert a chat completion to a Response. `request` is the Responses create request that it answers."""
+    """Convert a chat completion to a Response. `request` is the Responses create request to which it is the answer."""
     choice, message = check_completion(answer)
     try:
         return _response(answer, choice, message, request, dialect)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise malformed(f"has an unknown shape ({type(error).__name__}: {error})", answer) from error
+        raise malformed(f"has an unexpected structure ({type(error).__name__}: {error})", answer) from error
 
 
 def _response(answer: Json, choice: Json, message: Json, request: Json, dialect: Dialect) -> Json:
@@ -52,7 +52,7 @@ def _response(answer: Json, choice: Json, message: Json, request: Json, dialect:
 
 
 def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
-    """Mark a turn's last item as incomplete if it was truncated, and add the message's non-standard fields."""
+    """Mark a turn's last item as incomplete if the turn was truncated, and add the message's extra fields to it."""
     if finish_reason in _INCOMPLETE:
         item["status"] = "incomplete"
     if extra := message.keys() - _MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
@@ -60,8 +60,8 @@ def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
 
 
 def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:
-    """Return the Response with this `output`. Its other fields come from `request` and from `answer`, whose id has no
-    prefix.
+    """Return a Response with this `output`. Its other fields are taken from `request` and `answer`; the id in `answer`
+    must not have a prefix such as `chatcmpl-`.
     """
     reason = _INCOMPLETE.get(finish_reason or "")
     response = {key: value for key, value in answer.items() if key not in _ANSWER_KEYS and value is not None}
@@ -84,7 +84,7 @@ def response_around(output: list[Json], answer: Json, request: Json, finish_reas
 
 
 def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) -> list[Json]:
-    """Return the message's items, at least one: reasoning, text, calls."""
+    """Return the message's output items in this order: reasoning, text, tool calls. There is at least one item."""
     output: list[Json] = []
     content = text_of(message.get("content"))
     reasoning = message.get("reasoning_content") or message.get("reasoning")
@@ -121,7 +121,7 @@ def text_of(content: Any) -> str:
 
 
 def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
-    """Convert a tool call to an item. Invalid parts are kept, so that the agent can return an error to the model.
+    """Convert a tool call to an item. Invalid parts are kept, so the agent can return an error to the model.
 
     `taken` contains the ids of earlier calls.
     """
@@ -144,13 +144,13 @@ def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
 
 
 def annotation(entry: Json) -> Json:
-    """Convert an annotation of a chat message to one of an output text."""
+    """Convert an annotation from the Chat Completions format to the Responses format."""
     kind = entry["type"]
     return {**entry[kind], "type": kind} if kind in entry else entry
 
 
 def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
-    """Return the engine's token ids and log-probabilities under NeMo Gym's names; empty if it sent none."""
+    """Return the engine's token ids and log-probabilities under NeMo Gym's field names; empty if it returned none."""
     if "generation_token_ids" in message:
         return cast(TokenHistory, {key: message[key] for key in TOKEN_FIELDS if key in message})
     prompt = answer.get("prompt_token_ids")
@@ -167,14 +167,14 @@ def token_fields(answer: Json, choice: Json, message: Json) -> TokenHistory:
 
 
 def text_logprobs(choice: Json) -> list[Json]:
-    """Convert a choice's logprobs to those of an output text."""
+    """Convert a choice's logprobs to the format of the Responses API."""
     entries = (choice.get("logprobs") or {}).get("content") or []
     return [{**entry, "bytes": entry.get("bytes") or [], "top_logprobs": _top(entry)} for entry in entries]
 
 
 def logprobs_of_text(entries: list[Json], text: str, *, to_end: bool = True) -> list[Json]:
-    """Return the entries of the tokens of `text`. Engines also return those of the reasoning before it and the calls
-    after it. If no calls follow (`to_end`), the remaining tokens belong to the text.
+    """Return the logprob entries for the tokens of `text`. Engines also return entries for the reasoning before the
+    text and the tool calls after it. If no tool calls follow (`to_end`), all remaining tokens belong to the text.
     """
     tokens = [entry.get("token") or "" for entry in entries]
     begin = "".join(tokens).rfind(text) if text else -1
@@ -267,12 +267,12 @@ def _add_item(message: Json, choice: Json, item: Json) -> None:
 
 
 def _beyond(item: Json, known: frozenset[str], taken: Json) -> Json:
-    """Return an item's non-standard fields, such as thought signatures, which must be sent back."""
+    """Return an item's non-standard fields, such as thought signatures, which must be sent back to the model."""
     return {key: item[key] for key in item.keys() - known - taken.keys() if item[key] is not None}
 
 
 def _chat_annotation(entry: Json) -> Json:
-    """Convert an annotation of an output text to one of a chat message."""
+    """Convert an annotation from the Responses format to the Chat Completions format."""
     kind = entry.get("type")
     if kind != "url_citation" or kind in entry:
         return entry

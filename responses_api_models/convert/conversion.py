@@ -1,11 +1,11 @@
-"""Converts between Responses and Chat Completions, with pure functions on plain dicts.
+"""Converts requests and responses between the Responses and Chat Completions APIs.
 
     request_to_chat            Responses create request -> chat create request   } a model server in front of
     chat_to_response           chat completion -> Response                       } a chat engine
     chat_request_to_responses  chat create request -> Responses create request   } a chat client in front of
     response_to_chat           Response -> chat completion                       } any model server
 
-One turn of the model is one assistant message in chat and several items in Responses:
+One model turn is one assistant message in Chat Completions, and several items in Responses:
 
     message.reasoning_content / .reasoning   <->  {"type": "reasoning", "summary": [...]}
     message.content                          <->  {"type": "message", "role": "assistant", "content": [output_text]}

@@ -24,16 +24,18 @@ class Dialect:
     """The variant of Chat Completions that an engine expects. The defaults suit vLLM."""
 
     developer_as_system: bool = True
-    """Most chat templates have no developer role, and many silently drop such messages."""
+    """Send developer messages with the system role: most chat templates have no developer role, and many silently drop
+    messages with it."""
     reasoning_fields: tuple[str, ...] = ("reasoning_content", "reasoning")
-    """Fields for the reasoning of earlier assistant messages. Older vLLM reads the first, newer vLLM the second, and
-    each silently ignores the other, so both are sent."""
+    """Fields in which the reasoning of earlier assistant messages is sent. Older vLLM versions read the first field and
+    newer versions the second; each ignores the other, so both are sent."""
     think_tags: bool = False
-    """Whether reasoning is `<think>...</think>` at the start of the content (engines without a reasoning parser)."""
+    """Whether the reasoning is `<think>...</think>` at the start of the content, because the engine has no reasoning
+    parser."""
     max_tokens_field: str = "max_tokens"
     """Name of the field for the output token limit."""
     send_token_ids: bool = False
-    """Send the token ids of earlier turns on their assistant messages."""
+    """Send the token ids of earlier turns as fields of their assistant messages."""
 
 
 def unconvertible(where: str, found: str) -> Failure:
@@ -42,7 +44,7 @@ def unconvertible(where: str, found: str) -> Failure:
 
 
 def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
-    """Convert input items to chat messages. Consecutive items of the model become one assistant message."""
+    """Convert input items to chat messages. Consecutive items from the model become one assistant message."""
     messages: list[Json] = []
     turn: Json | None = None
     for index, item in enumerate(items):
@@ -60,7 +62,7 @@ def to_messages(items: list[Any], dialect: Dialect) -> list[Json]:
 
 
 def _add_item(messages: list[Json], turn: Json | None, item: Json, index: int, dialect: Dialect) -> Json | None:
-    """Append one item; return the assistant message to which later items belong, if any."""
+    """Append one item. Return the assistant message that the next items from the model belong to, if any."""
     kind, role = item.get("type") or "message", item.get("role")
     if kind == "function_call_output":
         output = item["output"]
@@ -129,7 +131,7 @@ def _add_text(turn: Json, item: Json, index: int) -> None:
             elif kind in _TEXT_PARTS:
                 text.append(part["text"])
             else:
-                raise unconvertible(f"input[{index}].content", f"found a part of type {kind!r} from the assistant")
+                raise unconvertible(f"input[{index}].content", f"found a part of type {kind!r} in an assistant message")
         content = "".join(text) if text or "refusal" not in turn else None
     if content is not None:
         turn["content"] = (turn["content"] or "") + content
@@ -149,7 +151,9 @@ def _add_reasoning(turn: Json, item: Json, dialect: Dialect) -> None:
 
 
 def _chat_content(parts: Any, where: str) -> str | list[Json]:
-    """Convert content parts to chat. A single text becomes a string, because many templates support nothing else."""
+    """Convert content parts to the chat format. A single text part becomes a string, because many chat templates
+    support only strings.
+    """
     if not isinstance(parts, list):
         raise unconvertible(where, f"found {type(parts).__name__}; expected text or a list of parts")
     converted: list[Json] = []

@@ -1,4 +1,4 @@
-"""Converts create requests in both directions; items.py converts the conversations in them."""
+"""Converts create requests in both directions. The conversations in them are converted by items.py."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
 
 
 def wants_logprobs(request: Json) -> bool:
-    """Return True if a Responses create request requests log-probabilities of the text."""
+    """Return True if a Responses create request asks for the log-probabilities of the output text."""
     return bool(request.get("top_logprobs")) or "message.output_text.logprobs" in (request.get("include") or ())
 
 
@@ -74,7 +74,7 @@ def apply_metadata(body: Json) -> None:
     """Merge NeMo Gym's `metadata.extra_body` and `metadata.chat_template_kwargs` (JSON strings) into a chat request.
 
     The request's own fields take precedence over `extra_body`, as in NeMo Gym; `metadata.chat_template_kwargs` takes
-    precedence over the request's.
+    precedence over the request's own `chat_template_kwargs`.
     """
     metadata = body.get("metadata")
     if not isinstance(metadata, dict) or not ("extra_body" in metadata or "chat_template_kwargs" in metadata):

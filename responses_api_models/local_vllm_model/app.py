@@ -34,7 +34,7 @@ RAY_S = 5.0
 
 
 class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
-    """Serves chat engines that it starts itself."""
+    """Serves vLLM engines that it starts itself."""
 
     def __init__(self, settings: LocalVllmModelSettings, context: Context) -> None:
         self._engine_key = secrets.token_urlsafe(32)
@@ -44,14 +44,16 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
 
     @property
     def phase(self) -> str:
-        """The startup phase of an engine that is not up; empty if all are."""
+        """The startup phase of the first engine that is not up; empty if all engines are up."""
         waiting = [engine.phase for engine in self._engines if not engine.is_up]
         if not waiting or len(self._engines) == 1:
             return "".join(waiting)
         return f"{len(self._engines) - len(waiting)} of {len(self._engines)} engines up, next: {waiting[0]}"
 
     async def check(self) -> None:
-        """Check the folder, the cluster, the command and the GPUs. Raises RunError or OperatorError."""
+        """Check the model folder, the Ray cluster, the vLLM command and the GPUs. Raises RunError or OperatorError if
+        one is unusable.
+        """
         _check_model(self.settings.model)
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
@@ -64,7 +66,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
         if self.settings.ray_address:
             await check_ray_address(self.settings.ray_address, "ray_address=", RAY_S)
         if ended := await asyncio.to_thread(end_orphans):
-            log.warning("killed the orphaned processes %s of engines whose servers have died", ended)
+            log.warning("killed orphaned engine processes whose servers have died: %s", ended)
         await asyncio.to_thread(remove_folders, Path(tempfile.gettempdir()))
         environ = dict(os.environ)
         gpus = gpu_assignments(self.settings, await asyncio.to_thread(visible_gpus, environ))
@@ -98,7 +100,7 @@ class LocalVllmModel(ChatEngineModel[LocalVllmModelSettings]):
                 engine.give_up("lost its weights in a failed update")
 
     def located(self, root: str) -> str:
-        """Return the local folder of a model, which may be in the cache of the Hugging Face hub."""
+        """Return the local folder of a model, which may be in the Hugging Face Hub cache."""
         flags = self.settings.extra_flags
         if Path(root).is_dir() or root != self.settings.model or isinstance(flags, list) or "download_dir" in flags:
             return root
@@ -129,7 +131,7 @@ def _check_command(program: str) -> None:
     if shutil.which(program) is None:
         raise OperatorError(
             f"vllm_command: the command {program!r} does not exist; install vLLM (pip install 'rollyard[vllm]'), or "
-            "set the path of another environment's: vllm_command: [/path/to/env/bin/vllm]"
+            "set the path to vLLM in a different environment: vllm_command: [/path/to/env/bin/vllm]"
         )
 
 

@@ -1,5 +1,5 @@
-"""Runs one replica of vLLM and restarts it when it dies. Its address changes with every start, so no episode outlives
-its engine.
+"""Runs one replica of vLLM and restarts it when it dies. Its URL changes with every start, so no episode outlives its
+engine.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from rollyard.services.errors import Failure, RunError
 log = logging.getLogger(__name__)
 
 HEALTH_S = 0.25
-"""Interval of health checks, so that calls to a dead engine are retried within a second."""
+"""Interval between health checks. It is short so that calls to a dead engine are retried within a second."""
 
 
 class Engine:
-    """One replica. Calls `up` with its address when it is ready, and `down` when it no longer is.
+    """One vLLM replica. Calls `up` with its URL when it is ready, and `down` when it is no longer ready.
 
-    `up` may reject an engine that does not load the policy's weights by raising Failure.
+    `up` can reject an engine that fails to load the policy's weights by raising Failure.
     """
 
     def __init__(
@@ -54,16 +54,16 @@ class Engine:
         return self._start.url
 
     def give_up(self, why: str) -> None:
-        """Treat the engine as dead, so that it is restarted."""
+        """Treat the engine as dead, so it is restarted."""
         self._failure_reason = why
 
     async def start(self) -> None:
-        """Start the engine and keep it running. Raises RunError if it does not start, and the Failure of `up`."""
+        """Start the engine and keep it running. Raises RunError if it does not start, or Failure from `up`."""
         process = await self._bring_up()
         self._keep_task = asyncio.create_task(self._keep_running(process))
 
     async def stop(self) -> None:
-        """Stop the engine with all of its processes."""
+        """Stop the engine and all its processes."""
         if self._keep_task is not None:
             self._keep_task.cancel()
             await asyncio.wait([self._keep_task])
@@ -105,7 +105,7 @@ class Engine:
         return process
 
     async def _wait_for_death(self, process: EngineProcess) -> str:
-        """Wait until the engine dies and return how."""
+        """Wait until the engine dies and return a description of how it died."""
         while not process.ended.done():
             await asyncio.wait([process.ended], timeout=HEALTH_S)
             if not process.ended.done() and (

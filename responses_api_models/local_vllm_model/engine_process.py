@@ -17,15 +17,16 @@ from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FO
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
 
 GRACE_S = 1.5
-"""Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server a few seconds."""
+"""Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server only a few
+seconds."""
 STOP_TIMEOUT_S = 30.0
-"""How long a reaper may take to end its processes before it is killed."""
+"""How long a reaper may take to stop vLLM's processes before it is killed."""
 _HERE = Path(__file__).parent
 _MAX_TAIL_LENGTH = 256 * 1024
 
 
 def make_folder() -> Path:
-    """Create the folder of a new engine for the reaper's lock, the process guard, and vLLM's sockets."""
+    """Create a folder for a new engine, which contains the reaper's lock, the process guard, and vLLM's sockets."""
     folder = Path(tempfile.mkdtemp(prefix=FOLDERS))
     (folder / "alive").touch()
     (folder / "guard").mkdir()
@@ -38,9 +39,10 @@ class EngineProcess:
 
     def __init__(self, reaper: asyncio.subprocess.Process, folder: Path, log: Path, offset: int) -> None:
         self.ended = asyncio.create_task(self._follow(reaper))
-        """Done as soon as vLLM or its reaper has died; the result is the exit status (negative: the signal)."""
+        """Done as soon as vLLM or its reaper has died; the result is the exit status (the negative signal number if
+        vLLM was killed)."""
         self.gone = asyncio.create_task(self._wait_and_clean_up(reaper, folder))
-        """Done when none of its processes is left."""
+        """Done when none of the engine's processes is left."""
         self._reaper = reaper
         self._log = log
         self._begin = self._read = offset

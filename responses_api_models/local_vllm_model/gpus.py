@@ -10,11 +10,11 @@ from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmMod
 from rollyard.services.errors import OperatorError
 
 _LISTING_S = 30.0
-"""Timeout; nvidia-smi takes seconds if the driver is not loaded yet."""
+"""Timeout for nvidia-smi, which takes seconds if the driver is not loaded yet."""
 
 
 def visible_gpus(environ: Mapping[str, str]) -> list[str]:
-    """Return the GPUs that a process with this environment may use, named as in CUDA_VISIBLE_DEVICES."""
+    """Return the GPUs that a process with this environment can use, named as in CUDA_VISIBLE_DEVICES."""
     if (named := environ.get("CUDA_VISIBLE_DEVICES")) is not None:
         return [gpu.strip() for gpu in named.split(",") if gpu.strip() not in ("", "-1")]
     with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -24,12 +24,12 @@ def visible_gpus(environ: Mapping[str, str]) -> list[str]:
 
 
 def gpu_indices(listing: str) -> list[str]:
-    """Parse the GPU numbers from the output of `nvidia-smi -L`."""
+    """Parse the GPU indices from the output of `nvidia-smi -L`."""
     return [line.split()[1].rstrip(":") for line in listing.splitlines() if line.startswith("GPU ")]
 
 
 def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str]) -> list[list[str]]:
-    """Return the GPUs of each engine; empty if vLLM decides (on a CPU or a Ray cluster).
+    """Return the GPUs for each engine; empty lists if vLLM decides (on a CPU or a Ray cluster).
 
     Raises OperatorError if there are too few GPUs.
     """
@@ -44,7 +44,7 @@ def gpu_assignments(settings: LocalVllmModelSettings, visible: Sequence[str]) ->
         )
     if len(gpus) < count * each:
         raise OperatorError(
-            f"engine_replicas={count} engines of {each} GPUs need {count * each}, but this host has {len(gpus)} "
+            f"engine_replicas={count} needs {count * each} GPUs ({each} per engine), but this host has {len(gpus)} "
             f"({', '.join(gpus)}): set engine_replicas to at most {len(gpus) // each}"
         )
     return [gpus[number * each : (number + 1) * each] for number in range(count)]

@@ -1,6 +1,6 @@
-"""Finds and kills processes of engines whose reaper has died, by an environment variable that they inherit.
+"""Kills processes of engines whose reaper has died. They are found by an environment variable that they inherit.
 
-The process guard kills Python processes within milliseconds; this module finds the others. SPT_NOENV keeps the variable
+The process guard kills Python processes within milliseconds; this module finds all others. SPT_NOENV keeps the variable
 readable; otherwise vLLM would overwrite it when it sets process titles.
 """
 
@@ -15,7 +15,7 @@ import time
 from pathlib import Path
 
 MARK = "ROLLYARD_ENGINE"
-"""Environment variable with the folder of the process's engine."""
+"""Environment variable that contains the folder of the process's engine."""
 FOLDERS = "rollyard-engine-"
 """Prefix of engine folders."""
 YOUNG_S = 600.0
@@ -24,13 +24,15 @@ YOUNG_S = 600.0
 def end_orphans() -> list[int]:
     """Kill every process of this user whose engine has no reaper, and return their ids.
 
-    Python's resource trackers are spared; they exit after they have unlinked the shared memory of the others.
+    Python's resource trackers are spared; they exit after they have unlinked the shared memory of the other processes.
     """
     return [pid for pid, folder in _marked() if not has_reaper(folder) and not _is_tracker(pid) and _killed(pid)]
 
 
 def remove_folders(within: Path) -> None:
-    """Remove the folders of engines without a reaper. New folders are spared, because their reaper may be starting."""
+    """Remove the folders of engines without a reaper. New folders are spared, because their reapers may still be
+    starting.
+    """
     for folder in within.glob(f"{FOLDERS}*"):
         with contextlib.suppress(OSError):
             stat = folder.stat()

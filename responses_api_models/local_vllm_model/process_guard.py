@@ -1,10 +1,10 @@
-"""Kills a process of vLLM as soon as the reaper above it has died.
+"""Kills a vLLM process as soon as the engine's reaper has died.
 
 A copy of this file is on the engine's PYTHONPATH as `sitecustomize`, which every Python process runs first. It handles
-the case that the reaper and all other Rollyard processes are killed at once with kill -9. vLLM's processes do not exit
-with their parent: after kill -9 of the API server, EngineCore and its workers keep their memory indefinitely (measured
-with 0.32). vLLM's plug-ins are loaded late, and never by the coordinator of a data-parallel engine, so they cannot
-replace this.
+the case in which the reaper and all other Rollyard processes are killed at once with kill -9. vLLM's processes do not
+exit with their parent: after kill -9 of the API server, EngineCore and its workers keep their memory indefinitely
+(measured with 0.32). vLLM's plug-ins are loaded late, and never by the coordinator of a data-parallel engine, so they
+cannot replace this.
 """
 
 import fcntl
@@ -17,7 +17,7 @@ from importlib.util import module_from_spec
 
 
 def watch(folder: str) -> None:
-    """Wait in a thread until the reaper dies, then kill this process; do the same in every fork.
+    """Wait in a thread until the reaper dies, then kill this process. Do the same in every forked process.
 
     The reaper holds a lock on the file `alive` in the engine's folder, which the kernel releases when the reaper dies.
     """
@@ -39,7 +39,7 @@ def _end_without_reaper(folder: str) -> None:
 
 
 def _run_hidden_sitecustomize(folder: str) -> None:
-    """Run the environment's own `sitecustomize`, which this file hides, if there is one."""
+    """Run the environment's own `sitecustomize`, which this file shadows, if there is one."""
     own = os.path.join(folder, "guard")  # noqa: PTH118
     spec = PathFinder.find_spec("sitecustomize", [path for path in sys.path if path != own])
     if spec is not None and spec.loader is not None:

@@ -1,13 +1,14 @@
-"""A small process between the model server and vLLM that ensures that no process of vLLM is left behind.
+"""A small process between the model server and vLLM, which ensures that no vLLM process is left behind.
 
     python reaper.py FOLDER PARENT GRACE_S COMMAND...
 
 * It is a subreaper: orphaned descendants become its children, so it finds every process of the engine.
-* If the model server dies, its standard input closes and the kernel sends a signal; it then ends all processes.
-* If vLLM exits, it writes one line to its standard output (`ended STATUS`) and ends the remaining processes.
-* If it dies itself, the lock on `FOLDER/alive` is released, and vLLM's processes exit (process_guard.py).
+* If the model server dies, the reaper's standard input closes and the kernel sends it a signal. The reaper then kills
+  all processes.
+* If vLLM exits, the reaper writes `ended STATUS` to its standard output and kills the remaining processes.
+* If the reaper itself dies, its lock on `FOLDER/alive` is released, and vLLM's processes exit (process_guard.py).
 
-It uses only the standard library, so that it cannot fail because of a missing package.
+It uses only the standard library, so it cannot fail because of a missing package.
 """
 
 import contextlib

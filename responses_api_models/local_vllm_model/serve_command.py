@@ -1,4 +1,4 @@
-"""Builds the arguments and the environment of `vllm serve` from the settings, without side effects."""
+"""Builds the arguments and the environment for `vllm serve` from the settings, without side effects."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def _options(settings: LocalVllmModelSettings) -> Iterator[str]:
 
 
 def flags(given: Json | list[str]) -> list[str]:
-    """Return `extra_flags` as arguments."""
+    """Return `extra_flags` as command-line arguments."""
     if isinstance(given, list):
         return list(given)
     return [argument for name, value in given.items() for argument in _flag(str(name), value)]
@@ -83,8 +83,8 @@ def _is_secret_flag(flag: str) -> bool:
 def engine_environment(
     settings: LocalVllmModelSettings, base: Mapping[str, str], folder: Path, gpus: Sequence[str], key: str
 ) -> dict[str, str]:
-    """Return an engine's environment: that of this process without Rollyard's secrets, with the variables of the
-    settings and of the process guard.
+    """Return an engine's environment variables: those of this process except Rollyard's secrets, and those of the
+    settings and the process guard.
     """
     environ = {"VLLM_NO_USAGE_STATS": "1", "PYTHONUNBUFFERED": "1", **base}
     if settings.start_timeout_s is not None:

@@ -1,4 +1,4 @@
-"""Settings of a local_vllm_model: the engines' number, their GPUs, and their options under vLLM's names."""
+"""Settings of a local_vllm_model: the number of engines, their GPUs, and vLLM options under their vLLM names."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from rollyard.responses_api_models.chat_engine.settings import ChatEngineSetting
 from rollyard.services.types import Json
 
 _RESERVED_FLAGS = {
-    "host": "engine_host",
-    "port": "nothing: each engine takes a free port",
-    "uds": "nothing: engines listen on a port",
-    "api-key": "nothing: each server generates its own key",
-    "model": "model",
-    "served-model-name": "served_model_name",
+    "host": "set engine_host",
+    "port": "each engine uses a free port",
+    "uds": "engines listen on a TCP port",
+    "api-key": "each server generates its own key",
+    "model": "set model",
+    "served-model-name": "set served_model_name",
 }
-"""Flags that are not allowed in `extra_flags` -> what to set instead."""
+"""Flag that is not allowed in `extra_flags` -> what to set instead, or why it cannot be set."""
 
 
 class LocalVllmModelSettings(ChatEngineSettings):
@@ -32,13 +32,14 @@ class LocalVllmModelSettings(ChatEngineSettings):
     served_model_name: str | None = None
     """Name of the model in responses and at /v1/models; default: `model`."""
     vllm_command: list[str] = Field(["vllm"], min_length=1)
-    """Command that is run with `serve ...`; set a path to use vLLM from another environment."""
+    """Command to which `serve ...` is appended; set it to a path to use vLLM from a different environment."""
     engine_replicas: int = Field(1, ge=1)
-    """Number of engines, each on its own GPUs; an episode stays on one. (`replicas` counts servers and must be 1.)"""
+    """Number of engines, each on its own GPUs; an episode stays on one engine. (`replicas` counts servers and must be
+    1.)"""
     gpus: list[int | str] | None = None
     """GPUs to use, named as in CUDA_VISIBLE_DEVICES; default: all visible GPUs, or the CPU if there are none."""
     tensor_parallel_size: int = Field(1, ge=1)
-    """Number of GPUs that share each layer."""
+    """Number of GPUs that each layer is split across."""
     pipeline_parallel_size: int = Field(1, ge=1)
     """Number of GPU groups among which the layers are divided."""
     data_parallel_size: int = Field(1, ge=1)
@@ -54,20 +55,22 @@ class LocalVllmModelSettings(ChatEngineSettings):
     reasoning_parser: str | None = None
     """The model's reasoning format (qwen3, deepseek_r1, ...); null: reasoning stays in the content."""
     logprobs_mode: Literal["raw_logprobs", "processed_logprobs"] | None = "processed_logprobs"
-    """Log-probabilities before (raw) or after (processed) temperature and penalties. Trainers need those of the
-    distribution that was sampled from."""
+    """Whether log-probabilities are taken before (raw) or after (processed) temperature and penalties are applied.
+    Trainers need the log-probabilities under the distribution that was sampled from."""
     enable_scale_out: bool = True
-    """Enable vLLM's token-in endpoints (/inference/v1/generate, .../render). Set false if vLLM lacks the flag."""
+    """Enable vLLM's token-in endpoints (/inference/v1/generate, .../render). Set this to false if your vLLM version
+    lacks the flag."""
     ray_address: str | None = None
     """HOST:PORT of a Ray cluster (or auto), if one engine needs the GPUs of several hosts."""
     environment: dict[str, str] = Field(default_factory=dict)
-    """Additional environment variables of the engines."""
+    """Additional environment variables for the engines."""
     extra_flags: Json | list[str] = Field(default_factory=dict)
-    """Additional flags of `vllm serve`: {max_num_seqs: 64, enforce_eager: true} or ["--max-num-seqs", "64"]."""
+    """Additional flags for `vllm serve`: {max_num_seqs: 64, enforce_eager: true} or ["--max-num-seqs", "64"]."""
     engine_host: str = "127.0.0.1"
-    """Address that the engines bind to. Their control endpoints require no key, so keep it on loopback if possible."""
+    """Address that the engines bind to. Their control endpoints require no key, so use a loopback address if
+    possible."""
     start_timeout_s: float | None = Field(1800.0, gt=0)
-    """Timeout until an engine is ready."""
+    """Maximum time until an engine is ready; null: no limit."""
 
     @property
     def gpus_per_engine(self) -> int:
@@ -91,5 +94,5 @@ class LocalVllmModelSettings(ChatEngineSettings):
         for flag in value:
             name = str(flag).lstrip("-").partition("=")[0].replace("_", "-")
             if name in _RESERVED_FLAGS:
-                raise ValueError(f"--{name} is not allowed in extra_flags; set {_RESERVED_FLAGS[name]}")
+                raise ValueError(f"--{name} is not allowed in extra_flags; {_RESERVED_FLAGS[name]}")
         return value

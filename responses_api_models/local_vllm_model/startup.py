@@ -24,12 +24,12 @@ log = logging.getLogger(__name__)
 
 POLL_S = 0.25
 REPORT_INTERVAL_S = 15.0
-"""Interval of progress lines in the server's log."""
+"""Interval between progress lines in the server's log."""
 HEALTH_TIMEOUT_S = 5.0
 TAIL_LINES = 12
-"""Lines of the engine's log in the error; the supervisor shows 20 lines in total."""
+"""Number of lines of the engine's log in the error message; the supervisor shows 20 lines in total."""
 MAX_PORT_ATTEMPTS = 3
-"""Maximum number of ports tried if other processes take them."""
+"""Maximum number of ports to try if other processes take the chosen port first."""
 
 
 @dataclass(frozen=True)
@@ -47,20 +47,20 @@ class StartPlan:
 
 
 class EngineStart:
-    """One start of an engine."""
+    """One attempt to start an engine."""
 
     def __init__(self, plan: StartPlan) -> None:
         self.phase = FIRST
         """The current startup phase."""
         self.url = ""
-        """Address of its API, including /v1."""
+        """URL of the engine's API, including /v1."""
         self._plan = plan
         self._launching: asyncio.Task[EngineProcess] | None = None
         self._started = time.monotonic()
         self._reported_at = self._started
 
     async def run(self) -> EngineProcess:
-        """Start the engine and wait until it is ready at `url`. Raises RunError with the cause and a log tail."""
+        """Start the engine and wait until it is ready at `url`. If it fails, raises RunError with the cause."""
         for attempt in range(1, MAX_PORT_ATTEMPTS + 1):
             with _reserved(self._plan.settings.engine_host) as port:
                 self.url = _url(self._plan.settings.engine_host, port)
@@ -77,15 +77,15 @@ class EngineStart:
         raise RunError(self._error_report(why, printed))
 
     async def end(self) -> None:
-        """Stop the engine with all of its processes, if it was started."""
+        """Stop the engine and all its processes, if it was started."""
         if self._launching is not None:
             process = await self._launching
             await process.stop()
 
     async def failure_cause(self) -> str:
-        """Describe why an engine that was ready has failed; empty if it is healthy or merely busy.
+        """Return why an engine that was ready has failed; empty if it is healthy or merely busy.
 
-        Without its EngineCore, vLLM runs for another five seconds and returns 503, or has already closed its port.
+        After its EngineCore has died, vLLM returns 503 for another five seconds, or has already closed its port.
         """
         status = await self._health()
         if status >= 500:

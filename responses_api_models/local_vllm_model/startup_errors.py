@@ -1,4 +1,5 @@
-"""Derives from vLLM's log why it did not start and what to do. The patterns match the log lines of vLLM 0.32.
+"""Determines from vLLM's log why it did not start and how to fix the problem. The patterns match the log lines of vLLM
+0.32.
 
 Only errors are examined, because vLLM's warnings contain many of the same phrases although nothing failed.
 """
@@ -10,15 +11,15 @@ from collections.abc import Iterator, Sequence
 
 PORT_TAKEN = "another process took its port; try again"
 
-_SMALLER = "lower max_model_len, raise gpu_memory_utilization, or take more GPUs (tensor_parallel_size)"
+_SMALLER = "lower max_model_len, raise gpu_memory_utilization, or use more GPUs (tensor_parallel_size)"
 _GPU_USERS = "nvidia-smi shows what else is on the GPU"
 _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), message)
     for pattern, message in (
         (
             r"reaper: cannot start '(.+?)': (.+)",
-            "the command {0} cannot be started ({1}): install vLLM where this server runs, or set the path of another "
-            "environment's, vllm_command=[/path/to/bin/vllm]",
+            "the command {0} cannot be started ({1}): install vLLM where this server runs, or set the path to vLLM in "
+            "a different environment, vllm_command=[/path/to/bin/vllm]",
         ),
         (
             r"unrecognized arguments: (.+)",
@@ -56,13 +57,14 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
         (
             r"Available memory on node \d+ \((\S+?)/(\S+?) GiB\) on startup is less than desired CPU memory "
             r"utilization \((\S+?), (\S+?) GiB\)",
-            "{0} of {1} GiB of memory are free, but gpu_memory_utilization={2} (on a CPU: of its memory) requires {3}: "
-            "lower it, or set the size of the KV cache, extra_flags={{kv_cache_memory_bytes: 4294967296}}",
+            "{0} of {1} GiB of memory are free, but gpu_memory_utilization={2} (on a CPU, a fraction of its memory) "
+            "requires {3}: lower it, or set the KV cache size, extra_flags={{kv_cache_memory_bytes: 4294967296}}",
         ),
         (
             r"max seq len \((\d+)\), \((\S+?) GiB KV cache is needed, which is larger than the available KV cache "
             r"memory \((\S+?) GiB\)",
-            f"a conversation of max_model_len={{0}} needs {{1}} GiB of KV cache, but there are {{2}}: {_SMALLER}",
+            "a conversation of max_model_len={0} needs {1} GiB of KV cache, but only {2} GiB are available: "
+            + _SMALLER,
         ),
         (r"No available memory for the cache blocks", f"the model leaves no memory for a KV cache: {_SMALLER}"),
         (r"CUDA out of memory|OutOfMemoryError", f"the GPU ran out of memory: {_SMALLER}; {_GPU_USERS}"),
@@ -125,7 +127,7 @@ _DERIVED = re.compile(r"[Ss]ee (?:root cause|stack trace)|initialization failed|
 
 
 def cause_of(lines: Sequence[str]) -> str | None:
-    """Return the known cause in the log and what to do about it; None if there is none."""
+    """Return a known cause that appears in the log, and how to fix it; None if none appears."""
     errors = list(_errors(lines))
     for pattern, message in _CAUSES:
         for line in errors:
@@ -135,7 +137,7 @@ def cause_of(lines: Sequence[str]) -> str | None:
 
 
 def error_of(lines: Sequence[str]) -> str | None:
-    """Return the last error that does not merely refer to an error of another process; None if there is none."""
+    """Return the last error that does not merely refer to an error in a different process; None if there is none."""
     own = [line for line in _errors(lines) if _ERROR.match(line) and not _DERIVED.search(line)]
     return own[-1].strip() if own else None
 

@@ -1,4 +1,5 @@
-"""Derives the startup phase of vLLM from its log. The patterns match vLLM 0.32 and mostly also older versions.
+"""Determines the startup phase of vLLM from its log. The patterns match vLLM 0.32 and, for the most part, older
+versions.
 
 Phases are only displayed; no decision depends on them.
 """
@@ -33,7 +34,7 @@ _PHASES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
 
 
 def phase_after(lines: Iterable[str], before: str = FIRST) -> str:
-    """Return the phase of the last line that shows one; `before` if none does."""
+    """Return the phase that the last matching line shows; `before` if no line matches."""
     phase = before
     for line in lines:
         for pattern, template in _PHASES:

@@ -1,7 +1,7 @@
 """A model server in front of an endpoint that supports the Responses API (OpenAI, vLLM's /v1/responses).
 
-Requests are forwarded under the configured model name, with earlier tool calls in a form that endpoints accept. The
-bytes of the response are validated and returned unchanged.
+Requests are forwarded with the configured model name, and with earlier tool calls normalized so that endpoints accept
+them. Responses are validated and returned unchanged, byte for byte.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         return RawResponse(body, headers=request_context.answer_headers)
 
     async def chat(self, request: Json, call: RawRequest) -> RawResponse:
-        """Forward a chat create request."""
+        """Forward a Chat Completions create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._upstream.post(
             "/chat/completions", self._complete_body(request), completion_bytes, request_context

@@ -1,7 +1,7 @@
 """Converts a finished chat completion to a stream of chunks, for model servers that do not stream themselves.
 
-The client gets nothing earlier, but clients that require a stream can use such a server. `stream_events.whole` does the
-same for the Responses API; it is in `services` because agents also use it.
+Nothing is sent before the completion is finished, but clients that require a stream can then use the server.
+`stream_events.whole` does the same for the Responses API; it is in `services` because agents also use it.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ DONE = b"data: [DONE]\n\n"
 
 
 def chat_chunks(completion: Json, with_usage: bool = False) -> bytes:
-    """Return the Chat Completions stream of a finished completion, with each text in a single chunk."""
+    """Return a finished completion as the body of a Chat Completions stream, with each text in a single chunk."""
     base = {key: value for key, value in completion.items() if key not in ("choices", "usage")}
     base["object"] = "chat.completion.chunk"
     pieces: list[bytes] = []

@@ -1,7 +1,8 @@
-"""Converts a chat engine's chunks to the events of a Responses stream, without I/O.
+"""Converts a chat engine's chunks to Responses stream events, without I/O.
 
-The streamed events add up to the result of `chat_to_response` for the complete completion. At any time, either one text
-is open, or any number of calls, whose deltas may be interleaved. Text after a tool call starts a new item.
+Together, the events form the Response that `chat_to_response` would return for the complete completion. At any time,
+either one text item or any number of tool calls are open, and the deltas of open calls can be interleaved. Text after a
+tool call starts a new item.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ def _nothing(response: Json) -> None:
 
 
 class ResponseEvents:
-    """One stream, from its first chunk to its end."""
+    """Converts one stream, from its first chunk to its end."""
 
     def __init__(self, request: Json, dialect: Dialect, on_response: Callable[[Json], None] = _nothing) -> None:
         self._request = request
@@ -48,12 +49,12 @@ class ResponseEvents:
         self._tags = ThinkTags() if dialect.think_tags else None
         self._with_logprobs = wants_logprobs(request)
         self._answer: Json = {}
-        """Fields of the chunks other than choices; empty before the first chunk."""
+        """Top-level fields of the chunks, except `choices`; empty before the first chunk."""
         self._extra: Json = {}
-        """Non-standard fields of the deltas."""
+        """Non-standard fields that the deltas contained."""
         self._output: list[Json] = []
         self._open: list[StreamedText] | list[StreamedToolCall] = []
-        """The unfinished text or calls."""
+        """The unfinished text item or tool calls."""
         self._call_ids: set[str] = set()
         self._logprobs: list[Json] = []
         """Logprobs of tokens whose text has not been sent yet."""
@@ -62,7 +63,7 @@ class ResponseEvents:
         self._sent = 0
 
     def chunk(self, chunk: Json) -> bytes:
-        """Convert a chunk to events. Raises the Failure that the engine reports, or Failure malformed_answer."""
+        """Convert a chunk to events. Raises Failure if the chunk reports an error or has an unexpected structure."""
         return self._encoded(self._read(chunk), chunk)
 
     def end(self) -> bytes:
@@ -81,7 +82,7 @@ class ResponseEvents:
         try:
             known = list(events)
         except (KeyError, TypeError, AttributeError, ValueError) as error:
-            raise malformed(f"has a chunk of unknown shape ({type(error).__name__}: {error})", read) from error
+            raise malformed(f"has a malformed chunk ({type(error).__name__}: {error})", read) from error
         self._sent += len(known)
         return stream_events.encoded(known, self._sent - len(known))
 
@@ -140,7 +141,9 @@ class ResponseEvents:
         yield from growing.add(kind, text, logprobs or ())
 
     def _taken_logprobs(self, text: str) -> list[Json]:
-        """Take the waiting logprobs that belong to the text. Before its start, some may belong to the reasoning."""
+        """Remove the pending logprobs and return those that belong to the text. At the start of a message, some may
+        belong to the reasoning before it.
+        """
         waiting, self._logprobs = self._logprobs, []
         continues = self._open and isinstance(self._open[-1], StreamedText) and self._open[-1].kind == "message"
         return waiting if continues else logprobs_of_text(waiting, text)
@@ -184,7 +187,9 @@ class ResponseEvents:
         yield stream_events.ended(response)
 
     def _id(self, kind: str, more: int = 0) -> str:
-        """Return the id as in `chat_to_response`; a second text gets its own id. `more` is the number of open items."""
+        """Return an item's id in the format of `chat_to_response`; a second text gets a number. `more` is the number of
+        items of this kind that are still open.
+        """
         serial, before = self._answer["id"], sum(item["type"] == kind for item in self._output) + more
         if kind == "function_call":
             return f"fc_{serial}_{before}"
@@ -196,7 +201,9 @@ class ResponseEvents:
 
 
 def _joined(before: Any, value: Any) -> Any:
-    """Combine the values of an unknown field in two deltas: lists are concatenated; otherwise the last value counts."""
+    """Combine the values of an unknown field in two deltas: concatenate lists, otherwise use the last value that is not
+    null.
+    """
     if isinstance(before, list) and isinstance(value, list):
         return before + value
     return before if value is None else value

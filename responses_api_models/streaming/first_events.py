@@ -1,7 +1,7 @@
-"""Detects the event with which a model's response starts. Until then, a failed stream can be retried.
+"""Detects the event that starts a model's response. Before that event, a failed stream can be retried.
 
-An engine may send any number of events before any output of the model, and then abort or end without output. The rules
-are those for complete responses (services/responses/response_validity.py).
+An engine can send any number of events before the first output of the model, and then abort or end the stream without
+any output. The rules are the same as for complete responses (services/responses/response_validity.py).
 """
 
 from __future__ import annotations
@@ -23,14 +23,16 @@ from rollyard.services.responses.response_validity import (
 )
 
 Opening = Callable[[], Callable[[bytes], bool]]
-"""Creates a predicate for one stream that returns whether the response starts with an event. It may raise a Failure."""
+"""Creates the predicate for one stream. It returns True for the event that starts the response, and can raise
+Failure."""
 HOLD_S = 0.5
-"""Maximum wait for the start of the response; callers expect the first event of a slow response early."""
+"""Maximum time to wait for the start of the response. It is short because callers expect an early first event even if
+the response is slow."""
 _LAST = ("completed", "incomplete", "failed", "cancelled")
 
 
 class StartedStream:
-    """A stream whose events before the start of the response are held back briefly."""
+    """A stream that briefly holds back the events before the start of the response."""
 
     def __init__(self, events: AsyncGenerator[bytes, None], begins: Callable[[bytes], bool]) -> None:
         self._events = events
@@ -40,12 +42,12 @@ class StartedStream:
         self._next_event: asyncio.Task[bytes] | None = None
 
     async def first(self) -> bytes:
-        """Return the first event without checking it; empty if there is none."""
+        """Return the first event without checking it; empty if the stream contains none."""
         self._held = [await anext(self._events, b"")]
         return self._held[0]
 
     async def hold(self) -> None:
-        """Wait up to HOLD_S for the start of the response. Raises Failure if the stream fails or ends before it."""
+        """Wait up to HOLD_S for the start of the response. Raises Failure if the stream fails or ends first."""
         self._check_event(self._held[0])
         deadline = time.monotonic() + HOLD_S
         while not self._has_started:
@@ -62,7 +64,7 @@ class StartedStream:
             self._held.append(event)
 
     async def events(self) -> AsyncGenerator[bytes, None]:
-        """Yield all events. Raises Failure if they end without a turn of the model."""
+        """Yield all events. Raises Failure if the stream ends without output from the model."""
         try:
             for event in self._held:
                 yield event
@@ -98,7 +100,7 @@ class StartedStream:
 
 
 class ChatStreamStart:
-    """Detects the start of a stream of chat chunks."""
+    """Detects the start of the response in a stream of chat chunks."""
 
     def __init__(self) -> None:
         self._finish_reason: Any = None
@@ -106,7 +108,7 @@ class ChatStreamStart:
         self._blank = False
 
     def __call__(self, event: bytes) -> bool:
-        """Return True if the response has started. Raises Failure if the stream ends without a turn of the model."""
+        """Return True if the response has started. Raises Failure if it ends without output from the model."""
         data = data_of(event)
         if data == DONE:
             check_empty(self._finish_reason, self._tokens, "[DONE]", blank=self._blank)
@@ -133,10 +135,10 @@ class ChatStreamStart:
 
 
 class ResponseStreamStart:
-    """Detects the start of a stream of Responses events."""
+    """Detects the start of the response in a stream of Responses events."""
 
     def __call__(self, event: bytes) -> bool:
-        """Return True if the response has started. Raises Failure if the stream ends without a turn of the model."""
+        """Return True if the response has started. Raises Failure if it ends without output from the model."""
         data = data_of(event)
         if not data:
             return False

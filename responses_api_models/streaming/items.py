@@ -1,4 +1,4 @@
-"""Unfinished items of a Responses stream. They create the events for their start, their deltas and their end."""
+"""Unfinished items in a Responses stream, which create the events for their start, deltas and end."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rollyard.services.types import Json
 
 
 class StreamedText:
-    """A message or reasoning item, consisting of parts."""
+    """An unfinished message or reasoning item, which consists of parts."""
 
     def __init__(self, item: Json, index: int) -> None:
         self.item = item
@@ -22,14 +22,14 @@ class StreamedText:
 
     @property
     def kind(self) -> str:
-        """`message` or `reasoning`."""
+        """The item's type: `message` or `reasoning`."""
         return str(self.item["type"])
 
     def start(self) -> Event:
         return stream_events.item_added(self.item, self.index)
 
     def add(self, kind: str, text: str, logprobs: Iterable[Json] = ()) -> Iterator[Event]:
-        """Add text to the open part; if that has a different type, start a new part."""
+        """Add text to the open part, or to a new part if the open one has a different type."""
         if not self._parts or self._parts[-1]["type"] != kind:
             yield from self.end()
             self._parts.append({"type": kind, TEXT_FIELD[kind]: "", **_empty_fields(kind)})
@@ -41,14 +41,18 @@ class StreamedText:
             yield stream_events.part_delta(self._where, self._parts[-1], text, given)
 
     def annotate(self, annotations: list[Json]) -> list[Json]:
-        """Add annotations to the open text; return them if there is no text yet."""
+        """Add annotations to the open text. Return the annotations that could not be added because there is no text
+        yet.
+        """
         if not self._parts or "annotations" not in self._parts[-1]:
             return annotations
         self._parts[-1]["annotations"].extend(annotations)
         return []
 
     def add_logprobs(self, logprobs: list[Json]) -> Iterator[Event]:
-        """Add the logprobs of final tokens without text in an empty delta, so that the deltas add up to the item."""
+        """Send the logprobs of final tokens that have no text in an empty delta, so that the deltas contain all
+        logprobs.
+        """
         if logprobs and self._parts:
             self._logprobs.extend(logprobs)
             yield stream_events.part_delta(self._where, self._parts[-1], "", logprobs)
@@ -75,7 +79,7 @@ class StreamedText:
 
 
 class StreamedToolCall:
-    """An unfinished tool call; the deltas of several calls may be interleaved."""
+    """An unfinished tool call; the deltas of several calls can be interleaved."""
 
     kind = "function_call"
 
@@ -92,19 +96,19 @@ class StreamedToolCall:
         return stream_events.item_added(self.item, self.index)
 
     def continues_with(self, call: Json) -> bool:
-        """Return True if `call` continues this one. Some engines give every call the index 0, but different ids."""
+        """Return True if `call` continues this tool call. Some engines give every call index 0, but different ids."""
         other = call.get("id") and call["id"] != self._id
         return call.get("index") == self._number and not other
 
     def add(self, name: str, arguments: str) -> Iterator[Event]:
-        """Add arguments; some engines send the name later."""
+        """Append to the arguments. Some engines send the name late, so set it if it is still missing."""
         self.item["name"] = self.item["name"] or name
         if arguments:
             self._arguments.append(arguments)
             yield stream_events.arguments_delta(self._where, arguments)
 
     def end(self) -> Iterator[Event]:
-        """Finish the arguments."""
+        """Complete the arguments and yield the event for it."""
         self.item["arguments"] = "".join(self._arguments)
         yield stream_events.arguments_done(self._where, self.item)
 

@@ -12,17 +12,17 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
 DONE = b"[DONE]"
-"""The data of the event that ends a stream of Chat Completions."""
+"""Data of the event that ends a Chat Completions stream."""
 EVENT_BYTES = 16 * 1024 * 1024
-"""Maximum size of an event; the last one of a Responses stream contains the complete response."""
+"""Maximum size of an event; the last event of a Responses stream contains the complete response."""
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
 async def split_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
-    """Yield the events verbatim, including the blank line at their end.
+    """Yield the events verbatim, each including the blank line that ends it.
 
-    Raises Failure connection_lost if the body ends within an event or an event is too long.
+    Raises Failure connection_lost if the body ends in the middle of an event or an event is too long.
     """
     rest = b""
     async with contextlib.aclosing(chunks):  # type: ignore[type-var]
@@ -39,11 +39,11 @@ async def split_events(chunks: AsyncIterator[bytes]) -> AsyncGenerator[bytes, No
         yield rest.strip() + b"\n\n"
     elif rest.strip():
         excerpt = rest[-200:].decode("utf-8", "replace").strip()
-        raise Failure(FailureKind.CONNECTION_LOST, f"the stream ended within an event: {excerpt}")
+        raise Failure(FailureKind.CONNECTION_LOST, f"the stream ended in the middle of an event: {excerpt}")
 
 
 def is_event(event: bytes) -> bool:
-    """Return False if an endpoint sent something other than an event stream."""
+    """Return True for a server-sent event, False for anything else that an endpoint returned instead."""
     return event.lstrip().startswith(_FIELDS)
 
 
@@ -54,7 +54,7 @@ def data_of(event: bytes) -> bytes:
 
 
 def error_in(event: bytes) -> Json | None:
-    """Return the error in an event, in the formats of OpenAI's two APIs; None if there is none."""
+    """Return the error that an event contains, in the format of either OpenAI API; None if it contains none."""
     if b"error" not in event:
         return None
     try:

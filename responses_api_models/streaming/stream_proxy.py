@@ -1,7 +1,7 @@
 """Forwards or converts streams event by event.
 
-A stream is complete if it has its final event: `[DONE]` in Chat Completions, a terminal event in Responses. If a stream
-ends without it, an error event is added, so that no client mistakes the stream for a complete response.
+A stream is complete if it contains its final event: `[DONE]` in Chat Completions, a terminal event in Responses. If a
+stream ends without it, an error event is added, so clients do not mistake it for a complete response.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LAST = re.compile(rb'"type": ?"(response\.(completed|incomplete|failed)|error)"
 
 
 def event_reporter(server: str, call: RawRequest) -> Reporter:
-    """Return a function that logs why a stream of `server` failed, and converts the failure to a problem."""
+    """Return a function that logs why a stream of `server` failed, and converts the failure to a problem document."""
 
     def report(failure: Failure) -> Problem:
         log.warning("%s%s: a stream was interrupted: %s", server, call.path, failure)
@@ -39,7 +39,7 @@ def event_reporter(server: str, call: RawRequest) -> Reporter:
 
 
 async def chat(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
-    """Forward a stream of chat chunks."""
+    """Forward a stream of chat chunks; if it is interrupted, end it with an error event."""
     try:
         async with contextlib.aclosing(events):  # type: ignore[type-var]
             async for event in events:
@@ -52,7 +52,7 @@ async def chat(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[
 
 
 async def responses(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
-    """Forward a stream of Responses events."""
+    """Forward a stream of Responses events; if it is interrupted, end it with an error event."""
     first = last = b""
     complete = False
     try:

@@ -1,4 +1,4 @@
-"""Parses the responses of an endpoint: objects, error messages, Retry-After."""
+"""Parses an endpoint's responses: JSON objects, error messages and Retry-After headers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rollyard.services.types import Json
 
 EXCERPT_CHARS = 300
 _TRANSIENT = frozenset({408, 409, 425})
-"""Transient rejections: request timeout, conflict, too early."""
+"""Statuses of transient rejections: request timeout, conflict, too early."""
 RETRY_AFTER_CAP_S = 60.0
 """Maximum pause that an endpoint can request."""
 OVERFLOW_CODE = "context_length_exceeded"
-"""OpenAI's error code for a conversation that no longer fits; clients check for it."""
+"""OpenAI's error code for a conversation that no longer fits in the context; clients check for it."""
 _OVERFLOW = re.compile(
     r"maximum (context|model|input) length|longer than the (maximum|model)|prompt is too long"
     r"|exceeds? (the )?(available |model's )?context|max_tokens must be at least 1, got 0",
@@ -32,7 +32,7 @@ _OVERFLOW = re.compile(
 
 
 def json_object(body: bytes) -> Json:
-    """Parse the body as a JSON object. Raises Failure malformed_answer with an excerpt."""
+    """Parse the body as a JSON object. If it is not one, raises Failure malformed_answer with an excerpt."""
     try:
         value = loads(body)
     except ValueError as error:
@@ -43,26 +43,26 @@ def json_object(body: bytes) -> Json:
 
 
 def json_bytes(body: bytes) -> bytes:
-    """Return the body after checking its first and last byte, which detects error pages and truncated responses."""
+    """Return the body unchanged. Its first and last bytes are checked to detect error pages and truncated responses."""
     if body[:1] != b"{" or body.rstrip()[-1:] != b"}":
         json_object(body)  # raises a detailed error; leading whitespace is fine
     return body
 
 
 def completion_bytes(body: bytes) -> bytes:
-    """Return the body of a chat completion. Raises Failure if it is not a turn of the model."""
+    """Return the body unchanged. Raises Failure if it is not a chat completion with output from the model."""
     check_completion(json_object(body))
     return body
 
 
 def response_bytes(body: bytes) -> bytes:
-    """Return the body of a Response. Raises Failure if it is not a turn of the model."""
+    """Return the body unchanged. Raises Failure if it is not a Response with output from the model."""
     check_response(json_object(body))
     return body
 
 
 def encode_request(request: Json) -> bytes:
-    """Encode a request. Raises Failure bad_request if it is nested too deeply for JSON."""
+    """Encode a request. Raises Failure bad_request if it cannot be encoded, e.g. because it is nested too deeply."""
     try:
         return orjson.dumps(request)
     except TypeError as error:
@@ -74,7 +74,9 @@ def _malformed(found: str, body: bytes) -> Failure:
 
 
 def retry_after_s(header: str | None) -> float:
-    """Return the seconds of a Retry-After header (seconds or an HTTP date), capped; 0 if absent or unreadable."""
+    """Return the pause in seconds that a Retry-After header requests (as seconds or an HTTP date), up to
+    RETRY_AFTER_CAP_S; 0 if the header is missing or invalid.
+    """
     if not header:
         return 0.0
     seconds = 0.0
@@ -87,7 +89,7 @@ def retry_after_s(header: str | None) -> float:
 
 
 def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
-    """Return the failure for an error response of `endpoint`, with the endpoint's error code if it has one."""
+    """Return the failure for an error response from `endpoint`, including the response's error code, if any."""
     status = answer.status
     message = error_message(answer.body)
     detail = f"{endpoint} answered {status}: {message}"
@@ -107,7 +109,9 @@ def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
 
 
 def _header_fields(answer: HttpResponse) -> Iterator[tuple[str, str]]:
-    """Return problem fields for an error response's headers; services/http/problem.py restores the headers."""
+    """Yield the headers of an error response as problem fields, which services/http/problem.py converts back to
+    headers.
+    """
     for member, header in (("request_id", "x-request-id"), ("retry_after", "retry-after")):
         if value := answer.headers.get(header):
             yield member, value
@@ -121,7 +125,7 @@ def _code(body: bytes) -> str | None:
 
 
 def error_message(body: bytes) -> str:
-    """Return the message of an error response, in the formats of OpenAI, vLLM and problem details."""
+    """Return the message in an error response, which can have the format of OpenAI, vLLM or a problem document."""
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""Tracks the health of one URL of a pool: whether calls should be sent there now.
+"""Tracks the health of one URL in a pool, to decide whether calls should be sent to it now.
 
 Every failure caused by the endpoint starts a cool-down, during which calls prefer other endpoints. Afterwards, one call
 at a time probes it. A failed probe doubles the cool-down; a success on the path that failed ends it immediately.
@@ -19,14 +19,14 @@ DOWN_AFTER = 3
 
 @dataclass(slots=True, eq=False)
 class Endpoint:
-    """A URL while its server is up. A restarted engine is a new Endpoint, because it may hold other weights."""
+    """A URL while its server is up. A restarted engine is a new Endpoint, because it may have different weights."""
 
     url: str
     in_flight: int = 0
     chosen: int = 0
-    """Serial number of its last selection: among equally busy endpoints, the least recently chosen one comes first."""
+    """Serial number of its last selection: among equally busy endpoints, the least recently chosen one is preferred."""
     model: str = ""
-    """Name of the model in its latest response."""
+    """Model name in the endpoint's latest response."""
     failures: int = 0
     """Consecutive failures, not counting 429."""
     cool_downs: int = 0
@@ -38,16 +38,16 @@ class Endpoint:
 
     @property
     def is_down(self) -> bool:
-        """True after several consecutive failures."""
+        """True after at least `DOWN_AFTER` consecutive failures."""
         return self.failures >= DOWN_AFTER
 
     def is_usable(self, now: float) -> bool:
-        """Return False while it cools down or a probe is in flight."""
+        """Return False while the endpoint is cooling down or a probe is in flight."""
         return not self.cool_downs or (now >= self.cooling_until and not self._probes)
 
     def fail(self, path: str, started: float, *, pause_s: float = 0.0, counts: bool = True) -> None:
-        """Record a failed call of `path` that started at `started`. `pause_s` is the pause that the response requested,
-        and `counts` tells whether the failure counts towards `is_down`.
+        """Record a failed call to `path` that started at `started` (monotonic time). `pause_s` is the pause that the
+        response requested. `counts` is False if the failure does not count towards `is_down`.
         """
         now = time.monotonic()
         self._failed_path = path
@@ -62,7 +62,7 @@ class Endpoint:
         self.cooling_since, self.cooling_until = now, now + max(cool_down_s, pause_s)
 
     def succeed(self, path: str) -> None:
-        """Record a successful call of `path`. It does not end a cool-down caused by another path."""
+        """Record a successful call to `path`. It does not end a cool-down caused by a different path."""
         if self.cool_downs and path == self._failed_path:
             self.recover()
 

@@ -16,7 +16,7 @@ _SHOWN = 5
 
 
 async def endpoint_advice(settings: EndpointSettings, transport: Transport) -> list[str]:
-    """Return the problems of the endpoints; empty if all respond, accept the key and serve the model."""
+    """Return a message for each endpoint with a problem: it does not respond, rejects the key or lacks the model."""
     found = await asyncio.gather(*(_Endpoint(url, settings, transport).problem() for url in settings.urls))
     return [f"{url}: {problem}" for url, problem in zip(settings.urls, found, strict=True) if problem]
 
@@ -31,7 +31,7 @@ class _Endpoint:
             self._headers["authorization"] = f"Bearer {key}"
 
     async def problem(self) -> str:
-        """Return a description of the problem; empty if there is none."""
+        """Return a description of the endpoint's problem; empty if it has none."""
         try:
             answer = await self._models(self._url)
         except Failure as failure:
@@ -51,7 +51,9 @@ class _Endpoint:
         return self._unserved(answer) if answer.status == 200 else ""
 
     async def _elsewhere(self) -> str:
-        """Look for the API at similar URLs. An endpoint without /models is valid."""
+        """Look for the API at similar URLs and return a hint if one responds; empty if not, because /models is
+        optional.
+        """
         path = self._url.rstrip("/")
         for end in ("/chat/completions", "/completions", "/responses", "/models", "/v1"):
             if path.endswith(end) and await self._answers(other := path.removesuffix(end)):

@@ -4,9 +4,9 @@ Calls go to the least busy healthy endpoint (endpoint.py), unless they have an a
 
     an episode        (x-session-id) is bound to the endpoint of its first response, because that engine has the
                       episode's prefix in its cache. If that endpoint is removed or down, the episode is lost: it is
-                      repeated from the start, and never continued on an engine that may hold other weights
-    a preference      (prompt_cache_key) goes to the endpoint of its earlier calls while that is healthy and not much
-                      busier than the others, otherwise to any endpoint
+                      repeated from the start, and never continued on an engine that may have different weights
+    a preference      (prompt_cache_key) goes to the endpoint of earlier calls with the same key while it is healthy and
+                      not much busier than the others; otherwise it goes to any endpoint
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.services.errors import Failure, FailureKind
 
 EPISODES = 65_536
-"""Maximum number of affinities; the least recently used one is dropped, and its next call gets a new one."""
+"""Maximum number of stored affinities. The least recently used one is dropped; if it is used again, a new endpoint is
+chosen."""
 SLACK = 4
-"""A preferred endpoint may have twice the calls of the least busy one plus this many."""
+"""A preferred endpoint is used unless its calls in flight exceed twice those of the least busy endpoint plus this
+number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Affinity:
-    """A key shared by calls that should go to one endpoint."""
+    """A key shared by calls that should go to the same endpoint."""
 
     key: str
     binding: bool = True
@@ -43,7 +45,7 @@ class Affinity:
 class _AffinityEntry:
     endpoint: Endpoint
     started: bool = False
-    """Whether a call has succeeded there; before that, the episode can move to another endpoint."""
+    """Whether a call to the endpoint has succeeded. Until then, the episode can move to a different endpoint."""
 
 
 class Replicas:
@@ -69,7 +71,7 @@ class Replicas:
 
     @property
     def in_flight(self) -> dict[str, int]:
-        """Calls in flight by URL."""
+        """Number of calls in flight by URL."""
         return {endpoint.url: endpoint.in_flight for endpoint in self._endpoints.values()}
 
     def add(self, url: str) -> None:
@@ -88,7 +90,7 @@ class Replicas:
         return self._endpoints.get(endpoint.url) is endpoint
 
     async def choose(self, affinity: Affinity | None = None, tried: Collection[Endpoint] = ()) -> Endpoint:
-        """Choose the endpoint for a call; one of `tried` only if there is no other. Waits while no engine is up.
+        """Choose the endpoint for a call, preferably one that is not in `tried`. Waits while no engine is up.
 
         Raises Failure session_lost if the episode's engine was removed, unreachable if no engine starts in time.
         """
@@ -111,7 +113,9 @@ class Replicas:
         return chosen
 
     def best(self, tried: Collection[Endpoint] = ()) -> Endpoint | None:
-        """Return the least busy healthy endpoint, else the one that recovers soonest; avoid those in `tried`."""
+        """Return the least busy healthy endpoint, preferably one that is not in `tried`. If none is healthy, return the
+        one with the fewest cool-downs; None if the pool is empty.
+        """
         now = time.monotonic()
         return min(
             self._endpoints.values(),
@@ -126,7 +130,7 @@ class Replicas:
         )
 
     def answered(self, endpoint: Endpoint, affinity: Affinity | None, path: str) -> None:
-        """Record a successful call of `path`, which binds its episode to the endpoint."""
+        """Record a successful call to `path`. An episode's first successful call binds it to the endpoint."""
         endpoint.succeed(path)
         if affinity is None:
             return
@@ -149,7 +153,8 @@ class Replicas:
         return Failure(FailureKind.SESSION_LOST, f"the episode cannot continue: {why}")
 
     def answers_as(self, endpoint: Endpoint, model: str, requested: str) -> bool:
-        """Return False if the response names another model than requested, and other endpoints may serve the right one.
+        """Return False if the response names a different model than requested, and other endpoints may serve the right
+        one.
 
         Gateways rename models, so a name is accepted if most endpoints agree on it and none returns the requested one.
         """
@@ -166,9 +171,11 @@ class Replicas:
         return agree > rivals or (agree == rivals and not unknown)
 
     def collect(self) -> Iterable[Metric]:
-        """Return Prometheus metrics for every URL: calls in flight, and whether it cools down."""
-        calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls at an engine", labels=["engine"])
-        cooling = GaugeMetricFamily("rollyard_engine_shunned", "1: it failed and cools down", labels=["engine"])
+        """Yield Prometheus metrics for each URL: the calls in flight, and whether it is cooling down."""
+        calls = GaugeMetricFamily("rollyard_engine_in_flight", "Calls in flight at an engine", labels=["engine"])
+        cooling = GaugeMetricFamily(
+            "rollyard_engine_shunned", "1 if the engine failed and is cooling down", labels=["engine"]
+        )
         now = time.monotonic()
         for endpoint in self._endpoints.values():
             url = urlsplit(endpoint.url)
@@ -181,7 +188,9 @@ class Replicas:
         return self.holds(endpoint) and endpoint.is_usable(time.monotonic())
 
     def _accepts(self, endpoint: Endpoint, affinity: Affinity) -> bool:
-        """Return True if a call that is not bound yet should go to the endpoint of earlier calls."""
+        """Return True if a call that is not bound to an endpoint should go to the one that earlier calls with this key
+        used.
+        """
         if not self._works(endpoint):
             return False
         least = min(other.in_flight for other in self._endpoints.values())
@@ -204,7 +213,9 @@ class Replicas:
 
 
 def _is_named(found: str, requested: str) -> bool:
-    """Compare model names, ignoring case and what hosted APIs add: an owner prefix, or a date or version suffix."""
+    """Return True if the names match, ignoring case and what hosted APIs add: an owner prefix, or a date or version
+    suffix.
+    """
     found, requested = (name.lower().rpartition("/")[2] for name in (found, requested))
     rest = found.removeprefix(requested) if found.startswith(requested) else "?"
     return not rest or (rest[0] in "-@:" and (rest[1:2].isdigit() or rest[0] == ":"))

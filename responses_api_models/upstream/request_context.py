@@ -1,7 +1,8 @@
-"""The headers and the query that one call forwards to the endpoint, and the headers that it returns.
+"""The headers and query string that a call forwards to the endpoint, and the headers that it returns to the caller.
 
-Cookies, tracing and affinity headers are forwarded unchanged in both directions, and so is the query. A load balancer
-or router between this server and the engines therefore works as if clients called it directly.
+Cookies, tracing headers and affinity headers are forwarded unchanged in both directions; the query string is forwarded
+to the endpoint. A load balancer or router between this server and the engines therefore works as if clients called it
+directly.
 """
 
 from __future__ import annotations
@@ -25,15 +26,15 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
 
 
 class RequestContext:
-    """The context of one call. Its requests go to the same engine as long as that responds."""
+    """The context of one call. All requests of the call go to the same engine as long as it responds."""
 
     def __init__(self, headers: Mapping[str, str], affinity: Affinity | None = None, query: str = "") -> None:
         self.headers = headers
         self.affinity = affinity
         self.query = query
-        """The query of the caller's URL, with the question mark."""
+        """The query string of the caller's URL, including the question mark."""
         self.endpoint: Endpoint | None = None
-        """The endpoint of the latest response; None before the first."""
+        """The endpoint that sent the latest response; None before the first response."""
         self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     @classmethod
@@ -49,11 +50,11 @@ class RequestContext:
 
     @property
     def url(self) -> str | None:
-        """Address of the endpoint that answered."""
+        """URL of the endpoint that sent the latest response; None before the first response."""
         return self.endpoint.url if self.endpoint else None
 
     def record_response(self, answer: HttpResponse) -> None:
-        """Keep the response headers to forward."""
+        """Store the response headers that are returned to the caller."""
         kept = [
             (name.lower().encode(), _bytes(value))
             for name, value in answer.headers.items()
@@ -64,7 +65,7 @@ class RequestContext:
 
 
 def _bytes(value: str) -> bytes:
-    """Restore the bytes of a value: Rollyard's connections decode headers as Latin-1, aiohttp as UTF-8."""
+    """Restore a header value's bytes: Rollyard's own connections decode headers as Latin-1, aiohttp as UTF-8."""
     try:
         return value.encode("latin-1")
     except UnicodeEncodeError:

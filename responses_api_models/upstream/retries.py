@@ -1,6 +1,6 @@
-"""Retries model calls within limits.
+"""Retries model calls, with limits on the number of attempts and the total time.
 
-A model call is stateless, so it may be retried. After a failed attempt:
+A model call is stateless, so it can be retried. After a failed attempt:
 
     no connection, connection lost, 5xx, 408, 409, 425,    retry: at once on an endpoint that this call has not tried,
     429, an unreadable or empty response                   else after a pause (at least that of Retry-After)
@@ -43,13 +43,13 @@ _RETRIED = (
     | {FailureKind.UPSTREAM_ERROR, FailureKind.MALFORMED_ANSWER}
 )  # fmt: skip
 _ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431})
-"""Statuses of rejections that are attributed to the request unless another endpoint accepts it."""
+"""Statuses of rejections that are attributed to the request, unless another endpoint accepts it."""
 Attempt = Callable[[Endpoint, float], Awaitable[T]]
-"""One request to an endpoint with a timeout in seconds."""
+"""Sends one request to an endpoint, with a timeout in seconds."""
 
 
 class UpstreamRefusal(Failure):
-    """The failure of an error response, with the pause that it requests."""
+    """The failure for an error response, with the pause in seconds that the response requests."""
 
     def __init__(self, failure: Failure, pause_s: float) -> None:
         super().__init__(failure.kind, failure.problem.detail)
@@ -58,7 +58,7 @@ class UpstreamRefusal(Failure):
 
 
 class RetryingCaller:
-    """Makes and retries the calls to one pool."""
+    """Makes calls to one pool of endpoints and retries them."""
 
     def __init__(self, replicas: Replicas, settings: CallSettings) -> None:
         self._replicas = replicas
@@ -67,12 +67,15 @@ class RetryingCaller:
         self._unlogged = 0
 
     async def make(self, path: str, request_context: RequestContext, once: Attempt[T]) -> T:
-        """Return the result of `once` for the call of `path`. Raises the last attempt's Failure, or session_lost."""
+        """Call `once` for `path`, with retries, and return its result. Raises the last attempt's Failure, or
+        session_lost.
+        """
         settings = self._settings
         deadline = time.monotonic() + settings.total_timeout_s
         tried: list[Endpoint] = []
         rejecting: list[Endpoint] = []
-        """Endpoints that rejected the request, which counts as their failure only if another one accepts it."""
+        """Endpoints that rejected the request. This counts as their failure only if another endpoint accepts the
+        request."""
         while True:
             endpoint = await self._endpoint(request_context, tried)
             started = time.monotonic()
@@ -112,7 +115,7 @@ class RetryingCaller:
                 await asyncio.sleep(pause)
 
     async def _endpoint(self, request_context: RequestContext, tried: Sequence[Endpoint]) -> Endpoint:
-        """Choose the endpoint of the next attempt; the requests of one call go to the same one if possible."""
+        """Choose the endpoint for the next attempt. All requests of a call go to the same endpoint if possible."""
         before = request_context.endpoint
         if before is not None and before not in tried and self._replicas.holds(before):
             return before
@@ -145,7 +148,7 @@ class RetryingCaller:
         raise self._replicas.lost(affinity, failure.problem.detail) from failure
 
     def _log(self, text: str) -> None:
-        """Log at most one message per second, because a dead endpoint may have hundreds of calls."""
+        """Log at most one message per second, because hundreds of calls to a dead endpoint can fail at once."""
         now = time.monotonic()
         if now < self._quiet_until:
             self._unlogged += 1

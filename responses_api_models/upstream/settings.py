@@ -13,7 +13,7 @@ from rollyard.services.types import Json
 
 
 class CallSettings(ServerSettings):
-    """Settings of calls to a model."""
+    """Settings for calls to a model."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         *("default_headers", "request_timeout_s", "total_timeout_s", "max_attempts", "retry_pause_s"),
@@ -25,15 +25,15 @@ class CallSettings(ServerSettings):
     extra_body: Json | None = None
     """Fields added to every call that does not set them, e.g. {top_k: 20}."""
     default_headers: dict[str, str] = Field(default_factory=dict)
-    """Additional headers of every call."""
+    """Additional headers for every call."""
     request_timeout_s: float = Field(600.0, gt=0)
-    """Timeout of one attempt."""
+    """Timeout for one attempt."""
     total_timeout_s: float = Field(1800.0, gt=0)
-    """Timeout of a call including all attempts."""
+    """Timeout for a call, including all attempts."""
     max_attempts: int = Field(3, ge=1)
     """Maximum number of attempts per call."""
     retry_pause_s: float = Field(0.5, ge=0)
-    """Pause before the second attempt. It doubles with each further attempt and has jitter."""
+    """Pause before the second attempt, with jitter. It doubles with each further attempt."""
 
 
 class EndpointSettings(CallSettings):
@@ -42,10 +42,10 @@ class EndpointSettings(CallSettings):
     NOT_IDENTITY: ClassVar[frozenset[str]] = CallSettings.NOT_IDENTITY | {"openai_base_url"}
 
     base_url: str | list[str] = Field(validation_alias=AliasChoices("base_url", "openai_base_url"))
-    """URL of the OpenAI-compatible API, including /v1, or a list. An episode starts on the URL with the fewest
-    calls in flight and stays there."""
+    """URL of the OpenAI-compatible API, including /v1, or a list of URLs. Each episode starts on the URL with the
+    fewest calls in flight and stays on it."""
     api_key: SecretStr = Field(SecretStr(""), validation_alias=AliasChoices("api_key", "openai_api_key"))
-    """Sent as bearer token; self-hosted engines usually require none."""
+    """API key, which is sent as a bearer token; self-hosted engines usually require none."""
 
     @field_validator("base_url")
     @classmethod

@@ -1,7 +1,7 @@
 """Sends requests to an external OpenAI-compatible endpoint, or to a pool of engines.
 
 retries.py decides where calls go and when they are retried. A stream is retried only before its response has started.
-The key is sent, but never logged or included in errors.
+The API key is sent to the endpoint, but never logged or included in errors.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MODEL = re.compile(rb'"model"\s*:\s*"([^"\\]*)"')
 
 
 class Upstream:
-    """Sends requests to the endpoint to which a call's episode is bound."""
+    """Sends requests to the endpoint that a call's episode is bound to, with retries."""
 
     def __init__(
         self, replicas: Replicas, settings: CallSettings, api_key: SecretStr | None, transport: Transport
@@ -46,7 +46,7 @@ class Upstream:
         self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
         self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})
         if odd := [name for name, value in self._headers.items() if not _is_header(name, value)]:
-            raise OperatorError(f"default_headers: {', '.join(map(repr, odd))}: invalid in an HTTP header")
+            raise OperatorError(f"default_headers: {', '.join(map(repr, odd))} cannot be sent as an HTTP header")
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
         self._transport = transport
@@ -58,9 +58,10 @@ class Upstream:
     async def post(
         self, path: str, body: bytes, read: Callable[[bytes], T], request_context: RequestContext | None = None
     ) -> T:
-        """Return the result of `read` for the response body. On a Failure malformed_answer, the call is retried.
+        """Send a POST and return the result of `read` for the response body. If `read` raises Failure malformed_answer,
+        the call is retried.
 
-        `path` is relative to the URL; a path that starts with `/../` is relative to the parent of its `/v1`.
+        `path` is relative to the endpoint's URL; a path that starts with `/../` is relative to the parent of its `/v1`.
         """
         request_context = request_context or RequestContext({})
 
@@ -81,10 +82,10 @@ class Upstream:
     async def stream(
         self, path: str, body: bytes, request_context: RequestContext, opening: Opening = lambda: is_event
     ) -> AsyncIterator[bytes]:
-        """Return the response's server-sent events as they arrive. Raises Failure if it starts with an error.
+        """Return the response's server-sent events as they arrive. Raises Failure if the stream starts with an error.
 
-        Events are held back briefly until the response starts, which `opening` detects; until then, failures are
-        retried. Closing the stream disconnects from the engine, which then aborts the request.
+        Events are held back briefly until `opening` detects the start of the response; failures before it are retried.
+        Closing the stream disconnects from the engine, which then aborts the request.
         """
 
         async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:
@@ -114,7 +115,7 @@ class Upstream:
     async def send(
         self, method: str, url: str, path: str, body: bytes = b"", timeout_s: float | None = None
     ) -> HttpResponse:
-        """Send one request to the engine at `url` without retries and return its response, whatever its status.
+        """Send one request to the engine at `url` without retries and return its response, regardless of the status.
 
         Raises Failure if there is no response.
         """
@@ -131,7 +132,9 @@ class Upstream:
             raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
     def _check_model(self, body: bytes, endpoint: Endpoint) -> None:
-        """Reject an endpoint whose model differs from that of the others, because two policies would be mixed."""
+        """Reject an endpoint whose model differs from that of the other endpoints, because rollouts would mix two
+        policies.
+        """
         if len(self.replicas) < 2 or not (found := _MODEL.search(body)):
             return
         model = found[1].decode("utf-8", "replace")
@@ -181,7 +184,7 @@ class Upstream:
             return "check policy_api_key" if self._key else "no api_key is set; check policy_api_key"
         if status == 404:
             missing = [url for url in self.replicas.urls if not url.endswith("/v1")]
-            return "check policy_model_name" + (f", and whether {missing[0]} lacks its /v1" if missing else "")
+            return "check policy_model_name" + (f", and whether {missing[0]} should end in /v1" if missing else "")
         if status < 400:
             return f"it redirects to {answer.headers.get('location')}; set policy_base_url to the final URL"
         return ""

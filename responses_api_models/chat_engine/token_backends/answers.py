@@ -12,7 +12,7 @@ from rollyard.services.types import Json
 
 def finish(completion: Json, body: Json) -> None:
     """Adapt the completion to what the chat endpoint would return: the format of its id, the finish reason of a turn
-    with tool calls, and a single call if parallel calls are disabled.
+    with tool calls, and only one call if parallel calls are disabled.
     """
     serial = str(completion.get("id") or "").removeprefix("generate-tokens-").removeprefix("cmpl-")
     completion["id"] = f"chatcmpl-{serial.removeprefix('chatcmpl-')}" if serial else None
@@ -36,12 +36,12 @@ def logprobs_of(answer: Json, key: str) -> list[Any]:
     ids, logprobs = choice.get("token_ids"), choice.get("logprobs")
     entries = logprobs.get(key) if isinstance(logprobs, dict) else None
     if not ids or not isinstance(ids, list) or not isinstance(entries, list):
-        raise malformed("has no token_ids or no logprobs", answer)
+        raise malformed("lacks token_ids or logprobs", answer)
     return entries
 
 
 def object_reader(key: str) -> Callable[[bytes], Json]:
-    """Return a parser of JSON objects that requires `key`."""
+    """Return a parser for JSON objects, which raises Failure malformed_answer if `key` is missing or empty."""
 
     def read(body: bytes) -> Json:
         answer = json_object(body)

@@ -1,9 +1,10 @@
-"""Defines the interface of the two token backends: they render messages, generate from token ids, and parse the text.
+"""Defines the interface of the two token backends: they render messages, generate from token ids, and parse the
+generated text.
 
 GenerateBackend       vLLM's own endpoints: /v1/chat/completions/render, /inference/v1/generate,
                       /v1/chat/completions/derender (all with --enable-scale-out); the engine parses the text
-CompletionsBackend    /tokenize and /v1/completions, which every vLLM and many other engines have; `hermes` parses the
-                      text
+CompletionsBackend    /tokenize and /v1/completions, which all vLLM versions and many other engines support; `hermes`
+                      parses the text
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from rollyard.services.token_types import SamplingRecord
 from rollyard.services.types import Json
 
 QUESTION: Json = {"role": "user", "content": "x"}
-"""The message with which `check` tests an engine."""
+"""The message that `check` sends to test an engine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +69,7 @@ class TokenBackend(Protocol):
     async def generate(
         self, ids: list[int], rendered: Rendered, body: Json, request_context: RequestContext, *, texts: bool = False
     ) -> Generated:
-        """Sample the model's turn after the prompt `ids` with the parameters of the chat request `body`. With `texts`,
-        the completion also has logprobs with token texts.
+        """Sample the model's turn from the prompt `ids` with the parameters of the chat request `body`. If `texts` is
+        set, the completion also contains logprobs with the text of each token.
         """
         ...

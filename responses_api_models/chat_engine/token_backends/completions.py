@@ -19,7 +19,7 @@ _CHAT_ONLY = frozenset(
 
 
 class CompletionsBackend:
-    """Token-in through the completions endpoint."""
+    """Sends token ids through the completions endpoint."""
 
     name = "completions"
     names_versions = False
@@ -84,7 +84,7 @@ class CompletionsBackend:
 
 
 def _with_texts(logprobs: Json) -> list[Json]:
-    """Convert the logprobs of the completions endpoint to those of the chat endpoint."""
+    """Convert logprobs from the format of the completions endpoint to that of the chat endpoint."""
 
     def entry(token: str, logprob: float) -> Json:
         return {"token": token, "logprob": logprob, "bytes": list(token.encode())}

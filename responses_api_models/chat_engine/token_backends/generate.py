@@ -20,7 +20,7 @@ _OF_RENDERING = ("token_offsets", "request_id")
 
 
 class GenerateBackend:
-    """Token-in through vLLM's token-in endpoints."""
+    """Sends token ids through vLLM's token-in endpoints."""
 
     name = "generate"
     names_versions = True
@@ -29,7 +29,7 @@ class GenerateBackend:
         self._upstream = upstream
 
     async def check(self, model: str, request_context: RequestContext) -> None:
-        """Call all three endpoints, because older vLLM has only the first."""
+        """Call all three endpoints, because older vLLM versions have only the first one."""
         body: Json = {"model": model, "max_tokens": 1, "ignore_eos": True}
         rendered = await self.render(body, [QUESTION], request_context)
         request = {key: value for key, value in rendered.request.items() if key not in _OF_RENDERING}
@@ -82,7 +82,7 @@ class GenerateBackend:
         return Generated(generated, log_probs, completion, sampling_record, choice.get("weight_versions"))
 
     async def read(self, answer: Json, ids: list[int], body: Json, request_context: RequestContext) -> Json:
-        """Convert a response of /inference/v1/generate to a chat completion with the engine's parsers."""
+        """Convert a response from /inference/v1/generate to a chat completion, using the engine's parsers."""
         choice = answer["choices"][0]
         turn_ids = _turn_ids(choice)
         if not turn_ids:
@@ -108,7 +108,7 @@ class GenerateBackend:
 
 
 def _turn_ids(choice: Json) -> list[int]:
-    """Return the ids of the turn's text without the token that ended it. It would become part of the text, which most
+    """Return the turn's token ids without the token that ended it. That token would become part of the text, which most
     tool parsers cannot handle.
     """
     ids: list[int] = choice["token_ids"]
@@ -117,8 +117,8 @@ def _turn_ids(choice: Json) -> list[int]:
 
 
 def _cut_stop(message: Json, stop: str, kept: int) -> None:
-    """Remove a stop string, except for its first `kept` characters, and the rest of its last token from the end of the
-    text. The token ids are not changed.
+    """Remove a stop string (except for its first `kept` characters) and everything after it from the text. The token
+    ids are not changed.
     """
     for key in ("content", "reasoning", "reasoning_content"):
         if text := message.get(key):
@@ -127,11 +127,11 @@ def _cut_stop(message: Json, stop: str, kept: int) -> None:
 
 
 def _read_generated(body: bytes) -> Json:
-    """Parse a generation. Without tokens it is malformed (services/responses/response_validity.py)."""
+    """Parse a generate response. Raises Failure malformed_answer if it contains no tokens or unexpected logprobs."""
     answer = json_object(body)
     entries = logprobs_of(answer, "content")
     if not all(isinstance(entry, dict) and "logprob" in entry for entry in entries):
-        raise malformed("has logprobs of unknown shape", answer)
+        raise malformed("has malformed logprobs", answer)
     return answer
 
 

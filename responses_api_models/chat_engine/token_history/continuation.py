@@ -1,10 +1,10 @@
-"""Builds the prompt of a later turn as token ids: the ids of the turn before, followed by the new messages.
+"""Builds the prompt of a later turn as token ids: the ids of the previous turn, followed by those of the new messages.
 
-Only the new messages are rendered, by the engine's own chat template; the history is not tokenized again. To extract
-their ids, the template renders a short placeholder conversation followed by the new messages. The token that ends a
-model turn (`<|im_end|>` in ChatML) is found by rendering two placeholder conversations that differ only in the model's
-text: it is the first token of their common suffix. The new messages start after the end of the placeholder turn.
-Templates that treat the model's latest turn specially (Qwen3 drops earlier reasoning) change only what precedes it.
+Only the new messages are rendered, by the engine's own chat template; the history is not tokenized again. To get their
+ids, the template renders a short placeholder conversation followed by the new messages. The token that ends a model
+turn (`<|im_end|>` in ChatML) is found by rendering two placeholder conversations that differ only in the model's text:
+it is the first token of their common suffix. The new messages start after the end of the placeholder turn. Templates
+that treat the model's latest turn specially (Qwen3 drops earlier reasoning) change only what precedes it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from rollyard.services.types import Json
 
 _USER: Json = {"role": "user", "content": "x"}
 _OTHER = '{"y": ["y"]}.\n\n</y>\n## y'
-"""Ends in a character other than "x" and contains the punctuation of ordinary text and calls."""
+"""Placeholder text that ends in a character other than "x" and contains the punctuation of ordinary text and tool
+calls."""
 MAX_CACHED = 1024
 """Maximum number of cached endings, one per set of tools and template arguments."""
 _TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort", "documents")
@@ -30,7 +31,7 @@ _TEMPLATE = ("tools", "chat_template", "chat_template_kwargs", "reasoning_effort
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How the chat template ends a turn of the model in the placeholder conversation."""
+    """How the chat template ends the model turn in a placeholder conversation."""
 
     token: int
     count: int
@@ -38,7 +39,7 @@ class Ending:
 
 
 class Continuation:
-    """Builds the prompts of later turns, and caches the ending of each template."""
+    """Builds the prompts of later turns, and caches how each template ends a turn."""
 
     def __init__(self) -> None:
         self._endings: dict[bytes, Ending | None] = {}
@@ -46,7 +47,7 @@ class Continuation:
     async def prompt(
         self, backend: TokenBackend, before: Turn, body: Json, request_context: RequestContext
     ) -> tuple[list[int], Rendered] | None:
-        """Return the ids and the rendered request; None if the template has no recognizable end of a turn."""
+        """Return the prompt's ids and the rendered request; None if the template has no recognizable end of a turn."""
         ending = await self.ending(backend, body, request_context)
         if ending is None:
             return None
@@ -63,7 +64,7 @@ class Continuation:
         return before.ids + rendered.ids[at + has_ending :], rendered
 
     async def ending(self, backend: TokenBackend, body: Json, request_context: RequestContext) -> Ending | None:
-        """Return how a turn ends with this request's tools and template arguments; cached."""
+        """Return how the template ends a turn with this request's tools and template arguments. Results are cached."""
         key = orjson.dumps([body.get(name) for name in _TEMPLATE])
         if key not in self._endings:
             one = await backend.render(body, [_USER, _placeholder("x")], request_context, ask=False)
@@ -75,7 +76,7 @@ class Continuation:
 
 
 def _shared_ending(one: list[int], two: list[int]) -> Ending | None:
-    """Return the common suffix of two renderings; None if it cannot be recognized.
+    """Return the token that starts the common suffix of two renderings; None if it also occurs in ordinary text.
 
     The contents end in different characters, so the suffix belongs to the template.
     """

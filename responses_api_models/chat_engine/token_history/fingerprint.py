@@ -1,4 +1,4 @@
-"""A hash of a conversation, which shows whether its history was edited after it was recorded."""
+"""Hashes a conversation to detect whether its history was edited after it was recorded."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from rollyard.services.types import Json
 
 
 class Fingerprint:
-    """A hash of the tools and of messages added one after another.
+    """A running hash of a request's tools, its template arguments and the messages added so far.
 
-    It omits what the conversion to Responses items and back may change: call ids, reasoning, surrounding whitespace.
+    It omits what the conversion to Responses items and back can change: call ids, reasoning, surrounding whitespace.
     """
 
     def __init__(self, request: Json) -> None:

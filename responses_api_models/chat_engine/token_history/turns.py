@@ -1,8 +1,9 @@
-"""Makes model calls with recorded tokens whose prompts begin with exactly the ids of the turn before.
+"""Makes model calls and records their tokens. Each prompt begins with exactly the ids of the previous turn, if
+possible.
 
-If possible, a turn is sent as token ids: the first one as the engine renders it, so that the response reports the
-weight version of each token; later ones continue the turn before (continuation.py). Otherwise it is sent as messages,
-and its prompt is compared with the turn before to record a prefix mismatch.
+A turn is preferably sent as token ids: the first one as the engine renders it, so the response reports the weight
+version of each token; later turns continue the previous one (continuation.py). Otherwise, the turn is sent as messages,
+and its prompt is compared with the previous turn to detect and record a prefix mismatch.
 """
 
 from __future__ import annotations
@@ -48,11 +49,11 @@ class EngineTurn:
     completion: Json
     sampling: SamplingRecord
     reason: str = ""
-    """Why the turn was sent as messages."""
+    """Why the turn was sent as messages; empty if it was sent as token ids."""
 
 
 class TokenTurns:
-    """Makes model calls with recorded tokens through one upstream."""
+    """Makes model calls through one upstream and records their tokens."""
 
     def __init__(
         self,
@@ -71,7 +72,7 @@ class TokenTurns:
         self._continuation = Continuation()
 
     async def make(self, request: Json, request_context: RequestContext) -> Json:
-        """Return the chat completion for a chat request; its message carries the tokens and their trace."""
+        """Return the chat completion for a chat request; its message contains the tokens and their trace."""
         history = TokenHistory(request, _messages(request))
         body = {**sampling.PLAIN, **{key: value for key, value in request.items() if value is not None}}
         body.update(messages=history.messages, logprobs=True, top_logprobs=request.get("top_logprobs") or 0)
@@ -86,7 +87,7 @@ class TokenTurns:
         choice, message = check_completion(completion)
         message.update(token_fields(completion, choice, message))
         _check(message)
-        # The message carries them. They are also at the engine's own place if the caller set return_token_ids.
+        # The message contains them. If the caller set return_token_ids, they are also in the engine's own fields.
         wanted = (message["prompt_token_ids"], message["generation_token_ids"])
         completion["prompt_token_ids"], choice["token_ids"] = (
             wanted if request.get("return_token_ids") else (None, None)
@@ -123,7 +124,7 @@ class TokenTurns:
         if history.last is None and not backend.names_versions:
             return "nothing_gained"
         if history.last and await self._special_tokens.in_tools(body, request_context):
-            return "special_tokens_in_tools"  # the end of the turn before might be found within them
+            return "special_tokens_in_tools"  # they could be mistaken for the end of the previous turn
         prompt = await self._prompt(backend, history.last, body, request_context)
         if prompt is None:
             return "no_end_of_turn"

@@ -1,6 +1,6 @@
-"""The gate in front of every model call, which prevents that a rollout is sampled from a mixture of weights.
+"""The gate in front of every model call, which prevents a rollout from being sampled with a mixture of weights.
 
-While weights change, calls wait. While engines hold different weights, calls are rejected, and so are the responses of
+While weights change, calls wait. While engines have different weights, calls are rejected, and so are the responses to
 calls in flight. Every response reports the policy version.
 """
 
@@ -17,9 +17,9 @@ from rollyard.services.http.request import Handler, RawRequest, RawResponse
 
 VERSION_HEADER = b"x-rollyard-policy-version"
 START_VERSION_HEADER = b"x-rollyard-policy-version-begun"
-"""Header of a response whose call started under a different version."""
-PAUSED = "the engines are paused (POST /resume ends it)"
-ASLEEP = "the engines are asleep (POST /wake_up ends it)"
+"""Header with the version under which a call started, if it differs from the version under which it ended."""
+PAUSED = "the engines are paused (resume them with POST /resume)"
+ASLEEP = "the engines are asleep (wake them with POST /wake_up)"
 STOPPING = "the engines are being paused"
 UPDATING = "a weight update is running"
 RESYNCING = "a restarted engine is loading the policy's weights"
@@ -33,7 +33,7 @@ class Gate:
         self._urls = urls
         self._timeout_s = timeout_s
         self.resync: Callable[[], Awaitable[None]] = _nothing
-        """Called before a call is rejected, to bring all engines to the policy's weights."""
+        """Called before a call is rejected, to load the policy's weights into all engines."""
         self._reasons: dict[str, None] = {}
         self._opened = asyncio.Event()
         self._opened.set()
@@ -83,7 +83,7 @@ class Gate:
         return answer
 
     def with_version(self, reply: bytes | RawResponse, started: str = "") -> RawResponse:
-        """Return the response with headers for the policy version."""
+        """Return the response with headers that contain the policy version."""
         now = self._versions.now
         headers: tuple[tuple[bytes, bytes], ...] = ((VERSION_HEADER, now.encode("latin-1", "replace")),)
         if started and started != now:
@@ -94,13 +94,13 @@ class Gate:
         return reply
 
     def check(self) -> None:
-        """Raises Failure upstream_error while engines hold different weights."""
+        """Raises Failure upstream_error while engines have different weights."""
         if difference := self._versions.difference(self._urls()):
-            fix = "restart an engine with unknown weights; POST /weights/update brings all engines to one version"
+            fix = "restart engines with unknown weights, or load one version into all engines with POST /weights/update"
             raise Failure(FailureKind.UPSTREAM_ERROR, f"model calls are rejected: {difference} ({fix})", status=503)
 
     async def look(self) -> None:
-        """Resync the engines that do not hold the policy's version, then `check`."""
+        """Resync the engines that do not have the policy's version, then `check`."""
         if self._versions.difference(self._urls()):
             try:
                 async with asyncio.timeout(self._timeout_s):

@@ -41,7 +41,8 @@ class Checkpoint:
 def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -> Checkpoint:
     """Check the checkpoint in `folder` for engines that were started with the model `engine`.
 
-    Links are resolved once, so that every engine loads the same folder. Raises Failure bad_request if it is invalid.
+    Links are resolved once, so every engine loads the same folder. Raises Failure bad_request if the checkpoint is
+    invalid.
     """
     path = Path(folder)
     if not path.is_absolute():
@@ -75,7 +76,7 @@ def start_checkpoint(folder: str) -> Checkpoint | None:
 
 
 def difference(checkpoint: Checkpoint) -> str:
-    """Describe how the folder has changed since it was checked; empty if it has not."""
+    """Return a description of how the folder has changed since it was checked; empty if it has not changed."""
     if not checkpoint.fingerprint:
         return ""
     try:

@@ -1,6 +1,6 @@
 """Computes the fingerprint of the files that a version was loaded from: sixteen hex digits.
 
-It covers config.json, the index and, of each weight file, the name, size, modification time, header and a few bytes of
+It covers config.json, the index and, for each weight file, the name, size, modification time, header and a few bytes of
 every tensor. It distinguishes checkpoints that were saved into the same folder, even if a copy preserved the times,
 without reading all weights. A copy of a folder has a different fingerprint unless it preserves the times (`cp -p`,
 `rsync -t`).

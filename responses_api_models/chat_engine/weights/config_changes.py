@@ -1,6 +1,6 @@
 """Finds differences in config.json that change what a model computes.
 
-It ignores a list of irrelevant keys and compares all others, because new models have new keys that matter.
+It ignores a list of irrelevant keys and compares all other keys, because new models have new keys that matter.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ _BOOKKEEPING = frozenset(
         *("chunk_size_feed_forward", "id2label", "label2id", "problem_type", "tokenizer_class", "tie_word_embeddings"),
     }
 )
-"""Keys of config.json that differ between two saves of one model, or that do not change what its tensors compute."""
+"""Keys of config.json that differ between two saves of the same model, or that do not change what its tensors
+compute."""
 
 
 def config_changes(new: Json, engine: Json) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the keys that both have with different values. A null means a default that another version of transformers
-    may fill in, except for rope_scaling, where it means no scaling.
+    """Yield each key that has different values in the two configs, with the new and the engine's value. Null values are
+    ignored, because other versions of transformers may fill in the default, except for rope_scaling, where null means
+    no scaling.
     """
     new, engine = _with_theta(new), _with_theta(engine)
     for name in sorted(new.keys() & engine.keys() - _BOOKKEEPING):

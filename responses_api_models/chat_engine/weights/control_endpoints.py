@@ -10,7 +10,7 @@ from rollyard.services.http.client import PROBLEM_TYPE
 from rollyard.services.types import Problem
 
 POSTS = {
-    "/pause": "keeps (mode=keep), drains or aborts requests in flight; model calls wait here until /resume, or until "
+    "/pause": "keeps (mode=keep), drains or aborts requests in flight; model calls wait until /resume, or until "
     "lease_s seconds pass without a control call",
     "/resume": "ends a pause",
     "/reset_prefix_cache": "discards the KV cache of old weights",
@@ -21,7 +21,7 @@ POSTS = {
     "/update_weights": "transfers a part of the new weights",
     "/finish_weight_update": "activates the new weights as a new version, `weight_version` or the next number",
     "/update_weight_version": "names the current weights",
-    "/sleep": "frees GPU memory for a trainer on the same GPUs; model calls wait here until /wake_up",
+    "/sleep": "frees GPU memory for a trainer on the same GPUs; model calls wait until /wake_up",
     "/wake_up": "reclaims the memory",
 }
 """Path -> purpose. vLLM's other endpoints are not forwarded."""
@@ -34,7 +34,7 @@ GETS = {
 
 
 def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
-    """Return status, body and content type: one engine's response unchanged, or several combined.
+    """Return the status, body and content type: of a single engine's response, or of a combined response.
 
     Raises Failure if an engine failed.
     """
@@ -58,6 +58,6 @@ def answer(replies: list[EngineReply]) -> tuple[int, bytes, str]:
 
 
 def all_succeeded(replies: list[EngineReply]) -> bool:
-    """Return True if the call succeeded on every engine that responded; if one responds, the others are lost."""
+    """Return True if at least one engine responded, and the call succeeded on every engine that did."""
     answered = [reply for reply in replies if reply.answered]
     return bool(answered) and all(reply.ok for reply in answered)

@@ -21,7 +21,7 @@ TIED = (
     "tie_word_embeddings is true: on a CPU, vLLM keeps the old output head of such a model when its weights are "
     "reloaded; train a model with tie_word_embeddings=false, or serve it on a GPU"
 )
-SEED = "on a CPU, a weight update crashes vLLM while a request with a seed runs"
+SEED = "on a CPU, a weight update crashes vLLM while a request with a seed is running"
 
 
 class CpuLimits:
@@ -38,19 +38,19 @@ class CpuLimits:
         self._known.update({url: answer for url, answer in zip(new, answers, strict=True) if answer is not None})
 
     async def takes_seeds(self, urls: Sequence[str]) -> bool:
-        """Return True if none of the engines runs on a CPU."""
+        """Return True if requests can have seeds, because no engine runs on a CPU."""
         await self.learn(urls)
         return not any(self._known.values())
 
     async def check_head(self, model: ModelSignature | None, urls: Sequence[str]) -> None:
-        """Raises Failure bad_request for new weights of a model with a tied head on a CPU."""
+        """Raises Failure bad_request for new weights if the model's output head is tied and an engine runs on a CPU."""
         if model is not None and model.is_tied:
             await self.learn(urls)
             if any(self._known.get(url) for url in urls):
                 raise bad_request(TIED)
 
     async def check_seed(self, body: Json, urls: Sequence[str]) -> None:
-        """Raises Failure bad_request for a request with a seed if an engine runs on a CPU."""
+        """Raises Failure bad_request if the request has a seed and an engine runs on a CPU."""
         if (seed := _seed(body)) is not None and not await self.takes_seeds(urls):
             found = f"found seed {seed!r} in a request, but {SEED}"
             raise bad_request(

@@ -1,7 +1,7 @@
 """Sends requests to every engine behind a model server, and tracks which engines are lost.
 
-An engine that does not respond while another one does is lost: it leaves the pool, so that model calls continue without
-it, and rejoins when it holds the policy's weights again (joining_engines.py).
+An engine that does not respond while another one does is lost: it leaves the pool, so model calls continue without it,
+and rejoins once it has the policy's weights again (joining_engines.py).
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ class EngineReply:
 
     @property
     def value(self) -> Any:
-        """The body as JSON, else as text."""
+        """The body parsed as JSON, or as text if it is not JSON."""
         try:
             return orjson.loads(self.body)
         except orjson.JSONDecodeError:
             return self.body.decode("utf-8", "replace")
 
     def shown(self) -> Json:
-        """Return the entry for a combined response of several engines."""
+        """Return this reply's entry in the combined response of several engines."""
         return {"url": self.url, "status": self.status, "body": self.value}
 
     def failure(self, path: str) -> Failure:
@@ -61,22 +61,22 @@ class EngineReply:
 
 
 class EngineUnreachable(Failure):
-    """An engine could not be reached or did not respond, so whether it executed the call is unknown."""
+    """An engine could not be reached or did not respond, so it is unknown whether it executed the call."""
 
 
 class EngineGroup:
-    """The engines of an upstream. Paths are relative to the server's root, not to `/v1`."""
+    """The engines behind one `Upstream`. Paths are relative to an engine's root URL, not to `/v1`."""
 
     def __init__(self, upstream: Upstream) -> None:
         self._upstream = upstream
         self.lost: dict[str, None] = {}
         """Engines removed from the pool because they did not respond."""
         self.unresumed: set[str] = set()
-        """Engines that did not respond to a resume, but stay in the pool because no other engine is left."""
+        """Engines that did not respond to a resume call, but stay in the pool because no other engine is left."""
 
     @property
     def urls(self) -> list[str]:
-        """Addresses of the engines in the pool."""
+        """URLs of the engines in the pool."""
         return self._upstream.replicas.urls
 
     def add(self, url: str) -> None:
@@ -85,16 +85,16 @@ class EngineGroup:
         self._upstream.replicas.add(url)
 
     def forget(self, url: str) -> None:
-        """Remove an engine that has exited; another one may start at its address."""
+        """Remove an engine that has exited; a new one may start at the same URL."""
         self.lost.pop(url, None)
         self._upstream.replicas.remove(url)
 
     def lose(self, url: str, why: str) -> bool:
-        """Remove an engine from the pool unless it is the last one. Return True if it is out of the pool."""
+        """Remove an engine from the pool unless it is the last one. Return True if it is no longer in the pool."""
         if url in self.urls:
             if len(self.urls) == 1:
                 return False
-            log.error("%s was removed from the pool until it holds the policy's weights again: %s", url, why)
+            log.error("%s was removed from the pool until it has the policy's weights again: %s", url, why)
             self._upstream.replicas.remove(url)
             self.lost[url] = None
         return url in self.lost
@@ -140,7 +140,9 @@ class EngineGroup:
         return EngineReply(url, answer.status, answer.body, answer.headers.get("content-type") or "text/plain")
 
     async def step(self, url: str, path: str, body: Json | None = None, timeout_s: float | None = None) -> Any:
-        """Send an idempotent POST and return the value of its response. Raises Failure if it fails."""
+        """Send an idempotent POST, which is repeated once if the connection fails, and return the value of its
+        response. Raises Failure if the call fails.
+        """
         sent = orjson.dumps(body) if body is not None else b""
         replies = await self.request(url, "POST", path, sent, timeout_s)
         if replies.status in _CONNECTION_ERRORS and not replies.answered:

@@ -27,7 +27,7 @@ _MASKS: dict[str, tuple[str, int]] = {
     "F8_E4M3": ("u1", 0x7F),
     "F8_E8M0": ("u1", 0xFF),
 }
-"""Type -> the unsigned type of the same width, and the bits that are all ones in a non-finite number."""
+"""Tensor type -> the unsigned type of the same width, and the bits that are all ones in a non-finite number."""
 
 
 def check_finite(tensors: Iterable[Tensor]) -> None:
@@ -43,7 +43,7 @@ def check_finite(tensors: Iterable[Tensor]) -> None:
                 for tensor in tensors_inside:
                     if not _is_finite(opened, tensor, buffer):
                         found = f"{tensor.name} in {file} contains a NaN or an infinity"
-                        raise bad_request(f"{found}; the training may have diverged. Send an earlier checkpoint")
+                        raise bad_request(f"{found}; training may have diverged. Send an earlier checkpoint")
         except OSError as error:
             raise bad_request(f"{file} cannot be read ({error})") from error
 

@@ -1,6 +1,6 @@
-"""Runs jobs on the engines one after another, each to its end even if the caller has disconnected.
+"""Runs jobs on the engines one after another. A job runs to completion even if its caller disconnects.
 
-A partial update would be worse than none: engines would stay paused or hold different weights.
+A partial update would be worse than none: engines would stay paused or have different weights.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class JobQueue:
-    """The queue of one server."""
+    """The job queue of one model server."""
 
     def __init__(self) -> None:
         self._lock = asyncio.Lock()
@@ -26,7 +26,7 @@ class JobQueue:
         self._stopping = False
 
     async def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run the work after all earlier jobs and return its result. Raises Failure if the server is stopping."""
+        """Run `work` after all earlier jobs and return its result. Raises Failure if the server is stopping."""
         task = asyncio.create_task(self._in_turn(work))
         self._running.add(task)
         task.add_done_callback(self._ended)

@@ -1,7 +1,7 @@
 """Syncs the weights of engines that differ from the policy because they, or this server, were restarted.
 
 While an engine in the pool differs, the gate stays shut until it has loaded the policy's weights; all waiting calls
-share one resync. Lost engines rejoin the pool when they hold the policy's weights.
+share one resync. Lost engines rejoin the pool once they have the policy's weights.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from rollyard.services.errors import Failure
 log = logging.getLogger(__name__)
 
 CHECK_INTERVAL_S = 5.0
-"""Interval at which engines are checked."""
+"""Interval between checks of the engines."""
 
 
 class JoiningEngines:
@@ -38,33 +38,36 @@ class JoiningEngines:
         self._resyncing: asyncio.Task[None] | None = None
         self._next_check = 0.0
         self._waiting: dict[str, int] = {}
-        """Engines that could not load the policy's files and wait for a new version -> `PolicyVersions.mark` then."""
+        """Engines that could not load the policy's files and wait for a new version -> `PolicyVersions.mark` at that
+        time."""
 
     async def learn(self) -> None:
-        """Query running engines for their weights, because this server may have been restarted."""
+        """Ask running engines which weights they have, because this server may have been restarted."""
         urls = self._engines.urls
         await self._engines.all(urls, self._loader.learn)
         await self._engines.all(urls, self._loader.release)
         await self._engines.all(urls, self._loader.learn_start)
         held = {self._versions.held(url) for url in urls}
         if len(held) == 1 and (only := held.pop()) is not None and only != self._versions.now:
-            log.warning("the engines hold version %r from an earlier run of this server; continuing with it", only)
+            log.warning("the engines have version %r from an earlier run of this server; continuing with it", only)
             self._versions.advance(only, None)
         elif difference := self._versions.difference(urls):
             log.error("%s: model calls are rejected", difference)
 
     async def register_engine(self, url: str) -> None:
-        """Add an engine that has just started to the pool once it holds the policy's weights.
+        """Add a newly started engine to the pool once it has the policy's weights.
 
-        Raises Failure if it does not load them; it is then not in the pool. If the weights came from a trainer and not
-        from a folder, the engine is added as is, and the gate stays shut until the trainer sends them again. If the
+        Raises Failure, without adding the engine, if it fails to load them. If the weights came from a trainer and not
+        from a folder, the engine is added as it is, and the gate stays shut until the trainer sends them again. If the
         files in the folder have changed, the engine waits outside the pool for the next update; if it is the only one,
         it is added, and model calls are rejected with the reason.
         """
         await self._jobs.run(self._register_engine(url))
 
     async def register_with_start_weights(self, url: str) -> None:
-        """Add an engine to the pool, without trainer endpoints, if the files that it was started with are unchanged."""
+        """Add an engine to the pool of a server without trainer endpoints. It is excluded if its files have changed
+        since the start of the first engine, unless it is the only one.
+        """
         try:
             await self._loader.check_start(url)
         except FilesChanged as changed:
@@ -82,8 +85,8 @@ class JoiningEngines:
         await asyncio.shield(self._resyncing)
 
     async def watch(self) -> None:
-        """Run until cancelled: return lost engines to the pool once they respond and hold the policy's weights, resume
-        engines that did not respond to a resume, and detect engines that were restarted at the same address.
+        """Run until cancelled: return lost engines to the pool once they respond and have the policy's weights, resume
+        engines that did not respond to an earlier resume call, and detect engines that were restarted at the same URL.
         """
         while True:
             await asyncio.sleep(CHECK_INTERVAL_S)
@@ -104,7 +107,9 @@ class JoiningEngines:
                         await self._jobs.run(self._release(url))
 
     async def join(self) -> None:
-        """Return responding lost engines to the pool as they are, because a trainer is about to send its weights."""
+        """Put lost engines that respond again back into the pool without loading weights: a trainer is about to send
+        its own.
+        """
         for url in list(self._engines.lost):
             if await self._loader.back(url):
                 self._engines.add(url)

@@ -24,7 +24,7 @@ EMBEDDINGS = "embed_tokens.weight"
 PIECE = 8 * 1024 * 1024
 """Bytes compared at a time."""
 FLOATS = frozenset({"F16", "BF16", "F32", "F64"})
-"""Types that an engine converts to its own."""
+"""Tensor types that an engine converts to its own type when it loads weights."""
 _COMPUTED = "rotary_emb.inv_freq"
 """A tensor that some trainers save although engines compute it."""
 
@@ -37,13 +37,13 @@ class ModelSignature:
     shapes: Mapping[str, tuple[int, ...]]
     dtypes: Mapping[str, str]
     has_own_head: bool
-    """Whether the weights of its output head differ from those of the embeddings."""
+    """Whether the weights of the output head differ from those of the embeddings."""
     vocabulary: str
     """A hash of the mapping from tokens to ids; empty if the folder has no tokenizer.json."""
 
     @property
     def is_tied(self) -> bool:
-        """Whether an engine that was started with it uses the embeddings as the output head.
+        """Whether an engine that was started with this model uses the embeddings as the output head.
 
         transformers always writes tie_word_embeddings if it is false; vLLM unties a model whose head differs.
         """
@@ -65,17 +65,17 @@ def model_signature(folder: Path, tensors: Mapping[str, Tensor]) -> ModelSignatu
 
 def compare(folder: str, new: ModelSignature, engine: ModelSignature | None) -> list[str]:
     """Compare the checkpoint in `folder` with the model `engine` that the engines were started with (None if unknown)
-    and return warnings. Raises Failure bad_request if it is a different model.
+    and return warnings. Raises Failure bad_request if the checkpoint belongs to a different model or is incomplete.
     """
     _check_head(folder, new)
     if engine is None:
-        return ["the model that the engines were started with cannot be read here, so the two were not compared"]
+        return ["the checkpoint was not compared with the engines' model, which cannot be read on this host"]
     for name, new_value, engine_value in config_changes(new.config, engine.config):
         found = f"{name} is {_abbreviated(new_value)} in config.json, but the engines' is {_abbreviated(engine_value)}"
         raise bad_request(f"{folder} is a different model: {found}")
     if new.vocabulary and engine.vocabulary and new.vocabulary != engine.vocabulary:
         raise bad_request(
-            f"{folder} is a different model: its tokenizer.json maps tokens to different ids than the engines' does"
+            f"{folder} is a different model: its tokenizer.json and the engines' map tokens to different ids"
         )
     if not engine.shapes:
         return ["the engines' own folder has no *.safetensors, so the tensors were not compared"]
@@ -127,7 +127,7 @@ def _compare_shapes(folder: str, new: ModelSignature, engine: ModelSignature) ->
         )
     if new.has_own_head and engine.is_tied:
         raise bad_request(
-            f"{folder} is a different model: it has its own {HEAD}, but the engines use the embeddings as output head"
+            f"{folder} is a different model: it has its own {HEAD}, but the engines use their embeddings as the head"
         )
 
 

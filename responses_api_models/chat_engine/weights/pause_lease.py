@@ -1,7 +1,7 @@
-"""The lease of a pause: how long a pause lasts without a control call from the trainer.
+"""The lease on a pause, which limits how long the pause lasts without a control call from the trainer.
 
-Each control call renews the lease. When it expires, the policy resumes automatically, so that a dead trainer cannot
-stop it forever.
+Each control call renews the lease. When it expires, the policy resumes automatically, so a dead trainer cannot stop it
+forever.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ FIELD = "lease_s"
 
 
 class PauseLease:
-    """Manages the lease of the last pause, if it has one."""
+    """Manages the lease on the current pause, if it has one."""
 
     def __init__(self, on_end: Callable[[], Coroutine[Any, Any, None]]) -> None:
         self._on_end = on_end
@@ -36,7 +36,7 @@ class PauseLease:
 
     @property
     def length_s(self) -> float | None:
-        """Seconds from a control call to expiry; None if there is no lease."""
+        """Seconds from the last control call to expiry; None if there is no lease."""
         return self._length_s if self._timer is not None else None
 
     @property
@@ -87,7 +87,8 @@ class PauseLease:
 
 
 def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
-    """Return the lease that a call requests, and its query and body without the field, which engines do not support.
+    """Return the lease in seconds that a call requests, and the call's query and body without the lease field, which
+    engines do not support.
 
     Raises Failure bad_request if the lease is not a number of seconds within the limits.
     """
@@ -101,7 +102,7 @@ def split_lease(query: str, request: Json) -> tuple[float | None, str, Json]:
         length_s = math.nan
     if not 0 < length_s <= MAX_LEASE_S:
         raise bad_request(
-            f"{FIELD}: found {str(requested)[:50]!r}; expected a number of seconds above 0, at most {MAX_LEASE_S:.0f}"
+            f"{FIELD}: found {str(requested)[:50]!r}; expected a number of seconds between 0 and {MAX_LEASE_S:.0f}"
         )
     rest = urlencode([(name, value) for name, value in pairs if name != FIELD])
     return length_s, rest, {name: value for name, value in request.items() if name != FIELD}

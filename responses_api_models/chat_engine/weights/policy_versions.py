@@ -1,7 +1,7 @@
 """Tracks the policy's version, the version on each engine, and the version that sampled a turn.
 
 A version is a name. vLLM also stores one (`/update_weight_version`), and its token-in responses report the version of
-each token. The weights that an engine was started with are called `default` in vLLM; here they are the first version.
+each token. vLLM calls the weights that an engine was started with `default`; for Rollyard, they are the first version.
 """
 
 from __future__ import annotations
@@ -20,22 +20,24 @@ from rollyard.services.token_types import PolicyVersion
 STARTED = "default"
 """vLLM's name for the weights that an engine was started with."""
 CHANGING = "changing"
-"""The engine's version during an update. If it is found later, the update was interrupted."""
+"""Name of an engine's version during an update. If an engine has it at any other time, an update was interrupted."""
 
 
 class PolicyVersions:
     """The versions of one policy, in order."""
 
     def __init__(self, first: str, *, is_exclusive: bool) -> None:
-        """`is_exclusive`: only this server changes the weights, so any other version is an error."""
+        """`is_exclusive` means that only this server changes the weights, so an unknown version is an error."""
         self.first = first
         self.folder: str | None = ""
         """The folder of the policy's weights: empty for the weights that the engines were started with, None if a
         trainer transferred them."""
         self.root = ""
-        """The folder or hub name of the model that the engines were started with; empty if it cannot be read here."""
+        """The folder or hub name of the model that the engines were started with; empty if it cannot be read on this
+        host."""
         self.invalid: set[str] = set()
-        """Engines that lost their weights or are receiving new ones, so they cannot load others (weight_loader)."""
+        """Engines that lost their weights or are receiving new ones. They cannot load other weights
+        (weight_loader.py)."""
         self._is_exclusive = is_exclusive
         self._past = [first]
         self._held: dict[str, str | None] = {}
@@ -67,7 +69,7 @@ class PolicyVersions:
 
     @property
     def model(self) -> ModelSignature | None:
-        """The model that the engines were started with, or that of the first update if it cannot be read here."""
+        """The model that the engines were started with, or that of the first update if this host cannot read it."""
         return next((known.signature for known in self._checkpoints.values() if known.signature), None)
 
     def fingerprint(self, version: str | None) -> str:
@@ -76,17 +78,17 @@ class PolicyVersions:
         return known.fingerprint if known else ""
 
     def check_name(self, version: str, fingerprint: str = "") -> None:
-        """Raises Failure 409 if the name belongs to weights that are, or may be, different."""
+        """Raises Failure with status 409 if the name belongs to earlier weights that differ or may differ."""
         if version not in self._past or (fingerprint and fingerprint == self.fingerprint(version)):
             return
         known = self.fingerprint(version) or "not known"
         raise conflict(
-            f"version {version!r} is the name of earlier weights (fingerprint {known}), and these differ "
-            f"({fingerprint or 'not known'}): each version needs its own name"
+            f"version {version!r} already names earlier weights (fingerprint {known}), and the new weights differ "
+            f"(fingerprint {fingerprint or 'not known'}): each version needs its own name"
         )
 
     def advance(self, version: str, folder: str | None, checkpoint: Checkpoint | None = None) -> None:
-        """Set the policy's new version, loaded from that folder."""
+        """Set the policy's new version and the folder that its weights were loaded from."""
         self._past.append(version)
         self.folder = folder
         if checkpoint is not None:
@@ -106,23 +108,23 @@ class PolicyVersions:
         return self.first if label == STARTED else None if label == CHANGING else str(label)
 
     def difference(self, urls: Iterable[str]) -> str:
-        """Describe which engines do not hold the policy's version; empty if all do."""
+        """Return which engines do not have the policy's version, as text; empty if all of them have it."""
         now = self._past[-1]
         wrong = {url: held for url in urls if (held := self._held.get(url, self.first)) != now}
         if not wrong:  # the fast path: this runs twice per model call
             return ""
         holds = (
-            f"{url} holds {'unknown weights' if held is None else repr(held)}{self._why.get(url, '')}"
+            f"{url} has {'unknown weights' if held is None else repr(held)}{self._why.get(url, '')}"
             for url, held in wrong.items()
         )
-        return f"the policy is version {now!r}, but {', '.join(holds)}"
+        return f"the policy's version is {now!r}, but {', '.join(holds)}"
 
     def sampled(self, mark: int, spans: Any, url: str | None) -> PolicyVersion:
-        """Return the version of a turn that started at `mark`; if the version changed, also the last one and vLLM's
-        `spans`.
+        """Return the version that sampled a turn, which started at `mark`. If the version changed during the turn, also
+        return the last version and vLLM's `spans`.
 
         Raises Failure upstream_error if the engine sampled with weights that the policy did not have during the turn,
-        because it was restarted or changed by another client.
+        because it was restarted or another client changed its weights.
         """
         start, now = self._past[mark], self.now
         if not isinstance(spans, list) or not spans:
@@ -135,9 +137,10 @@ class PolicyVersions:
         if unexpected and self._is_exclusive:
             if url:
                 self.hold(url, used[-1])
-            detail = f"{url} sampled with weights {unexpected[0]!r} while the policy was version {start!r}"
+            detail = f"{url} sampled with weights {unexpected[0]!r} while the policy's version was {start!r}"
             raise Failure(
-                FailureKind.UPSTREAM_ERROR, f"{detail}; it may have been restarted, or changed by another client"
+                FailureKind.UPSTREAM_ERROR,
+                f"{detail}; it may have been restarted, or another client may have changed its weights",
             )
         if len(spans) == 1:
             return self._named(used[0], used[0])
@@ -155,7 +158,9 @@ class PolicyVersions:
 
 
 def next_version(previous: str, folder: str) -> str:
-    """Return the default version after `previous`: the next number, else the folder's name."""
+    """Return the default name for the version after `previous`: the next number if `previous` is one, else the folder's
+    name.
+    """
     return str(int(previous) + 1) if previous.isdecimal() else PurePath(folder).name
 
 

@@ -26,7 +26,7 @@ SIZES = {
     **dict.fromkeys(("U32", "I32", "F32"), 4),
     **dict.fromkeys(("U64", "I64", "F64"), 8),
 }
-"""Bytes per element. The sizes of tensors of other types are not checked."""
+"""Bytes per element for each tensor type. The sizes of tensors of other types are not checked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,12 +79,12 @@ def read_header(file: Path) -> list[Tensor]:
         with file.open("rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             if length > MAX_HEADER_LENGTH:
-                raise ValueError(f"a header of {length} bytes")
+                raise ValueError(f"the header has {length} bytes; the limit is {MAX_HEADER_LENGTH}")
             header: Any = orjson.loads(opened.read(length))
             tensors = [_tensor(name, entry, file, 8 + length) for name, entry in header.items() if _is_tensor(name)]
             found = file.stat().st_size
     except FileNotFoundError:
-        raise bad_request(f"{file} is missing, but {INDEX} names it") from None
+        raise bad_request(f"{file} is missing, but {INDEX} refers to it") from None
     except (OSError, ValueError, AttributeError, KeyError, TypeError, OverflowError) as error:
         reason = f"{type(error).__name__}: {error}"[:200]
         raise bad_request(
@@ -100,7 +100,7 @@ def read_header(file: Path) -> list[Tensor]:
         expected = tensor.end
     if found != expected:
         raise bad_request(
-            f"{file} is incomplete: it has {found} bytes, expected {expected}; another process may still be writing it"
+            f"{file} is incomplete: it has {found} bytes instead of {expected}; another process may still be writing it"
         )
     return tensors
 
@@ -114,7 +114,7 @@ def _tensor(name: str, entry: Json, file: Path, base: int) -> Tensor:
     start, end = entry["data_offsets"]
     numbers = (*shape, start, end)
     if not all(isinstance(number, int) and not isinstance(number, bool) and number >= 0 for number in numbers):
-        raise ValueError(f"{name} has a shape or offsets that are not non-negative integers")
+        raise ValueError(f"{name} has a shape or offsets with values that are negative or not integers")
     size = SIZES.get(dtype := str(entry["dtype"]))
     if size is not None and size * math.prod(shape) != end - start:
         raise ValueError(f"{name} has {end - start} bytes; {dtype} {list(shape)} takes {size * math.prod(shape)}")
@@ -131,11 +131,11 @@ def _weight_map(folder: Path) -> Json:
 def _compare_index(folder: Path, found: dict[str, Tensor]) -> None:
     for name, file in _weight_map(folder).items():
         if name not in found or found[name].file.name != file:
-            raise bad_request(f"{folder / INDEX} maps {name} to {file}, but that file does not exist")
+            raise bad_request(f"{folder / INDEX} maps {name} to {file}, but that file does not contain it")
 
 
 def read_json(file: Path) -> Json:
-    """Read a file with one JSON object. Raises Failure bad_request if it is not one."""
+    """Read a file that contains one JSON object. Raises Failure bad_request if it does not."""
     try:
         value: Any = orjson.loads(file.read_bytes())
     except (OSError, ValueError) as error:

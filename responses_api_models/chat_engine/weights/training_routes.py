@@ -38,7 +38,7 @@ from rollyard.services.types import Json
 UPDATE = "/weights/update"
 STATUS = "/weights"
 LEASE_HEADER = b"x-rollyard-pause-lease"
-"""Seconds until a pause ends automatically, on responses to control calls during the pause."""
+"""Header of the responses to control calls during a pause: seconds until the pause ends automatically."""
 FORWARDED = {
     "/tokenize": "/../tokenize",
     "/detokenize": "/../detokenize",
@@ -99,7 +99,9 @@ class TrainerApi:
         return handler if path == UPDATE or path in POSTS else self._gate.guarded(handler)
 
     def mount(self, server: Server) -> None:
-        """Register the endpoints on `server`. If they are disabled, they return an error with the remedy."""
+        """Register the endpoints on `server`. If they are disabled, they return an error that explains how to enable
+        them.
+        """
         server.app.get("/policy_version")(self._policy_version)
         if not self._open:
             for path in (*FORWARDED, UPDATE, *POSTS):
@@ -117,7 +119,7 @@ class TrainerApi:
             server.app.get(path, summary=f"On every engine: {reason}")(self._control_get(path))
 
     async def start(self) -> None:
-        """Query running engines for their weights and devices, and start watching them."""
+        """Ask running engines for their weights and devices, and start watching them."""
         if self._open:
             await self._joining_engines.learn()
             await self._cpu.learn(self._engines.urls)
@@ -132,7 +134,7 @@ class TrainerApi:
         await self._jobs.settle()
 
     async def register_engine(self, url: str) -> None:
-        """Add an engine to the pool once it holds the policy's weights. Raises Failure if it does not load them."""
+        """Add an engine to the pool once it has the policy's weights. Raises Failure if it fails to load them."""
         if self._open:
             await self._cpu.learn([url])
             await self._joining_engines.register_engine(url)
@@ -140,13 +142,13 @@ class TrainerApi:
             await self._joining_engines.register_with_start_weights(url)
 
     async def started_with(self, root: str) -> None:
-        """Record the files of a folder before engines are started with it, because they may have changed when an engine
-        is restarted.
+        """Record the files of a folder before engines are started with it, because they may have changed by the time an
+        engine is restarted.
         """
         await self._loader.started_with(root)
 
     async def takes_seeds(self) -> bool:
-        """Return True if requests may have seeds."""
+        """Return True if requests are allowed to have seeds."""
         return not self._open or await self._cpu.takes_seeds(self._engines.urls)
 
     async def check_seed(self, body: Json) -> None:
@@ -155,11 +157,11 @@ class TrainerApi:
             await self._cpu.check_seed(body, self._engines.urls)
 
     def gone(self, url: str) -> None:
-        """Remove an engine that has exited from the pool."""
+        """Remove an engine from the pool after it has exited."""
         self._engines.forget(url)
 
     async def _policy_version(self) -> Response:
-        """Return the policy's version, or a problem while engines hold different versions."""
+        """Return the policy's version, or a problem document while engines have different versions."""
         await self._gate.look()
         return _response(self._gate.with_version(orjson.dumps({"policy_version": self.versions.now})))
 
@@ -182,7 +184,7 @@ class TrainerApi:
         return _response(self._gate.with_version(orjson.dumps(status)))
 
     async def _update(self, call: RawRequest) -> RawResponse:
-        """Load new weights on every engine: `{"path": a folder, "version": its name}`. Requests in flight are kept."""
+        """Load new weights into all engines. Body: `{"path": folder, "version": name}`. Running requests are kept."""
         request = call.json()
         if unknown := request.keys() - {"path", "version"}:
             raise Failure(
@@ -190,7 +192,7 @@ class TrainerApi:
             )
         folder, version = request.get("path"), request.get("version")
         if not isinstance(folder, str) or not folder:
-            raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; expected the folder of the new weights")
+            raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; expected the folder with the new weights")
         name = checked_version(version) if version is not None else None
         done = await self._protocol.update(lambda: self._weights.update(folder, name))
         return self._gate.with_version(orjson.dumps(done))
@@ -211,7 +213,9 @@ class TrainerApi:
             whole = await self._upstream.post(target, orjson.dumps(body), json_bytes, request_context)
             return RawResponse(whole, headers=request_context.answer_headers)
 
-        forwarded.__doc__ = f"The engine's own {path}, on the least busy engine or that of the episode (x-session-id)."
+        forwarded.__doc__ = (
+            f"The engine's own {path}, on the least busy engine or the one that serves the episode (x-session-id)."
+        )
         return forwarded
 
     def _control_post(self, path: str, reason: str) -> Handler:
@@ -235,7 +239,7 @@ class TrainerApi:
 
 def _closed(server: str) -> Any:
     async def closed() -> None:
-        detail = f"this endpoint for trainers is disabled: set trainer_endpoints: true on {server} and set a run token"
+        detail = f"this trainer endpoint is disabled: set trainer_endpoints: true on {server} and set a run token"
         raise Failure(FailureKind.BAD_REQUEST, detail, status=404)
 
     return closed

@@ -2,9 +2,9 @@
 
     POST /pause?mode=keep, /start_weight_update, /update_weights ..., /finish_weight_update, /resume
 
-This order is enforced here because vLLM 0.32 does not enforce it: between start and finish its weights are invalid, and
-a running request crashes it. Calls and updates from a folder run one after another. Each call is checked and sent to
-every engine, and its replies are recorded, so the recorded state is always that of the last replies.
+This server enforces that order because vLLM 0.32 does not: between start and finish, its weights are invalid, and a
+running request crashes it. Control calls and updates from a folder run one after another. Each call is checked and sent
+to every engine, and its replies are recorded, so the recorded state is always that of the last replies.
 """
 
 from __future__ import annotations
@@ -35,17 +35,17 @@ from rollyard.services.types import Json
 log = logging.getLogger(__name__)
 
 RETRY_S = 5.0
-"""Minimum delay before another attempt to resume engines that did not resume when a lease expired."""
+"""Minimum delay before retrying to resume engines that did not resume when a lease expired."""
 _BY_RPC = frozenset({"reload_weights", "start_weight_update", "update_weights", "finish_weight_update"})
-"""Worker methods that have an endpoint here, which tracks the version."""
+"""Worker methods that have their own endpoint on this server, which tracks the version."""
 _STOPS = {"/pause": (PAUSED, "/resume"), "/sleep": (ASLEEP, "/wake_up")}
-"""Path -> the reason for which model calls wait afterwards, and the path that undoes it."""
+"""Path -> the reason why model calls wait afterwards, and the path of the call that undoes it."""
 _RESUMES = {"/resume": (PAUSED,), "/wake_up": (ASLEEP, PAUSED)}
-"""Path -> the reasons that it ends; vLLM's wake_up also resumes."""
+"""Path -> the reasons for waiting that it removes; vLLM's wake_up also resumes."""
 _NAMES = {"/finish_weight_update": "weight_version", "/update_weight_version": "new_version"}
-"""Path -> the field with the new version."""
+"""Path -> the request field that contains the new version."""
 _INTERRUPTED = (
-    "the lease of the pause expired during this update, which was interrupted: start again with POST /pause and "
+    "the pause lease expired during this update, which was interrupted: start again with POST /pause and "
     "/start_weight_update"
 )
 _CHANGES_WEIGHTS = frozenset({"/update_weights", "/finish_weight_update", "/collective_rpc"})
@@ -84,7 +84,9 @@ class VllmControl:
         self.lease = PauseLease(lambda: self._jobs.run(self._expire()))
 
     async def post(self, path: str, query: str, body: bytes) -> list[EngineReply]:
-        """Send the call to every engine and return the replies. Raises Failure if the call would do harm now."""
+        """Send the call to every engine and return the replies. Raises Failure if the call is not allowed at this
+        point.
+        """
         request = read_object(body) if body else {}
         if path == "/collective_rpc" and (method := request.get("method")) in _BY_RPC:
             own = "/weights/update" if method == "reload_weights" else f"/{method}"
@@ -104,7 +106,7 @@ class VllmControl:
         return await self._jobs.run(step())
 
     async def update(self, step: Callable[[], Awaitable[Json]]) -> Json:
-        """Run an update from a folder and return its result. If an engine does not resume, the pause that remains also
+        """Run an update from a folder and return its result. If an engine does not resume, the remaining pause also
         gets a lease.
         """
         try:
@@ -146,7 +148,7 @@ class VllmControl:
         return self._gate.waits_for(PAUSED) or self._gate.waits_for(ASLEEP)
 
     def _take_lease(self, path: str, lease_s: float | None, is_done: bool) -> None:
-        """Update the lease. A sleep has one only on request, because waking up reclaims the trainer's memory."""
+        """Update the lease. A sleep gets a lease only on request, because waking up takes memory from the trainer."""
         if not self._stopped or (is_done and path == "/sleep" and lease_s is None):
             self.lease.end()
         elif is_done and path in _STOPS and (lease_s or not self._gate.waits_for(ASLEEP)):
@@ -157,7 +159,7 @@ class VllmControl:
         if not self.lease.is_over:
             return
         path, length_s = "/wake_up" if self._gate.waits_for(ASLEEP) else "/resume", self.lease.length_s or self._lease_s
-        log.error("no control call for %g s: ending the trainer's pause, as by POST %s", length_s, path)
+        log.error("no control call for %g s: ending the trainer's pause as if by POST %s", length_s, path)
         self.lease.expire()
         if self._is_updating and self._versions.difference(self._engines.urls):
             await self._abort_update()
@@ -185,10 +187,12 @@ class VllmControl:
     def _check_finished(self) -> None:
         if self._is_updating and self._versions.difference(self._engines.urls):
             advice = "POST /finish_weight_update first, or restart the engines"
-            raise conflict(f"a weight update is not finished, and a request that runs now crashes vLLM: {advice}")
+            raise conflict(f"a weight update is not finished, and a request that runs now would crash vLLM: {advice}")
 
     async def _stop(self, path: str, target: str, body: bytes, discards_weights: bool) -> list[EngineReply]:
-        """Stop the engines. Model calls wait meanwhile; they continue to wait if all engines that responded stopped."""
+        """Pause the engines or put them to sleep. Model calls wait in the meantime, and continue to wait if all engines
+        that responded have stopped.
+        """
         reason, undo = _STOPS[path]
         with self._gate.shut_while(STOPPING):
             replies = await self._engines.change_each(target, body)
@@ -228,7 +232,7 @@ class VllmControl:
         return replies
 
     async def _start_update(self, target: str, body: bytes) -> list[EngineReply]:
-        """Start a weight update. From here on the engines' weights are unknown, unless all engines reject the call."""
+        """Start a weight update. Afterwards, the engines' weights are unknown, unless all engines reject the call."""
         if not self._gate.waits_for(PAUSED):
             detail = "a request that runs while an engine's weights change crashes vLLM: POST /pause?mode=keep first"
             raise conflict(detail)

@@ -1,8 +1,8 @@
 """The steps of a weight change on one engine.
 
 vLLM 0.32 does not recover from a failed load: the old weights are lost, and a running request crashes the process. It
-keeps the parts that were loaded and counts them in the next load; in tests, valid weights then failed to load, loaded,
-and failed again. The weights of such an engine are invalid until it is restarted.
+keeps the parts that were loaded and counts them in the next load; in tests, later loads of valid weights sometimes
+failed and sometimes succeeded. After a failed load, an engine's weights are therefore invalid until it is restarted.
 
 To restore a version, an engine loads the same files as before; if they have changed, it loads nothing.
 """
@@ -25,9 +25,9 @@ from rollyard.services.errors import Failure, FailureKind
 log = logging.getLogger(__name__)
 
 STEP_S = 120.0
-"""Timeout of a step that loads nothing. A pause waits until the engine's current batch is done."""
+"""Timeout for a step that loads no weights. A pause waits until the engine's current batch is done."""
 QUERY_S = 10.0
-"""Timeout of a query that an engine can answer immediately."""
+"""Timeout for a query that an engine can answer immediately."""
 
 
 class FilesChanged(Failure):
@@ -35,7 +35,7 @@ class FilesChanged(Failure):
 
 
 class WeightLoader:
-    """The steps on one engine. All of them raise Failure."""
+    """The steps on one engine. All of them raise Failure if the engine reports an error."""
 
     def __init__(self, engines: EngineGroup, versions: PolicyVersions, locate: Callable[[str], str]) -> None:
         self._engines = engines
@@ -44,7 +44,7 @@ class WeightLoader:
         """Maps the model that an engine was started with to its local folder."""
 
     async def pause(self, url: str) -> None:
-        """Pause the engine and keep its requests."""
+        """Pause the engine; requests in flight are kept."""
         await self._engines.step(url, "/pause?mode=keep", timeout_s=STEP_S)
 
     async def resume(self, url: str) -> None:
@@ -55,9 +55,9 @@ class WeightLoader:
         await self._engines.step(url, "/pause?mode=abort", timeout_s=STEP_S)
 
     async def bring(self, url: str, source: Checkpoint, version: str) -> None:
-        """Load the weights of a folder. The engine's version is unknown until the last step is done.
+        """Load the weights in a folder. The engine's version is unknown until the last step is done.
 
-        Raises FilesChanged if the folder changed during the load, so the engine may have loaded other weights.
+        Raises FilesChanged if the folder changed during the load, so the engine may have loaded different weights.
         """
         self._versions.hold(url, None)
         await self._name(url, CHANGING)
@@ -75,14 +75,15 @@ class WeightLoader:
                 f"{url} did not reset its prefix cache, which contains keys and values of the old weights",
             )
         if changed := await asyncio.to_thread(checkpoint.difference, source):
-            raise self._lost(url, f"{changed}, while the engine loaded it")
+            raise self._lost(url, f"{changed}, while the engine was loading it")
         await self._name(url, version)
         self._versions.hold(url, version)
 
     async def catch_up(self, url: str) -> None:
         """Load the policy's weights into a new engine, if they came from a folder.
 
-        Raises FilesChanged without touching the engine, whose weights then count as unknown.
+        Raises FilesChanged if the files have changed; nothing is loaded, and the engine's weights then count as
+        unknown.
         """
         if self._versions.folder:
             await self.restore(url)
@@ -118,7 +119,9 @@ class WeightLoader:
         return FilesChanged(FailureKind.UPSTREAM_ERROR, detail)
 
     async def learn(self, url: str) -> None:
-        """Record the version that the engine reports. A new engine is given the first version, to detect restarts."""
+        """Record the version that the engine reports. A new engine is assigned the name of the first version, so that a
+        restart can be detected.
+        """
         label = await self._label(url)
         if label is None:
             return
@@ -219,7 +222,7 @@ class WeightLoader:
             return ""
 
     async def release(self, url: str) -> None:
-        """Resume an engine that was paused by a server that has died since."""
+        """Resume an engine that is still paused, because the server that paused it has died."""
         reply = await self._engines.request(url, "GET", "/is_paused", timeout_s=QUERY_S)
         paused = reply.ok and isinstance(reply.value, dict) and reply.value.get("is_paused")
         if paused and self._versions.held(url) is not None:

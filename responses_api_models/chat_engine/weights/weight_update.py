@@ -1,9 +1,9 @@
-"""Loads new weights from a folder on every engine, or restores the old ones on every engine.
+"""Loads new weights from a folder into every engine, or restores the old weights on every engine.
 
 An update pauses all engines (requests in flight are kept), loads the weights on all of them, and resumes them only when
-all have loaded, so that no two engines ever sample with different weights. If one fails, the others restore the
-previous weights. The weights of the failed engine are invalid: its requests are aborted, and the gate stays shut until
-it is restarted.
+all have finished, so no two engines ever sample with different weights. If one fails, the others restore the previous
+weights. The weights of the failed engine are invalid: its requests are aborted, and the gate stays shut until it is
+restarted.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class WeightUpdates:
         with self._gate.shut_while(UPDATING):
             await self._change(urls, found, version)
         seconds = round(time.monotonic() - started_at, 3)
-        log.info("the policy is version %r (before: %r) after %.1f s: %s", version, previous, seconds, found.folder)
+        log.info("updated the policy from version %r to %r in %.1f s: %s", previous, version, seconds, found.folder)
         remaining = [url for url in urls if url in self._engines.urls]
         answer = {"version": version, "previous": previous, "seconds": seconds, "engines": len(remaining)}
         files = {"path": found.folder, "fingerprint": found.fingerprint} if found.fingerprint else {}
@@ -73,9 +73,9 @@ class WeightUpdates:
         invalid = [url for url in urls if url in self._versions.invalid]
         remaining = [url for url in invalid if not await self._loader.started_again(url) and url in self._engines.urls]
         if remaining:
-            summary = f"{', '.join(remaining)} lost the weights in an update that failed or is not finished"
-            summary += ", after which vLLM cannot load others"
-            raise Failure(FailureKind.UPSTREAM_ERROR, f"{summary}: restart the engine, then repeat the update")
+            summary = f"{', '.join(remaining)}: the weights were lost in an update that failed or is not finished"
+            summary += ", and vLLM cannot load new weights after that"
+            raise Failure(FailureKind.UPSTREAM_ERROR, f"{summary}; restart the engine, then repeat the update")
 
     async def _change(self, urls: Sequence[str], found: Checkpoint, version: str) -> None:
         unchanged = f"nothing was changed; the policy stays at version {self._versions.now!r}"

@@ -120,7 +120,7 @@ def test_ray_workers_on_other_machines_get_no_local_folder() -> None:
         ({"replicas": 2}, "set engine_replicas instead"),
         (
             {"extra_flags": {"port": 8000}},
-            "--port is not allowed in extra_flags; set nothing: each engine takes a free port",
+            "--port is not allowed in extra_flags; each engine uses a free port",
         ),
         (
             {"extra_flags": ["--served-model-name=x"]},
@@ -156,7 +156,7 @@ def test_vllm_chooses_the_devices_without_gpus_and_on_a_ray_cluster() -> None:
     ("more", "message"),
     [
         ({"tensor_parallel_size": 4}, "one engine needs 4 GPUs .*, but this host has 2 .0, 1.*set ray_address"),
-        ({"engine_replicas": 3}, "engine_replicas=3 engines of 1 GPUs need 3, .* set engine_replicas to at most 2"),
+        ({"engine_replicas": 3}, "engine_replicas=3 needs 3 GPUs .* set engine_replicas to at most 2"),
         ({"gpus": []}, "but this host has 0 .gpus is empty"),
     ],
 )

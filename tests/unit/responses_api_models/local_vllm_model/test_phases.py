@@ -87,7 +87,7 @@ CAUSES = [
     (
         CORE + "ValueError: To serve at least one request with the model's max seq len (40960), (5.62 GiB KV cache is "
         "needed, which is larger than the available KV cache memory (2.17 GiB). Based on",
-        "max_model_len=40960 needs 5.62 GiB of KV cache, but there are 2.17",
+        "max_model_len=40960 needs 5.62 GiB of KV cache, but only 2.17 GiB are available",
     ),
     (CORE + "ValueError: No available memory for the cache blocks. Try increasing", "leaves no memory for a KV cache"),
     (CORE + "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 20.00 GiB", "the GPU ran out of memory"),

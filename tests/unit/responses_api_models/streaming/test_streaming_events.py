@@ -261,7 +261,7 @@ def test_a_stream_with_an_unreadable_end_is_a_failure_that_can_still_be_sent() -
         if isinstance(chunk, dict):
             stream.chunk(chunk)
     stream.chunk({"choices": [], "usage": "much"})
-    with pytest.raises(Failure, match="unknown shape") as caught:
+    with pytest.raises(Failure, match="malformed chunk") as caught:
         stream.end()
     events = parse_events(stream.broken_off(to_problem(caught.value, "policy", "/v1/responses")))
     assert kinds(events) == ["failed", "error"]

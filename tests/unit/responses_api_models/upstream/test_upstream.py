@@ -94,7 +94,7 @@ async def test_a_refusal_says_what_to_check(status: int, hint: str) -> None:
 
 async def test_a_404_for_a_base_url_without_v1_says_so() -> None:
     async with engine(Step({"detail": "Not Found"}, 404)) as fake:
-        assert "lacks its /v1" in (await failure_of(fake.url.removesuffix("/v1"))).problem.detail
+        assert "should end in /v1" in (await failure_of(fake.url.removesuffix("/v1"))).problem.detail
 
 
 async def test_a_redirect_is_refused_with_its_target() -> None:

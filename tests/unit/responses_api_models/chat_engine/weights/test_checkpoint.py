@@ -94,7 +94,7 @@ def test_a_header_that_does_not_describe_its_bytes_is_refused(tmp_path: Path, en
 def test_a_header_that_claims_terabytes_is_refused_without_reading_it(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "new")
     (tmp_path / "new" / WEIGHTS_FILE).write_bytes(b"\xff" * 64)
-    assert "a header of" in refused(folder)
+    assert "the header has" in refused(folder)
 
 
 @pytest.mark.parametrize(
@@ -216,7 +216,7 @@ def test_the_config_of_another_transformers_version_is_the_same_model(tmp_path: 
 
 def test_another_vocabulary_is_refused_but_a_missing_one_is_accepted(tmp_path: Path) -> None:
     before = write_checkpoint(tmp_path / "before", tokens="ab")
-    assert "maps tokens to different ids" in refused(write_checkpoint(tmp_path / "new", tokens="ba"), before)
+    assert "map tokens to different ids" in refused(write_checkpoint(tmp_path / "new", tokens="ba"), before)
     assert check(write_checkpoint(tmp_path / "bare"), engine(before)).warnings == ()
 
 

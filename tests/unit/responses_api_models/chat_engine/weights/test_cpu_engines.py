@@ -49,7 +49,7 @@ async def test_a_seeded_request_is_refused_where_weights_may_be_updated_on_a_cpu
     engine = WeightEngine(device="cpu")
     async with trainer_server(engine) as policy:
         status, content = await policy.post(path, body)
-        assert (status, "crashes vLLM while a request with a seed runs" in content["detail"]) == (400, True)
+        assert (status, "crashes vLLM while a request with a seed is running" in content["detail"]) == (400, True)
         assert (path not in engine.paths, await policy.call_model()) == (True, (200, STARTED))
 
 

@@ -210,7 +210,11 @@ async def test_files_that_change_while_engines_load_them_are_rolled_back(tmp_pat
         folder = run.overwrite_checkpoint(1)
         run.engines[1].on_load = lambda: run.overwrite_checkpoint(2) if run.engines[1].weights == folder else None
         status, content = await policy.update(folder)
-        assert (status, "while the engine loaded it" in content["detail"], "was rolled back" in content["detail"]) == (
+        assert (
+            status,
+            "while the engine was loading it" in content["detail"],
+            "was rolled back" in content["detail"],
+        ) == (
             502,
             True,
             True,
@@ -229,7 +233,7 @@ async def test_files_that_change_while_an_engine_reloads_them_get_no_version(tmp
         engine.on_load = lambda: run.overwrite_checkpoint(2)
         await policy.server.register_engine(engine_url(0))
         status, detail = await policy.call_model()
-        assert (status, "while the engine loaded it" in detail, engine.label) == (503, True, "changing")
+        assert (status, "while the engine was loading it" in detail, engine.label) == (503, True, "changing")
 
 
 async def test_files_that_change_between_the_check_and_the_load_reach_no_engine(tmp_path: Path) -> None:

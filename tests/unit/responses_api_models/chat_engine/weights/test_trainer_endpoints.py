@@ -193,7 +193,7 @@ async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end
     async with trainer_server(WeightEngine(), request_timeout_s=0.05) as policy:
         await policy.post("/pause?mode=keep")
         status, detail = await policy.call_model()
-    assert (status, "POST /resume ends it" in detail) == (504, True)
+    assert (status, "resume them with POST /resume" in detail) == (504, True)
 
 
 async def test_an_update_during_a_trainers_own_pause_leaves_the_engines_paused() -> None:

@@ -132,7 +132,7 @@ async def test_an_engine_that_loses_its_weights_blocks_model_calls_and_the_other
         status, content = await policy.update(BROKEN)
         refused, version = await policy.call_model(), await policy.get("/policy_version")
     assert (good.weights, good.paused, bad.paused, bad.dead) == (NEW, False, False, False)
-    difference = f"the policy is version '1', but {engine_url(1)} holds unknown weights"
+    difference = f"the policy's version is '1', but {engine_url(1)} has unknown weights"
     assert (status, f"failed: {difference}; {engine_url(1)} must be restarted: " in content["detail"]) == (502, True)
     assert "Worker failed with /weights/broken" in content["detail"]
     assert refused[0] == version[0] == 503
@@ -313,7 +313,7 @@ def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_
     versions = PolicyVersions("0", is_exclusive=True)
     versions.advance("1", NEW)
     versions.hold(engine_url(0), "1")
-    with pytest.raises(Failure, match=r"sampled with weights '0' while the policy was version '1'.*restarted"):
+    with pytest.raises(Failure, match=r"sampled with weights '0' while the policy's version was '1'.*restarted"):
         versions.sampled(versions.mark, [{"version": "default", "start": 0, "end": 3}], engine_url(0))
     assert versions.difference([engine_url(0)])
 
@@ -382,7 +382,7 @@ async def test_a_server_with_engines_of_different_weights_refuses_model_calls() 
     one.label = "step-12"
     async with trainer_server(one, two) as policy:
         status, detail = await policy.call_model()
-    assert (status, f"{engine_url(0)} holds 'step-12'" in detail) == (503, True)
+    assert (status, f"{engine_url(0)} has 'step-12'" in detail) == (503, True)
 
 
 async def test_a_server_that_starts_after_an_aborted_update_refuses_model_calls() -> None:
