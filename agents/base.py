@@ -33,8 +33,9 @@ from rollyard.agents.episode import Episode
 from rollyard.agents.session_closer import SessionCloser
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import RunningEpisodes
-from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER, Session
+from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.http.session import Session
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.rewards import check_reward

@@ -13,11 +13,12 @@ from rollyard.agents.conversation import Conversation
 from rollyard.agents.timings import Timings
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import Session, raise_for_status, with_server
+from rollyard.services.http.response_failures import raise_for_status, with_server
+from rollyard.services.http.session import Session
 from rollyard.services.responses.server_answers import read_answer, read_response
 from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
 from rollyard.services.rollout_types import CreateParams, PlayedEpisode, Response, ResponseItem, Usage
-from rollyard.services.token_types import TokenTrail
+from rollyard.services.token_types import PrefixMismatchSummary
 from rollyard.services.types import FinishReason, Json
 
 _PARTS = ("input_text", "input_image", "input_file")
@@ -170,7 +171,7 @@ class Episode:
         return {**played, "token_trail": trail} if trail else played
 
 
-def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
+def _token_trail(output: list[ResponseItem]) -> PrefixMismatchSummary | None:
     """Summarize the recorded tokens; None if no tokens were recorded.
 
     The summary contains the number of turns after the first, of prefix mismatches and of contiguous segments, and the
@@ -184,7 +185,7 @@ def _token_trail(output: list[ResponseItem]) -> TokenTrail | None:
     if not isinstance(segment, int):
         return None  # written by another framework
     constraints = {name for trace in traces for name in _constraints(trace.get("sampling"))}
-    trail: TokenTrail = {"turns": len(traces) - 1, "breaks": mismatches, "segments": segment + 1}
+    trail: PrefixMismatchSummary = {"turns": len(traces) - 1, "breaks": mismatches, "segments": segment + 1}
     return {**trail, "constrained": sorted(constraints)} if constraints else trail
 
 

@@ -10,7 +10,7 @@ import asyncio
 import logging
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import Session
+from rollyard.services.http.session import Session
 
 log = logging.getLogger(__name__)
 

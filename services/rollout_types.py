@@ -11,7 +11,7 @@ from typing import Any, NotRequired, Required
 
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
-from rollyard.services.token_types import TokenHistory, TokenTrail
+from rollyard.services.token_types import PrefixMismatchSummary, TokenHistory
 from rollyard.services.types import FinishReason
 
 
@@ -176,7 +176,7 @@ class PlayedEpisode(TurnSteps):
     responses_create_params: CreateParams
     """The first request to the model, including the items that the environment returned from `/seed_session`."""
     response: Response
-    token_trail: NotRequired[TokenTrail]
+    token_trail: NotRequired[PrefixMismatchSummary]
     """Summary of prefix mismatches; present if tokens were recorded."""
 
 
@@ -212,7 +212,7 @@ class RolloutRow(RolloutKeys, total=False):
     truncated: bool
     """True if a limit ended the episode, rather than the model or the environment."""
     timings: EpisodeTimings
-    token_trail: TokenTrail
+    token_trail: PrefixMismatchSummary
     mask_sample: bool
     """NeMo Gym's flag for a rollout that is excluded from all averages."""
     failure_kind: str

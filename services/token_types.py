@@ -7,7 +7,7 @@ from typing import Any, Literal, NotRequired, Required
 from typing_extensions import TypedDict  # pydantic requires this one before Python 3.12
 
 
-class TokenBreak(TypedDict):
+class PrefixMismatch(TypedDict):
     """A prefix mismatch: where a turn's prompt differs from the token ids of the previous turn."""
 
     reason: str
@@ -68,7 +68,7 @@ class SamplingRecord(PolicyVersion, total=False):
     """vLLM's `--logprobs-mode`; None if unknown."""
 
 
-_Break = TypedDict("_Break", {"break": NotRequired[TokenBreak]})  # a Python keyword as a key
+_Break = TypedDict("_Break", {"break": NotRequired[PrefixMismatch]})  # a Python keyword as a key
 
 
 class TokenTrace(_Break, total=False):
@@ -100,7 +100,7 @@ class TokenHistory(TypedDict, total=False):
     """Absent if another stack recorded the tokens."""
 
 
-class TokenTrail(TypedDict, total=False):
+class PrefixMismatchSummary(TypedDict, total=False):
     """Summary of the prefix mismatches in an episode's recorded tokens."""
 
     turns: Required[int]

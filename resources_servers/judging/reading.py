@@ -16,7 +16,7 @@ import math
 import orjson
 import regex
 
-from rollyard.resources_servers.judging.markdown import is_quoted, plain, unfenced
+from rollyard.resources_servers.judging.grade_text import is_quoted, plain, unfenced
 from rollyard.resources_servers.judging.settings import JudgeSettings
 from rollyard.services.types import Json
 

@@ -13,8 +13,8 @@ from rollyard.responses_api_models.chat_engine.settings import ChatEngineSetting
 from rollyard.responses_api_models.chat_engine.token_backends.base import TokenBackend
 from rollyard.responses_api_models.chat_engine.token_backends.completions import CompletionsBackend
 from rollyard.responses_api_models.chat_engine.token_backends.generate import GenerateBackend
-from rollyard.responses_api_models.upstream.answers import json_object
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import LOWEST

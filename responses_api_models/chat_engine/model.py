@@ -28,9 +28,9 @@ from rollyard.responses_api_models.request_validation import check_limits
 from rollyard.responses_api_models.streaming import stream_proxy
 from rollyard.responses_api_models.streaming.events import ResponseEvents
 from rollyard.responses_api_models.streaming.first_events import ChatStreamStart
-from rollyard.responses_api_models.upstream.answers import completion_bytes, encode_request, json_object
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import completion_bytes, encode_request, json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import Handler, RawRequest, RawResponse

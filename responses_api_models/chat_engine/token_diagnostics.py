@@ -19,8 +19,8 @@ from rollyard.responses_api_models.chat_engine.token_backends.generate import Ge
 from rollyard.responses_api_models.chat_engine.token_history.continuation import Continuation
 from rollyard.responses_api_models.chat_engine.token_history.history import Turn
 from rollyard.responses_api_models.chat_engine.token_history.prefix_mismatch import first_difference
-from rollyard.responses_api_models.upstream.answers import json_object
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure
 from rollyard.services.responses.response_validity import first_choice

@@ -16,7 +16,7 @@ Fields that neither API defines are copied unchanged. The model's output is not 
 string that the model generated, even if it is not JSON.
 """
 
-from rollyard.responses_api_models.convert.answers import chat_to_response, response_to_chat
+from rollyard.responses_api_models.convert.completions import chat_to_response, response_to_chat
 from rollyard.responses_api_models.convert.requests import (
     Dialect,
     apply_metadata,

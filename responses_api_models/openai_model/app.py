@@ -13,10 +13,10 @@ from rollyard.responses_api_models.convert.conversion import apply_metadata
 from rollyard.responses_api_models.request_validation import check_limits
 from rollyard.responses_api_models.streaming import stream_proxy
 from rollyard.responses_api_models.streaming.first_events import ChatStreamStart, ResponseStreamStart
-from rollyard.responses_api_models.upstream.answers import completion_bytes, encode_request, response_bytes
 from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import completion_bytes, encode_request, response_bytes
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.http.request import RawRequest, RawResponse

@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rollyard.responses_api_models.convert.answers import (
+from rollyard.responses_api_models.convert.completions import (
     annotation,
     finish_last,
     logprobs_of_text,
@@ -20,9 +20,9 @@ from rollyard.responses_api_models.convert.answers import (
     text_logprobs,
     text_of,
 )
-from rollyard.responses_api_models.convert.items import Dialect
+from rollyard.responses_api_models.convert.messages import Dialect
 from rollyard.responses_api_models.convert.requests import wants_logprobs
-from rollyard.responses_api_models.streaming.items import StreamedText, StreamedToolCall
+from rollyard.responses_api_models.streaming.unfinished_items import StreamedText, StreamedToolCall
 from rollyard.responses_api_models.think_tags import ThinkTags
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses import stream_events

@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from rollyard.responses_api_models.streaming.sse import DONE, data_of, error_in
-from rollyard.responses_api_models.upstream.answers import json_object
+from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.response_validity import (
     check_empty,

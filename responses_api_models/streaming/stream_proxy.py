@@ -15,7 +15,7 @@ import orjson
 
 from rollyard.responses_api_models.streaming.events import ResponseEvents
 from rollyard.responses_api_models.streaming.sse import DONE, data_of
-from rollyard.responses_api_models.upstream.answers import json_object
+from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import RawRequest

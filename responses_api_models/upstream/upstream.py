@@ -16,10 +16,10 @@ from pydantic import SecretStr
 
 from rollyard.responses_api_models.streaming.first_events import Opening, StartedStream
 from rollyard.responses_api_models.streaming.sse import data_of, error_in, is_event, split_events
-from rollyard.responses_api_models.upstream.answers import retry_after_s, upstream_failure
 from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import retry_after_s, upstream_failure
 from rollyard.responses_api_models.upstream.retries import RetryingCaller, UpstreamRefusal, joined
 from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.services.errors import Failure, FailureKind, OperatorError

@@ -9,7 +9,7 @@ from rollyard.services.charts.chart import Chart, ChartLink, chart, table
 from rollyard.services.charts.group_charts import agents, ends, failures, stages
 from rollyard.services.charts.histogram import Bar, histogram
 from rollyard.services.charts.labels import pluralize, share, short
-from rollyard.services.charts.lines import Line, Point, lines
+from rollyard.services.charts.line_plot import Line, Point, lines
 from rollyard.services.charts.links import Links
 from rollyard.services.metrics.profile_records import Bin, ByCalls, Profile, Rewards, Tasks, ToolCalls
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from rollyard.services.charts.axis import Axis, Scale
 from rollyard.services.charts.frame import Frame
-from rollyard.services.charts.lines import plot, spot
+from rollyard.services.charts.line_plot import plot, spot
 from rollyard.services.charts.svg import Svg, drawing, mark, tag
 
 MAX_COLUMNS = 240

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from rollyard.services.io.durations import duration
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.metrics.running_mean import ClusteredMean
 from rollyard.services.report.formatting import reward
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import State
 
 
-def summary(state: State, progress: CollectionProgress, paths: StorePaths, why: str, refused: int) -> None:
+def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why: str, refused: int) -> None:
     """Print the summary of a collection.
 
     `why`: why the collection stopped early; empty if it did not.

@@ -14,8 +14,8 @@ from pydantic import Field
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.services.rollouts.status import read_status
-from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.tracking.mlflow_tracker import MlflowTracker
 from rollyard.services.tracking.progress_file import ProgressFile
 from rollyard.services.tracking.reservoir_sample import COLUMNS, RolloutSample
@@ -125,7 +125,7 @@ def _run_id(output: Path, manifest: Json, project: str, name: str) -> str:
 def _manifest(output: Path) -> Json:
     """Return the contents of `X_manifest.json`; empty if it cannot be read."""
     try:
-        manifest = orjson.loads(StorePaths(output).manifest.read_bytes())
+        manifest = orjson.loads(RolloutPaths(output).manifest.read_bytes())
     except (OSError, orjson.JSONDecodeError):
         return {}
     return manifest if isinstance(manifest, dict) else {}

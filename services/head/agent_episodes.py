@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from rollyard.services.errors import Failure
 from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
-from rollyard.services.http.client import raise_for_status
+from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.services.run_types import ServerInstance
 

@@ -8,7 +8,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection
-from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER, raise_for_status, with_server
+from rollyard.services.http.client import RUN_HEADER, SECRET_HEADER
+from rollyard.services.http.response_failures import raise_for_status, with_server
 from rollyard.services.http.transport import Transport
 from rollyard.services.run_types import Directory, Heartbeat, Keys, Registration, ServerCode
 from rollyard.services.types import Record

@@ -12,7 +12,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection, RunningEpisode, StageActivity
 from rollyard.services.head.agent_episodes import AgentActivity, fetch_activity
-from rollyard.services.http.client import raise_for_status
+from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.services.io.durations import duration
 from rollyard.services.run_types import HeadFile, ServerInstance

@@ -1,4 +1,4 @@
-"""ServerClient: calls a server of the run by name. Session: one open episode on one instance.
+"""ServerClient: calls a server of the run by name.
 
 This module implements all deadlines and retries between the run's servers. It retries only failed connections (on a
 different instance, or once the server is back), because a server may already have processed a request that was sent.
@@ -14,14 +14,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.http.address_book import AddressBook as AddressBook
+from rollyard.services.http.response_failures import raise_for_status, with_server
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # re-exported for the servers
 from rollyard.services.run_types import Directory, Keys
-from rollyard.services.types import Problem
 
 TO_HEADER = "x-rollyard-to"
 """Header with the name of the intended server.
@@ -40,7 +38,6 @@ OWNER_HEADER = "x-rollyard-owner"
 
 When an instance leaves the run's directory, environments close its sessions.
 """
-PROBLEM_TYPE = "application/problem+json"
 MISDIRECTED = 421
 EPISODE_HEADER = "x-session-id"
 """Header with the episode's id, which lets a model server send all calls of an episode to the same engine.
@@ -228,94 +225,3 @@ class ServerClient:
         if now > self._next_log.get(server, 0.0):
             log.warning("%s: %s; retrying for up to %g s", server, why, round(wait_s, 2))
         self._next_log[server] = now + LOG_EVERY_S
-
-
-class Session:
-    """One episode on one instance of an environment, or of any other server that identifies its state by a cookie.
-
-    Cookies are sent back unchanged, so environments from other stacks also work.
-    """
-
-    def __init__(
-        self, client: ServerClient, server: str, cookie: str = "", headers: Mapping[str, str] | None = None
-    ) -> None:
-        self.server = server
-        self._client = client
-        self._url: str | None = None
-        self._sent_to: str | None = None
-        self._refused = False
-        self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
-
-    async def send(
-        self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> HttpResponse:
-        """POST within the session; the response may have any status. The first call selects the instance."""
-        all_headers = {**self._headers, **headers} if headers else self._headers
-        if (url := self._url or self._sent_to) is None:
-            try:
-                url, response = await self._client.reach(
-                    self.server, path, body, timeout_s, all_headers, self._record_url
-                )
-            except Failure as failure:
-                if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
-                    self._sent_to = None
-                raise
-            self._refused = response.status >= 400
-        else:
-            response = await self._client.reach_again(self.server, url, path, body, timeout_s, all_headers)
-        self._url = url
-        if response.cookies:
-            self._remember(response.cookies)
-        return response
-
-    async def post(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> bytes:
-        """Like `send`, but returns the body, and raises the reported Failure unless the status is 2xx."""
-        return raise_for_status(await self.send(path, body, timeout_s, headers), self.server).body
-
-    @property
-    def cookies(self) -> tuple[str, ...]:
-        """The session's cookies, each as `name=value`."""
-        return tuple(filter(None, self._headers.get("cookie", "").split("; ")))
-
-    @property
-    def opened(self) -> bool:
-        """True once an instance has responded."""
-        return self._url is not None
-
-    @property
-    def may_be_open(self) -> bool:
-        """True if an instance may have opened the session, even if its response was lost.
-
-        Later calls go to that instance.
-        """
-        return self._sent_to is not None and not self._refused
-
-    def _record_url(self, url: str) -> None:
-        self._sent_to = url
-
-    def _remember(self, cookies: tuple[str, ...]) -> None:
-        jar = dict(pair.partition("=")[::2] for pair in self._headers.get("cookie", "").split("; ") if pair)
-        for cookie in cookies:
-            name, _, value = cookie.partition(";")[0].strip().partition("=")
-            jar[name] = value
-        self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
-
-
-def raise_for_status(response: HttpResponse, server: str) -> HttpResponse:
-    """Return the response if its status is 2xx; otherwise raise the Failure that it reports."""
-    if 200 <= response.status < 300:
-        return response
-    if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
-        # A problem of another stack may lack required fields; it is then reported like any other error response.
-        with contextlib.suppress(ValidationError):
-            raise with_server(Failure.of(Problem.model_validate_json(response.body)), server)
-    excerpt = response.body[:500].decode("utf-8", "replace")
-    kind = FailureKind.RATE_LIMITED if response.status == 429 else FailureKind.SERVER_ERROR
-    raise Failure(kind, f"status {response.status}: {excerpt}", server=server, upstream_status=response.status)
-
-
-def with_server(failure: Failure, server: str) -> Failure:
-    """Return the failure with `server` as its origin, unless it already names one."""
-    if failure.problem.server:
-        return failure
-    return Failure.of(failure.problem.model_copy(update={"server": server}))

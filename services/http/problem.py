@@ -10,8 +10,8 @@ The headers are derived from the problem alone, so every hop sends the same ones
 from __future__ import annotations
 
 from rollyard.services.errors import Failure
-from rollyard.services.http.client import PROBLEM_TYPE
 from rollyard.services.http.request import RawResponse
+from rollyard.services.http.response_failures import PROBLEM_TYPE
 from rollyard.services.types import Problem
 
 _HEADERS = (("request_id", b"x-request-id"), ("retry_after", b"retry-after"))

@@ -14,8 +14,8 @@ from rollyard.services.config.server_code.code_history import notes_of
 from rollyard.services.datasets.data_files import DataFile, lines_of
 from rollyard.services.io.json_values import text_of, whole_number
 from rollyard.services.io.jsonl import ParsedLine, hand_over, iter_jsonl
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.loader.columns import Ints, displayable
-from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import Json
 
 
@@ -52,7 +52,7 @@ def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized:
     `inputs` is the dataset (one row per task); `materialized` has one row per rollout, as NeMo Gym writes it. If the
     user passes either of them, it takes precedence over the sidecar files. Raises OperatorError if it cannot be read.
     """
-    paths, notes = StorePaths(output), list[str]()
+    paths, notes = RolloutPaths(output), list[str]()
     manifest = _mapping(paths.manifest, notes)
     identity = manifest.get("identity") if isinstance(manifest.get("identity"), dict) else None
     notes += notes_of(manifest.get("code"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import with_server
+from rollyard.services.http.response_failures import with_server
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_response
 from rollyard.services.types import Json

@@ -15,13 +15,14 @@ from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import ServerClient
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
 from rollyard.services.rollouts.status_reporter import reporting
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.run_types import Directory
 from rollyard.services.types import Json, State
 
@@ -109,7 +110,7 @@ class OpenCollection:
         """
         directory = await stack.client.book.refresh()
         _check_agents(tasks.agents, directory)
-        paths = StorePaths(plan.output)
+        paths = RolloutPaths(plan.output)
         _check_inputs(paths, tasks.files)
         reached = reachable(tasks.agents, directory.references)
         directory = await wait_for_reload(stack.registry, directory, reached, print_line=print_line)
@@ -191,7 +192,7 @@ def _check_agents(agents: set[str], directory: Directory) -> None:
             )
 
 
-def _check_inputs(paths: StorePaths, inputs: set[Path]) -> None:
+def _check_inputs(paths: RolloutPaths, inputs: set[Path]) -> None:
     """Raise OperatorError if the output or a sidecar file is one of the input files."""
     for path in (paths.output, *paths.sidecars()):
         if path.exists() and any(file.exists() and file.samefile(path) for file in inputs):

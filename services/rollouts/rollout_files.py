@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rollyard.services.datasets.data_files import is_plain
 from rollyard.services.errors import OperatorError
-from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.io.rollout_paths import RolloutPaths
 
 
 def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, Path]]:
@@ -52,7 +52,7 @@ def check_output(path: Path, read: Iterable[Path] = ()) -> None:
     """Create the folder of an output file. Raises OperatorError if writing would overwrite an input or rollouts."""
     if path.is_dir():
         raise OperatorError(f"{path} is a folder; expected a file to write")
-    if path.exists() and path.suffix == ".jsonl" and StorePaths(path).manifest.exists():
+    if path.exists() and path.suffix == ".jsonl" and RolloutPaths(path).manifest.exists():
         raise OperatorError(
             f"{path} contains the rollouts of a collection and would be overwritten; choose a different output"
         )

@@ -9,7 +9,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import cast
 
@@ -19,6 +18,7 @@ from rollyard.services.config.server_code.code_history import accepted, changes,
 from rollyard.services.errors import FailureKind, OperatorError, RunError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import unused
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
 from rollyard.services.rollouts.manifest import check_not_shared, encode_manifest, new_manifest, resumed_manifest
@@ -29,47 +29,12 @@ from rollyard.services.run_types import ServerCode
 from rollyard.services.types import CollectionStatus, FailureRow, Json
 
 
-@dataclass(frozen=True)
-class StorePaths:
-    """Paths of a collection's output and its sidecar files."""
-
-    output: Path
-
-    def sidecar(self, suffix: str) -> Path:
-        """Return the path `X_suffix` for an output `X.jsonl`."""
-        return self.output.with_name(f"{self.output.stem}_{suffix}")
-
-    @property
-    def failures(self) -> Path:
-        """File with the failed attempts, one per line."""
-        return self.sidecar("failures.jsonl")
-
-    @property
-    def manifest(self) -> Path:
-        """File with the identity of the collection, which must match in order to resume it."""
-        return self.sidecar("manifest.json")
-
-    @property
-    def status(self) -> Path:
-        """File with the progress, rewritten every second."""
-        return self.sidecar("status.json")
-
-    @property
-    def materialized(self) -> Path:
-        """File with the request bodies, which is written only if requested."""
-        return self.sidecar("materialized_inputs.jsonl")
-
-    def sidecars(self) -> tuple[Path, ...]:
-        """Return the paths of all files except the output."""
-        return (self.manifest, self.failures, self.status, self.materialized)
-
-
 class RolloutStore:
     """The open, locked files of one collection."""
 
     def __init__(
         self,
-        paths: StorePaths,
+        paths: RolloutPaths,
         identity: Json,
         versions: Json,
         *,

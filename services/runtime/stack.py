@@ -29,7 +29,8 @@ from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
 from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.run_dir import RunFolder
-from rollyard.services.runtime.supervisor import REPORT_EVERY_S, StartupProgress, Supervisor
+from rollyard.services.runtime.startup_progress import REPORT_EVERY_S, StartupProgress
+from rollyard.services.runtime.supervisor import Supervisor
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
 

@@ -20,14 +20,13 @@ from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Keys, Launch
 from rollyard.services.runtime.launcher import Launcher, Process
+from rollyard.services.runtime.startup_progress import StartupProgress
 from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 
 STOP_GRACE_S = 6.0
 LOG_TAIL_LINES = 20
-REPORT_EVERY_S = 15.0
-"""Interval between messages about a starting server. A new phase is reported immediately."""
 TIMEOUT_MARGIN_S = 10.0
 """Added to a server's own start_timeout_s, so that the server fails first and reports the cause."""
 
@@ -54,23 +53,6 @@ class _Replica:
     @property
     def title(self) -> str:
         return self.spec.name if self.spec.settings.replicas == 1 else f"{self.spec.name}[{self.index}]"
-
-
-class StartupProgress:
-    """Prints the startup phases of servers: a new phase at once, new counts (3/8, 4/8) every `REPORT_EVERY_S`."""
-
-    def __init__(self, print_line: Callable[[str], None]) -> None:
-        self._print_line = print_line
-        self._started_at = time.monotonic()
-        self._reported: dict[str, tuple[str, float]] = {}
-
-    def report(self, title: str, phase: str) -> None:
-        """Report that `title` is in `phase`; an empty phase prints nothing."""
-        kind, now = phase.rstrip("0123456789/ "), time.monotonic()
-        reported, reported_at = self._reported.get(title, ("", 0.0))
-        if phase and (kind != reported or now - reported_at > REPORT_EVERY_S):
-            self._reported[title] = kind, now
-            self._print_line(f"  {title:<36} {phase}, {now - self._started_at:.0f} s")
 
 
 class Supervisor:

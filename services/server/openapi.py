@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 
 from fastapi import FastAPI
 
-from rollyard.services.http.client import PROBLEM_TYPE
 from rollyard.services.http.request import Handler
+from rollyard.services.http.response_failures import PROBLEM_TYPE
 from rollyard.services.types import Json
 
 

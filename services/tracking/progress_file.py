@@ -10,7 +10,7 @@ from pydantic import Field, ValidationError
 
 from rollyard.services.errors import RunError
 from rollyard.services.io.jsonl import replace
-from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.types import Record
 
 
@@ -25,7 +25,7 @@ class ProgressFile:
     """Stores the progress of trackers that cannot be queried, such as Weights & Biases offline."""
 
     def __init__(self, output: Path, tracker: str, run_id: str) -> None:
-        self.path = StorePaths(output).sidecar("tracked.json")
+        self.path = RolloutPaths(output).sidecar("tracked.json")
         self._key = f"{tracker}/{run_id}"
 
     @property

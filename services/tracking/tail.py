@@ -11,7 +11,7 @@ import orjson
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.jsonl import iter_jsonl, skip
 from rollyard.services.io.lines import Lines
-from rollyard.services.rollouts.status import is_running, read_status
+from rollyard.services.rollouts.status_file import is_running, read_status
 from rollyard.services.types import Json
 
 POLL_S = 1.0

@@ -12,7 +12,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollyard.services.http.access.request_checks import Access
-from rollyard.services.http.client import PROBLEM_TYPE
+from rollyard.services.http.response_failures import PROBLEM_TYPE
 from rollyard.services.types import Problem
 
 COOKIE = "rollyard_viewer"

@@ -41,13 +41,13 @@ from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, StackClients, agents_of
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_file import Rollouts
-from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
@@ -279,7 +279,7 @@ def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | Temporary
     return copy
 
 
-def _summary(state: State, progress: CollectionProgress, why: str, paths: StorePaths) -> CollectionSummary:
+def _summary(state: State, progress: CollectionProgress, why: str, paths: RolloutPaths) -> CollectionSummary:
     means = progress.means()
     return CollectionSummary(
         state=state,

@@ -26,9 +26,9 @@ from rollyard.services.cli.status_view import view
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.head.activity import Collection
 from rollyard.services.head.run_snapshot import RunSnapshot
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.io.terminal import plain, plain_line, plain_output
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import FailureRow
 
 ATTACKS = [
@@ -199,7 +199,7 @@ def test_the_summary_of_a_collection_keeps_each_name_on_one_line(
         progress.count({"reward": reward, "dataset_name": name, "agent_ref": {"name": name}})
 
     def main(arguments: Sequence[str]) -> int:
-        summary("stopped", progress, StorePaths(tmp_path / "x.jsonl"), HOSTILE + "\nfaked", 0)
+        summary("stopped", progress, RolloutPaths(tmp_path / "x.jsonl"), HOSTILE + "\nfaked", 0)
         return 0
 
     assert "\nfaked" not in output_of(main, capsys)
@@ -217,7 +217,7 @@ def test_reports_of_hostile_rollouts_and_data_are_plain(tmp_path: Path, capsys: 
     rollouts = tmp_path / f"{name}.jsonl"
     rollouts.write_bytes(orjson.dumps(row) + b"\n")
     failed = {"failure_kind": text, "server": text, "detail": text, "_ng_task_index": 0, "_ng_rollout_index": 1}
-    StorePaths(rollouts).failures.write_bytes(orjson.dumps(failed) + b"\n")
+    RolloutPaths(rollouts).failures.write_bytes(orjson.dumps(failed) + b"\n")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(tmp_path)
         (tmp_path / "x.jsonl").write_bytes(rollouts.read_bytes())

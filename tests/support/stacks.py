@@ -15,10 +15,11 @@ from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
@@ -97,7 +98,7 @@ async def collect(
 ) -> tuple[State, CollectionProgress]:
     """Collect rollouts in this process as ng_collect_rollouts does."""
     tasks = TaskFile(rows, agent=agent, limit=limit)
-    store = RolloutStore(StorePaths(output), identity or {}, {}, resume=True, overwrite=overwrite)
+    store = RolloutStore(RolloutPaths(output), identity or {}, {}, resume=True, overwrite=overwrite)
     progress = CollectionProgress(tasks.count * repeats)
     try:
         store.load(progress.count)

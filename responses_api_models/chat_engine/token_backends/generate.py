@@ -5,10 +5,10 @@ from __future__ import annotations
 import orjson
 
 from rollyard.responses_api_models.chat_engine import sampling
-from rollyard.responses_api_models.chat_engine.token_backends.answers import finish, logprobs_of, object_reader
 from rollyard.responses_api_models.chat_engine.token_backends.base import QUESTION, Generated, Rendered
-from rollyard.responses_api_models.upstream.answers import json_object
+from rollyard.responses_api_models.chat_engine.token_backends.engine_responses import finish, logprobs_of, object_reader
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.responses.response_validity import first_choice, malformed
 from rollyard.services.types import Json

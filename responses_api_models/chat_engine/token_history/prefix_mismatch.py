@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rollyard.services.token_types import TokenBreak
+from rollyard.services.token_types import PrefixMismatch
 
 EXCERPT = 8
 """Maximum number of ids recorded from each sequence, starting at the mismatch."""
@@ -15,7 +15,7 @@ def first_difference(expected: list[int], found: list[int]) -> int | None:
     return next((at for at, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(found))
 
 
-def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) -> TokenBreak | None:
+def find_prefix_mismatch(expected: list[int], prompt: list[int], reason: str) -> PrefixMismatch | None:
     """Return a record of the mismatch, with its `reason` and the first difference; None if the prefix matches."""
     at = first_difference(expected, prompt)
     if at is None:

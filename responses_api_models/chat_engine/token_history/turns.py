@@ -20,9 +20,9 @@ from rollyard.responses_api_models.chat_engine.token_backends.base import Render
 from rollyard.responses_api_models.chat_engine.token_history.continuation import Continuation
 from rollyard.responses_api_models.chat_engine.token_history.history import TokenHistory, Turn
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
-from rollyard.responses_api_models.convert.answers import token_fields
-from rollyard.responses_api_models.upstream.answers import json_object
+from rollyard.responses_api_models.convert.completions import token_fields
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers

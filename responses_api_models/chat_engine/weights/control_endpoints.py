@@ -6,7 +6,7 @@ import orjson
 
 from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineReply
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import PROBLEM_TYPE
+from rollyard.services.http.response_failures import PROBLEM_TYPE
 from rollyard.services.types import Problem
 
 POSTS = {

@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from rollyard.responses_api_models.upstream.answers import error_message
+from rollyard.responses_api_models.upstream.response_parsing import error_message
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import PROBLEM_TYPE
+from rollyard.services.http.response_failures import PROBLEM_TYPE
 from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)

@@ -26,8 +26,8 @@ from rollyard.responses_api_models.chat_engine.weights.vllm_control import VllmC
 from rollyard.responses_api_models.chat_engine.weights.weight_loader import WeightLoader
 from rollyard.responses_api_models.chat_engine.weights.weight_update import WeightUpdates
 from rollyard.responses_api_models.streaming import stream_proxy
-from rollyard.responses_api_models.upstream.answers import json_bytes
 from rollyard.responses_api_models.upstream.request_context import RequestContext
+from rollyard.responses_api_models.upstream.response_parsing import json_bytes
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import Handler, RawRequest, RawResponse

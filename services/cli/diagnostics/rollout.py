@@ -12,9 +12,10 @@ from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.io.jsonl import iter_jsonl, refuse
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
@@ -51,7 +52,7 @@ async def run_rollout(
 
 
 async def _collect(stack: Stack, tasks: TaskFile, output: Path) -> Json:
-    store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
+    store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False)
     progress = CollectionProgress(tasks.count)
     try:
         store.load(progress.count)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.loader.parallel_reader import PART, Part, has_task_index, read_parts
-from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_file import save, saved
 from rollyard.services.viewer.index.index_snapshot import Snapshot, empty, extended
@@ -36,7 +36,7 @@ class FollowedFile:
         """Whether the file has been read up to its size at the last check."""
         self.generation = 0
         """Incremented when the file has changed and is read again."""
-        self._index = StorePaths(path).sidecar("index.npz")
+        self._index = RolloutPaths(path).sidecar("index.npz")
         self._worth_saving = worth_saving
         self._part = part
         self._unsorted: list[Part] = []

@@ -6,12 +6,12 @@ from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from rollyard.services.io.lines import line_at
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.loader.columns import CategoryColumn, displayable
 from rollyard.services.metrics.loader.load_run import run_from_columns
 from rollyard.services.metrics.loader.parallel_reader import PART, Read
 from rollyard.services.metrics.profile import Run
-from rollyard.services.rollouts.status import is_running, read_status
-from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.rollouts.status_file import is_running, read_status
 from rollyard.services.types import CollectionStatus
 from rollyard.services.viewer.api.api_records import Page, RunFileStatus
 from rollyard.services.viewer.api.rollout_list import Listing, Query
@@ -35,7 +35,7 @@ class RunFile:
         self.name = name
         self.path = path
         self.file = FollowedFile(path, part=part)
-        self.attempts = AttemptFile(StorePaths(path).failures)
+        self.attempts = AttemptFile(RolloutPaths(path).failures)
         self.status: CollectionStatus | None = None
         self.listing = Listing(table_of(self.file.snapshot.columns, self.attempts.failed, threshold))
         self._listed = 0

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.types import Json
 from tests.support.commands import Finished, command_environ
 
@@ -46,7 +46,7 @@ def grow(output: Path, count: int) -> None:
 
 def collection(folder: Path, count: int = COUNT, created: float = 0.0) -> Path:
     """A rollout file with its manifest and status."""
-    paths = StorePaths(folder / "rollouts.jsonl")
+    paths = RolloutPaths(folder / "rollouts.jsonl")
     grow(paths.output, count)
     identity = {"agent_name": "player", "settings": {"environment": {"level": 3, "names": ["a", "b"]}}}
     paths.manifest.write_text(Manifest(identity=identity, versions={"python": "3"}, created=created).model_dump_json())

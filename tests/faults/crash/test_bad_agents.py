@@ -12,10 +12,11 @@ from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.client import RUN_HEADER, AddressBook, ServerClient
 from rollyard.services.http.transport import HttpResponse, HttpTransport, LocalTransport, Receive, Scope, Send
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.run_types import Directory, Keys
 from rollyard.services.types import Json, State
 from tests.support.stacks import keys_of, read_rows
@@ -75,7 +76,7 @@ async def collected(
     transport.mount("http://agent", app)
     client = ServerClient(transport, Keys(run_id="run", secret=""), AddressBook(directory))
     tasks = TaskFile(input_file, agent="agent", limit=None)
-    store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
+    store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False)
     progress = CollectionProgress(tasks.count)
     progress.failed = failed_before
     progress.resumed()

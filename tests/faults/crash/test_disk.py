@@ -12,9 +12,10 @@ import orjson
 import pytest
 
 from rollyard.services.errors import RunError
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.types import FailureRow, Json
 from tests.support.stacks import keys_of, read_rows
 
@@ -45,7 +46,7 @@ def failed(task: int, *, terminal: bool) -> FailureRow:
 
 
 def store(output: Path, identity: Json | None = None, *, resume: bool = True, overwrite: bool = False) -> RolloutStore:
-    return RolloutStore(StorePaths(output), identity or {}, {}, resume=resume, overwrite=overwrite)
+    return RolloutStore(RolloutPaths(output), identity or {}, {}, resume=resume, overwrite=overwrite)
 
 
 @pytest.fixture
@@ -231,7 +232,7 @@ def test_failures_of_an_older_run_cannot_block_a_new_one(output: Path) -> None:
     old = store(output, {"input": "old"})
     old.append_failure(failed(0, terminal=True))
     old.close()
-    StorePaths(output).manifest.unlink()
+    RolloutPaths(output).manifest.unlink()
     new = store(output, {"input": "new"})
     new.load()
     assert (0, 0) not in new.permanently_failed

@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rollyard.services.io.jsonl import lenient
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.curriculum import ids_of
 from rollyard.services.metrics.loader.load_run import load
@@ -22,7 +23,7 @@ from rollyard.services.report.markdown import markdown
 from rollyard.services.report.task_rows import task_rows
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.tracking.reservoir_sample import RolloutSample
 from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.tracking.tail import rows as tail_rows
@@ -110,7 +111,7 @@ def check_every_reader(lines: list[bytes]) -> None:
     with tempfile.TemporaryDirectory() as folder:
         output = Path(folder) / "rollouts.jsonl"
         expected = Expected(2, 2)
-        store = RolloutStore(StorePaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
+        store = RolloutStore(RolloutPaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
         store.load(None, expected)
         progress = CollectionProgress(4)
         for number, line in enumerate(lines):
@@ -127,7 +128,7 @@ def check_every_reader(lines: list[bytes]) -> None:
 
 def check_resume(output: Path, expected: Expected) -> None:
     progress = CollectionProgress(4)
-    store = RolloutStore(StorePaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
+    store = RolloutStore(RolloutPaths(output), {"rows": 2, "num_repeats": 2}, {}, resume=True, overwrite=False)
     store.load(progress.count, expected)
     store.close()
     assert len(store.done) == progress.measured == 4

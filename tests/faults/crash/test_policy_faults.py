@@ -13,9 +13,10 @@ import pytest
 import pytest_asyncio
 
 from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
@@ -160,7 +161,7 @@ async def test_after_the_failures_no_session_and_no_request_is_left(faulty: Faul
 
 def collector_of(stack: Stack, output: Path, limits: Limits) -> tuple[Collector, RolloutStore]:
     tasks = TaskFile(PUZZLES, agent=AGENT, limit=50)
-    store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
+    store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False)
     params: dict[str, Any] = {"temperature": 0.8}
     return Collector(
         tasks.rollouts(4), params, stack.client, store, CollectionProgress(200), limits, seeded=True

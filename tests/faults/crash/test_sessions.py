@@ -15,7 +15,7 @@ import pytest_asyncio
 
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import Session
+from rollyard.services.http.session import Session
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
 from tests.support.stacks import AGENT, PUZZLES, colocated, load_config, read_rows

@@ -69,7 +69,7 @@ def test_an_unknown_server_name_is_rejected_with_the_closest_match() -> None:
         (["+only=[policy_model]", "+head=127.0.0.1:1"], "need a shared token"),
         (["+head=127.0.0.1:1"], "requires"),
         (["+only=[]", "+head=127.0.0.1:1", f"+token={TOKEN}"], "pass one of them"),
-        (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's address is"),
+        (["+only=[]", "+host=0.0.0.0", f"+token={TOKEN}"], "the head's own address is"),
     ],
 )
 def test_conflicting_options_are_rejected_before_anything_starts(

@@ -13,10 +13,11 @@ from rollyard.agents.game_agent.app import GameAgent
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
 from rollyard.services.datasets.tasks import TaskFile
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollout_types import DatasetRow, RolloutKeys, RolloutRow, RunRequest
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.server.app import Context, Server
 from tests.support.in_process import agent, environment, in_process_servers
 from tests.support.stacks import read_rows
@@ -34,7 +35,7 @@ def model(context: Context) -> Server:
 
 async def test_sokoban_rollouts_match_their_type_and_contain_no_undeclared_key(tmp_path: Path) -> None:
     tasks = TaskFile(PUZZLES, agent="agent", limit=3)
-    store = RolloutStore(StorePaths(tmp_path / "rollouts.jsonl"), {}, {}, resume=True, overwrite=False)
+    store = RolloutStore(RolloutPaths(tmp_path / "rollouts.jsonl"), {}, {}, resume=True, overwrite=False)
     servers = {"environment": environment(GrlSokoban), "model": model, "agent": agent(GameAgent)}
     async with in_process_servers(servers) as stack:
         collector = Collector(

@@ -14,7 +14,7 @@ from rollyard.resources_servers.grl_sokoban import observation
 from rollyard.resources_servers.grl_sokoban.generator import RoomSpec, generate
 from rollyard.resources_servers.grl_sokoban.observation import View, board_in, coordinates
 from rollyard.resources_servers.grl_sokoban.png import png
-from rollyard.responses_api_models.convert.items import to_items
+from rollyard.responses_api_models.convert.messages import to_items
 
 BOARDS = [
     *(generate(RoomSpec(seed, (6, 8), 2)).board() for seed in (5, 6, 7)),

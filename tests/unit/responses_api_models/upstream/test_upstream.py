@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from rollyard.responses_api_models.upstream.answers import json_object, retry_after_s
 from rollyard.responses_api_models.upstream.replicas import Replicas
+from rollyard.responses_api_models.upstream.response_parsing import json_object, retry_after_s
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind, OperatorError

@@ -14,7 +14,7 @@ from rollyard.services.charts.chart import Chart
 from rollyard.services.charts.comparison_charts import difference_charts, side_by_side
 from rollyard.services.charts.histogram import Bar, histogram
 from rollyard.services.charts.labels import seconds, short
-from rollyard.services.charts.lines import Line, Point, lines
+from rollyard.services.charts.line_plot import Line, Point, lines
 from rollyard.services.charts.log_probs import log_probs
 from rollyard.services.charts.pace import Moment, pace
 from rollyard.services.charts.profile_charts import by_calls, profile_charts

@@ -12,8 +12,9 @@ import pytest
 
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.callback_budget import CallbackBudget
-from rollyard.services.http.client import RUN_HEADER, RetryPolicy, Session
+from rollyard.services.http.client import RUN_HEADER, RetryPolicy
 from rollyard.services.http.loop_lag import LoopLag
+from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpResponse, LocalTransport, Receive, Scope, Send
 from tests.support.fixtures import (
     KEYS,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient, Session
+from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
+from rollyard.services.http.session import Session
 from rollyard.services.run_types import Directory
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, listening, make_server, unused_url

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from rollyard.services.errors import FailureKind
-from rollyard.services.http.client import Session
+from rollyard.services.http.session import Session
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, make_client, peer
 
 

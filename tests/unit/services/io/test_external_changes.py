@@ -14,8 +14,9 @@ import pytest
 
 from rollyard.services.errors import RunError
 from rollyard.services.io.jsonl import replace
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 
 
 def encoded_row(number: int) -> bytes:
@@ -27,7 +28,7 @@ CONTENT = b"".join(line + b"\n" for line in LINES)
 
 
 def open_store(output: Path) -> RolloutStore:
-    store = RolloutStore(StorePaths(output), {"rows": 9}, {}, resume=True, overwrite=False)
+    store = RolloutStore(RolloutPaths(output), {"rows": 9}, {}, resume=True, overwrite=False)
     store.load()
     return store
 
@@ -245,7 +246,7 @@ def test_a_new_output_is_locked_before_it_gets_its_name(
         return renamed
 
     monkeypatch.setattr(Path, "rename", rename_and_try_lock)
-    RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=True).close()
+    RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=True).close()
     assert was_free == [False]
     (backup,) = output.parent.glob("run.jsonl.*")
     assert backup.read_bytes() == CONTENT

@@ -9,9 +9,10 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Expected
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 
 EXPECTED = Expected(tasks=3, repeats=2)
 
@@ -22,13 +23,13 @@ def row(task: Any = 0, repeat: Any = 0, reward: Any = 1.0, **more: Any) -> bytes
 
 def resumed(output: Path, *lines: bytes, failures: bool = False) -> tuple[RolloutStore, CollectionProgress]:
     """A store that has loaded a file with these lines, and its progress."""
-    first = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False)
+    first = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False)
     first.append((0, 0), row())
     first.close()
-    path = StorePaths(output).failures if failures else output
+    path = RolloutPaths(output).failures if failures else output
     path.write_bytes(b"".join(line + b"\n" for line in lines))
     store, progress = (
-        RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False),
+        RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False),
         CollectionProgress(EXPECTED.count),
     )
     try:
@@ -95,11 +96,11 @@ def test_optional_keys_with_invalid_values_count_as_absent(tmp_path: Path, histo
 
 @pytest.mark.parametrize("other", ["run.json", "run.jsonl.gz", "run"])
 def test_an_output_that_would_share_a_manifest_is_rejected(tmp_path: Path, other: str) -> None:
-    first = RolloutStore(StorePaths(tmp_path / "run.jsonl"), {"a": 1}, {}, resume=True, overwrite=False)
+    first = RolloutStore(RolloutPaths(tmp_path / "run.jsonl"), {"a": 1}, {}, resume=True, overwrite=False)
     first.append((0, 0), row())
     first.close()
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    paths = StorePaths(tmp_path / other)
+    paths = RolloutPaths(tmp_path / other)
     if paths.manifest != first.paths.manifest:
         RolloutStore(paths, {"a": 2}, {}, resume=True, overwrite=False).close()
     else:
@@ -110,22 +111,22 @@ def test_an_output_that_would_share_a_manifest_is_rejected(tmp_path: Path, other
 
 @pytest.mark.parametrize("suffix", ["failures.jsonl", "materialized_inputs.jsonl", "status.json"])
 def test_an_output_with_the_name_of_a_sidecar_file_is_not_overwritten(tmp_path: Path, suffix: str) -> None:
-    existing = RolloutStore(StorePaths(tmp_path / f"run_{suffix}"), {}, {}, resume=True, overwrite=False)
+    existing = RolloutStore(RolloutPaths(tmp_path / f"run_{suffix}"), {}, {}, resume=True, overwrite=False)
     existing.append((0, 0), row())
     existing.close()
     for overwrite in (False, True):
         with pytest.raises(OperatorError, match="the output of another collection"):
-            RolloutStore(StorePaths(tmp_path / "run.jsonl"), {}, {}, resume=True, overwrite=overwrite)
+            RolloutStore(RolloutPaths(tmp_path / "run.jsonl"), {}, {}, resume=True, overwrite=overwrite)
     assert existing.paths.output.read_bytes() == row() + b"\n"
 
 
 def test_an_output_may_be_renamed_together_with_its_sidecar_files(tmp_path: Path) -> None:
-    first = RolloutStore(StorePaths(tmp_path / "run.jsonl"), {}, {}, resume=True, overwrite=False)
+    first = RolloutStore(RolloutPaths(tmp_path / "run.jsonl"), {}, {}, resume=True, overwrite=False)
     first.append((0, 0), row())
     first.close()
     for path in list(tmp_path.iterdir()):
         path.rename(path.with_name(path.name.replace("run", "kept")))
-    reopened = RolloutStore(StorePaths(tmp_path / "kept.jsonl"), {}, {}, resume=True, overwrite=False)
+    reopened = RolloutStore(RolloutPaths(tmp_path / "kept.jsonl"), {}, {}, resume=True, overwrite=False)
     reopened.load(None, EXPECTED)
     reopened.close()
     assert len(reopened.done) == 1

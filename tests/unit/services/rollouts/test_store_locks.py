@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.rollouts.store import RolloutStore
 
 
 def store(path: Path) -> RolloutStore:
-    return RolloutStore(StorePaths(path), {}, {}, resume=True, overwrite=False)
+    return RolloutStore(RolloutPaths(path), {}, {}, resume=True, overwrite=False)
 
 
 def test_close_waits_for_a_running_sync(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.types import FailureRow
 
 
@@ -27,7 +28,7 @@ def test_only_a_bad_task_is_never_retried(tmp_path: Path, kind: FailureKind) -> 
         time=0.0,
         duration_s=0.0,
     )
-    paths = StorePaths(tmp_path / "out.jsonl")
+    paths = RolloutPaths(tmp_path / "out.jsonl")
     first = RolloutStore(paths, {}, {}, resume=True, overwrite=False)
     first.append_failure(failed)
     first.close()

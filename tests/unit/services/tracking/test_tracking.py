@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.store import StorePaths
 from rollyard.services.tracking.reservoir_sample import COLUMNS, MAX_LENGTH, RolloutSample, conversation
 from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.tracking.tail import rows
@@ -117,7 +117,7 @@ def test_a_missing_file_is_named(tmp_path: Path) -> None:
 
 
 def test_a_growing_file_is_followed_until_its_collection_ends(tmp_path: Path) -> None:
-    paths = StorePaths(collection(tmp_path, 2))
+    paths = RolloutPaths(collection(tmp_path, 2))
 
     def write_status(state: Any) -> None:
         paths.status.write_text(CollectionProgress(9).status(state).model_dump_json())
@@ -138,7 +138,7 @@ def test_a_growing_file_is_followed_until_its_collection_ends(tmp_path: Path) ->
 
 
 def test_the_stale_status_of_a_killed_collection_does_not_block(tmp_path: Path) -> None:
-    paths = StorePaths(collection(tmp_path, 2))
+    paths = RolloutPaths(collection(tmp_path, 2))
     old = CollectionProgress(9).status("running").model_copy(update={"updated": 0.0})
     paths.status.write_text(old.model_dump_json())
     assert None not in list(rows(paths.output, follow=True))

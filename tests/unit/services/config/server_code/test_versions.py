@@ -11,8 +11,9 @@ import pytest
 from rollyard.services.config.server_code.code_history import reachable
 from rollyard.services.errors import Failure, OperatorError
 from rollyard.services.head.registry import ServerRegistry
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.rollouts.store import RolloutStore, StorePaths
+from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.run_types import Registration, ServerCode
 from rollyard.services.types import Json
 from tests.support.fixtures import load_text, make_folder, server_yaml
@@ -44,7 +45,7 @@ def collect_one(
 ) -> str:
     """Collect one row into the store; return the mark of rows collected with `code`."""
     store = RolloutStore(
-        StorePaths(output), identity or {}, {}, resume=True, overwrite=False, code=code, accept_changed_code=accept
+        RolloutPaths(output), identity or {}, {}, resume=True, overwrite=False, code=code, accept_changed_code=accept
     )
     store.load()
     key = (len(store.done), 0)
@@ -88,7 +89,7 @@ def test_the_report_notes_several_versions_of_the_code(tmp_path: Path) -> None:
 def test_an_output_whose_manifest_records_no_code_is_rejected_until_accepted(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
     collect_one(output, OLD)
-    path = StorePaths(output).manifest
+    path = RolloutPaths(output).manifest
     older = orjson.loads(path.read_bytes())
     del older["code"], older["output"]
     path.write_bytes(orjson.dumps(older))
@@ -143,7 +144,7 @@ async def test_reloaded_code_enters_the_directory_once_running_collections_know_
 
 def test_code_that_changes_during_a_collection_marks_later_rows(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
-    store = RolloutStore(StorePaths(output), {}, {}, resume=True, overwrite=False, code=OLD)
+    store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False, code=OLD)
     store.load()
     assert store.code_mark == ""
     store.set_code(NEW)

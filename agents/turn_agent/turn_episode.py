@@ -16,7 +16,7 @@ import orjson
 from rollyard.agents.conversation import without_tokens
 from rollyard.agents.episode import Episode
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import PROBLEM_TYPE, raise_for_status, with_server
+from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status, with_server
 from rollyard.services.responses.server_answers import read_answer
 from rollyard.services.rollout_types import PlayedEpisode, Response, ResponseItem
 from rollyard.services.rollouts.rewards import check_reward

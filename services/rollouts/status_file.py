@@ -7,14 +7,14 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rollyard.services.rollouts.store import StorePaths
+from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.types import CollectionStatus
 
 
 def read_status(output: Path) -> CollectionStatus | None:
     """Return the status of the collection that writes `output`, or None if it is absent or unreadable."""
     try:
-        return CollectionStatus.model_validate_json(StorePaths(output).status.read_bytes())
+        return CollectionStatus.model_validate_json(RolloutPaths(output).status.read_bytes())
     except (OSError, ValidationError):
         return None
 

@@ -6,7 +6,7 @@ import time
 import uuid
 from typing import Any, cast
 
-from rollyard.responses_api_models.convert.items import Dialect
+from rollyard.responses_api_models.convert.messages import Dialect
 from rollyard.responses_api_models.convert.requests import wants_logprobs
 from rollyard.responses_api_models.think_tags import split_thinking
 from rollyard.services.responses.lenient_json import as_text

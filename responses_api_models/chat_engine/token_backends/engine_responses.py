@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rollyard.responses_api_models.upstream.answers import json_object
+from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.services.responses.response_validity import check_finish, first_choice, malformed
 from rollyard.services.types import Json
 

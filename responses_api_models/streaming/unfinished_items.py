@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from rollyard.responses_api_models.convert.answers import call_item
+from rollyard.responses_api_models.convert.completions import call_item
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.stream_events import TEXT_FIELD, Event
 from rollyard.services.types import Json

@@ -1,0 +1,33 @@
+"""Reads the Failure that a server of the run reports in its response."""
+
+from __future__ import annotations
+
+import contextlib
+
+from pydantic import ValidationError
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.transport import HttpResponse
+from rollyard.services.types import Problem
+
+PROBLEM_TYPE = "application/problem+json"
+
+
+def raise_for_status(response: HttpResponse, server: str) -> HttpResponse:
+    """Return the response if its status is 2xx; otherwise raise the Failure that it reports."""
+    if 200 <= response.status < 300:
+        return response
+    if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
+        # A problem of another stack may lack required fields; it is then reported like any other error response.
+        with contextlib.suppress(ValidationError):
+            raise with_server(Failure.of(Problem.model_validate_json(response.body)), server)
+    excerpt = response.body[:500].decode("utf-8", "replace")
+    kind = FailureKind.RATE_LIMITED if response.status == 429 else FailureKind.SERVER_ERROR
+    raise Failure(kind, f"status {response.status}: {excerpt}", server=server, upstream_status=response.status)
+
+
+def with_server(failure: Failure, server: str) -> Failure:
+    """Return the failure with `server` as its origin, unless it already names one."""
+    if failure.problem.server:
+        return failure
+    return Failure.of(failure.problem.model_copy(update={"server": server}))

@@ -1,0 +1,81 @@
+"""Session: one open episode on one instance of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.client import TO_HEADER, ServerClient
+from rollyard.services.http.response_failures import raise_for_status
+from rollyard.services.http.transport import HttpResponse
+
+
+class Session:
+    """One episode on one instance of an environment, or of any other server that identifies its state by a cookie.
+
+    Cookies are sent back unchanged, so environments from other stacks also work.
+    """
+
+    def __init__(
+        self, client: ServerClient, server: str, cookie: str = "", headers: Mapping[str, str] | None = None
+    ) -> None:
+        self.server = server
+        self._client = client
+        self._url: str | None = None
+        self._sent_to: str | None = None
+        self._refused = False
+        self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
+
+    async def send(
+        self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+    ) -> HttpResponse:
+        """POST within the session; the response may have any status. The first call selects the instance."""
+        all_headers = {**self._headers, **headers} if headers else self._headers
+        if (url := self._url or self._sent_to) is None:
+            try:
+                url, response = await self._client.reach(
+                    self.server, path, body, timeout_s, all_headers, self._record_url
+                )
+            except Failure as failure:
+                if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
+                    self._sent_to = None
+                raise
+            self._refused = response.status >= 400
+        else:
+            response = await self._client.reach_again(self.server, url, path, body, timeout_s, all_headers)
+        self._url = url
+        if response.cookies:
+            self._remember(response.cookies)
+        return response
+
+    async def post(self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None) -> bytes:
+        """Like `send`, but returns the body, and raises the reported Failure unless the status is 2xx."""
+        return raise_for_status(await self.send(path, body, timeout_s, headers), self.server).body
+
+    @property
+    def cookies(self) -> tuple[str, ...]:
+        """The session's cookies, each as `name=value`."""
+        return tuple(filter(None, self._headers.get("cookie", "").split("; ")))
+
+    @property
+    def opened(self) -> bool:
+        """True once an instance has responded."""
+        return self._url is not None
+
+    @property
+    def may_be_open(self) -> bool:
+        """True if an instance may have opened the session, even if its response was lost.
+
+        Later calls go to that instance.
+        """
+        return self._sent_to is not None and not self._refused
+
+    def _record_url(self, url: str) -> None:
+        self._sent_to = url
+
+    def _remember(self, cookies: tuple[str, ...]) -> None:
+        jar = dict(pair.partition("=")[::2] for pair in self._headers.get("cookie", "").split("; ") if pair)
+        for cookie in cookies:
+            name, _, value = cookie.partition(";")[0].strip().partition("=")
+            jar[name] = value
+        self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())

@@ -1,0 +1,41 @@
+"""RolloutPaths: the names of the files next to the output of a collection."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class RolloutPaths:
+    """Paths of a collection's output and its sidecar files."""
+
+    output: Path
+
+    def sidecar(self, suffix: str) -> Path:
+        """Return the path `X_suffix` for an output `X.jsonl`."""
+        return self.output.with_name(f"{self.output.stem}_{suffix}")
+
+    @property
+    def failures(self) -> Path:
+        """File with the failed attempts, one per line."""
+        return self.sidecar("failures.jsonl")
+
+    @property
+    def manifest(self) -> Path:
+        """File with the identity of the collection, which must match in order to resume it."""
+        return self.sidecar("manifest.json")
+
+    @property
+    def status(self) -> Path:
+        """File with the progress, rewritten every second."""
+        return self.sidecar("status.json")
+
+    @property
+    def materialized(self) -> Path:
+        """File with the request bodies, which is written only if requested."""
+        return self.sidecar("materialized_inputs.jsonl")
+
+    def sidecars(self) -> tuple[Path, ...]:
+        """Return the paths of all files except the output."""
+        return (self.manifest, self.failures, self.status, self.materialized)
