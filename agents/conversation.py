@@ -29,7 +29,7 @@ class Conversation:
         self.last: Response = {"output": []}
 
     def open(self, additions: object, observed: list[ResponseItem]) -> None:
-        """Add the environment's input before the row's and its observation after it, and its tools if the row has none.
+        """Prepend the environment's input to the row's, append its observation, and use its tools if the row has none.
 
         Raises Failure bad_task if there is still no message for the model to respond to.
         """

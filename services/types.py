@@ -199,7 +199,7 @@ class DatasetStatus(Record):
     """One dataset of a mixture in `X_status.json`."""
 
     measured: int
-    """Number of measured rollouts on disk."""
+    """Number of measured rollouts on disk: those with a reward."""
     tasks: int
     """Number of tasks with at least one measured rollout."""
     successes: int | None
@@ -218,7 +218,7 @@ class CollectionStatus(Record):
     expected: int
     """Number of expected rollouts: rows x repeats."""
     measured: int
-    """Number of measured rollouts on disk."""
+    """Number of measured rollouts on disk: those with a reward."""
     tasks: int = 0
     """Number of tasks with at least one measured rollout."""
     failed: int

@@ -1,4 +1,4 @@
-"""An agent for turn-based environments: each message of the model is one action."""
+"""An agent for turn-based environments: each model message is one action."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-r"""Extracts the value that an answer claims, without names, introductory phrases, harmless words and intermediate
+r"""Extracts the value that an answer claims, dropping names, introductory phrases, filler words and intermediate
 steps.
 
 `x = 7`, `The area is 7 \text{ cm}^2` and `14/2 = 7` claim 7. `x^2 = 7`, `x > 7`, `18 or 19` and `maybe 7` are rejected.

@@ -62,7 +62,7 @@ class Grade:
 class AnswerGrader:
     def __init__(self, workers: WorkerPool | None) -> None:
         self._workers = workers
-        """If None, an answer whose comparison requires algebra is wrong."""
+        """If None, an answer that cannot be compared without algebra is graded as wrong."""
 
     async def grade(self, gold: str, response: Verification, form: AnswerForm, problem: str = "") -> Grade:
         """Grade a response to `problem`. Raises Failure if the answer could not be verified."""

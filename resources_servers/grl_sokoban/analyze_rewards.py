@@ -83,7 +83,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(report, end="")
     else:
         replace(options.output, report.encode())
-        print(f"{measured(profile.coverage)}; report written to {options.output}")
+        print(f"report written to {options.output} (rollouts: {measured(profile.coverage)})")
     return 0 if profile.coverage.measured else 1
 
 

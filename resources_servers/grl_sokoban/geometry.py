@@ -13,7 +13,7 @@ _NOWHERE = -1
 class Geometry:
     """Lookup tables for one board size.
 
-    Cells are numbered row by row. Interior cells also have a number of their own, which does not count the outer wall.
+    Cells are numbered row by row. Interior cells have a second number, which skips the cells of the outer wall.
     A set of cells, such as a room's floor, is an int whose bit n represents interior cell n.
     """
 

@@ -69,7 +69,7 @@ def coordinates(board: str) -> str:
 
 
 def board_in(text: str) -> str | None:
-    """Find the output of `coordinates` in a text and restore the board; None if the text contains no such output."""
+    """Find the output of `coordinates` in the text and rebuild the board. Return None if there is no such output."""
     if (match := _COORDINATES.search(text)) is None:
         return None
     last_row, last_col = int(match[1]), int(match[2])

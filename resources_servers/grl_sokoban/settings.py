@@ -14,9 +14,10 @@ from rollyard.resources_servers.grl_sokoban.reward_shaping import ShapingSetting
 
 
 class SokobanSettings(EnvironmentSettings):
-    """Limits on the room of a row, because one huge room would block all other sessions, and optional features.
+    """Optional features, and limits on the room that a row may request.
 
-    With the default settings, the environment behaves like the reference.
+    Without limits, one huge room would block all other sessions. With the default settings, the environment behaves
+    like the reference implementation.
     """
 
     max_rows: int = Field(default=10, ge=3)

@@ -92,7 +92,7 @@ class ParagraphCount(Instruction):
 
 
 class WordConstraint(Instruction):
-    """The response has at least, at most or around N words (±10 %), which are separated by whitespace."""
+    """The response has at least N, at most N, or around N (±10%) words, separated by whitespace."""
 
     N: Count
     quantifier: Quantifier

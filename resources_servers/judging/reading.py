@@ -86,7 +86,9 @@ def _pattern_grade(line: str, code: str, pattern: str, flags: int) -> str:
     try:
         found = expression.fullmatch(line, timeout=MATCH_S, concurrent=True)
     except TimeoutError as error:
-        raise UnreadableGrade(f"the last line, {line[:200]!r}, took over {MATCH_S} s to match") from error
+        raise UnreadableGrade(
+            f"matching the last line, {line[:200]!r}, with {pattern!r} took more than {MATCH_S:g} s"
+        ) from error
     if found is None:
         raise UnreadableGrade(f"the last line is {line[:200]!r}, which does not match {pattern!r}")
     return str(found[1])

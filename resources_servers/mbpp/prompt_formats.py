@@ -38,7 +38,7 @@ def lm_eval_program(text: str) -> str:
 
 
 def names_used(setup: str, tests: Sequence[str]) -> tuple[str, ...]:
-    """Return the names that the answer must define: those that the tests use, but neither the tests nor Python define.
+    """Return the names that the answer must define: the tests use them, but neither the tests nor Python defines them.
 
     If there are none, the tested function is named like a builtin, as in `assert sum(10, 15) == 6`. In this case,
     return the name of the first function called. Raises SyntaxError if the tests are not valid Python.

@@ -1,5 +1,5 @@
-"""Finds the fenced code blocks in a model's text: ``` or ~~~, closed or unclosed, also nested or inside lists and
-quotes.
+"""Finds fenced code blocks (``` or ~~~) in a model's text, including unclosed and nested ones and those inside
+lists and quotes.
 """
 
 from __future__ import annotations

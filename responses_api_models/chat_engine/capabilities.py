@@ -145,5 +145,5 @@ def _top_logprob(body: bytes) -> float:
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise malformed(f"has no top logprobs ({type(error).__name__})", body[:200]) from error
     if not LOWEST < value < math.inf:
-        raise malformed(f"has the top logprob {value}, which is not finite", body[:200])
+        raise malformed(f"has a top logprob of {value}; expected a finite number above {LOWEST:g}", body[:200])
     return value

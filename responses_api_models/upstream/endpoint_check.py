@@ -51,8 +51,9 @@ class _Endpoint:
         return self._unserved(answer) if answer.status == 200 else ""
 
     async def _elsewhere(self) -> str:
-        """Look for the API at similar URLs and return a hint if one responds; empty if not, because /models is
-        optional.
+        """Look for the API at similar URLs and return a hint if one responds.
+
+        Otherwise return an empty string: /models is optional, so a 404 alone is not a problem.
         """
         path = self._url.rstrip("/")
         for end in ("/chat/completions", "/completions", "/responses", "/models", "/v1"):

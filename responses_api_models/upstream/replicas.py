@@ -153,8 +153,7 @@ class Replicas:
         return Failure(FailureKind.SESSION_LOST, f"the episode cannot continue: {why}")
 
     def answers_as(self, endpoint: Endpoint, model: str, requested: str) -> bool:
-        """Return False if the response names a different model than requested, and other endpoints may serve the right
-        one.
+        """Return False if the response is from a model other than the requested one, which other endpoints may serve.
 
         Gateways rename models, so a name is accepted if most endpoints agree on it and none returns the requested one.
         """
@@ -188,9 +187,7 @@ class Replicas:
         return self.holds(endpoint) and endpoint.is_usable(time.monotonic())
 
     def _accepts(self, endpoint: Endpoint, affinity: Affinity) -> bool:
-        """Return True if a call that is not bound to an endpoint should go to the one that earlier calls with this key
-        used.
-        """
+        """Return True if an unbound call should go to `endpoint`, which earlier calls with this affinity key used."""
         if not self._works(endpoint):
             return False
         least = min(other.in_flight for other in self._endpoints.values())

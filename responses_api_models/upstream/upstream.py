@@ -41,7 +41,7 @@ class Upstream:
         self._key = api_key.get_secret_value().strip() if api_key else ""
         if not self._key.isprintable() or not self._key.isascii():
             raise OperatorError(
-                "api_key contains characters that are invalid in an HTTP header; check how it was copied"
+                "api_key contains characters that are invalid in an HTTP header; check that it was copied correctly"
             )
         self._headers = {"content-type": "application/json", "accept": "application/json", "user-agent": "rollyard"}
         self._headers.update({name.lower(): value for name, value in settings.default_headers.items()})

@@ -16,7 +16,7 @@ from rollyard.services.server.app import Context
 
 
 class VllmModelSettings(ChatEngineSettings, EndpointSettings):
-    """Settings of an external engine."""
+    """Settings for an engine that Rollyard did not start."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ChatEngineSettings.NOT_IDENTITY | EndpointSettings.NOT_IDENTITY
 

@@ -57,7 +57,7 @@ def load(
     resolved = _resolve(tree)
     servers = tuple(_servers(resolved, roots))
     if not servers:
-        expected = f"a server name that contains one of {', '.join(FAMILIES)}"
+        expected = f"a server name with one of {', '.join(FAMILIES)} as a key under it"
         raise OperatorError(
             f"the configs define no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
         )

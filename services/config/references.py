@@ -40,9 +40,8 @@ def check_references(servers: Sequence[ServerSpec]) -> None:
             if name not in families:
                 known = ", ".join(sorted(families))
                 hint = did_you_mean(name, families)
-                raise OperatorError(
-                    f"{spec.name}.{key} refers to {name!r}, which is not a server of this run{hint} (it has {known})"
-                )
+                reference = f"{spec.name}.{key} refers to {name!r}"
+                raise OperatorError(f"{reference}, which is not a server in this run{hint} (available: {known})")
             expected = ALIASES.get(kind, kind) or _USUAL_FAMILY.get(key.rpartition(".")[2])
             if expected is not None and families[name] != expected:
                 raise OperatorError(

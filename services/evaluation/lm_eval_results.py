@@ -41,8 +41,8 @@ class Score(Record):
     task: str
     num_fewshot: int | None
     metric: str
-    """lm_eval's name, such as `pass@1`. If the task has several filters, it is followed by the filter, as in
-    `exact_match/strict-match`."""
+    """Name of the metric in lm_eval, such as `pass@1`. If the task has several filters, the filter's name is appended,
+    as in `exact_match/strict-match`."""
     value: float
     stderr: float | None
     samples: int | None

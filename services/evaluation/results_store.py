@@ -51,7 +51,7 @@ class ResultsStore:
             folder.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(folder / ".lm_eval.lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise OperatorError(f"output_dir {folder} cannot be written: {error.strerror or error}") from error
+            raise OperatorError(f"cannot write to output_dir {folder}: {error.strerror or error}") from error
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -66,7 +66,7 @@ class ResultsStore:
             return
         except (OSError, ValidationError) as error:
             self.close()
-            raise RunError(f"{self._path} cannot be read ({error}); rename or delete it to evaluate again") from error
+            raise RunError(f"{self._path} cannot be read ({error}); rename or delete it to start over") from error
         self._write_tables()  # a killed command may have written the results without the tables
 
     def close(self) -> None:

@@ -90,7 +90,7 @@ class ServerRegistry:
         """Register an instance, or update its URL and readiness.
 
         Raises Failure unknown_server if the server is unknown or the instance was removed or never expected, and
-        bad_request if its code differs.
+        bad_request if its code differs from the code recorded for this server.
         """
         spec = self._specs.get(registration.name)
         if spec is None:

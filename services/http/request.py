@@ -11,6 +11,7 @@ import orjson
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import Receive
+from rollyard.services.io.json_values import json_kind
 from rollyard.services.types import Json
 
 MAX_BODY_BYTES = 256 * 1024 * 1024
@@ -23,8 +24,7 @@ def read_object(body: bytes) -> Json:
     except orjson.JSONDecodeError as error:
         raise Failure(FailureKind.BAD_REQUEST, f"the body is not JSON: {error}") from error
     if not isinstance(value, dict):
-        found = type(value).__name__
-        raise Failure(FailureKind.BAD_REQUEST, f"the body is a JSON {found}; expected a JSON object")
+        raise Failure(FailureKind.BAD_REQUEST, f"the body is {json_kind(value)}; expected a JSON object")
     return value
 
 

@@ -42,7 +42,7 @@ class Lines:
 
 
 def with_offsets(lines: Iterable[bytes]) -> Iterator[tuple[int, bytes]]:
-    """Yield lines from a different source, such as a compressed file, each with its byte offset."""
+    """Yield each of `lines` with its byte offset. For a compressed file, offsets refer to the decompressed data."""
     offset = 0
     for line in lines:
         yield offset, line

@@ -104,7 +104,7 @@ def _integer(text: str) -> int:
 
 
 def _real(text: str) -> float:
-    """Parse a number. Raises ValueError if a double cannot represent all of its digits."""
+    """Parse a number. Raises ValueError if converting it to a double loses digits."""
     value = float(text)
     if repr(value) == text:
         return value

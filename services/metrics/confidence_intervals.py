@@ -31,7 +31,7 @@ def t_975(freedom: int) -> float:
 
 
 def share_bounds(share: float, tasks: int) -> tuple[float, float] | None:
-    """Return the interval of a share if all tasks have the same value, so that no standard error can be estimated.
+    """Return the interval for a share if all tasks have the same value, so no standard error can be estimated.
 
     For a share of 0 or 1, it is the exact one-sided 95% bound, 1 - 0.05^(1/tasks), which is about 3 / tasks (the rule
     of three: Hanley & Lippman-Hand 1983, JAMA 249(13)). The bound holds regardless of how the repeats of a task are

@@ -153,7 +153,7 @@ class ZeroVariance(Record):
 
 
 class Tasks(Record):
-    """Metrics of tasks and their repeats."""
+    """How many tasks and repeats were measured, and what they scored."""
 
     tasks: int
     fewest_repeats: int

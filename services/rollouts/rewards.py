@@ -1,6 +1,7 @@
 """Validates rewards from external sources: `/verify` responses and files.
 
-Rollyard's own environments declare the same bound as a field constraint (services/types.py).
+A reward must be finite and at most `MAX_REWARD` in magnitude. Rollyard's own environments declare this bound as a field
+constraint (services/types.py).
 """
 
 from __future__ import annotations

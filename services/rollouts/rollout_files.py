@@ -61,4 +61,4 @@ def check_output(path: Path, read: Iterable[Path] = ()) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise OperatorError(f"cannot create the folder of {path}: {error.strerror}") from error
+        raise OperatorError(f"cannot create the parent folder of {path}: {error.strerror}") from error

@@ -43,7 +43,7 @@ class _Listener(uvicorn.Server):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Return a socket that already listens, so that no other process can take the port. Raises OSError on failure."""
+    """Return a socket that is already listening, so no other process can take the port. Raises OSError on failure."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     # asyncio, unlike uvloop, sets TCP_NODELAY only if the protocol is given; without it responses take 40 ms longer.
     sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)

@@ -1,4 +1,7 @@
-"""RunningStack: a stack for Python programs, started on entry and stopped on exit unless it was already running."""
+"""RunningStack: an async context manager that runs a stack from Python.
+
+It starts the stack on entry and stops it on exit, unless the stack was already running.
+"""
 
 from __future__ import annotations
 

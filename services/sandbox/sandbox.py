@@ -66,7 +66,7 @@ class Sandbox:
             why = await self._test_mode(mode, tuple(refused))
             if not why:
                 if not mode.isolates:
-                    log.warning("answers run UNSANDBOXED, as the current user: %s", "; ".join(refused))
+                    log.warning("model-written code runs UNSANDBOXED, as the current user: %s", "; ".join(refused))
                 return
             refused.append(f"{mode.name}: {why}")
             await self._end_zygote()

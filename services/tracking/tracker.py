@@ -8,7 +8,7 @@ from typing import Protocol
 from rollyard.services.types import Json
 
 ROLLOUTS = "rollouts"
-"""Name of the metric that counts the measured rollouts. Its value is also the step at which metrics are logged."""
+"""Name of the metric that counts rollouts with a reward. Its value is also the step at which metrics are logged."""
 Cell = str | int | float | bool | None
 
 

@@ -40,7 +40,7 @@ class Generated:
     sampling: SamplingRecord
     """Sampling parameters of the output (sampling.py)."""
     weight_versions: Any = None
-    """vLLM's spans of weight versions over the generated tokens, if it reports them."""
+    """The weight version of each span of generated tokens, if vLLM reports it."""
 
 
 class TokenBackend(Protocol):

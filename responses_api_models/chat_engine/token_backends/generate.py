@@ -1,4 +1,4 @@
-"""Sends token ids through vLLM's own endpoints. vLLM's tool and reasoning parsers parse the text."""
+"""Sends token ids through vLLM's token-in endpoints. vLLM also parses reasoning and tool calls in the output."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -
             check_finite(tensors.values())
         if fingerprint(resolved) != before:
             raise bad_request(
-                f"{folder} changed while it was checked; it may still be incomplete. Send it once it is complete"
+                f"{folder} changed while it was being checked; it may still be incomplete. Send it once it is complete"
             )
     return Checkpoint(str(resolved), before, signature, tuple(warnings))
 

@@ -67,5 +67,7 @@ def _fill(opened: Any, piece: np.ndarray[Any, Any], tensor: Tensor) -> None:
     view = piece.data
     while view:
         if not (count := opened.readinto(view)):
-            raise bad_request(f"{tensor.file} was truncated while it was read; another process may still be writing it")
+            raise bad_request(
+                f"{tensor.file} was truncated while being read; another process may still be writing to it"
+            )
         view = view[count:]

@@ -107,8 +107,8 @@ class JoiningEngines:
                         await self._jobs.run(self._release(url))
 
     async def join(self) -> None:
-        """Put lost engines that respond again back into the pool without loading weights: a trainer is about to send
-        its own.
+        """Return lost engines to the pool if they respond again, without loading weights, because a trainer is about to
+        send new ones.
         """
         for url in list(self._engines.lost):
             if await self._loader.back(url):

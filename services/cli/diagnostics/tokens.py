@@ -92,7 +92,7 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
 
 @asynccontextmanager
 async def _started_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
-    """Run the servers of the configs in this process, on free ports, while the check runs."""
+    """Run the servers defined in the configs in this process, on free ports, for the duration of the check."""
     roots = [Path.cwd(), INSTALLED]
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
     with tempfile.TemporaryDirectory() as folder:

@@ -31,8 +31,9 @@ class Access:
         links: bool = False,
         uid: int | None = None,
     ) -> None:
-        """`command`: the command whose options error messages suggest; `other_users`: allow all users of the host;
-        `links`: allow users to follow links from other sites; `uid`: this server's user id (default: the process's).
+        """`command`: the command whose options are suggested in error messages; `other_users`: allow all users of the
+        host; `links`: allow users to follow links from other sites; `uid`: this server's user id (default: the
+        process's).
         """
         self._hosts = hosts
         self._command = command

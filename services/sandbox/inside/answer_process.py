@@ -1,7 +1,7 @@
 """The answer's process: runs the untrusted code and executes requests from the tests.
 
-Nothing here is protected from the answer. The process contains no test, expected value or secret, and everything it
-sends is treated as data.
+Untrusted code can read and change everything in this process. The process contains no test, expected value or secret,
+and everything it sends is treated as data.
 """
 
 from __future__ import annotations

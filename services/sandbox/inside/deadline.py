@@ -21,7 +21,7 @@ class DeadlineClock:
         """Process id of the tests or the answer -> seconds spent waiting for a CPU. Kept after the answer exits."""
 
     def left(self) -> float:
-        """Return the seconds left; the deadline is extended to at most `MAX_EXTENSION` times the limit."""
+        """Return the seconds left. Extensions move the deadline to at most `MAX_EXTENSION` times the limit."""
         elapsed = time.monotonic() - self._started_at
         left = self._limit_s - elapsed
         if left <= 0:

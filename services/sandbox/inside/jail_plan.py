@@ -1,4 +1,4 @@
-"""Plan: the restrictions of a jail, which the server sends to the zygote once at startup."""
+"""Plan: the restrictions that a jail applies. The server sends them to the zygote once, at startup."""
 
 from __future__ import annotations
 

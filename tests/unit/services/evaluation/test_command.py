@@ -124,7 +124,7 @@ async def test_an_lm_eval_that_cannot_list_its_tasks_still_runs(tmp_path: Path) 
         (("+model=x", "+include_path=no-such-folder"), "no-such-folder is not a folder"),
         (("+model=x", "+name=a/b"), "expected a valid folder name"),
         (("+model=x", "+baseline=qwen3-1.7b"), "qwen3-1.7b-base"),
-        (("+model=x", "+output_dir=/proc/x"), "output_dir /proc/x cannot be written"),
+        (("+model=x", "+output_dir=/proc/x"), "cannot write to output_dir /proc/x"),
         (("+model=x", "+benchmarks=[]"), "benchmarks"),
         (("+model=x", "+benchmarks=[mbpp_plus]"), "without a sandbox"),
         (("+model=x", "+benchmarks=[gsm8k:many]"), "such as gsm8k:8"),

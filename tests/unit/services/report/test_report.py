@@ -232,7 +232,7 @@ def test_numbers_per_dataset_precede_numbers_over_a_whole_mixture(
     assert "| tool calls | rollouts | solved |" in text and "mean reward by number" not in text.lower()
     summary(report, [])
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
-    assert lines[1].startswith("rooms: success rate 50.00%") and "none over all" in lines[-1]
+    assert lines[1].startswith("rooms: success rate 50.00%") and "not averaged over all" in lines[-1]
 
 
 def test_every_output_states_how_many_tasks_pass_at_k_covers(
