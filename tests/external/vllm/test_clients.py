@@ -15,7 +15,7 @@ from pydantic import BaseModel
 from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from tests.external.vllm.calls import CALL, MOVES, TOOL, asking
-from tests.external.vllm.engine import LONGEST, RUNNING, Engine
+from tests.external.vllm.engine import GENERATED, LONGEST, RUNNING, Engine
 from tests.support.openai_client import client_of_server, run_sync_client
 from tests.support.waiting import eventually
 
@@ -159,6 +159,8 @@ async def test_a_stream_ends_with_the_recorded_tokens(engine: Engine, ask: Ask) 
 async def test_a_client_that_disconnects_in_mid_stream_aborts_the_request(engine: Engine, ask: Ask, kind: Any) -> None:
     endless: Any = {"ignore_eos": True, "min_tokens": LONGEST - 400}
     messages: Any = [{"role": "user", "content": "hi"}]
+    await asyncio.to_thread(eventually, "the engine is idle", lambda: engine.gauge(RUNNING) == 0)
+    before = engine.gauge(GENERATED)
     async with front(engine, kind) as client:
         if ask is chat:
             made = client.chat.completions.create(model="any", messages=messages, stream=True, extra_body=endless)
@@ -167,10 +169,11 @@ async def test_a_client_that_disconnects_in_mid_stream_aborts_the_request(engine
         stream = cast(Any, await made)
         for _ in range(5):
             await anext(stream)
-        # The engine updates its gauges after it has sent the tokens.
-        await asyncio.to_thread(eventually, "the request runs", lambda: engine.gauge(RUNNING) == 1)
         await stream.close()
-        await asyncio.to_thread(eventually, "no request runs", lambda: engine.gauge(RUNNING) == 0)
+        # The engine updates its metrics after it has sent the tokens: until it has counted some, it seems idle.
+        stopped = lambda: engine.gauge(GENERATED) > before and engine.gauge(RUNNING) == 0  # noqa: E731
+        await asyncio.to_thread(eventually, "the request has stopped", stopped)
+    assert engine.gauge(GENERATED) - before < LONGEST - 400
 
 
 @pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
