@@ -44,7 +44,7 @@ def run_main(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) ->
         (["--output", "folder", "--local", "other.jsonl"], "folder is a folder"),
         (["--output", "other.jsonl", "--local", "other.jsonl"], "would be overwritten"),
         (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "contains the rollouts of a collection"),
-        (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot create the folder"),
+        (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot create the parent folder"),
         (["--output", "o.jsonl", "--offline"], "pass --local or --s3"),
     ],
 )

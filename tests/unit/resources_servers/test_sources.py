@@ -98,7 +98,7 @@ def test_an_invalid_limit_is_rejected(limit: str) -> None:
 
 def test_a_folder_that_cannot_be_created_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(OperatorError, match="cannot create the folder"):
+    with pytest.raises(OperatorError, match="cannot create the parent folder"):
         check_output(tmp_path / "file/rows.jsonl")
 
 
