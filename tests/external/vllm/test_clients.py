@@ -157,6 +157,7 @@ async def test_a_stream_ends_with_the_recorded_tokens(engine: Engine, ask: Ask) 
 
 def _has_stopped(engine: Engine, before: float) -> bool:
     """Return True if tokens were counted since `before` and no more arrive. The gauge alone lags behind the tokens."""
+    # That nothing more arrives can only be seen over time; an unaborted request generates for several seconds.
     counted = engine.gauge(GENERATED)
     time.sleep(0.5)
     return engine.gauge(GENERATED) == counted > before and engine.gauge(RUNNING) == 0
