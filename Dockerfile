@@ -21,6 +21,8 @@ RUN /opt/venv/bin/pip install --no-cache-dir --no-deps --no-build-isolation .
 # Any user of the host may run the container; results belong to that user.
 ENV PATH=/opt/venv/bin:$PATH HOME=/home/rollyard
 RUN install -d -m 1777 /home/rollyard /home/rollyard/results
-USER 1000:1000
+# SageMaker's folders below /opt/ml belong to root, so `ng_submit --build` passes RUN_AS=0:0.
+ARG RUN_AS=1000:1000
+USER ${RUN_AS}
 WORKDIR /home/rollyard
 CMD ["ng_run", "+config_paths=[configs/sokoban_builtin.yaml]"]

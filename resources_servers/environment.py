@@ -8,6 +8,8 @@ The protocol between an environment, its agent and the tools that read rollouts:
 `reward`             A finite number: `Verdict.reward`, and `Turn.reward` per step in turn-based mode.
 `success`            `Verdict.success`: whether the task was solved. Success rates and pass@k are computed from it. Omit
                      it if the environment does not define success.
+`extracted_answer`   An additional field: the answer found in the response, None if there is none. cons@k is computed
+                     from it. Answers that the environment normalises to the same text count as the same.
 `reward_components`  `Verdict.reward_components`: the parts of the reward by name. They are stored on the rollout row.
 `Verdict(**more)`    Every additional field is stored on the rollout row under its own name.
 `Verification`       The argument of `verify`: `text`, the model's last message; `response`, the complete episode as an

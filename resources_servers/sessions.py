@@ -99,11 +99,11 @@ class Sessions(Generic[T]):
         self._open[session.id] = session
         return session
 
-    async def set_up(self, session: OpenEpisode[T], work: Coroutine[Any, Any, R]) -> R:
+    async def set_up(self, session: OpenEpisode[T], work: Callable[[], Coroutine[Any, Any, R]]) -> R:
         """Run the set-up `work` and return its result. If it fails, the session is closed. `close` cancels it."""
         try:
             async with session.turn:
-                session.setup = setup = asyncio.create_task(work)
+                session.setup = setup = asyncio.create_task(work())
                 result = await setup
         except BaseException as error:
             ended = session.id not in self._open

@@ -205,6 +205,8 @@ class RolloutRow(RolloutKeys, total=False):
     dataset_name: str
     success: bool
     """Whether the task was solved; present if the environment reports it."""
+    extracted_answer: Any
+    """The answer found in the response, None if there is none; present if the environment compares answers."""
     reward_components: dict[str, float]
     """The parts of the reward by name; present if the environment reports them."""
     finish_reason: FinishReason | str

@@ -19,10 +19,16 @@ _SETTINGS = (
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """A shell's background job ignores Ctrl-C, and so would every command that a test starts."""
-    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+    """A shell's background job ignores Ctrl-C, nohup ignores SIGHUP, and so would every command that a test starts."""
+    for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, handler)
     os.umask(0o022)
     raise_file_limit()  # many systems give an ordinary user's shell 1,024: too few for a thousand requests
     for name in _SETTINGS:
         os.environ.pop(name, None)
+
+
+def pytest_xdist_auto_num_workers() -> int:
+    """Two workers on each core, because many tests wait for processes and deadlines."""
+    return 2 * len(os.sched_getaffinity(0))

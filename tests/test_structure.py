@@ -78,10 +78,13 @@ def test_only_the_command_line_reads_the_environment() -> None:
     # Launchers hand the environment on to the processes they start, whose command line is serve.py.
     readers = {
         "services/cli",
+        "services/launchers/conversion/__main__.py",
         "services/runtime/serve.py",
         "services/runtime/launcher.py",
         "services/runtime/ray_launcher.py",
         "services/runtime/ray_actor.py",
+        "services/launchers/slurm/job_runner.py",
+        "services/launchers/sagemaker/container/__main__.py",
     }
     for path in (ROOT / "services").rglob("*.py"):
         place = str(path.relative_to(ROOT))
@@ -159,9 +162,9 @@ def test_a_package_that_an_extra_asks_for_and_the_lock_lacks_is_named(subset: Mo
         subset.select([], {"absent"})
 
 
-def test_every_extra_but_vllm_is_in_the_lock(subset: ModuleType) -> None:
+def test_every_extra_that_does_not_bring_torch_is_in_the_lock(subset: ModuleType) -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    assert subset.main(sorted(extras - {"vllm"}))
+    assert subset.main(sorted(extras - {"convert", "train", "vllm"}))
 
 
 def test_locks_hold_hashes_and_no_address() -> None:

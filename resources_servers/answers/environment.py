@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import ClassVar, Literal
+from typing import ClassVar, Generic, Literal, TypeVar
 
 from pydantic import Field
 
@@ -34,8 +34,11 @@ class AnswerSettings(EnvironmentSettings):
     takes more than half of this time."""
 
 
-class AnswerEnvironment(Environment[AnswerSettings]):
-    """Base class of environments whose tasks have a gold answer."""
+A = TypeVar("A", bound=AnswerSettings)
+
+
+class AnswerEnvironment(Environment[A], Generic[A]):
+    """Base class of environments whose tasks have a gold answer. The type argument is the settings class."""
 
     shared: ClassVar[AnswerGrader]
 

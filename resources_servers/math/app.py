@@ -12,7 +12,7 @@ from rollyard.resources_servers.base import BadTask, Verdict, Verification, serv
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
 
 
-class Math(AnswerEnvironment):
+class Math(AnswerEnvironment[AnswerSettings]):
     def __init__(self, task: Mapping[str, Any], settings: AnswerSettings) -> None:
         """Parse the row's gold answer. Raises BadTask if it is missing or too long, or if `form` is unknown."""
         super().__init__(task, settings)

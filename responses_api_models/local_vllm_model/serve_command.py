@@ -100,6 +100,8 @@ def engine_environment(
         environ["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
     if settings.trainer_endpoints:
         environ["VLLM_SERVER_DEV_MODE"] = "1"
+        if "--enable-lora" in flags(settings.extra_flags):
+            environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if settings.ray_address:
         environ["RAY_ADDRESS"] = settings.ray_address
     elif len(str(folder)) <= _MAX_SOCKET_FOLDER_LENGTH:  # Ray's workers get the variable too, without the folder

@@ -4,7 +4,8 @@ A model call is stateless, so it can be retried. After a failed attempt:
 
     no connection, connection lost, 5xx, 408, 409, 425,    retry: at once on an endpoint that this call has not tried,
     429, an unreadable or empty response                   else after a pause (at least that of Retry-After)
-    timeout                                                likewise, if the remaining time allows a full attempt
+    timeout                                                likewise, if the remaining time allows a full attempt,
+                                                           unless `retry_timeouts` is false
     a rejection (any other 3xx or 4xx)                     retry once on each other endpoint; if all reject it, or there
                                                            is only one, give up
     context overflow                                       give up
@@ -99,7 +100,8 @@ class RetryingCaller:
                 pause = 0.0 if elsewhere else requested_s + self._pause_s(len(tried))
                 left = deadline - time.monotonic() - pause
                 last = len(tried) >= settings.max_attempts or left <= 0 or (refused and not elsewhere)
-                last = last or (failure.kind is FailureKind.TIMEOUT and left < settings.request_timeout_s)
+                if failure.kind is FailureKind.TIMEOUT:
+                    last = last or not settings.retry_timeouts or left < settings.request_timeout_s
                 then = "giving up" if last else "retrying elsewhere" if elsewhere else f"retrying in {pause:.1f} s"
                 attempt = f"attempt {len(tried)} of {settings.max_attempts}"
                 self._log(f"{joined(endpoint.url, path)}: {attempt}: {failure} ({then})")

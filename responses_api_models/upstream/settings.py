@@ -17,6 +17,7 @@ class CallSettings(ServerSettings):
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         *("default_headers", "request_timeout_s", "total_timeout_s", "max_attempts", "retry_pause_s"),
+        "retry_timeouts",
         *("trainer_endpoints",),
     }
 
@@ -32,6 +33,9 @@ class CallSettings(ServerSettings):
     """Timeout for a call, including all attempts."""
     max_attempts: int = Field(3, ge=1)
     """Maximum number of attempts per call."""
+    retry_timeouts: bool = True
+    """Send a call again after a timeout. Set it to false for training: otherwise a response that takes too long gets
+    another attempt, and training sees only the faster one."""
     retry_pause_s: float = Field(0.5, ge=0)
     """Pause before the second attempt, with jitter. It doubles with each further attempt."""
 

@@ -6,12 +6,14 @@ The API key is sent to the endpoint, but never logged or included in errors.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TypeVar
 
+import orjson
 from pydantic import SecretStr
 
 from rollyard.responses_api_models.streaming.first_events import Opening, StartedStream
@@ -50,6 +52,11 @@ class Upstream:
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
         self._transport = transport
+        self.engine_model: Callable[[], str] = str
+        """Returns the name under which engines currently serve the policy, instead of the model of the settings; empty
+        if there is none."""
+        self.ready: Callable[[], Awaitable[None]] = _at_once
+        """Awaited before each attempt."""
         self._tries = RetryingCaller(replicas, settings)
 
     def __repr__(self) -> str:
@@ -67,13 +74,14 @@ class Upstream:
 
         async def once(endpoint: Endpoint, timeout_s: float) -> T:
             target = joined(endpoint.url, path)
+            sent, named = await self._addressed(body, timeout_s)
             answer = await self._transport.send(
-                "POST", target + request_context.query, body, self._request_headers(request_context), timeout_s
+                "POST", target + request_context.query, sent, self._request_headers(request_context), timeout_s
             )
             if not 200 <= answer.status < 300:
                 raise self._failure(answer, target)
             value = self._read(answer.body, read)
-            self._check_model(answer.body, endpoint)
+            self._check_model(answer.body, endpoint, named)
             request_context.record_response(answer)
             return value
 
@@ -91,8 +99,9 @@ class Upstream:
         async def once(endpoint: Endpoint, timeout_s: float) -> tuple[Endpoint, StartedStream]:
             target = joined(endpoint.url, path)
             headers = {**self._request_headers(request_context), "accept": "text/event-stream"}
+            sent, named = await self._addressed(body, timeout_s)
             answer, chunks = await self._transport.stream(
-                "POST", target + request_context.query, body, headers, timeout_s
+                "POST", target + request_context.query, sent, headers, timeout_s
             )
             try:
                 if not 200 <= answer.status < 300 or "json" in answer.headers.get("content-type", ""):
@@ -101,7 +110,7 @@ class Upstream:
                 started_stream = StartedStream(split_events(chunks), opening())
                 first = await started_stream.first()
                 self._check_event(first, answer, target)
-                self._check_model(first, endpoint)
+                self._check_model(first, endpoint, named)
                 await started_stream.hold()
             except BaseException:
                 await chunks.aclose()  # type: ignore[attr-defined]
@@ -131,11 +140,31 @@ class Upstream:
         if not is_event(event):
             raise self._no_stream(HttpResponse(answer.status, answer.headers, event), target)
 
-    def _check_model(self, body: bytes, endpoint: Endpoint) -> None:
-        """Reject an endpoint whose model differs from that of the other endpoints, because rollouts would mix two
-        policies.
+    async def _addressed(self, body: bytes, timeout_s: float) -> tuple[bytes, str]:
+        """Return the body with the model name of the policy's adapter, and that name; it may change between attempts,
+        which wait while it does.
         """
-        if len(self.replicas) < 2 or not (found := _MODEL.search(body)):
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self.ready()
+        except TimeoutError:
+            detail = f"the model call waited longer than {timeout_s:g} s for a weight update"
+            raise Failure(FailureKind.TIMEOUT, detail) from None
+        if not (name := self.engine_model()):
+            return body, ""
+        parsed = orjson.loads(body)
+        if "model" not in parsed:
+            return body, name
+        return orjson.dumps({**parsed, "model": name}), name
+
+    def _check_model(self, body: bytes, endpoint: Endpoint, named: str) -> None:
+        """Reject an endpoint whose model differs from that of the other endpoints, because rollouts would mix two
+        policies, and a response by another adapter than the policy's at the end of the call.
+        """
+        current = self.engine_model()
+        if named != current:
+            raise Failure(FailureKind.MALFORMED_ANSWER, f"{endpoint.url}: the policy's adapter changed during the call")
+        if current or len(self.replicas) < 2 or not (found := _MODEL.search(body)):
             return
         model = found[1].decode("utf-8", "replace")
         if not self.replicas.answers_as(endpoint, model, self._settings.model):
@@ -191,6 +220,10 @@ class Upstream:
 
     def _without_key(self, body: bytes) -> bytes:
         return body.replace(self._key.encode(), b"***") if self._key else body
+
+
+async def _at_once() -> None:
+    pass
 
 
 def _is_header(name: str, value: str) -> bool:

@@ -124,7 +124,7 @@ def solve_rates(found: Tasks, links: Links | None = None) -> Chart:
 
 
 def pass_at(found: Tasks) -> Chart:
-    """Draw pass@k and pass^k as functions of k."""
+    """Draw pass@k, pass^k and, if it is defined, cons@k as functions of k."""
     any_of = [
         Point(
             at.k,
@@ -153,9 +153,37 @@ def pass_at(found: Tasks) -> Chart:
         f"{share(last.every.mean)}. Bands are 95% intervals."
     )
     drawn = [Line("pass@k: any of k", any_of), Line("pass^k: all of k", every)]
-    rows = [((str(at.k), share(at.any.mean), share(at.every.mean), f"{at.tasks:,}"), None) for at in found.pass_at]
+    voted = _consensus(found)
+    title = "pass@k and pass^k"
+    head: tuple[str, ...] = ("k", "pass@k", "pass^k", "tasks")
+    if voted:
+        drawn.append(Line("cons@k: most of k", voted))
+        title, head = "pass@k, pass^k and cons@k", ("k", "pass@k", "pass^k", "cons@k", "tasks")
+        caption += f" At k = {int(voted[-1].x)}, the most common answer is right in {share(voted[-1].y)} of the tasks."
+    rows = [
+        (
+            (
+                *(str(at.k), share(at.any.mean), share(at.every.mean)),
+                *((share(at.consensus.mean) if at.consensus else "–",) if voted else ()),
+                f"{at.tasks:,}",
+            ),
+            None,
+        )
+        for at in found.pass_at
+    ]
     svg = lines(caption, drawn, Axis("k", integers=True), Axis("share of tasks", percent=True))
-    return chart("pass_at", "pass@k and pass^k", svg, caption, table(("k", "pass@k", "pass^k", "tasks"), rows))
+    return chart("pass_at", title, svg, caption, table(head, rows))
+
+
+def _consensus(found: Tasks) -> list[Point]:
+    return [
+        Point(
+            *(at.k, at.consensus.mean, at.consensus.low, at.consensus.high),
+            f"cons@{at.k}: {share(at.consensus.mean)}, {pluralize(at.tasks, 'task')}",
+        )
+        for at in found.pass_at
+        if at.consensus is not None
+    ]
 
 
 def _with_reward(one: Bin, links: Links | None, *, last: bool) -> str | None:

@@ -34,20 +34,20 @@ def series(
     """
     across = Scale(xs[0], xs[-1], ticks=5, integers=x.integers)
     frame = Frame(across, Scale(min(0.0, *ys), max(0.0, *ys) or 1.0, ticks=5, integers=y.integers), x, y, height=height)
-    spots = [spot(frame, xs[index], ys[index]) for index in _drawn(ys)]
+    spots = [spot(frame, xs[index], ys[index]) for index in drawn_indexes(ys)]
     if points:
         # A zero-length stroke with round caps stays a round dot when the plot is stretched.
         shape = tag("path", {"class": f"spots {kind}", "d": "".join(f"M{at}h0" for at in spots)})
     else:
         shape = tag("polyline", {"class": f"line {kind}", "points": " ".join(spots)})
-    columns = [_column(frame, xs, part, describe) for part in _ranges(len(xs), MAX_COLUMNS)]
+    columns = [column(frame, xs, part, describe) for part in ranges(len(xs), MAX_COLUMNS)]
     area = tag("rect", {"class": "area", "x": "0", "y": frame.top, "width": "100%", "height": frame.height})
     return drawing(
         label, frame.total_height, frame.around([area, plot(frame, "plot", [shape, *columns])]), "framed series"
     )
 
 
-def _column(frame: Frame, xs: Sequence[float], part: range, describe: Tooltip) -> Svg:
+def column(frame: Frame, xs: Sequence[float], part: range, describe: Tooltip) -> Svg:
     """Draw the hover area of a column, which extends halfway to its neighbours."""
     first, last = part[0], part[-1]
     left = frame.across.part((xs[max(first - 1, 0)] + xs[first]) / 2)
@@ -56,16 +56,17 @@ def _column(frame: Frame, xs: Sequence[float], part: range, describe: Tooltip) -
     return mark(describe(part), (tag("rect", {"class": "hit", **position}),))
 
 
-def _drawn(ys: Sequence[float]) -> list[int]:
-    if len(ys) <= _MAX_SPOTS:
+def drawn_indexes(ys: Sequence[float], most: int = _MAX_SPOTS) -> list[int]:
+    """Return the indexes of at most `most` numbers: all, or the lowest and the highest of each range."""
+    if len(ys) <= most:
         return list(range(len(ys)))
     chosen: set[int] = set()
-    for part in _ranges(len(ys), _MAX_SPOTS // 2):
+    for part in ranges(len(ys), most // 2):
         chosen |= {min(part, key=ys.__getitem__), max(part, key=ys.__getitem__)}
     return sorted(chosen)
 
 
-def _ranges(count: int, most: int) -> list[range]:
+def ranges(count: int, most: int) -> list[range]:
     """Split `count` indexes into at most `most` ranges of about equal length."""
     number = min(count, most)
     return [range(index * count // number, (index + 1) * count // number) for index in range(number)]

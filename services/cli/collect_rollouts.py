@@ -6,7 +6,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import uvloop
 from pydantic import Field
 
-from rollyard.services.cli.collect_summary import summary
+from rollyard.services.cli.display.collect_summary import summary, worker_summary
+from rollyard.services.cli.display.progress_bar import Display, display_for, keep_showing
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.progress_bar import Display, display_for, keep_showing
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
@@ -32,12 +32,12 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
-    OpenCollection,
     StackClients,
     check_file_limit,
 )
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.shared.collection import SharedCollection, open_collection
 from rollyard.services.run_types import Keys
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.types import State
@@ -65,7 +65,7 @@ class CollectOptions(Options):
     limit: int | None = Field(default=None, ge=1)
     """Use only this many rows from the start of the dataset."""
     num_repeats: int = Field(default=16, ge=1)
-    """Number of rollouts per row."""
+    """Number of rollouts that each row has in the end; a resumed collection adds those that are missing."""
     num_repeats_add_seed: bool = False
     """Send the index of each repeat to the policy as the sampling seed."""
     num_samples_in_parallel: int = Field(default=32, ge=1)
@@ -73,7 +73,8 @@ class CollectOptions(Options):
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
     """Request parameters that override those in the rows, such as +responses_create_params.temperature=0.8."""
     resume: bool = True
-    """Resume the collection if its output already exists; if false, an existing output is an error."""
+    """Resume the collection if its output already exists; if false, an existing output is an error. The input may then
+    be some of its original rows."""
     overwrite: bool = False
     """Rename existing output files and start over."""
     accept_changed_code: bool = False
@@ -86,8 +87,12 @@ class CollectOptions(Options):
     """Stop the collection if the fraction of abandoned rollouts exceeds this value."""
     materialize_inputs: bool = False
     """Also write X_materialized_inputs.jsonl, which contains the rows as they are sent to the agent."""
+    worker: str | None = None
+    """Name of this job, if several jobs collect the same output together; each collects a share of the rollouts."""
+    lease_s: float = Field(default=60.0, ge=3, allow_inf_nan=False)
+    """With +worker: if a job sends no heartbeat for this many seconds, others take over its unfinished rollouts."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
@@ -120,6 +125,9 @@ def _plan(options: CollectOptions) -> CollectionPlan:
         limits=Limits(
             options.num_samples_in_parallel, options.max_attempts, options.rollout_timeout_s, options.max_failure_rate
         ),
+        worker=options.worker,
+        lease_s=options.lease_s,
+        job=os.environ.get("SLURM_JOB_ID", ""),
     )
 
 
@@ -148,13 +156,18 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
         registry = RegistryClient(transport, head.url, keys)
         client = ServerClient(transport, keys, AddressBook(registry.directory), clock=lag.now)
         stack = StackClients(client, registry)
-        async with OpenCollection.opened(plan, tasks, stack, print_line=_print_note) as collection:
+        async with open_collection(plan, tasks, stack, print_line=_print_note) as collection:
             display = display_for(collection.progress.expected)
             for note in collection.notes:
                 display.print_line(note)
-            state = await collection.run(partial(_collect, collection.progress, display), print_line=display.print_line)
-        refused = len(collection.store.permanently_failed)
-        summary(state, collection.progress, collection.paths, collection.stopped_because, refused)
+            leave = collection.leave if isinstance(collection, SharedCollection) else None
+            watch = partial(_collect, collection.progress, display, leave=leave)
+            state = await collection.run(watch, print_line=display.print_line)
+        refused = collection.refused
+        if plan.worker is None:
+            summary(state, collection.progress, collection.paths, collection.stopped_because, refused)
+        else:
+            worker_summary(state, collection.progress, collection.paths, collection.stopped_because, collection.result)
     finally:
         await transport.close()
     if state == "interrupted":
@@ -166,10 +179,13 @@ def _print_note(text: str) -> None:
     print(text, file=sys.stderr)
 
 
-async def _collect(progress: CollectionProgress, display: Display, collector: Collector) -> State:
-    """Run the collector with a live display.
+async def _collect(
+    progress: CollectionProgress, display: Display, collector: Collector, *, leave: Callable[[], None] | None
+) -> State:
+    """Run the collector with a live display. `leave`: called for signals that arrive after the collector has ended.
 
-    After the first Ctrl-C, episodes in flight still finish; a second Ctrl-C, or SIGTERM, cancels them.
+    After the first Ctrl-C or SIGUSR1, which batch systems send before a time limit, episodes in flight still finish; a
+    second one, or SIGTERM, cancels them.
     """
     loop = asyncio.get_running_loop()
     interrupted = False
@@ -184,6 +200,7 @@ async def _collect(progress: CollectionProgress, display: Display, collector: Co
         collector.drain()
 
     loop.add_signal_handler(signal.SIGINT, interrupt)
+    loop.add_signal_handler(signal.SIGUSR1, interrupt)
     loop.add_signal_handler(signal.SIGTERM, collector.cancel)
     tune_gc()
     showing = asyncio.create_task(keep_showing(display, progress))
@@ -193,5 +210,8 @@ async def _collect(progress: CollectionProgress, display: Display, collector: Co
         showing.cancel()
         display.show(progress)
         display.close()
-        loop.remove_signal_handler(signal.SIGINT)
-        loop.remove_signal_handler(signal.SIGTERM)
+        for number in (signal.SIGINT, signal.SIGUSR1, signal.SIGTERM):
+            if leave is None:
+                loop.remove_signal_handler(number)
+            else:
+                loop.add_signal_handler(number, leave)

@@ -27,3 +27,8 @@ def main() -> None:
 
 def _end_silently(number: int, frame: FrameType | None) -> None:
     os._exit(128 + number)
+
+
+if __name__ == "__main__":  # python -m rollyard.services.cli.entry ng_run ...: independent of PATH
+    del sys.argv[0]
+    main()

@@ -10,14 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-import orjson
-from pydantic import ValidationError
-
-from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.services.errors import Failure, RunError
+from rollyard.services.head.identity import origin_of, run_id_of
 from rollyard.services.http.access.peer_user import own_uid
 from rollyard.services.http.access.socket_owners import kernel_sockets, listener_owner
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.run_types import HeadFile, RunOrigin
+from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.run_dir import running_heads
 
 DEFAULT_HEAD = "http://127.0.0.1:11000"
@@ -60,9 +58,9 @@ async def find_run(
 ) -> HeadFile:
     """Return the head that a command should use.
 
-    This is the one at `head`, else that of the newest run started from this folder, else the one at `default`. Without
-    `head`, only this user's runs are considered; without `default`, only runs started from this folder. If `default`
-    is used, `print_line` receives a message.
+    This is the one at `head`, else that of the newest run started from this folder, else from the nearest folder above
+    it, else the one at `default`. Without `head`, only this user's runs are considered; without `default`, only runs
+    started from this folder or above it. If the run was not started from this folder, `print_line` receives a message.
 
     Raises RunError, which lists the URLs that were tried.
     """
@@ -70,26 +68,26 @@ async def find_run(
         url = (head if "://" in head else f"http://{head}").rstrip("/")
         named = HeadFile(run_id="", url=url, pid=0, token=token)
         try:
-            return named.model_copy(update={"run_id": await _run_id(transport, named)})
+            return named.model_copy(update={"run_id": await run_id_of(transport, named)})
         except Failure as failure:
             raise _not_found([f"{url}: {failure.problem.detail}"]) from failure
     tried: list[str] = []
     elsewhere = [HeadFile(run_id="", url=default, pid=0, token=token)] if default else []
-    for candidate in [*running_heads(here), *elsewhere]:
+    above = _heads_above(here)
+    for candidate in [*running_heads(here), *above, *elsewhere]:
         # Checked before anything is sent, because the token must only be sent to this user's run.
         if refused := _why_foreign(candidate.url, listener):
             tried.append(refused)
             continue
         try:
-            run_id = await _run_id(transport, candidate)
+            run_id = await run_id_of(transport, candidate)
             if candidate.run_id not in ("", run_id):
                 tried.append(f"{candidate.url} now belongs to another run ({run_id})")
                 continue
-            if not candidate.run_id:
-                origin = await _origin(transport, candidate)
-                print_line(
-                    f"using run {run_id} of {origin.folder} at {candidate.url}: no run was started from this folder"
-                )
+            if candidate in above or not candidate.run_id:
+                started_in = candidate.folder or (await origin_of(transport, candidate)).folder
+                why = "no run was started from this folder"
+                print_line(f"using run {run_id} of {started_in} at {candidate.url}: {why}")
         except Failure as failure:
             tried.append(f"{candidate.url}: {failure.problem.detail}")
             continue
@@ -97,8 +95,13 @@ async def find_run(
     raise _not_found(tried)
 
 
+def _heads_above(here: Path) -> list[HeadFile]:
+    """Return the heads of runs that were started in a folder above `here`, the nearest folder first."""
+    return [head for folder in here.absolute().parents for head in running_heads(folder)]
+
+
 def _not_found(tried: Sequence[str]) -> RunError:
-    listed = "".join(f"\n  {line}" for line in tried or ["no run was started from this folder"])
+    listed = "".join(f"\n  {line}" for line in tried or ["no run was started from this folder or above it"])
     hint = "Start one with ng_run from this folder, or pass its address with +head=HOST:PORT."
     return RunError(f"no running stack found:{listed}\n{hint}")
 
@@ -138,39 +141,3 @@ def _name(uid: int) -> str:
         return pwd.getpwuid(uid).pw_name
     except KeyError:
         return str(uid)
-
-
-async def _run_id(transport: HttpTransport, head: HeadFile) -> str:
-    status, body = await _get(transport, head, "/health")
-    try:
-        health = orjson.loads(body)
-        if health["server"] != "head":
-            raise Failure(FailureKind.WRONG_RUN, f"this is the server {health['server']!r}, not the head")
-        return str(health["run_id"])
-    except (orjson.JSONDecodeError, KeyError, TypeError) as error:
-        detail = _refusal(status, body) or f"not a Rollyard head (status {status})"
-        raise Failure(FailureKind.WRONG_RUN, detail) from error
-
-
-async def _origin(transport: HttpTransport, head: HeadFile) -> RunOrigin:
-    status, body = await _get(transport, head, "/origin")
-    try:
-        return RunOrigin.model_validate_json(body)
-    except ValidationError as error:
-        detail = f"it does not report where it was started (status {status}); it may be a different version of Rollyard"
-        raise Failure(FailureKind.WRONG_RUN, detail) from error
-
-
-def _refusal(status: int, body: bytes) -> str:
-    if status == 401:
-        return "it requires the run's token (+token=... or the variable ROLLYARD_TOKEN)"
-    try:
-        return str(orjson.loads(body)["detail"]) if status == 403 else ""
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return ""
-
-
-async def _get(transport: HttpTransport, head: HeadFile, path: str) -> tuple[int, bytes]:
-    headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
-    response = await transport.send("GET", head.url + path, b"", headers, 5.0)
-    return response.status, response.body

@@ -17,13 +17,13 @@ from pydantic import Field
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
-from rollyard.services.evaluation.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
-from rollyard.services.evaluation.checkpoint_sources import LocalSource, S3Source, Source
-from rollyard.services.evaluation.evaluator import Evaluator
-from rollyard.services.evaluation.lm_eval_process import Harness, Model
-from rollyard.services.evaluation.lm_eval_results import as_markdown
-from rollyard.services.evaluation.results_store import MAX_ATTEMPTS, Entry, ResultsStore
-from rollyard.services.evaluation.task_names import check_task_names
+from rollyard.services.evaluation.checkpoints.checkpoint_sources import LocalSource, S3Source, Source
+from rollyard.services.evaluation.lm_eval.benchmarks import QWEN3_1_7B_BASE, USUAL, Baseline, Benchmark
+from rollyard.services.evaluation.lm_eval.evaluator import Evaluator
+from rollyard.services.evaluation.lm_eval.lm_eval_process import Harness, Model
+from rollyard.services.evaluation.lm_eval.lm_eval_results import as_markdown
+from rollyard.services.evaluation.lm_eval.results_store import MAX_ATTEMPTS, Entry, ResultsStore
+from rollyard.services.evaluation.lm_eval.task_names import check_task_names
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.transport import HttpTransport
@@ -81,7 +81,7 @@ class LmEvalOptions(Options):
     lm_eval_command: tuple[str, ...] = ("lm_eval",)
     """The lm_eval command, for example if it is installed in a different virtual environment."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 

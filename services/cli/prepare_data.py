@@ -12,8 +12,8 @@ from typing import Any
 import orjson
 from pydantic import Field
 
+from rollyard.services.cli.display.prepare_data_view import show
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.prepare_data_view import show
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.datasets.dataset import Dataset
 from rollyard.services.datasets.mixture import Mixture

@@ -14,9 +14,9 @@ import orjson
 from pydantic import Field
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rollyard.services.cli.console import console, is_terminal
+from rollyard.services.cli.display.console import console, is_terminal
+from rollyard.services.cli.display.progress_bar import PLAIN_EVERY_S
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.progress_bar import PLAIN_EVERY_S
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
@@ -47,6 +47,8 @@ class ProfileOptions(Options):
     """NeMo Gym's name for jsonl_fpath."""
     output_dir: Path | None = None
     """Folder for profile.md, profile.json and profile.html; default: X_profile/ next to the first file X.jsonl."""
+    report_name: str = Field(default="profile", pattern=r"^[^/]+$")
+    """Name of the report's files without the extension."""
     names: list[str] = Field(default_factory=list)
     """Names of the runs; default: the file names."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
@@ -86,7 +88,7 @@ def run(arguments: Sequence[str]) -> int:
     report = Report(
         version=version("rollyard"), runs=found, differences=[difference(runs[0], other) for other in runs[1:]]
     )
-    written = _write(report, folder)
+    written = _write(report, folder, options.report_name)
     if options.output_jsonl_fpath is not None:
         rows = task_rows(runs[0], options.pass_threshold, inputs)
         replace(options.output_jsonl_fpath, b"".join(rows))
@@ -143,13 +145,14 @@ def _progress(name: str, size: int) -> Iterator[ReportProgress]:
     yield report_progress
 
 
-def _write(report: Report, folder: Path) -> list[Path]:
+def _write(report: Report, folder: Path, name: str) -> list[Path]:
     written = []
-    for name, data in (
-        ("profile.md", markdown(report).encode()),
-        ("profile.json", orjson.dumps(report.model_dump(), option=orjson.OPT_INDENT_2) + b"\n"),
-        ("profile.html", html(report).encode()),
+    for suffix, data in (
+        ("md", markdown(report).encode()),
+        ("json", orjson.dumps(report.model_dump(), option=orjson.OPT_INDENT_2) + b"\n"),
+        ("html", html(report).encode()),
     ):
-        replace(folder / name, data)
-        written.append(folder / name)
+        path = folder / f"{name}.{suffix}"
+        replace(path, data)
+        written.append(path)
     return written

@@ -73,6 +73,8 @@ class RunOptions(Options):
     """With +head: address on which servers listen unless their settings specify one; default: 127.0.0.1."""
     advertise: str | None = None
     """With +only: name under which other hosts reach this one; default: its host name if bound to all addresses."""
+    log_folder: Path | None = None
+    """Folder for the servers' logs, to which they are appended; default: logs/ in the folder of the run."""
     ready_timeout_s: float = 300.0
     """Maximum time for all servers to become ready, in seconds."""
     ray_head_node_address: str | None = None
@@ -168,7 +170,7 @@ async def _run(
             keys = new_keys(token or (secrets.token_urlsafe(32) if node_ip else None), rules)
         else:
             keys = shared_keys(token)
-        folder = RunFolder.create(here, keys.run_id)
+        folder = RunFolder.create(here, keys.run_id, options.log_folder and options.log_folder.absolute())
         stack = Stack(
             config,
             keys,
@@ -204,7 +206,8 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
     if keys.access.other_users and not keys.token:
         _print_line("every user of this host may call these servers (+allow_other_users=true)")
     if stack.has_processes:
-        _print_line(f"logs in {folder.logs.relative_to(here)}/")
+        logs = folder.logs.relative_to(here) if folder.logs.is_relative_to(here) else folder.logs
+        _print_line(f"logs in {logs}/")
     interrupted = asyncio.create_task(stopped.wait())
     starting = asyncio.create_task(stack.start())
     advising = asyncio.create_task(preflight.advice())

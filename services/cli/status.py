@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from rollyard.services.cli.console import console, is_terminal
+from rollyard.services.cli.display.console import console, is_terminal
+from rollyard.services.cli.display.status_view import view
 from rollyard.services.cli.find_run import PrintLine, find_run, on_stderr, without_repeats
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.status_view import view
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
@@ -36,7 +36,7 @@ class StatusOptions(Options):
     watch: bool = False
     """Refresh every second until Ctrl-C."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 

@@ -1,4 +1,4 @@
-"""ng_viewer: shows rollout files in a local web page, or exports them to a single HTML file."""
+"""ng_viewer: shows rollout files or a training run in a local web page, or exports files to a single HTML file."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 import uvicorn
 import uvloop
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp
 
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.cli.positional import rollout_files, split_arguments
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.peer_user import Peers, peer_protocol
@@ -37,6 +39,9 @@ from rollyard.services.viewer.api.replays import Replays
 from rollyard.services.viewer.app import viewer_app
 from rollyard.services.viewer.export.export import MAX_EXPORTED, export
 from rollyard.services.viewer.index.library import FileIndex
+from rollyard.services.viewer.training.training_folder import TrainingFolder
+from rollyard.services.viewer.training.training_index import TrainingIndex
+from rollyard.services.viewer.training.training_routes import training_router
 
 EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
 FIRST_PORT = 8080
@@ -80,13 +85,16 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run."""
-    options, _ = read_options(ViewerOptions, arguments)
-    files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
+    """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run.
+
+    Files and folders of evaluations may be named without +jsonl_fpath=. The folder of a training run shows its curves
+    and the rollouts of each step: `ng_viewer results/my_training`.
+    """
+    positional, overrides = split_arguments(arguments)
+    options, _ = read_options(ViewerOptions, overrides)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
-    file_index = FileIndex(
-        files, version=version("rollyard"), threshold=options.pass_threshold, workers=options.workers
-    )
+    given = [*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath]
+    file_index = _index(given, options)
     replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
     if options.export is not None:
         return _export(file_index, replays, options.export, options.export_limit)
@@ -94,6 +102,30 @@ def run(arguments: Sequence[str]) -> int:
     with _socket(options) as sock:
         uvloop.run(_serve(options, file_index, replays, sock, token))
     return EXIT_DONE
+
+
+def _index(given: Sequence[Path], options: ViewerOptions) -> FileIndex:
+    """Return the index of the files, or of a training run. Raises OperatorError if they cannot be shown together."""
+    settings: dict[str, Any] = {
+        "version": version("rollyard"),
+        "threshold": options.pass_threshold,
+        "workers": options.workers,
+    }
+    runs = [path for path in given if path.is_dir() and TrainingFolder(path).is_training_run]
+    if not runs:
+        return FileIndex(named_files(rollout_files(given), options.names), **settings)
+    if len(given) > 1:
+        raise OperatorError(
+            f"{str(runs[0])!r} is a training run, which is shown alone; found {len(given)} files and folders. For "
+            "curves of several runs in one picture, use python -m rollyard.services.training.metrics.curves"
+        )
+    if options.export is not None:
+        raise OperatorError(
+            f"{str(runs[0])!r} is a training run, which cannot be exported. Export the rollouts of a step "
+            f"({runs[0]}/rollouts/step_....jsonl), or draw curves with "
+            "python -m rollyard.services.training.metrics.curves"
+        )
+    return TrainingIndex(runs[0], **settings)
 
 
 def _export(file_index: FileIndex, replays: Replays, path: Path, limit: int) -> int:
@@ -116,7 +148,10 @@ async def _serve(
     transport = HttpTransport()
     # The page shows rollouts of this folder, so it must not show a run of another folder.
     find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
-    app = viewer_app(file_index, replays, (live_router(transport, find),))
+    routers = [live_router(transport, find)]
+    if isinstance(file_index, TrainingIndex):
+        routers.append(training_router(file_index))
+    app = viewer_app(file_index, replays, tuple(routers))
     peers = Peers()
     peers.open()
     protected_app = AccessMiddleware(app, _access(options, token), token=token)

@@ -87,7 +87,7 @@ class TaskFile:
         self.file = file
         self.files = {file} if isinstance(file, Path) else set()
         self._agent = agent
-        self._limit = limit
+        self.limit = limit
         self._line_hashes = array("q")
         self.agents: set[str] = set()
         digest = hashlib.sha256()
@@ -109,7 +109,7 @@ class TaskFile:
     def rollouts(self, repeats: int) -> Iterator[Rollout]:
         """Yield all repeats of each task in file order. Raises RunError if a row changed since it was first read."""
         index = -1
-        for index, row in enumerate(islice(rows_again(self.file, self._line_hashes), self._limit)):
+        for index, row in enumerate(islice(rows_again(self.file, self._line_hashes), self.limit)):
             if index == self.count:
                 raise RunError(
                     f"{self.file}: line {row.line} is new: the file grew while it was in use. To continue with the "

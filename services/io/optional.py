@@ -30,6 +30,8 @@ EXTRAS = {
     "wandb": Extra(("wandb",), "ng_track +to=wandb"),
     "mlflow": Extra(("mlflow",), "ng_track +to=mlflow"),
     "vllm": Extra(("vllm",), "engines that the run starts (local_vllm_model)"),
+    "convert": Extra(("torch", "transformers", "safetensors"), "conversion of DCP checkpoints to Hugging Face format"),
+    "train": Extra(("torch", "transformers", "trl", "peft", "accelerate", "datasets"), "training the policy"),
     "ray": Extra(("ray",), "servers on a Ray cluster (+ray_head_node_address)"),
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, Literal, Protocol
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.io.optional import load
+from rollyard.services.io.aws import AwsAccess, AwsError, aws_errors
 
 SCHEME = "s3://"
 
@@ -34,9 +34,9 @@ def split(address: str) -> tuple[str, str]:
     return bucket, key
 
 
-def client(feature: str) -> Any:
+def client(feature: str, access: AwsAccess | None = None) -> Any:
     """Return boto3's S3 client. Raises OperatorError, with the `feature` that needs it, if boto3 is not installed."""
-    return load("boto3", "aws", feature).client("s3")
+    return (access or AwsAccess()).client("s3", feature)
 
 
 class Target(Protocol):
@@ -63,11 +63,10 @@ def _object(address: str) -> bytes:
 
 @contextmanager
 def _operator_errors(address: str) -> Iterator[None]:
+    """An address that cannot be read is a mistake on the command line or in a config."""
     try:
-        yield
-    except OperatorError:
-        raise
-    except Exception as error:  # botocore creates its error classes at run time
-        needs_credentials = "credentials" in str(error)
-        hint = "; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE" if needs_credentials else ""
-        raise OperatorError(f"{address} cannot be read: {error}{hint}") from error
+        with aws_errors(f"{address} cannot be read"):
+            yield
+    except AwsError as error:
+        message = str(error).replace(f"{address} cannot use AWS", f"{address} cannot be read", 1)
+        raise OperatorError(message) from error

@@ -1,7 +1,7 @@
 """Escapes control characters, so that text from endpoints, rows and other users' files cannot control a terminal.
 
 `plain_output` makes `print`, logging and tracebacks safe by wrapping both streams. Tables, bars and colours go through
-`services/cli/console.py`, which escapes the text but keeps its own styles.
+`services/cli/display/console.py`, which escapes the text but keeps its own styles.
 """
 
 from __future__ import annotations

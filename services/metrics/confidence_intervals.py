@@ -30,22 +30,23 @@ def t_975(freedom: int) -> float:
     return z + math.fsum(term / freedom**power for power, term in enumerate(terms, 1))
 
 
-def share_bounds(share: float, tasks: int) -> tuple[float, float] | None:
+def share_bounds(share: float, tasks: int, alpha: float = 0.05) -> tuple[float, float] | None:
     """Return the interval for a share if all tasks have the same value, so no standard error can be estimated.
 
-    For a share of 0 or 1, it is the exact one-sided 95% bound, 1 - 0.05^(1/tasks), which is about 3 / tasks (the rule
-    of three: Hanley & Lippman-Hand 1983, JAMA 249(13)). The bound holds regardless of how the repeats of a task are
-    correlated, because a value in 0..1 with mean m is 0 with a probability of at most 1 - m. For any other share, it is
-    Wilson's score interval (1927) with each task as one trial, or None for a single task.
+    Its level is 1 - `alpha`. For a share of 0 or 1, it is the exact one-sided bound, 1 - alpha^(1/tasks), which at 95%
+    is about 3 / tasks (the rule of three: Hanley & Lippman-Hand 1983, JAMA 249(13)). The bound holds regardless of how
+    the repeats of a task are correlated, because a value in 0..1 with mean m is 0 with a probability of at most 1 - m.
+    For any other share, it is Wilson's score interval (1927) with each task as one trial, or None for a single task.
     """
     if share in (0.0, 1.0):
-        reach = 1.0 - 0.05 ** (1.0 / tasks)
+        reach = 1.0 - alpha ** (1.0 / tasks)
         return (0.0, reach) if share == 0.0 else (1.0 - reach, 1.0)
     if tasks < 2:
         return None
-    scale = 1.0 + _Z**2 / tasks
-    middle = (share + _Z**2 / (2 * tasks)) / scale
-    reach = _Z / scale * math.sqrt(share * (1 - share) / tasks + _Z**2 / (4 * tasks**2))
+    z = NormalDist().inv_cdf(1 - alpha / 2)
+    scale = 1.0 + z**2 / tasks
+    middle = (share + z**2 / (2 * tasks)) / scale
+    reach = z / scale * math.sqrt(share * (1 - share) / tasks + z**2 / (4 * tasks**2))
     return middle - reach, middle + reach
 
 

@@ -36,7 +36,7 @@ def by_dataset(columns: Columns, threshold: float | None, *, indexed: bool) -> l
                 reward=reward,
                 min=float(own.reward.min()),
                 max=float(own.reward.max()),
-                pass_at=pass_at(grouped.measured, grouped.solved) if grouped.solved is not None and indexed else [],
+                pass_at=pass_at(grouped) if indexed else [],
             )
         )
     return found

@@ -89,12 +89,13 @@ def passes(measured: Ints, solved: Ints, most: int) -> list[Passes]:
             break
         none = none * np.maximum(n - c - k + 1, 0) / (n - k + 1)
         every = every * np.maximum(c - k + 1, 0) / (n - k + 1)
-        found.append(Passes(k, int(weight.sum()), _over_tasks(1 - none, weight), _over_tasks(every, weight)))
+        found.append(Passes(k, int(weight.sum()), mean_over_tasks(1 - none, weight), mean_over_tasks(every, weight)))
     return found
 
 
-def _over_tasks(shares: Floats, weight: Ints) -> Estimate:
-    """Return the weighted mean of shares, where the i-th share represents `weight[i]` tasks."""
+def mean_over_tasks(shares: Floats, weight: Ints | None = None) -> Estimate:
+    """Return the weighted mean of shares, where the i-th share represents `weight[i]` tasks (default: one)."""
+    weight = np.ones(len(shares), np.int64) if weight is None else weight
     tasks = int(weight.sum())
     center = math.fsum(shares * weight) / tasks
     variance = math.fsum(weight * (shares - center) ** 2) / (tasks - 1) / tasks if tasks > 1 else 0.0

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.services.metrics.estimators import Passes, passes
+from rollyard.services.metrics.consensus import MOST_K, Votes, answers_of, at, votes
+from rollyard.services.metrics.estimators import Passes, mean_over_tasks, passes
 from rollyard.services.metrics.loader.columns import Columns, Floats, Ints
 from rollyard.services.metrics.profile_records import Coverage, PassAtK, SolveBin, Tasks, ZeroVariance
 
@@ -30,6 +31,8 @@ class PerTask:
     """Sample standard deviation (n - 1 degrees of freedom); 0 for a single rollout."""
     min: Floats
     max: Floats
+    votes: list[Votes] | None
+    """cons@k of each task; None if the environment does not record answers."""
 
     @classmethod
     def of(cls, columns: Columns, solved: NDArray[np.bool_] | None) -> PerTask:
@@ -49,6 +52,7 @@ class PerTask:
             std=np.where(lowest == highest, 0.0, np.sqrt(squares / np.maximum(measured - 1, 1))),
             min=lowest,
             max=highest,
+            votes=votes(answers_of(columns), solved, starts, measured),
         )
 
     def __len__(self) -> int:
@@ -71,7 +75,7 @@ def tasks(grouped: PerTask, coverage: Coverage) -> Tasks:
         always_solved=None if solved is None else int((solved == measured).sum()),
         never_solved_first=[] if never is None else [int(task) for task in never[:_FIRST]],
         solve_rates=[] if solved is None else _solve_rates(measured, solved),
-        pass_at=[] if solved is None else pass_at(measured, solved, coverage),
+        pass_at=pass_at(grouped, coverage),
         zero_variance=_zero_variance(grouped),
     )
 
@@ -97,8 +101,13 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
     return [*bins, SolveBin(label="all", low=1.0, high=1.0, tasks=int((solved == measured).sum()))]
 
 
-def pass_at(measured: Ints, solved: Ints, coverage: Coverage | None = None) -> list[PassAtK]:
-    """Return pass@k and pass^k for every k. With `coverage`, also count missing rollouts as failed."""
+def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]:
+    """Return pass@k, pass^k and cons@k for every k; empty if "solved" is undefined. With `coverage`, also count missing
+    rollouts as failed.
+    """
+    measured, solved = grouped.measured, grouped.solved
+    if solved is None:
+        return []
     found = passes(measured, solved, int(measured.max()))
     failed: dict[int, Passes] = {}
     repeats, expected = (coverage.repeats, coverage.tasks_expected) if coverage else (None, None)
@@ -119,6 +128,7 @@ def pass_at(measured: Ints, solved: Ints, coverage: Coverage | None = None) -> l
             tasks_measured=len(measured),
             any=one.any,
             every=one.every,
+            consensus=None if grouped.votes is None or one.k > MOST_K else mean_over_tasks(at(grouped.votes, one.k)),
             any_missing_failed=failed[one.k].any.mean if one.k in failed else None,
             every_missing_failed=failed[one.k].every.mean if one.k in failed else None,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,8 @@ class Run:
     by_task: PerTask | None
     """None if nothing is measured or rows have no task index."""
     profile: Profile
+    file: Path | None = None
+    """The rollout file; None if the run was not loaded from a file."""
 
 
 def run_of(

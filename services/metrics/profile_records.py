@@ -127,7 +127,7 @@ class SolveBin(Record):
 
 
 class PassAtK(Record):
-    """Unbiased pass@k and pass^k over the tasks with at least k measured rollouts."""
+    """Unbiased pass@k, pass^k and cons@k over the tasks with at least k measured rollouts."""
 
     k: int
     tasks: int
@@ -137,6 +137,9 @@ class PassAtK(Record):
     """pass@k: the probability that at least one of k rollouts solves the task."""
     every: Estimate
     """pass^k: the probability that all k rollouts solve the task."""
+    consensus: Estimate | None = None
+    """cons@k: the probability that the most common answer of k rollouts is right. None if the environment records no
+    answers (`extracted_answer`), if k is above 128, or if a task has more than 1,000 rollouts."""
     any_missing_failed: float | None
     """pass@k over all expected tasks, with missing rollouts counted as failed; None if nothing is missing."""
     every_missing_failed: float | None

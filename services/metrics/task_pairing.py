@@ -29,6 +29,8 @@ class Side:
     measured: Ints
     mean: Floats
     solve_rate: Floats | None
+    index: Ints
+    """Index in `key` of each task of the run. Its length is the number of tasks before merging."""
 
 
 @dataclass(frozen=True)
@@ -99,8 +101,9 @@ def _side(grouped: PerTask, keys: Ints) -> Side:
             grouped.measured[first],
             grouped.mean[first],
             None if rate is None else rate[first],
+            inverse,
         )
     measured = np.bincount(inverse, weights=grouped.measured).astype(np.int64)
     mean = np.bincount(inverse, weights=grouped.mean * grouped.measured) / measured
     solved = None if grouped.solved is None else np.bincount(inverse, weights=grouped.solved) / measured
-    return Side(key, grouped.task[first], measured, mean, solved)
+    return Side(key, grouped.task[first], measured, mean, solved, inverse)

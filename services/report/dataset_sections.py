@@ -13,8 +13,8 @@ _ROWS = 100
 
 
 def datasets(profile: Profile) -> Section:
-    """Return the section with each dataset's success rate and reward, and pass@k at the largest k for which all of its
-    tasks have enough rollouts.
+    """Return the section with each dataset's success rate and reward, and pass@k and cons@k at the largest k for which
+    all of its tasks have enough rollouts.
     """
     found = profile.by_dataset
     if not found:
@@ -25,7 +25,17 @@ def datasets(profile: Profile) -> Section:
     if profile.solved is None:
         silent = ", ".join(shown(one) for one in found if one.rate is None)
         text.append(f"There is no success rate over all datasets: it is undefined what counts as solved in {silent}.")
-    head = ("dataset", "rollouts", "tasks", "success rate", "95% interval", "mean reward", "95% interval", "pass@k")
+    head = (
+        "dataset",
+        "rollouts",
+        "tasks",
+        "success rate",
+        "95% interval",
+        "mean reward",
+        "95% interval",
+        "pass@k",
+        "cons@k",
+    )
     rows = [
         (
             shown(one),
@@ -35,7 +45,7 @@ def datasets(profile: Profile) -> Section:
             interval(one.rate, "percent"),
             reward(one.reward.mean),
             interval(one.reward, "reward"),
-            _at_common_k(one),
+            *_at_common_k(one),
         )
         for one in found[:_ROWS]
     ]
@@ -44,13 +54,16 @@ def datasets(profile: Profile) -> Section:
 
 
 def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
-    """Return a table of pass@k and pass^k by dataset and k."""
-    head = ("dataset, k", "pass@k", "95% interval", "pass^k", "95% interval", "tasks")
+    """Return a table of pass@k, pass^k and cons@k by dataset and k. cons@k is omitted if no dataset has it."""
+    voted = has_consensus([at for one in found for at in one.pass_at])
+    head: tuple[str, ...] = ("dataset, k", "pass@k", "95% interval", "pass^k", "95% interval")
+    head += ("cons@k", "95% interval", "tasks") if voted else ("tasks",)
     rows = [
         (
             f"{shown(one)}, {at.k}",
             *(percent(at.any.mean), interval(at.any, "percent")),
             *(percent(at.every.mean), interval(at.every, "percent")),
+            *(consensus_cells(at) if voted else ()),
             over(at),
         )
         for one in found[:_ROWS]
@@ -58,6 +71,16 @@ def pass_table(found: Sequence[DatasetFigures]) -> list[Table]:
         if at.k & (at.k - 1) == 0 or at is one.pass_at[-1]
     ]
     return [Table(head, rows, "By dataset")] if rows else []
+
+
+def has_consensus(found: Sequence[PassAtK]) -> bool:
+    """Return whether cons@k is defined for some k."""
+    return any(at.consensus is not None for at in found)
+
+
+def consensus_cells(at: PassAtK) -> tuple[str, str]:
+    """Return cons@k and its interval."""
+    return percent(None if at.consensus is None else at.consensus.mean), interval(at.consensus, "percent")
 
 
 def over_tasks(at: PassAtK) -> str:
@@ -79,6 +102,9 @@ def at_common_k(found: Sequence[PassAtK]) -> PassAtK | None:
     return next((at for at in reversed(found) if at.tasks == at.tasks_measured), None)
 
 
-def _at_common_k(one: DatasetFigures) -> str:
+def _at_common_k(one: DatasetFigures) -> tuple[str, str]:
     at = at_common_k(one.pass_at)
-    return NOTHING if at is None or at.k < 2 else f"pass@{at.k} {percent(at.any.mean)}"
+    if at is None or at.k < 2:
+        return NOTHING, NOTHING
+    consensus = NOTHING if at.consensus is None else f"cons@{at.k} {percent(at.consensus.mean)}"
+    return f"pass@{at.k} {percent(at.any.mean)}", consensus

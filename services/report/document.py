@@ -27,6 +27,9 @@ METHOD = (
     "share has Wilson's interval (1927) with each task as one trial; a mean reward has none.",
     "pass@k = 1 − C(n−c, k) / C(n, k) with c of n rollouts solved (Chen et al. 2021, arXiv:2107.03374); pass^k = "
     "C(c, k) / C(n, k) (Yao et al. 2024, arXiv:2406.12045); means over tasks.",
+    "cons@k = the share of all subsets of k rollouts of a task whose most common extracted_answer is right, counted "
+    "exactly; the answer that occurs first wins a tie, and rollouts without an answer vote for one common answer (the "
+    "definition of NeMo-RL; the idea is self-consistency, Wang et al. 2022, arXiv:2203.11171). Mean over tasks.",
     "Tool calls: the items of type function_call in response.output; their correlation with the reward is Pearson's.",
     "Turns: the model calls in timings; without them, the uninterrupted sequences of model items in response.output.",
     "Rollouts without a finite reward and masked rollouts (mask_sample) are failures and excluded from all means.",

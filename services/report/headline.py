@@ -61,6 +61,10 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
                 of = f"({over_tasks(at)})"
                 found.append((f"pass@{at.k}", f"{percent(at.any.mean)} {of}", interval(at.any, "percent")))
                 found.append((f"pass^{at.k}", f"{percent(at.every.mean)} {of}", interval(at.every, "percent")))
+                if at.consensus is not None:
+                    found.append(
+                        (f"cons@{at.k}", f"{percent(at.consensus.mean)} {of}", interval(at.consensus, "percent"))
+                    )
     if tasks and tasks.zero_variance.of:
         flat = tasks.zero_variance
         value = f"{percent(flat.tasks / flat.of)} ({flat.tasks:,} / {flat.of:,})"

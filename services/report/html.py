@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
 
@@ -19,21 +20,26 @@ _MAX_WIDTH = 62
 
 def html(report: Report) -> str:
     title, sections = document(report)
+    single = len(report.runs) == 1
+    tiles = _tiles(report.runs[0]) if single else ""
+    file = f'<p class="file">{escape(report.runs[0].path)}</p>' if single else ""
+    return page(title, sections, f"Written by ng_reward_profile, rollyard {report.version}.", file + tiles)
+
+
+def page(title: str, sections: Sequence[Section], footer: str, header: str = "") -> str:
+    """Render a page. `header` is HTML below the title."""
     style = (files("rollyard.services.report") / "page.css").read_text(encoding="utf-8") + STYLE.read_text(
         encoding="utf-8"
     )
-    single = len(report.runs) == 1
     body = "".join(_section(section, 2) for section in sections)
-    tiles = _tiles(report.runs[0]) if single else ""
-    file = f'<p class="file">{escape(report.runs[0].path)}</p>' if single else ""
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
         # Text from rollouts is escaped. As a second line of defence, the browser must not run scripts or send requests.
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n"
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         f"<title>{escape(title)}</title>\n<style>\n{style}</style>\n</head>\n<body>\n<header>"
-        f"<h1>{escape(title)}</h1>{file}{tiles}</header>\n<main>\n{body}</main>\n"
-        f"<footer>Written by ng_reward_profile, rollyard {escape(report.version)}.</footer>\n</body>\n</html>\n"
+        f"<h1>{escape(title)}</h1>{header}</header>\n<main>\n{body}</main>\n"
+        f"<footer>{escape(footer)}</footer>\n</body>\n</html>\n"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from rollyard.services.report.document import Report, document
 from rollyard.services.report.section import Section, Table
@@ -13,12 +14,18 @@ _SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 def markdown(report: Report) -> str:
     """Render the report's text and tables. Charts are represented by their captions."""
     title, sections = document(report)
+    file = f"File: {report.runs[0].path}" if len(report.runs) == 1 else ""
+    return page(title, sections, f"Written by ng_reward_profile, rollyard {report.version}.", file)
+
+
+def page(title: str, sections: Sequence[Section], footer: str, subtitle: str = "") -> str:
+    """Render a title, sections and a footer."""
     lines = [f"# {escaped(title)}", ""]
-    if len(report.runs) == 1:
-        lines += [f"File: {escaped(report.runs[0].path)}", ""]
+    if subtitle:
+        lines += [escaped(subtitle), ""]
     for section in sections:
         _write(section, 2, lines)
-    lines += ["---", "", f"Written by ng_reward_profile, rollyard {report.version}.", ""]
+    lines += ["---", "", footer, ""]
     return "\n".join(lines)
 
 

@@ -9,7 +9,7 @@ from rollyard.services.charts.labels import pluralize
 from rollyard.services.datasets.spread import Spread
 from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Tasks, ToolCalls
 from rollyard.services.metrics.stage_times import TOTAL
-from rollyard.services.report.dataset_sections import datasets, over, pass_table
+from rollyard.services.report.dataset_sections import consensus_cells, datasets, has_consensus, over, pass_table
 from rollyard.services.report.formatting import (
     NOTHING,
     count,
@@ -114,11 +114,14 @@ def _tasks(profile: Profile) -> list[Section]:
 def _pass_at(tasks: Tasks, profile: Profile) -> Section:
     shown = [one for one in tasks.pass_at if one.k <= 16 or one.k & (one.k - 1) == 0 or one is tasks.pass_at[-1]]
     failed = any(one.any_missing_failed is not None for one in shown)
-    head: tuple[str, ...] = ("k", "pass@k", "95% interval", "pass^k", "95% interval", "tasks")
+    voted = has_consensus(shown)
+    head: tuple[str, ...] = ("k", "pass@k", "95% interval", "pass^k", "95% interval")
+    head += ("cons@k", "95% interval", "tasks") if voted else ("tasks",)
     rows: list[tuple[str, ...]] = []
     for one in shown:
         row: tuple[str, ...] = (str(one.k), percent(one.any.mean), interval(one.any, "percent"))
-        row += (percent(one.every.mean), interval(one.every, "percent"), over(one))
+        row += (percent(one.every.mean), interval(one.every, "percent"))
+        row += (*consensus_cells(one), over(one)) if voted else (over(one),)
         if failed:
             row += (percent(one.any_missing_failed), percent(one.every_missing_failed))
         rows.append(row)
@@ -128,13 +131,17 @@ def _pass_at(tasks: Tasks, profile: Profile) -> Section:
         f"pass@k: at least one of k rollouts solves the task; pass^k: all k do ({measured(profile.coverage)}). Both "
         "are unbiased, and each task has the same weight; tasks with fewer than k measured rollouts are excluded."
     ]
+    if voted:
+        text.append("cons@k: the most common answer of k rollouts is right; the first one wins a tie.")
     if shown[-1].tasks < tasks.tasks:
         text.append(
             f"Rows of different k are over different tasks: {shown[-1].tasks:,} of {tasks.tasks:,} have {shown[-1].k} "
             "rollouts. Compare them with care, because the excluded tasks may be harder or easier than the others."
         )
     tables = [Table(head, rows), *pass_table(profile.by_dataset)]
-    return Section("pass@k and pass^k", text, tables, [profile_charts.pass_at(tasks)])
+    return Section(
+        "pass@k, pass^k and cons@k" if voted else "pass@k and pass^k", text, tables, [profile_charts.pass_at(tasks)]
+    )
 
 
 def _ends(profile: Profile) -> Section:

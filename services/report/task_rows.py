@@ -10,6 +10,8 @@ import orjson
 from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.datasets.rows import exact_objects
 from rollyard.services.errors import RunError
+from rollyard.services.metrics.consensus import MOST_K
+from rollyard.services.metrics.per_task import PerTask
 from rollyard.services.metrics.profile import Run
 from rollyard.services.types import Json
 
@@ -25,6 +27,7 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
     if grouped is None:
         return
     rows = None if inputs is None else enumerate(exact_objects(inputs, RunError))
+    consensus = _majority_correct(grouped)
     for index, task in enumerate(grouped.task.tolist()):
         row: Json = {}
         if rows is not None:
@@ -48,4 +51,21 @@ def task_rows(run: Run, pass_threshold: float | None, inputs: DataFile | None) -
             passed = int(grouped.solved[index])
             found |= {"pass_rate": passed / count, "pass_rate_total": count, "pass_rate_passed": passed}
             found["pass_threshold"] = pass_threshold
+            if consensus is not None:
+                found["majority_correct"] = consensus[index]
         yield orjson.dumps({**row, **found}) + b"\n"
+
+
+def _majority_correct(grouped: PerTask) -> list[bool | None] | None:
+    """Return whether the most common answer of all rollouts of each task is right (cons@k with all rollouts).
+
+    It is None for tasks with more rollouts than `consensus.MOST_K`. Returns None if cons@k is undefined.
+    """
+    if grouped.votes is None:
+        return None
+    found: list[bool | None] = [None] * len(grouped)
+    for one in grouped.votes:
+        if one.rollouts <= MOST_K:
+            for task, share in zip(one.tasks.tolist(), one.shares[:, one.rollouts - 1].tolist(), strict=True):
+                found[task] = share == 1.0
+    return found

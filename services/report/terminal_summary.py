@@ -83,6 +83,8 @@ def _figures(one: DatasetFigures) -> str:
         found.insert(0, f"success rate {percent(one.rate.mean)}{_reach(one.rate, 'percent')}")
     if (at := at_common_k(one.pass_at)) is not None and at.k > 1:
         found.append(f"pass@{at.k} {percent(at.any.mean)}{_reach(at.any, 'percent')} {over_tasks(at)}")
+        if at.consensus is not None:
+            found.append(f"cons@{at.k} {percent(at.consensus.mean)}{_reach(at.consensus, 'percent')} {over_tasks(at)}")
     return ", ".join(found)
 
 

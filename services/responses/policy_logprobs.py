@@ -47,6 +47,23 @@ def why_not_policy_logprobs(item: Json) -> str:
     return f"{', '.join(constraints)} changed the distribution that was sampled from" if constraints else ""
 
 
+def has_sampled_log_probs(item: Json) -> bool:
+    """Return whether a constrained turn's `generation_log_probs` are those of the distribution that was sampled from.
+
+    If so, exp(the policy's log-probability - the recorded one) is a token's importance weight. They are not if the turn
+    was decoded greedily, or if raw log-probabilities lack the temperature or a constraint that sampling applied.
+    """
+    trace = item.get("token_trace")
+    sampling = trace.get("sampling") if isinstance(trace, dict) else None
+    temperature = sampling.get("temperature") if isinstance(sampling, dict) else None
+    if not isinstance(sampling, dict) or not isinstance(temperature, int | float) or temperature < MIN_TEMPERATURE:
+        return False
+    if sampling.get("logprobs_mode") == "processed_logprobs":
+        return True
+    only_grammars = BY_GRAMMAR.issuperset(sampling.get("constrained") or [])
+    return sampling.get("logprobs_mode") == "raw_logprobs" and temperature == 1.0 and only_grammars
+
+
 def temperature_of(sampling: Json) -> float:
     """Return the temperature by which a trainer divides its logits to compare them with the recorded turn.
 

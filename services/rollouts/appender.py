@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from rollyard.services.errors import RunError
@@ -23,9 +23,9 @@ class JsonLines:
     `check` and `verify` detect changes by other programs while the file is open.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, open_file: Callable[[Path], int] = open_locked) -> None:
         self.path = path
-        self._fd = open_locked(path)
+        self._fd = open_file(path)
         self.tail_file = self._move_incomplete_tail()
         self._size = os.fstat(self._fd).st_size
         self._line_hashes = array("q")
@@ -84,17 +84,18 @@ class JsonLines:
         """Flush appended lines to disk (fsync)."""
         os.fsync(self._fd)
 
-    def restart(self, aside: Path) -> None:
-        """Rename the file to `aside` and continue with an empty one, without releasing the lock.
+    def restart(self, aside: Path, lines: Iterable[bytes] = ()) -> None:
+        """Rename the file to `aside` and continue with one that holds `lines`, without releasing the lock.
 
-        Raises RunError if the file cannot be renamed.
+        Raises RunError if the file cannot be renamed or the new one cannot be written.
         """
         try:
-            fd = replace_locked(self.path, aside)
+            fd = replace_locked(self.path, aside, lines)
         except OSError as error:
-            raise RunError(f"{self.path} cannot be renamed: {error.strerror}") from error
+            raise RunError(f"{self.path} cannot be replaced: {error.strerror}") from error
         os.close(self._fd)
-        self._fd, self._size, self._line_hashes, self._all_hashed = fd, 0, array("q"), True
+        self._fd, self._size, self._line_hashes = fd, os.fstat(fd).st_size, array("q")
+        self._all_hashed = self._size == 0
 
     def close(self) -> None:
         """Close the file and release its lock."""

@@ -11,19 +11,25 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.services.config.server_code.code_history import reachable
-from rollyard.services.datasets.tasks import Tasks
+from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import ServerClient
 from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
 from rollyard.services.rollouts.collector import Collector, Limits
+from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
+from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected
+from rollyard.services.rollouts.rollout_keys import Expected, KeySet
+from rollyard.services.rollouts.shared.opening import check_no_workers
+from rollyard.services.rollouts.shared.shared_records import MergeResult
 from rollyard.services.rollouts.status_reporter import reporting
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.run_types import Directory
+from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
+from rollyard.services.run_types import Directory, ServerCode
 from rollyard.services.types import Json, State
 
 CREATE_PARAMS = frozenset(
@@ -57,6 +63,16 @@ class CollectionPlan:
     materialize: bool = False
     """Also write the request bodies to `X_materialized_inputs.jsonl`."""
     limits: Limits = field(default_factory=Limits)
+    worker: str | None = None
+    """Name of this job if several collect the output together; None: this process collects it alone."""
+    lease_s: float = 60.0
+    """If a worker sends no heartbeat for this many seconds, others take over its unfinished blocks."""
+    job: str = ""
+    """Id of the batch job, shown to the other workers."""
+    is_final: IsFinal = is_bad_task
+    """Which failures are final. Collections by several workers always use the default."""
+    block: int | None = None
+    """Rollouts per lease of the first worker; None: depending on the number of rollouts."""
 
     def __post_init__(self) -> None:
         """Raises OperatorError for a name that is probably a typo. Other unknown names are sent to the endpoint."""
@@ -76,6 +92,38 @@ class StackClients:
 Watch = Callable[[Collector], Awaitable[State]]
 
 
+@dataclass(frozen=True)
+class Prepared:
+    """What a collection is made from, once none of the servers is reloading its code."""
+
+    identity: Json
+    code: dict[str, ServerCode]
+    """The code of every server that the rows use."""
+    input_path: str
+    notes: list[str]
+
+
+async def prepare(
+    plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, print_line: Callable[[str], None]
+) -> Prepared:
+    """Check the agents and the output of a collection.
+
+    Raises OperatorError if an agent is unknown or the output is an input, and Failure if the head does not respond.
+    """
+    directory = await stack.client.book.refresh()
+    _check_agents(tasks.agents, directory)
+    _check_inputs(RolloutPaths(plan.output), tasks.files)
+    reached = reachable(tasks.agents, directory.references)
+    directory = await wait_for_reload(stack.registry, directory, reached, print_line=print_line)
+    code = await stack.registry.code()
+    return Prepared(
+        _identity(plan, tasks, directory, reached),
+        {name: found for name, found in code.items() if name in reached},
+        _input_path(tasks),
+        stale_code_notes(directory, reached),
+    )
+
+
 class OpenCollection:
     """The open files of a collection, after its existing rollouts have been counted."""
 
@@ -89,11 +137,15 @@ class OpenCollection:
         store.load(self.progress.count, expected)
         self.progress.failed = len(store.permanently_failed)
         self.progress.resumed()
+        if isinstance(tasks, TaskSubset):
+            self.notes.append(_subset_note(tasks, store.done, plan.repeats))
         if before := self.progress.measured:
             total = self.progress.expected
             self.notes.append(f"resuming: {before} of {total} rollouts are already in {self.paths.output}")
         self.stopped_because = ""
         """Why the collection stopped early on its own; empty otherwise."""
+        self.result: MergeResult | None = None
+        """None: only a collection by several workers is merged."""
         self._plan = plan
         self._tasks = tasks
         self._stack = stack
@@ -108,27 +160,41 @@ class OpenCollection:
         Raises OperatorError or RunError if an agent is unknown or a file cannot be used, and Failure if the head does
         not respond.
         """
-        directory = await stack.client.book.refresh()
-        _check_agents(tasks.agents, directory)
-        paths = RolloutPaths(plan.output)
+        paths, problem = RolloutPaths(plan.output), ""
         _check_inputs(paths, tasks.files)
-        reached = reachable(tasks.agents, directory.references)
-        directory = await wait_for_reload(stack.registry, directory, reached, print_line=print_line)
-        code = await stack.registry.code()
-        store = RolloutStore(
-            paths,
-            _identity(plan, tasks, directory, reached),
-            {"rollyard": version("rollyard"), "python": platform.python_version()},
-            resume=plan.resume,
-            overwrite=plan.overwrite,
-            code={name: found for name, found in code.items() if name in reached},
-            accept_changed_code=plan.accept_changed_code,
-        )
-        store.notes.extend(stale_code_notes(directory, reached))
+        if isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
+            subset, problem = subset_of_original(tasks, paths, plan.agent)
+            tasks = subset or tasks
+        prepared = await prepare(plan, tasks, stack, print_line=print_line)
+        check_no_workers(plan.output, overwrite=False)
         try:
+            store = RolloutStore(
+                paths,
+                prepared.identity,
+                {"rollyard": version("rollyard"), "python": platform.python_version()},
+                resume=plan.resume,
+                overwrite=plan.overwrite,
+                code=prepared.code,
+                accept_changed_code=plan.accept_changed_code,
+                input_path=prepared.input_path,
+                adopter=adopter_of(plan, tasks),
+                is_final=plan.is_final,
+            )
+        except ChangedParameters as error:
+            raise ChangedParameters(f"{error} {problem}".rstrip()) from error
+        store.notes.extend(prepared.notes)
+        try:
+            # Again, now that the output is locked: a worker checks the lock after it has begun its round.
+            if note := check_no_workers(plan.output, overwrite=plan.overwrite):
+                store.notes.append(note)
             yield cls(plan, tasks, stack, store)
         finally:
             store.close()
+
+    @property
+    def refused(self) -> int:
+        """Number of rollouts whose tasks the environment rejected."""
+        return len(self.store.permanently_failed)
 
     async def run(
         self,
@@ -166,6 +232,30 @@ class OpenCollection:
                 materialized.close()
         self.stopped_because = collector.stopped_because
         return state
+
+
+def has_rows(paths: RolloutPaths) -> bool:
+    return paths.output.is_file() and paths.output.stat().st_size > 0
+
+
+def _input_path(tasks: Tasks) -> str:
+    """Return the path of the only input file, or '' if there is none or several."""
+    file = tasks.original.file if isinstance(tasks, TaskSubset) else tasks.file if isinstance(tasks, TaskFile) else None
+    return str(file.absolute()) if isinstance(file, Path) else ""
+
+
+def adopter_of(plan: CollectionPlan, tasks: Tasks) -> Adopter:
+    everything = tasks.original if isinstance(tasks, TaskSubset) else tasks
+    return Adopter(everything, plan.repeats, plan.params, seeded=plan.seeded)
+
+
+def _subset_note(tasks: TaskSubset, done: KeySet, repeats: int) -> str:
+    other = sum(repeats - done.repeats_of(task) for task in range(tasks.count) if task not in tasks.selected)
+    missing = f"; the others still lack {other} rollouts, which the original input would collect" if other else ""
+    return (
+        f"the input has {len(tasks.selected)} of the {tasks.count} tasks of {tasks.original.file}, with which this "
+        f"output was started: only their missing rollouts are collected{missing}"
+    )
 
 
 def check_file_limit(limit: int, parallel: int) -> None:

@@ -6,7 +6,7 @@ import asyncio
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,7 +17,7 @@ from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollout_types import RolloutKeys
 from rollyard.services.rollouts.output_row import encode_line, parse_row
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import task_key
+from rollyard.services.rollouts.rollout_keys import Key, task_key
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.types import CollectionStatus, FailureRow, State
 
@@ -50,7 +50,7 @@ class Collector:
 
     def __init__(
         self,
-        rollouts: Iterator[Rollout],
+        rollouts: Iterator[Rollout] | AsyncIterator[Rollout],
         params: Mapping[str, Any],
         client: ServerClient,
         store: RolloutStore,
@@ -61,8 +61,12 @@ class Collector:
         print_line: Callable[[str], None] = lambda text: None,
         materialize: Callable[[bytes], None] | None = None,
         on_rollout: Callable[[bytes], None] | None = None,
+        on_end: Callable[[Key], None] | None = None,
+        draining: asyncio.Event | None = None,
     ) -> None:
-        """`on_rollout` is called once with each stored line. If it raises an exception, the collection ends."""
+        """`on_rollout` is called with each stored line; an exception that it raises ends the collection. `on_end` is
+        called when a rollout is no longer in flight. `draining` is set once no more rollouts are started.
+        """
         self._rollouts = rollouts
         self._params = params
         self._client = client
@@ -74,7 +78,8 @@ class Collector:
         self._materialize = materialize
         self._on_rollout = on_rollout
         self._workers: list[asyncio.Task[None]] = []
-        self._draining = asyncio.Event()
+        self._on_end = on_end
+        self._draining = draining or asyncio.Event()
         self._stopped_because = ""
         self._file_error: RunError | None = None
         """Set if the heartbeat finds that the files were changed."""
@@ -111,7 +116,7 @@ class Collector:
             await asyncio.gather(*self._workers, return_exceptions=True)
             heartbeat.cancel()
             state = self._state()
-            self._write_status(state)
+            self.write_status(state)
         return state
 
     @property
@@ -134,7 +139,7 @@ class Collector:
         for worker in self._workers:
             worker.cancel()
 
-    def _write_status(self, state: State) -> None:
+    def write_status(self, state: State) -> None:
         self.status = self._progress.status(state, self._stopped_because)
         self._store.write_status(self.status)
 
@@ -147,7 +152,7 @@ class Collector:
 
     async def _work(self) -> None:
         # All workers pull from one iterator: a row is read when a slot is free.
-        while (rollout := self._next()) is not None:
+        while (rollout := await self._next()) is not None:
             if self._draining.is_set():
                 return
             key = (rollout.task_index, rollout.rollout_index)
@@ -160,11 +165,15 @@ class Collector:
                 await self._collect(rollout)
             finally:
                 self._progress.end(key)
+                if self._on_end is not None:
+                    self._on_end(key)
 
-    def _next(self) -> Rollout | None:
+    async def _next(self) -> Rollout | None:
         """Return the next rollout, or None at the end or if the input has changed since it was first read."""
         try:
-            return next(self._rollouts, None)
+            if isinstance(self._rollouts, Iterator):
+                return next(self._rollouts, None)
+            return await anext(self._rollouts, None)
         except RollyardError as error:
             self._stop(str(error))
             return None
@@ -179,7 +188,8 @@ class Collector:
             return
         if self._materialize is not None:
             self._materialize(body)
-        for attempt in range(self._limits.max_attempts):
+        max_attempts = self._limits.max_attempts - self._store.attempts_used.get(key, 0)
+        for attempt in range(max_attempts):
             started = time.monotonic()
             rollout_keys: RolloutKeys = {
                 "_ng_task_index": rollout.task_index,
@@ -197,7 +207,8 @@ class Collector:
                 row = {**row, **rollout_keys}
                 line = encode_line(row, rollout.agent)
             except Failure as failure:
-                permanent = failure.terminal or attempt + 1 == self._limits.max_attempts
+                final = failure.terminal or self._store.is_final(failure.kind, failure.problem.server)
+                permanent = final or attempt + 1 == max_attempts
                 self._record(rollout, failure, earlier + attempt, time.monotonic() - started, permanent=permanent)
                 if permanent:
                     return
@@ -231,7 +242,7 @@ class Collector:
             status=problem.status,
             upstream_status=problem.upstream_status,
             detail=problem.detail,
-            terminal=failure.terminal,
+            terminal=failure.terminal or self._store.is_final(failure.kind, problem.server),
             time=time.time(),
             duration_s=round(seconds, 3),
         )
@@ -274,7 +285,7 @@ class Collector:
     async def _heartbeat(self) -> None:
         """Write the status, sync the files and check them for changes, once a second."""
         while True:
-            self._write_status("running")
+            self.write_status("running")
             try:
                 await asyncio.to_thread(self._store.sync)
             except OSError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,18 +13,38 @@ from pydantic import ValidationError
 from rollyard.services.config.server_code.code_history import accepted, version_of
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.json_differences import differences
-from rollyard.services.rollouts.manifest_records import Manifest
+from rollyard.services.rollouts.manifest_records import Adoption, Manifest
 from rollyard.services.run_types import ServerCode
 from rollyard.services.types import Json
 
 
-def new_manifest(output: Path, identity: Json, versions: Json, code: dict[str, ServerCode]) -> Manifest:
+class ChangedParameters(OperatorError):
+    """The output was collected with different parameters."""
+
+
+def new_manifest(
+    output: Path,
+    identity: Json,
+    versions: Json,
+    code: dict[str, ServerCode],
+    *,
+    input_path: str = "",
+    adopted: Adoption | None = None,
+) -> Manifest:
     now = time.time()
-    return Manifest(identity=identity, versions=versions, created=now, output=output.name, code=[version_of(code, now)])
+    return Manifest(
+        identity=identity,
+        versions=versions,
+        created=now,
+        output=output.name,
+        code=[version_of(code, now)],
+        input=input_path,
+        adopted=adopted,
+    )
 
 
 def resumed_manifest(
-    path: Path, output: Path, identity: Json, code: dict[str, ServerCode], *, accept_changed_code: bool
+    path: Path, output: Path, identity: Json, code: Mapping[str, ServerCode], *, accept_changed_code: bool
 ) -> Manifest:
     """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed."""
     try:
@@ -31,19 +52,29 @@ def resumed_manifest(
     except (OSError, ValidationError) as error:
         raise OperatorError(
             f"{output} exists, but its manifest {path.name} cannot be read "
-            f"({type(error).__name__}): choose another output, or rename the old files with +overwrite=true"
+            f"({type(error).__name__}): restore it, move it away to have the rollouts checked and adopted, choose "
+            "another output, or rename the old files with +overwrite=true"
         ) from error
-    if changed_parameters := list(differences(_reached_settings_only(manifest.identity, identity), identity)):
+    return continued(manifest, output, identity, code, accept_changed_code=accept_changed_code)
+
+
+def continued(
+    manifest: Manifest, output: Path, identity: Json, code: Mapping[str, ServerCode], *, accept_changed_code: bool
+) -> Manifest:
+    """Return the manifest for continuing `output` with `code`. Raises OperatorError if it cannot be continued."""
+    known = _with_added_tasks(_reached_settings_only(manifest.identity, identity), identity)
+    if changed_parameters := list(differences(known, identity)):
         listed = "\n".join(
             f"  {name}: {_shown(old)} in the file, {_shown(new)} now" for name, old, new in changed_parameters
         )
-        raise OperatorError(
+        raise ChangedParameters(
             f"{output} was collected with different parameters:\n{listed}\n"
             "Repeat the original command to continue, choose another output, or rename the old files with "
             "+overwrite=true."
         )
     versions = accepted(manifest.code, version_of(code, time.time()), output, accept_changed_code)
-    return manifest.model_copy(update={"code": versions, "output": output.name})
+    recorded = _with_added_tasks(manifest.identity, identity)
+    return manifest.model_copy(update={"identity": recorded, "code": versions, "output": output.name})
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
@@ -77,6 +108,14 @@ def _reached_settings_only(old: Json, new: Json) -> Json:
     if not isinstance(settings, dict) or not isinstance(now, dict):
         return old
     return {**old, "settings": {name: value for name, value in settings.items() if name in now}}
+
+
+def _with_added_tasks(old: Json, new: Json) -> Json:
+    """Return `old` with the tasks of `new`, if `new` only adds tasks after those of `old`, as training does."""
+    before, now = old.get("task_rows"), new.get("task_rows")
+    if not isinstance(before, list) or not isinstance(now, list) or now[: len(before)] != before:
+        return old
+    return {**old, "task_rows": now, "rows": new.get("rows")}
 
 
 def _shown(value: Any) -> str:

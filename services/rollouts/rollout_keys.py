@@ -12,6 +12,8 @@ import orjson
 
 _NOT_PART_OF_TASK = frozenset({"agent_ref", "dataset_name", "prompt_id", "uuid", "response", "reward"})
 """Fields of a dataset row that do not define the task: its agent, the ids that a mixture adds, and earlier results."""
+PROMPT = ("input", "instructions", "tools")
+"""Create parameters that form the prompt. The others are sampling parameters, which do not define a task."""
 _UNIQUE_KEYS = ("_ng_task_index", "_ng_rollout_index", "reward")
 _QUOTED_KEYS = tuple(f'"{name}"'.encode() for name in _UNIQUE_KEYS)
 
@@ -57,6 +59,10 @@ class KeySet:
     def __len__(self) -> int:
         return self._count
 
+    def repeats_of(self, task: int) -> int:
+        """Return how many repeats of a task are in the set."""
+        return self._bits.get(task, 0).bit_count()
+
 
 def task_key(row: Mapping[str, Any]) -> str:
     """Return a dataset row's `_ng_task_key`, which is equal for duplicate tasks regardless of file and position.
@@ -64,18 +70,19 @@ def task_key(row: Mapping[str, Any]) -> str:
     It consists of 16 hexadecimal digits from the SHA-256 hash of the prompt, the tools and all other fields that an
     environment can read. Sampling parameters are excluded, because they do not define the task.
     """
-    task_fields = {
-        key: value for key, value in row.items() if key not in _NOT_PART_OF_TASK and not key.startswith("_ng_")
-    }
-    task_fields["responses_create_params"] = prompt_of(row)
-    return _digest(task_fields).hex()
+    return digest({**task_fields(row), "responses_create_params": prompt_of(row)}).hex()
+
+
+def task_fields(row: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a dataset row that define its task, and its create parameters."""
+    return {key: value for key, value in row.items() if key not in _NOT_PART_OF_TASK and not key.startswith("_ng_")}
 
 
 def prompt_key(row: Mapping[str, Any]) -> int:
     """Return a 64-bit hash of a rollout's initial prompt, or 0 if the row does not have one."""
     prompt = prompt_of(row)
     try:
-        return int.from_bytes(_digest(prompt), signed=True) if prompt else 0
+        return int.from_bytes(digest(prompt), signed=True) if prompt else 0
     except RecursionError:  # a row of another program, nested deeper than Rollyard allows
         return 0
 
@@ -85,10 +92,11 @@ def prompt_of(row: Mapping[str, Any]) -> dict[str, Any]:
     params = row.get("responses_create_params")
     if not isinstance(params, dict):
         return {}
-    return {key: params[key] for key in ("input", "instructions", "tools") if params.get(key) is not None}
+    return {key: params[key] for key in PROMPT if params.get(key) is not None}
 
 
-def _digest(value: Any) -> bytes:
+def digest(value: Any) -> bytes:
+    """Return 8 bytes of the SHA-256 hash of a JSON value; the order of keys does not matter."""
     try:
         data = orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
     except TypeError:  # an integer over 64 bits, a lone surrogate, or more than 254 levels

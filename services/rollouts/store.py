@@ -15,12 +15,14 @@ from typing import cast
 import orjson
 
 from rollyard.services.config.server_code.code_history import accepted, changes, mark_of, version_of
-from rollyard.services.errors import FailureKind, OperatorError, RunError
+from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.jsonl import replace
-from rollyard.services.io.locked_files import unused
+from rollyard.services.io.locked_files import open_locked, unused
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.adoption import Adopter, adoption_note
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
+from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.manifest import check_not_shared, encode_manifest, new_manifest, resumed_manifest
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.rewards import EXPECTED, is_reward
@@ -42,8 +44,14 @@ class RolloutStore:
         overwrite: bool,
         code: Mapping[str, ServerCode] | None = None,
         accept_changed_code: bool = False,
+        input_path: str = "",
+        adopter: Adopter | None = None,
+        origin: Manifest | None = None,
+        open_file: Callable[[Path], int] = open_locked,
+        is_final: IsFinal = is_bad_task,
     ) -> None:
-        """`code`: the code of every server that the rows use.
+        """`code`: the code of every server that the rows use. `adopter`: adopts rollouts that have no manifest.
+        `origin`: the manifest of new files. `open_file`: opens, and usually locks, the files.
 
         Raises OperatorError or RunError if the files cannot be written, or if the collection cannot be resumed.
         """
@@ -53,12 +61,17 @@ class RolloutStore:
         self.notes: list[str] = []
         self.done = KeySet()
         self.permanently_failed = KeySet()
-        """Rollouts whose rows the environment rejected. They are never retried."""
+        """Rollouts with a final failure, which are never retried."""
+        self.is_final = is_final
         self.attempts: dict[Key, int] = {}
         """Rollout -> number of its failed attempts, for rollouts that are not done."""
+        self.attempts_used: dict[Key, int] = {}
+        """Rollout -> number of its failed attempts that count against the limit: those of other workers. A resumed
+        collection has the full number of attempts again."""
+        self._open_file = open_file
         try:
             paths.output.parent.mkdir(parents=True, exist_ok=True)
-            self._rows = JsonLines(paths.output)
+            self._rows = JsonLines(paths.output, open_file)
         except OSError as error:
             raise OperatorError(f"output {str(paths.output)!r} cannot be written: {error.strerror}") from error
         try:
@@ -70,7 +83,7 @@ class RolloutStore:
             self.code_changes = 0
             """How many times servers were reloaded with different code during this command."""
             self._writing_manifest = threading.Lock()
-            manifest = self._manifest(identity, versions, self.code, resume, accept_changed_code)
+            manifest = origin or self._manifest(identity, versions, resume, accept_changed_code, input_path, adopter)
             # Locked before the manifest is written: an output with the same manifest locks the same failures file.
             self._failures = self._open_failures()
             self._current = manifest
@@ -116,7 +129,7 @@ class RolloutStore:
         for number, _, _, row in self._failures.rows():
             key = _validated_key(row, self.paths.failures, number, expected)
             self.attempts[key] = self.attempts.get(key, 0) + 1
-            if row.get("failure_kind") == FailureKind.BAD_TASK:
+            if self.is_final(str(row.get("failure_kind")), str(row.get("server"))):
                 self.permanently_failed.add(key)
 
     def append(self, key: Key, row: bytes) -> None:
@@ -131,7 +144,7 @@ class RolloutStore:
         key = (failure.task_index, failure.rollout_index)
         self._failures.append(orjson.dumps(failure.model_dump(by_alias=True)))
         self.attempts[key] = self.attempts.get(key, 0) + 1
-        if failure.failure_kind == FailureKind.BAD_TASK:
+        if self.is_final(failure.failure_kind, failure.server):
             self.permanently_failed.add(key)
 
     def write_status(self, status: CollectionStatus) -> None:
@@ -236,29 +249,45 @@ class RolloutStore:
             self.notes.append(f"{path.name} was renamed to {aside.name}")
 
     def _manifest(
-        self, identity: Json, versions: Json, code: dict[str, ServerCode], resume: bool, accept_changed_code: bool
+        self,
+        identity: Json,
+        versions: Json,
+        resume: bool,
+        accept_changed_code: bool,
+        input_path: str,
+        adopter: Adopter | None,
     ) -> Manifest:
         """Return a new manifest, or the one of the collection to resume. Raises OperatorError if it cannot resume."""
         output, failures = self.paths.output, self.paths.failures
+
+        def set_failures_aside() -> None:
+            if failed_before:
+                stale = unused(failures.with_name(f"{failures.name}.stale"))
+                failures.rename(stale)
+                self.notes.append(f"failures of an older collection were moved to {stale.name}")
+
         failed_before = failures.exists() and failures.stat().st_size > 0
         started = output.stat().st_size > 0 or (self.paths.manifest.exists() and failed_before)
         if started and not resume:
             raise OperatorError(
                 f"{output} exists: continue it with +resume=true, or rename it and start over with +overwrite=true"
             )
-        if started:
+        adopted = None
+        if started and adopter is not None and not os.path.lexists(self.paths.manifest):
+            # Before the rows get their keys: after a crash in between, the failures would seem to belong to them.
+            adopted = adopter.adopt(self._rows, before_writing=set_failures_aside)
+            self.notes.append(adoption_note(self._rows, adopted))
+        elif started:
             return resumed_manifest(
-                self.paths.manifest, output, identity, code, accept_changed_code=accept_changed_code
+                self.paths.manifest, output, identity, self.code, accept_changed_code=accept_changed_code
             )
-        if failed_before:
-            stale = unused(failures.with_name(f"{failures.name}.stale"))
-            failures.rename(stale)
-            self.notes.append(f"failures of an older collection were moved to {stale.name}")
-        return new_manifest(output, identity, versions, code)
+        if adopted is None:
+            set_failures_aside()
+        return new_manifest(output, identity, versions, self.code, input_path=input_path, adopted=adopted)
 
     def _open_failures(self) -> JsonLines:
         try:
-            return JsonLines(self.paths.failures)
+            return JsonLines(self.paths.failures, self._open_file)
         except OSError as error:
             raise OperatorError(f"{self.paths.failures} cannot be written: {error.strerror}") from error
 

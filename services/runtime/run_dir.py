@@ -20,9 +20,10 @@ HOME = Path(".rollyard") / "runs"
 
 
 class RunFolder:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, logs: Path | None = None) -> None:
+        """`logs`: the folder of the servers' logs, if it is not in this directory."""
         self.path = path
-        self.logs = path / "logs"
+        self.logs = path / "logs" if logs is None else logs
 
     @property
     def base(self) -> Path:
@@ -30,11 +31,12 @@ class RunFolder:
         return self.path.absolute().parents[len(HOME.parts)]
 
     @classmethod
-    def create(cls, base: Path, run_id: str) -> RunFolder:
+    def create(cls, base: Path, run_id: str, logs: Path | None = None) -> RunFolder:
         """Create a run directory under `base`. Its name begins with the time, so that names sort by start time."""
-        folder = cls(base / HOME / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id}")
+        folder = cls(base / HOME / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id}", logs)
         try:
-            folder.logs.mkdir(parents=True)
+            folder.path.mkdir(parents=True)
+            folder.logs.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise _unwritable(base, error) from error
         return folder

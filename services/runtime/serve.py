@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import signal
 import sys
@@ -23,6 +22,7 @@ from rollyard.services.io.terminal import plain, plain_output
 from rollyard.services.run_types import Launch
 from rollyard.services.runtime.hosting import HostedServer, bind_for
 from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit, tune_gc
+from rollyard.services.runtime.server_log import configure_log
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import parse_settings
 
@@ -84,7 +84,7 @@ def main() -> None:
 def _main(launch: Launch) -> None:
     if launch.parent_pid:
         die_with_parent(launch.parent_pid)
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+    configure_log()
     raise_file_limit()
     try:
         uvloop.run(serve_until_signalled(launch, os.environ))

@@ -87,7 +87,7 @@ def _check_argument(owner: type, generic: Any) -> None:
 
 def is_secret(name: str) -> bool:
     """Return True for the name of a setting whose value must never be logged, printed or served."""
-    return bool(_SECRET.search(name))
+    return bool(_SECRET.search(name)) and name != "dataset_key"  # NeMo-RL's name for a split
 
 
 def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:

@@ -29,12 +29,13 @@ from rollyard.services.viewer.api.rollout_view import (
     row_line,
     task_rollouts,
 )
-from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.index.library import FileIndex, UnknownRun
 from rollyard.services.viewer.index.table import Table
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
+MAX_WANTED = 4
+"""Maximum number of runs that one request for the overview opens."""
 _REVALIDATE = {"cache-control": "no-cache"}
 _NO_STORE = {"cache-control": "no-store"}
 
@@ -58,6 +59,7 @@ def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter
 
     app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(UnknownRun, _unknown_run)
     app.add_exception_handler(RowChanged, _file_changed)
     app.add_exception_handler(OSError, _unreadable_file)
     app.add_exception_handler(Exception, _internal_error)
@@ -75,18 +77,12 @@ class _Static(StaticFiles):
 
 def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
     api = APIRouter(prefix="/api")
-    differences = RunDifferences(file_index.runs)
-
-    def run_of(run: int) -> RunFile:
-        if not 0 <= run < len(file_index.runs):
-            raise HTTPException(
-                404, f"run {run} does not exist; runs are numbered from 0 to {len(file_index.runs) - 1}"
-            )
-        return file_index.runs[run]
+    differences = RunDifferences(file_index.find)
+    run_of = file_index.find
 
     @api.get("/overview")
-    async def overview() -> Response:
-        return await _json(file_index.overview)
+    async def overview(run: Annotated[list[int] | None, Query(max_length=MAX_WANTED)] = None) -> Response:
+        return await _json(lambda: file_index.overview(run or ()))
 
     @api.get("/runs/{run}/profile")
     async def profile(run: int) -> Response:
@@ -158,6 +154,10 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
     return problem(422, "invalid request", errors, request.url.path)
+
+
+async def _unknown_run(request: Request, error: Exception) -> Response:
+    return problem(404, "not found", str(error), request.url.path)
 
 
 async def _file_changed(request: Request, error: Exception) -> Response:

@@ -6,7 +6,6 @@ import contextlib
 import logging
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +29,7 @@ from rollyard.arguments import (
     TEXTS,
     check,
 )
+from rollyard.collection_summary import CollectionSummary, of_all_workers, summary_of
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
@@ -41,17 +41,16 @@ from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, StackClients, agents_of
+from rollyard.services.rollouts.collection import CollectionPlan, StackClients, agents_of
 from rollyard.services.rollouts.collector import Limits
-from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_file import Rollouts
+from rollyard.services.rollouts.shared.collection import open_collection
+from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
-from rollyard.services.types import State
 
 log = logging.getLogger("rollyard")
 
@@ -144,43 +143,6 @@ async def _connected(head: str | None, folder: Path, token: str | None) -> Async
         await transport.close()
 
 
-@dataclass(frozen=True)
-class CollectionSummary:
-    """The result of a collection, including the rollouts of earlier calls."""
-
-    state: State
-    """`complete`; `incomplete`: some rollouts failed permanently; `stopped`: see `stopped_because`."""
-    expected: int
-    """Total number of rollouts: rows times repeats."""
-    measured: int
-    """Rollouts in the file."""
-    collected: int
-    """Rollouts that this call added to the file."""
-    failed: int
-    """Rollouts that failed permanently. They have no reward and are not in the file."""
-    failed_attempts: int
-    """Failed attempts of this call, including those of rollouts that succeeded later."""
-    failures: Mapping[str, int]
-    """Kind of failure -> number of failed attempts."""
-    mean_reward: float | None
-    """None if no rollout was measured, or if the datasets of a mixture have different reward scales."""
-    reward_stderr: float | None
-    """Standard error of the mean, clustered by task."""
-    success_rate: float | None
-    """None unless every environment reports success."""
-    stopped_because: str
-    """Why the collection was stopped; empty unless the state is `stopped`."""
-    output: Path
-    """The rollout file."""
-    failures_file: Path
-    """The file with the failed attempts, one per line. It may not exist if no attempt has failed."""
-
-    @property
-    def rollouts(self) -> Rollouts:
-        """The rows of the rollout file."""
-        return Rollouts(self.output)
-
-
 async def collect(
     stack: RunningStack,
     rows: str | Path | Iterable[Mapping[str, Any]],
@@ -198,6 +160,8 @@ async def collect(
     max_attempts: int = 3,
     rollout_timeout_s: float = 3600.0,
     max_failure_rate: float = 0.5,
+    worker: str | None = None,
+    lease_s: float = 60.0,
     on_rollout: Callable[[RolloutRow], None] | None = None,
     print_line: PrintLine = log.info,
 ) -> CollectionSummary:
@@ -208,7 +172,9 @@ async def collect(
     `rows`: a file, or an iterable of rows. `agent_name`: the agent for rows without an `agent_ref`; optional if the
     stack has only one agent. `num_repeats_add_seed`: send the number of the repeat as the policy's seed.
     `responses_create_params`: parameters that override those of the rows. `on_rollout` is called with each rollout that
-    this call collects, after it has been stored; an exception that it raises ends the collection.
+    this call collects, after it has been stored; an exception that it raises ends the collection. `worker`: the name of
+    this process if several collect `out` together, each a share of the rollouts; the call returns when all are done.
+    `lease_s`: how long a worker may show no sign of life before others take over its rollouts.
 
     Raises OperatorError and RunError with the messages that the command would print. A rollout that fails permanently
     does not raise an exception. The summary counts it, and its `state` is then not `complete`.
@@ -229,6 +195,8 @@ async def collect(
     check("max_attempts", max_attempts, COUNT)
     check("limit", limit, COUNT, optional=True)
     check("rollout_timeout_s", rollout_timeout_s, SECONDS)
+    check("worker", worker, TEXT, optional=True)
+    check("lease_s", lease_s, SECONDS)
     check("max_failure_rate", max_failure_rate, SHARE)
     limits = Limits(num_samples_in_parallel, max_attempts, rollout_timeout_s, max_failure_rate)
     clients = stack.access.clients
@@ -245,14 +213,17 @@ async def collect(
         overwrite=overwrite,
         accept_changed_code=accept_changed_code,
         limits=limits,
+        worker=worker,
+        lease_s=lease_s,
     )
     tasks = TaskFile(_file_of(rows), agent=agent, limit=limit)
     deliver = None if on_rollout is None else lambda line: on_rollout(orjson.loads(line))
-    async with OpenCollection.opened(plan, tasks, clients, print_line=print_line) as collection:
+    async with open_collection(plan, tasks, clients, print_line=print_line) as collection:
         for note in collection.notes:
             print_line(note)
         state = await collection.run(print_line=print_line, on_rollout=deliver)
-    return _summary(state, collection.progress, collection.stopped_because, collection.paths)
+    summary = summary_of(state, collection.progress, collection.stopped_because, collection.paths)
+    return summary if collection.result is None else of_all_workers(summary, read_status(summary.output))
 
 
 def read_rollouts(path: str | Path) -> Rollouts:
@@ -277,22 +248,3 @@ def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | Temporary
         except TypeError as error:
             raise OperatorError(f"rows: row {number} cannot be written as JSON: {error}") from error
     return copy
-
-
-def _summary(state: State, progress: CollectionProgress, why: str, paths: RolloutPaths) -> CollectionSummary:
-    means = progress.means()
-    return CollectionSummary(
-        state=state,
-        expected=progress.expected,
-        measured=progress.measured,
-        collected=progress.collected,
-        failed=progress.failed,
-        failed_attempts=progress.failed_attempts,
-        failures=dict(progress.kinds),
-        mean_reward=None if means.reward is None else means.reward.value,
-        reward_stderr=None if means.reward is None else means.reward.stderr,
-        success_rate=None if means.success is None else means.success.value,
-        stopped_because=why,
-        output=paths.output,
-        failures_file=paths.failures,
-    )

@@ -16,20 +16,27 @@ import yaml
 
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.services.cli.collect_rollouts import CollectOptions
+from rollyard.services.cli.compare import CompareOptions
 from rollyard.services.cli.diagnostics.machine import DoctorOptions
 from rollyard.services.cli.diagnostics.tokens import TokenOptions
+from rollyard.services.cli.eval import ACTIONS
+from rollyard.services.cli.gate import GateOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
 from rollyard.services.cli.options import Options, read_options
+from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.prepare_data import PrepareOptions
 from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.cli.status import StatusOptions
+from rollyard.services.cli.submit_options import parse_arguments
 from rollyard.services.cli.track import TrackOptions
+from rollyard.services.cli.train_arguments import read_arguments
 from rollyard.services.cli.viewer import ViewerOptions
 from rollyard.services.config.load import load
 from rollyard.services.datasets.settings import MixtureSettings
 from rollyard.services.errors import OperatorError
-from rollyard.services.evaluation.benchmarks import Benchmark
+from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import parse_settings
 from tests.support.commands import command, config, in_this_process, ng_run
@@ -38,8 +45,11 @@ from tests.support.stacks import read_rows
 from tests.unit.resources_servers.answers.grading import in_process_server
 
 PAGES = [INSTALLED / "README.md", *sorted((INSTALLED / "docs").glob("*.md")), *INSTALLED.glob("*/*/README.md")]
+SOKOBAN_EVALUATION = INSTALLED / "docs" / "sokoban-evaluation.md"
+"""Its blocks are shell programs; test_sokoban_evaluation_page.py runs them."""
 AUTHORING = {INSTALLED / "docs" / name for name in ("environments.md", "agents.md", "model-servers.md")}
 """Pages whose commands need the files of the page; test_authoring_pages.py runs them."""
+ELSEWHERE = {SOKOBAN_EVALUATION, *AUTHORING}
 EXPORTED = {
     "policy_base_url": "http://127.0.0.1:10240/v1",
     "policy_api_key": "dummy",
@@ -63,15 +73,18 @@ def created_paths() -> set[str]:
     return paths
 
 
-CREATED = created_paths()
-EXAMPLE_NAMES = ("results/base.jsonl", "results/trained.jsonl", "levels/mine.xsb", "levels", "checkpoints")
+CREATED = created_paths() | {"results/train_sokoban"}  # the output_dir of configs/train_sokoban.yaml
+EXAMPLE_NAMES = (
+    *("results/base.jsonl", "results/trained.jsonl", "results/my_training"),
+    *("levels/mine.xsb", "levels", "checkpoints"),
+)
 """Placeholders for files of the reader."""
-OTHER_PROGRAMS = ("export", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker")
+OTHER_PROGRAMS = ("aws", "export", "ray", "mkdir", "pip", "curl", "ssh", "hf", "vllm", "docker", "cd")
 """Programs that are not part of Rollyard, and shell commands."""
 
 
 def every(name: str) -> list[list[str]]:
-    return [words for page in PAGES if page not in AUTHORING for words in documented_lines(page) if words[0] == name]
+    return [words for page in PAGES if page not in ELSEWHERE for words in documented_lines(page) if words[0] == name]
 
 
 @pytest.mark.parametrize("words", every("ng_run"), ids=" ".join)
@@ -89,6 +102,35 @@ def test_every_documented_ng_run_line_passes_a_dry_run(
     assert checked.status == 0, checked.err
 
 
+@pytest.mark.parametrize("words", every("ng_eval"), ids=" ".join)
+def test_every_documented_ng_eval_line_passes_a_dry_run_or_has_a_known_action(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    if words[1] in ACTIONS:
+        assert len(words) == 2
+        return
+    vllm = tmp_path / "bin" / "vllm"  # the dry run looks for it without running it
+    vllm.parent.mkdir()
+    vllm.touch(0o755)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PATH", f"{vllm.parent}{os.pathsep}{os.environ['PATH']}")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    given = [word for word in words if word not in ("--detach", "+dry_run=true")]
+    (tmp_path / "checkpoints").mkdir()
+    checked = in_this_process(*given, "+dry_run=true", capsys=capsys)
+    assert checked.status == 0, checked.err
+
+
+@pytest.mark.parametrize("words", every("ng_train"), ids=" ".join)
+def test_every_documented_ng_train_line_has_known_keys_and_files_that_exist(tmp_path: Path, words: list[str]) -> None:
+    """The checks of the dry run need torch: tests/external/training/test_train_configs.py."""
+    config = read_arguments(words[1:], tmp_path).config
+    for rows in (config.input_jsonl_fpath, config.evaluation.input_jsonl_fpath):
+        assert rows is None or (INSTALLED / rows).is_file() or rows in CREATED
+    names = [INSTALLED / "resources_servers" / name for name in config.environments]
+    assert config.head or (names and all(name.is_dir() for name in names))
+
+
 @pytest.mark.parametrize("words", every("ng_collect_rollouts"), ids=" ".join)
 def test_every_documented_collect_line_has_known_options_and_an_input_that_exists(words: list[str]) -> None:
     options, _ = read_options(CollectOptions, words[1:])
@@ -97,8 +139,20 @@ def test_every_documented_collect_line_has_known_options_and_an_input_that_exist
 
 
 def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
-    checked = {*OTHER_PROGRAMS, *OPTIONS, "make", "python", "ng_init", "ng_run"}
-    assert {words[0] for page in PAGES for words in documented_lines(page)} <= checked
+    checked = {
+        *OTHER_PROGRAMS,
+        *OPTIONS,
+        "make",
+        "python",
+        "ng_eval",
+        "ng_eval_launcher",
+        "ng_init",
+        "ng_run",
+        "ng_submit",
+        "ng_train",
+    }
+    pages = [page for page in PAGES if page != SOKOBAN_EVALUATION]
+    assert {words[0] for page in pages for words in documented_lines(page)} <= checked
     for page in PAGES:
         prose = re.sub(r"^```(?:bash|text)\n.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
         assert not re.search(r"^(?:ng_\w+|python|pip|make) .*[+-]\w", prose, re.MULTILINE), (
@@ -108,7 +162,9 @@ def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
 
 OPTIONS: dict[str, type[Options]] = {
     "ng_collect_rollouts": CollectOptions,
+    "ng_compare": CompareOptions,
     "ng_doctor": DoctorOptions,
+    "ng_gate": GateOptions,
     "ng_lm_eval": LmEvalOptions,
     "ng_prepare_data": PrepareOptions,
     "ng_reward_profile": ProfileOptions,
@@ -118,13 +174,19 @@ OPTIONS: dict[str, type[Options]] = {
 }
 
 
+POSITIONAL = ("ng_compare", "ng_gate", "ng_viewer")
+
+
 @pytest.mark.parametrize("name", OPTIONS)
 def test_every_documented_command_line_has_known_options_and_its_files_exist_or_are_created_by_another_line(
     name: str,
 ) -> None:
     for words in every(name):
         model = TokenOptions if words[1:2] == ["tokens"] else OPTIONS[name]
-        options, _ = read_options(model, [word for word in words[1:] if word != "tokens"], rest=name == "ng_doctor")
+        overrides = [word for word in words[1:] if word != "tokens"]
+        files, overrides = split_arguments(overrides) if name in POSITIONAL else ([], overrides)
+        assert {*files} <= {*CREATED, *EXAMPLE_NAMES}
+        options, _ = read_options(model, overrides, rest=name == "ng_doctor")
         for key in ("jsonl_fpath", "input_jsonl_fpath", "rollouts_jsonl_fpath", "against", "config_paths"):
             given = getattr(options, key, None) or ()
             for path in [given] if isinstance(given, str | Path) else given:
@@ -132,7 +194,17 @@ def test_every_documented_command_line_has_known_options_and_its_files_exist_or_
                 assert known, f"{' '.join(words)}: {path} is neither in a fresh clone nor created by a documented line"
 
 
-@pytest.mark.parametrize("words", every("python"), ids=" ".join)
+def modules() -> list[list[str]]:
+    """Documented modules. Scripts of examples/ have tests of their own, such as test_eval_launcher.py."""
+    folders = (INSTALLED, INSTALLED / "examples" / "drop_in")
+    return [
+        words
+        for words in every("python")
+        if not any((folder / words[1]).is_file() for folder in folders) and "ludic" not in words[2]
+    ]
+
+
+@pytest.mark.parametrize("words", modules(), ids=" ".join)
 def test_every_documented_script_has_an_importable_module_known_options_and_existing_files(words: list[str]) -> None:
     assert words[1] == "-m"
     module = importlib.import_module(words[2])
@@ -149,6 +221,16 @@ def test_every_documented_script_has_an_importable_module_known_options_and_exis
 def test_every_documented_lm_eval_line_has_known_options_and_benchmarks(words: list[str]) -> None:
     options, _ = read_options(LmEvalOptions, words[1:])
     assert all(Benchmark.read(written) for written in options.benchmarks)
+
+
+@pytest.mark.parametrize("words", every("ng_submit"), ids=" ".join)
+def test_every_documented_ng_submit_line_has_known_options(words: list[str]) -> None:
+    assert parse_arguments(words[1:]) is not None
+
+
+def test_the_documented_sagemaker_settings_are_well_formed() -> None:
+    settings, *_ = re.findall(r"```yaml\n(.*?)```", (INSTALLED / "docs/sagemaker.md").read_text(), re.DOTALL)
+    assert parse_settings(SageMakerSettings, yaml.safe_load(settings), "docs/sagemaker.md").role
 
 
 def test_the_documented_mixture_is_well_formed() -> None:

@@ -87,7 +87,37 @@ async def test_this_users_run_on_the_default_port_is_used_and_a_note_names_its_i
     assert run.run_id == "r1" and len(notes) == 1 and "run r1" in notes[0] and str(elsewhere) in notes[0]
 
 
-async def test_without_a_default_only_runs_of_this_folder_are_found(here: Path, elsewhere: Path) -> None:
+@pytest.mark.parametrize("below", ["results/x", "a/b/c/d"])
+async def test_the_run_of_a_parent_folder_is_found_and_a_note_names_that_folder(here: Path, below: str) -> None:
+    (here / below).mkdir(parents=True)
+    async with running_head(here, token="t0ken") as head:
+        run, notes = await find(here / below)
+    assert (run.run_id, run.url, run.token) == ("r1", head.url, "t0ken")
+    assert len(notes) == 1 and "using run r1" in notes[0] and str(here) in notes[0]
+
+
+async def test_the_nearest_run_is_used_and_a_run_of_a_parent_comes_before_the_default_port(
+    here: Path, elsewhere: Path
+) -> None:
+    (here / "below").mkdir()
+    async with running_head(here, "parent"), running_head(here / "below", "own"), running_head(elsewhere, "x") as other:
+        assert (await find(here / "below", default=other.url))[0].run_id == "own"
+        (here / "below/below").mkdir()
+        assert (await find(here / "below/below", default=other.url))[0].run_id == "own"
+        (here / "beside").mkdir()
+        assert (await find(here / "beside", default=other.url))[0].run_id == "parent"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+async def test_another_users_run_in_a_parent_folder_is_not_used(here: Path) -> None:
+    (here / "below").mkdir()
+    async with running_head(here):
+        (head,) = (here / HOME).glob("*/head.json")
+        os.chown(head, OTHER_USER, -1)
+        assert "no running stack found" in await refusal(here / "below")
+
+
+async def test_without_a_default_only_runs_of_this_folder_or_above_are_found(here: Path, elsewhere: Path) -> None:
     async with running_head(elsewhere), http_transport() as transport:
         with pytest.raises(RunError, match="no run was started from this folder"):
             await find_run(transport, here, None, None, default=None)

@@ -18,11 +18,11 @@ from rich.table import Table
 from rich.text import Text
 
 from rollyard.services.cli import prepare_data, reward_profile
-from rollyard.services.cli.collect_summary import summary
-from rollyard.services.cli.console import console
+from rollyard.services.cli.display.collect_summary import summary
+from rollyard.services.cli.display.console import console
+from rollyard.services.cli.display.progress_bar import Bar, PlainLines
+from rollyard.services.cli.display.status_view import view
 from rollyard.services.cli.options import Options, run_command
-from rollyard.services.cli.progress_bar import Bar, PlainLines
-from rollyard.services.cli.status_view import view
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.head.activity import Collection
 from rollyard.services.head.run_snapshot import RunSnapshot

@@ -138,11 +138,19 @@ def test_rows_are_prepared_in_any_folder_with_python_dash_m(tmp_path: Path) -> N
     assert done.stdout == "1 rows -> rows.jsonl\n"
 
 
-@pytest.mark.parametrize(("arguments", "message"), [(["--help"], "expected none"), ([], "ng_run is not on the path")])
+@pytest.mark.parametrize(
+    ("name", "arguments", "message"),
+    [
+        ("demo.sh", ["--help"], "expected none"),
+        ("demo.sh", [], "ng_run is not on the path"),
+        ("demo_lm.sh", ["--help"], "expected none"),
+        ("demo_lm.sh", [], "ng_run and vllm are not on the path"),
+    ],
+)
 def test_a_mistake_in_the_demo_is_one_line_and_exit_status_2(
-    tmp_path: Path, arguments: list[str], message: str
+    tmp_path: Path, name: str, arguments: list[str], message: str
 ) -> None:
-    script = INSTALLED / "configs" / "demo.sh"
+    script = INSTALLED / "configs" / name
     done = subprocess.run(
         ["/bin/sh", script, *arguments],
         cwd=tmp_path,

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rollyard.services.cli.status_view import view
+from rollyard.services.cli.display.status_view import view
 from rollyard.services.head.activity import Collection, RunningEpisode, StageActivity
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.rollouts.progress import CollectionProgress

@@ -13,11 +13,13 @@ import httpx
 import pytest
 
 from rollyard.services.cli.options import read_options
+from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.viewer import FIRST_PORT, ViewerOptions
 from rollyard.services.runtime.hosting import bind
 from tests.e2e.test_docs import every
 from tests.support.commands import DEADLINE_S, command, in_this_process, ng_viewer
 from tests.support.rollout_files import grid, random_rows, write
+from tests.support.training_runs import training_run
 
 
 @pytest.fixture
@@ -88,6 +90,9 @@ async def test_export_writes_one_file_and_exits(tmp_path: Path) -> None:
         (["+jsonl_fpath=x.jsonl", "+host=0.0.0.0"], "would be open to other hosts on 0.0.0.0 without a token"),
         (["+jsonl_fpath=x.jsonl", "+hots=0.0.0.0"], "did you mean 'host'"),
         (["+jsonl_fpath=x.jsonl", "+export_limit=0"], "export_limit"),
+        (["run", "x.jsonl"], "'run' is a training run, which is shown alone; found 2 files and folders"),
+        (["run", "+export=page.html"], "'run' is a training run, which cannot be exported"),
+        (["run/rollouts"], "the folder 'run/rollouts' has no rollouts.jsonl"),
     ],
 )
 def test_wrong_usage_prints_a_message_and_returns_2(
@@ -98,6 +103,7 @@ def test_wrong_usage_prints_a_message_and_returns_2(
     message: str,
 ) -> None:
     write(tmp_path / "x.jsonl", grid([1], 1))
+    training_run(tmp_path / "run", 1)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ROLLYARD_TOKEN", raising=False)
     refused = in_this_process("ng_viewer", *arguments, capsys=capsys)
@@ -106,7 +112,7 @@ def test_wrong_usage_prints_a_message_and_returns_2(
 
 @pytest.mark.parametrize("words", every("ng_viewer"), ids=" ".join)
 def test_every_documented_viewer_line_has_known_options(words: list[str]) -> None:
-    read_options(ViewerOptions, words[1:])
+    read_options(ViewerOptions, split_arguments(words[1:])[1])
 
 
 async def test_on_other_addresses_than_loopback_the_page_needs_the_token(tmp_path: Path) -> None:

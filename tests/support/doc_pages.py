@@ -32,12 +32,25 @@ def write_files(text: str, folder: Path) -> None:
         (folder / path).write_text(content)
 
 
+def blocks(text: str) -> list[str]:
+    """The bash blocks."""
+    return re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+
+
 def commands(text: str) -> list[list[str]]:
-    """The lines of the bash blocks, split into words as a shell does."""
-    blocks = re.findall(r"^```bash\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-    lines = "\n".join(blocks).replace("\\\n", " ").splitlines()
-    split = [shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )+", "", line), comments=True) for line in lines]
-    return [words for words in split if words]
+    """The command lines of the bash blocks, split into words as a shell does."""
+    found, pending = [], ""
+    for line in "\n".join(blocks(text)).replace("\\\n", " ").splitlines():
+        pending += line
+        try:
+            words = shlex.split(re.sub(r"^(?:[A-Z_]+=\S* )+", "", pending), comments=True)
+        except ValueError:  # a quote that ends on a later line
+            pending += "\n"
+            continue
+        found.append(words)
+        pending = ""
+    assert not pending, pending
+    return [words for words in found if words]
 
 
 def programs(text: str) -> list[str]:

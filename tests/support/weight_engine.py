@@ -60,6 +60,8 @@ class WeightEngine:
         """Paths that answer something else."""
         self.delayed: dict[str, asyncio.Event] = {}
         """Paths that answer only after the event."""
+        self.offset = 0.0
+        """Added to the log-probabilities of prompts, which otherwise are those of `log_prob`."""
         self.running = 0
         self.paused = False
         self._lost = False
@@ -110,6 +112,9 @@ class WeightEngine:
         if path in self.fails or path in self.fails_once:
             self.fails_once.discard(path)
             return 500, b'{"error": {"message": "it does not want to"}}', json_type
+        if path == "/v1/completions" and "prompt_logprobs" in body:
+            listed = self._prompt_log_probs(body["prompt"])
+            return 200, orjson.dumps({"choices": [{"prompt_logprobs": listed}]}), json_type
         if path in ("/v1/chat/completions", "/v1/completions", "/inference/v1/generate", "/tokenize"):
             if body.get("stream"):
                 return 200, ODD_STREAM, b"text/event-stream"
@@ -133,6 +138,10 @@ class WeightEngine:
             self.dead = True
             raise ConnectionResetError("a request ran without weights and killed the engine")
         return _completion(self.weights, "stop")
+
+    def _prompt_log_probs(self, ids: list[int]) -> list[Any]:
+        values = [{str(token): {"logprob": log_prob(self.weights, token) + self.offset}} for token in ids[1:]]
+        return [None, *values]
 
     def _control(self, path: str, query: str, body: Json) -> tuple[int, Any]:
         if path == "/pause":
@@ -170,6 +179,11 @@ class WeightEngine:
         self.weights = GARBAGE if self._lost else folder
         self.on_load()
         return 200, {"results": [None]}
+
+
+def log_prob(weights: str | None, token: int) -> float:
+    """What a model with these weights computes for a token, whatever comes before it."""
+    return -1.0 - token / 100 - len(weights or "") / 10
 
 
 def _completion(text: str, finish_reason: str) -> bytes:

@@ -67,6 +67,13 @@ class Gate:
         """Why model calls are waiting."""
         return list(self._reasons)
 
+    async def updated(self) -> None:
+        """Wait while a weight update runs. Called before each attempt of a model call, because a repeated one is
+        already behind the gate.
+        """
+        while UPDATING in self._reasons:
+            await self._opened.wait()
+
     def guarded(self, handler: Handler) -> Handler:
         """Put the handler of a model call behind this gate."""
 
@@ -135,7 +142,9 @@ class Gate:
             raise self._timeout(reason) from None
 
     def _timeout(self, reason: str) -> Failure:
-        return Failure(FailureKind.TIMEOUT, f"the model call waited longer than {self._timeout_s:g} s because {reason}")
+        detail = f"the model call waited longer than {self._timeout_s:g} s because {reason}"
+        # Not FailureKind.TIMEOUT: the policy was not slow, and training counts its timeouts with reward 0.
+        return Failure(FailureKind.UPSTREAM_ERROR, detail, status=504)
 
 
 async def _nothing() -> None:

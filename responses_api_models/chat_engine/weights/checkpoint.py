@@ -4,6 +4,7 @@ The check is necessary because an engine whose load fails loses its weights and 
 and because vLLM 0.32 returns 200 if tensors are missing and keeps the old ones.
 
     safetensors_headers.py     the files are complete and consistent
+    adapters.py                it is an adapter for this model
     model_signature.py         it is the same model: configuration, tensors, vocabulary
     finite_weights.py          every weight is a finite number
     checkpoint_fingerprint.py  identifies the files, so that a later load uses the same ones or fails
@@ -12,16 +13,18 @@ and because vLLM 0.32 returns 200 if tensors are missing and keeps the old ones.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from rollyard.responses_api_models.chat_engine.weights.adapters import compare_adapter
 from rollyard.responses_api_models.chat_engine.weights.checkpoint_fingerprint import fingerprint
 from rollyard.responses_api_models.chat_engine.weights.finite_weights import check_finite
 from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature, compare, model_signature
 from rollyard.responses_api_models.chat_engine.weights.rejections import bad_request
-from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import read_tensors
+from rollyard.responses_api_models.chat_engine.weights.safetensors_headers import Tensor, read_tensors
 from rollyard.services.errors import Failure
 
 Depth = Literal["values", "headers", "off"]
@@ -36,6 +39,8 @@ class Checkpoint:
     fingerprint: str = ""
     signature: ModelSignature | None = None
     warnings: tuple[str, ...] = ()
+    is_adapter: bool = False
+    """Whether the folder contains a LoRA adapter for the weights that the engines were started with (adapters.py)."""
 
 
 def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -> Checkpoint:
@@ -44,26 +49,25 @@ def check(folder: str, engine: ModelSignature | None, depth: Depth = "values") -
     Links are resolved once, so every engine loads the same folder. Raises Failure bad_request if the checkpoint is
     invalid.
     """
-    path = Path(folder)
-    if not path.is_absolute():
-        raise bad_request(f"path: found {folder[:200]!r}; expected an absolute path to a folder, as the engines see it")
     if depth == "off":
-        return Checkpoint(folder, warnings=("weights_check is off: nothing was checked or fingerprinted",))
-    with _readable(folder):
-        resolved = _resolved(path)
-        before = fingerprint(resolved)
-        tensors = read_tensors(resolved)
-        if not tensors:
-            raise bad_request(f"{folder} contains no *.safetensors; save with safe_serialization=True ({HINT_OFF})")
+        return _unchecked(folder)
+    with _unchanged(folder) as (resolved, before, tensors):
         signature = model_signature(resolved, tensors)
         warnings = compare(folder, signature, engine)
         if depth == "values":
             check_finite(tensors.values())
-        if fingerprint(resolved) != before:
-            raise bad_request(
-                f"{folder} changed while it was being checked; it may still be incomplete. Send it once it is complete"
-            )
     return Checkpoint(str(resolved), before, signature, tuple(warnings))
+
+
+def check_adapter(folder: str, engine: ModelSignature | None, depth: Depth = "values") -> Checkpoint:
+    """Check the LoRA adapter in `folder` in the same way."""
+    if depth == "off":
+        return dataclasses.replace(_unchecked(folder), is_adapter=True)
+    with _unchanged(folder) as (resolved, before, tensors):
+        compare_adapter(resolved, tensors, engine)
+        if depth == "values":
+            check_finite(tensors.values())
+    return Checkpoint(str(resolved), before, is_adapter=True)
 
 
 def start_checkpoint(folder: str) -> Checkpoint | None:
@@ -87,6 +91,34 @@ def difference(checkpoint: Checkpoint) -> str:
     if found == checkpoint.fingerprint:
         return ""
     return f"{checkpoint.folder} has changed: its fingerprint was {checkpoint.fingerprint} and is now {found}"
+
+
+def _unchecked(folder: str) -> Checkpoint:
+    _absolute(folder)
+    return Checkpoint(folder, warnings=("weights_check is off: nothing was checked or fingerprinted",))
+
+
+@contextlib.contextmanager
+def _unchanged(folder: str) -> Iterator[tuple[Path, str, dict[str, Tensor]]]:
+    """Yield the resolved folder, its fingerprint and its tensors. Raises Failure if it changes during the block."""
+    path = _absolute(folder)
+    with _readable(folder):
+        resolved = _resolved(path)
+        before = fingerprint(resolved)
+        tensors = read_tensors(resolved)
+        if not tensors:
+            raise bad_request(f"{folder} contains no *.safetensors; save with safe_serialization=True ({HINT_OFF})")
+        yield resolved, before, tensors
+        if fingerprint(resolved) != before:
+            raise bad_request(
+                f"{folder} changed while it was being checked; it may still be incomplete. Send it once it is complete"
+            )
+
+
+def _absolute(folder: str) -> Path:
+    if not (path := Path(folder)).is_absolute():
+        raise bad_request(f"path: found {folder[:200]!r}; expected an absolute path to a folder, as the engines see it")
+    return path
 
 
 def _resolved(path: Path) -> Path:

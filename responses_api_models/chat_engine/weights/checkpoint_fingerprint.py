@@ -1,9 +1,9 @@
 """Computes the fingerprint of the files that a version was loaded from: sixteen hex digits.
 
-It covers config.json, the index and, for each weight file, the name, size, modification time, header and a few bytes of
-every tensor. It distinguishes checkpoints that were saved into the same folder, even if a copy preserved the times,
-without reading all weights. A copy of a folder has a different fingerprint unless it preserves the times (`cp -p`,
-`rsync -t`).
+It covers config.json or adapter_config.json, the index and, for each weight file, the name, size, modification time,
+header and a few bytes of every tensor. It distinguishes checkpoints that were saved into the same folder without
+reading all weights, even if a copy preserved the times. A copy of a folder has a different fingerprint unless it
+preserves the times (`cp -p`, `rsync -t`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ SAMPLE = 64
 def fingerprint(folder: Path) -> str:
     """Return the fingerprint of a folder of safetensors. Raises Failure bad_request if a file cannot be read."""
     digest = hashlib.sha256()
-    for name in ("config.json", INDEX):
+    for name in ("config.json", "adapter_config.json", INDEX):
         if (file := folder / name).exists():
             digest.update(f"{name}\0".encode() + file.read_bytes())
     for file in weight_files(folder):

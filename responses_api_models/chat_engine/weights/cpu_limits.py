@@ -37,6 +37,10 @@ class CpuLimits:
         answers = await asyncio.gather(*(self._runs_on_cpu(url) for url in new))
         self._known.update({url: answer for url, answer in zip(new, answers, strict=True) if answer is not None})
 
+    def on_cpu(self, urls: Sequence[str]) -> bool:
+        """Return True if any of these engines is known to run on a CPU."""
+        return any(self._known.get(url) for url in urls)
+
     async def takes_seeds(self, urls: Sequence[str]) -> bool:
         """Return True if requests can have seeds, because no engine runs on a CPU."""
         await self.learn(urls)
@@ -46,7 +50,7 @@ class CpuLimits:
         """Raises Failure bad_request for new weights if the model's output head is tied and an engine runs on a CPU."""
         if model is not None and model.is_tied:
             await self.learn(urls)
-            if any(self._known.get(url) for url in urls):
+            if self.on_cpu(urls):
                 raise bad_request(TIED)
 
     async def check_seed(self, body: Json, urls: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,11 @@ from rollyard.services.types import Json
 log = logging.getLogger(__name__)
 
 DEV_MODE = "vLLM enables its control endpoints with VLLM_SERVER_DEV_MODE=1 in its environment"
+
+STEP_S = 120.0
+"""Timeout for a step that loads no weights. A pause waits until the engine's current batch is done."""
+QUERY_S = 10.0
+"""Timeout for a query that an engine can answer immediately."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,15 +119,23 @@ class EngineGroup:
                 self.lose(url, why)
         return {url: failure for url, failure in failed.items() if url in self.urls}
 
-    async def each(self, method: str, path: str, body: bytes = b"") -> list[EngineReply]:
-        """Send one request to every engine concurrently, without retries; return all replies."""
+    async def each(
+        self, method: str, path: str, body: bytes = b"", bodies: Mapping[str, bytes] | None = None
+    ) -> list[EngineReply]:
+        """Send one request to every engine concurrently, without retries; return all replies.
+
+        `bodies`: the body for an engine, by its URL, if it differs from `body`.
+        """
         if not self.urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
-        return await asyncio.gather(*(self.request(url, method, path, body) for url in self.urls))
+        own = bodies or {}
+        return await asyncio.gather(*(self.request(url, method, path, own.get(url, body)) for url in self.urls))
 
-    async def change_each(self, path: str, body: bytes = b"") -> list[EngineReply]:
+    async def change_each(
+        self, path: str, body: bytes = b"", bodies: Mapping[str, bytes] | None = None
+    ) -> list[EngineReply]:
         """Send a POST that changes the engines. An engine that does not respond while another one does is lost."""
-        replies = await self.each("POST", path, body)
+        replies = await self.each("POST", path, body, bodies)
         if any(one.answered for one in replies):
             for one in replies:
                 if not one.answered:

@@ -50,7 +50,7 @@ class JoiningEngines:
         held = {self._versions.held(url) for url in urls}
         if len(held) == 1 and (only := held.pop()) is not None and only != self._versions.now:
             log.warning("the engines have version %r from an earlier run of this server; continuing with it", only)
-            self._versions.advance(only, None)
+            self._versions.advance(only, self._versions.adapter_folder(only))
         elif difference := self._versions.difference(urls):
             log.error("%s: model calls are rejected", difference)
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from pathlib import PurePath
 from typing import Any
 
+from rollyard.responses_api_models.chat_engine.weights.adapters import adapter_name
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint
 from rollyard.responses_api_models.chat_engine.weights.model_signature import ModelSignature
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
@@ -53,6 +54,25 @@ class PolicyVersions:
     def mark(self) -> int:
         """The number of versions before the current one; `sampled` uses it as a point in time."""
         return len(self._past) - 1
+
+    @property
+    def has_adapter(self) -> bool:
+        """Whether the policy's version is an adapter."""
+        return self.adapter_folder(self.now) is not None
+
+    @property
+    def engine_model(self) -> str:
+        """The name under which engines serve the policy's version; empty for the name that they were started with."""
+        return adapter_name(self.now) if self.has_adapter else ""
+
+    def learn_adapter(self, version: str, checkpoint: Checkpoint) -> None:
+        """Record the adapter of a version that an engine has loaded for an earlier run of this server."""
+        self._checkpoints.setdefault(version, checkpoint)
+
+    def adapter_folder(self, version: str) -> str | None:
+        """Return the folder of a version that is an adapter; None for all others."""
+        known = self._checkpoints.get(version)
+        return known.folder if known is not None and known.is_adapter else None
 
     @property
     def checkpoint(self) -> Checkpoint | None:

@@ -19,6 +19,7 @@ from rollyard.responses_api_models.chat_engine.weights.call_gate import Gate
 from rollyard.responses_api_models.chat_engine.weights.control_endpoints import GETS, POSTS, answer
 from rollyard.responses_api_models.chat_engine.weights.cpu_limits import CpuLimits
 from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup
+from rollyard.responses_api_models.chat_engine.weights.engine_log_probs import EngineLogProbs
 from rollyard.responses_api_models.chat_engine.weights.job_queue import JobQueue
 from rollyard.responses_api_models.chat_engine.weights.joining_engines import JoiningEngines
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions, checked_version
@@ -37,6 +38,7 @@ from rollyard.services.types import Json
 
 UPDATE = "/weights/update"
 STATUS = "/weights"
+LOG_PROBS = "/weights/log_probs"
 LEASE_HEADER = b"x-rollyard-pause-lease"
 """Header of the responses to control calls during a pause: seconds until the pause ends automatically."""
 FORWARDED = {
@@ -71,6 +73,7 @@ class TrainerApi:
         self.versions = PolicyVersions(settings.policy_version, is_exclusive=self._open)
         self._engines = EngineGroup(upstream)
         self._gate = Gate(self.versions, lambda: self._engines.urls, settings.request_timeout_s)
+        self._log_probs = EngineLogProbs(self._engines, self.versions, self._gate, settings.model)
         self._jobs = JobQueue()
         loader = WeightLoader(self._engines, self.versions, locate)
         self._loader = loader
@@ -79,6 +82,8 @@ class TrainerApi:
         self._weights = WeightUpdates(
             self._engines, loader, self.versions, self._gate, self._cpu, on_invalid, settings.weights_check
         )
+        upstream.engine_model = lambda: self.versions.engine_model
+        upstream.ready = self._gate.updated
         self._joining_engines = JoiningEngines(self._engines, loader, self.versions, self._gate, self._jobs)
         self._gate.resync = self._joining_engines.resync
         self._protocol = VllmControl(
@@ -104,7 +109,7 @@ class TrainerApi:
         """
         server.app.get("/policy_version")(self._policy_version)
         if not self._open:
-            for path in (*FORWARDED, UPDATE, *POSTS):
+            for path in (*FORWARDED, UPDATE, LOG_PROBS, *POSTS):
                 server.app.post(path, include_in_schema=False)(_closed(self._name))
             for path in (STATUS, *GETS):
                 server.app.get(path, include_in_schema=False)(_closed(self._name))
@@ -112,6 +117,7 @@ class TrainerApi:
         for path, target in FORWARDED.items():
             server.route(path, self._forward(path, target), cancellable=True)
         server.route(UPDATE, self._update)
+        server.route(LOG_PROBS, self._read_log_probs, cancellable=True)
         server.app.get(STATUS)(self._status)
         for path, reason in POSTS.items():
             server.route(path, self._control_post(path, reason))
@@ -173,9 +179,11 @@ class TrainerApi:
         status = {
             "version": versions.now,
             "path": now.folder if now else versions.folder or None,
+            "kind": "adapter" if versions.has_adapter else "weights",
             "fingerprint": versions.fingerprint(versions.now) or None,
             "difference": versions.difference(urls) or None,
             "engines": [{"url": url, "version": versions.held(url)} for url in urls],
+            "on_cpu": self._cpu.on_cpu(urls),
             "lost": list(self._engines.lost),
             "waits_for": self._gate.reasons,
             "lease": {"lease_s": lease.length_s, "left_s": lease.left_s} if lease.length_s else None,
@@ -184,18 +192,26 @@ class TrainerApi:
         return _response(self._gate.with_version(orjson.dumps(status)))
 
     async def _update(self, call: RawRequest) -> RawResponse:
-        """Load new weights into all engines. Body: `{"path": folder, "version": name}`. Running requests are kept."""
+        """Load new weights into all engines. Body: `{"path": folder, "version": name}`, and `"kind": "adapter"` if the
+        folder contains a LoRA adapter. Running requests are kept; those of adapters are finished first.
+        """
         request = call.json()
-        if unknown := request.keys() - {"path", "version"}:
+        if unknown := request.keys() - {"path", "version", "kind"}:
             raise Failure(
-                FailureKind.BAD_REQUEST, f"found {', '.join(sorted(unknown))}; expected only path and version"
+                FailureKind.BAD_REQUEST, f"found {', '.join(sorted(unknown))}; expected only path, version and kind"
             )
+        if (kind := request.get("kind", "weights")) not in ("weights", "adapter"):
+            raise Failure(FailureKind.BAD_REQUEST, f"kind: found {str(kind)[:100]!r}; expected 'weights' or 'adapter'")
         folder, version = request.get("path"), request.get("version")
         if not isinstance(folder, str) or not folder:
             raise Failure(FailureKind.BAD_REQUEST, f"path: found {folder!r}; expected the folder with the new weights")
         name = checked_version(version) if version is not None else None
-        done = await self._protocol.update(lambda: self._weights.update(folder, name))
+        done = await self._protocol.update(lambda: self._weights.update(folder, name, adapter=kind == "adapter"))
         return self._gate.with_version(orjson.dumps(done))
+
+    async def _read_log_probs(self, call: RawRequest) -> bytes:
+        """Return every engine's log-probabilities of the given token ids, `{"sequences": [[1, 2, 3], ...]}`."""
+        return orjson.dumps(await self._log_probs.read(call.json()))
 
     def _forward(self, path: str, target: str) -> Handler:
         async def forwarded(call: RawRequest) -> bytes | RawResponse:

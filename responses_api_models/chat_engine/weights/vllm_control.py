@@ -20,14 +20,15 @@ import orjson
 from rollyard.responses_api_models.chat_engine.weights.call_gate import ASLEEP, PAUSED, STOPPING, UPDATING, Gate
 from rollyard.responses_api_models.chat_engine.weights.control_endpoints import all_succeeded
 from rollyard.responses_api_models.chat_engine.weights.cpu_limits import CpuLimits
-from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup, EngineReply
+from rollyard.responses_api_models.chat_engine.weights.engine_group import STEP_S, EngineGroup, EngineReply
 from rollyard.responses_api_models.chat_engine.weights.job_queue import JobQueue
 from rollyard.responses_api_models.chat_engine.weights.joining_engines import JoiningEngines
 from rollyard.responses_api_models.chat_engine.weights.model_signature import check_announced
 from rollyard.responses_api_models.chat_engine.weights.pause_lease import PauseLease, split_lease
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, PolicyVersions, checked_version
 from rollyard.responses_api_models.chat_engine.weights.rejections import conflict
-from rollyard.responses_api_models.chat_engine.weights.weight_loader import STEP_S, WeightLoader
+from rollyard.responses_api_models.chat_engine.weights.transfer_ranks import ranked_bodies
+from rollyard.responses_api_models.chat_engine.weights.weight_loader import WeightLoader
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import read_object
 from rollyard.services.types import Json
@@ -135,9 +136,12 @@ class VllmControl:
             if self._interrupted:
                 raise conflict(_INTERRUPTED)
             check_announced(request, self._versions.model)
-        if path == "/init_weight_transfer_engine" and self._stopped:
-            await self._joining_engines.join()
-        replies = await self._engines.change_each(target, body)
+        bodies: dict[str, bytes] = {}
+        if path == "/init_weight_transfer_engine":
+            if self._stopped:
+                await self._joining_engines.join()
+            bodies = await ranked_bodies(self._engines, request)
+        replies = await self._engines.change_each(target, body, bodies)
         if path in _CHANGES_WEIGHTS:
             self._versions.folder = None
             self._hold((one.url for one in replies if not one.ok), None)

@@ -17,17 +17,18 @@ from typing import Any
 import orjson
 
 from rollyard.responses_api_models.chat_engine.weights import checkpoint
+from rollyard.responses_api_models.chat_engine.weights.adapter_loader import AdapterLoader
 from rollyard.responses_api_models.chat_engine.weights.checkpoint import Checkpoint
-from rollyard.responses_api_models.chat_engine.weights.engine_group import EngineGroup
+from rollyard.responses_api_models.chat_engine.weights.engine_group import QUERY_S, STEP_S, EngineGroup
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import CHANGING, STARTED, PolicyVersions
 from rollyard.services.errors import Failure, FailureKind
 
 log = logging.getLogger(__name__)
 
-STEP_S = 120.0
-"""Timeout for a step that loads no weights. A pause waits until the engine's current batch is done."""
-QUERY_S = 10.0
-"""Timeout for a query that an engine can answer immediately."""
+DRAIN_S = 30.0
+"""How long requests in flight may continue before an adapter replaces another one. They are aborted then, and the model
+server repeats them."""
+_TIMED_OUT = 504
 
 
 class FilesChanged(Failure):
@@ -42,6 +43,7 @@ class WeightLoader:
         self._versions = versions
         self._locate = locate
         """Maps the model that an engine was started with to its local folder."""
+        self._adapters = AdapterLoader(engines, versions)
 
     async def pause(self, url: str) -> None:
         """Pause the engine; requests in flight are kept."""
@@ -49,6 +51,14 @@ class WeightLoader:
 
     async def resume(self, url: str) -> None:
         await self._engines.step(url, "/resume", timeout_s=STEP_S)
+
+    async def drain(self, url: str) -> None:
+        """Pause the engine when its requests are done, and abort those that take longer."""
+        reply = await self._engines.request(url, "POST", "/pause?mode=wait", timeout_s=DRAIN_S)
+        if reply.status == _TIMED_OUT and not reply.answered:
+            await self.abort(url)
+        elif not reply.ok:
+            raise reply.failure("/pause")
 
     async def abort(self, url: str) -> None:
         """Pause the engine and abort its requests."""
@@ -61,12 +71,11 @@ class WeightLoader:
         """
         self._versions.hold(url, None)
         await self._name(url, CHANGING)
-        self._versions.invalid.add(url)
-        load = {"method": "reload_weights", "kwargs": {"weights_path": source.folder}}
-        reply = await self._engines.request(url, "POST", "/collective_rpc", orjson.dumps(load))
-        if not reply.ok:
-            raise reply.failure("/collective_rpc")
-        self._versions.invalid.discard(url)
+        await self._adapters.unload(url)
+        if source.is_adapter:
+            await self._adapters.load(url, source.folder, version)
+        else:
+            await self._load(url, source.folder)
         # reset_running_requests recomputes requests in flight with the new weights; otherwise their blocks stay cached.
         reset = await self._engines.step(url, "/reset_prefix_cache?reset_running_requests=true", timeout_s=STEP_S)
         if isinstance(reset, dict) and reset.get("success") is False:
@@ -78,6 +87,20 @@ class WeightLoader:
             raise self._lost(url, f"{changed}, while the engine was loading it")
         await self._name(url, version)
         self._versions.hold(url, version)
+
+    async def _load(self, url: str, folder: str) -> None:
+        self._versions.invalid.add(url)
+        load = {"method": "reload_weights", "kwargs": {"weights_path": folder}}
+        reply = await self._engines.request(url, "POST", "/collective_rpc", orjson.dumps(load))
+        if not reply.ok:
+            raise reply.failure("/collective_rpc")
+        self._versions.invalid.discard(url)
+
+    async def drop_adapter(self, url: str) -> None:
+        """Return to the weights that an engine was started with, after an adapter could not be loaded."""
+        await self._adapters.unload(url)
+        await self._name(url, self._versions.now)
+        self._versions.hold(url, self._versions.now)
 
     async def catch_up(self, url: str) -> None:
         """Load the policy's weights into a new engine, if they came from a folder.
@@ -127,6 +150,7 @@ class WeightLoader:
             return
         version = self._versions.named(label)
         self._versions.hold(url, version)
+        await self._adapters.learn(url)
         if version is None:
             self._versions.invalid.add(url)
         if label == STARTED:

@@ -48,15 +48,22 @@ class WeightUpdates:
         self._on_invalid = on_invalid
         self._depth = depth
 
-    async def update(self, folder: str, version: str | None) -> Json:
-        """Update the weights and return the response. Raises Failure with the reason and the engines' versions."""
+    async def update(self, folder: str, version: str | None, *, adapter: bool = False) -> Json:
+        """Update the weights, or their adapter, and return the response.
+
+        Raises Failure with the reason and the engines' versions.
+        """
         started_at, previous, urls = time.monotonic(), self._versions.now, self._engines.urls
         if not urls:
             raise Failure(FailureKind.UNREACHABLE, "no engine is up")
         await self._check_invalid(urls)
         started = self._versions.model
-        found = await asyncio.to_thread(checkpoint.check, folder, started, self._depth)
-        await self._cpu.check_head(started or found.signature, urls)
+        if adapter:
+            self._check_base()
+        check = checkpoint.check_adapter if adapter else checkpoint.check
+        found = await asyncio.to_thread(check, folder, started, self._depth)
+        if not adapter:
+            await self._cpu.check_head(started or found.signature, urls)
         version = version or next_version(previous, found.folder)
         self._versions.check_name(version, found.fingerprint)
         with self._gate.shut_while(UPDATING):
@@ -68,6 +75,14 @@ class WeightUpdates:
         files = {"path": found.folder, "fingerprint": found.fingerprint} if found.fingerprint else {}
         lost = {"lost": [url for url in urls if url in self._engines.lost]} if len(remaining) < len(urls) else {}
         return {**answer, **files, **lost, "warnings": list(found.warnings)}
+
+    def _check_base(self) -> None:
+        if self._versions.folder == "" or self._versions.has_adapter:
+            return
+        raise conflict(
+            f"version {self._versions.now!r} replaced the weights that the engines were started with, to which "
+            "adapters are added: restart the engines, or publish merged weights"
+        )
 
     async def _check_invalid(self, urls: Sequence[str]) -> None:
         invalid = [url for url in urls if url in self._versions.invalid]
@@ -81,8 +96,11 @@ class WeightUpdates:
         unchanged = f"nothing was changed; the policy stays at version {self._versions.now!r}"
         # If a trainer paused the engines, the trainer resumes them.
         should_pause = not self._gate.waits_for(PAUSED) and not self._gate.waits_for(ASLEEP)
+        # An engine that replaces an adapter must have no requests in flight, which would keep the old one.
+        adapted = found.is_adapter or self._versions.has_adapter
+        stop = (self._loader.drain if should_pause else self._loader.abort) if adapted else self._loader.pause
         try:
-            if should_pause and (failed := await self._engines.all(urls, self._loader.pause)):
+            if (should_pause or adapted) and (failed := await self._engines.all(urls, stop)):
                 raise _failed(unchanged, failed.values())
             if changed := await asyncio.to_thread(checkpoint.difference, found):
                 raise conflict(f"{unchanged}: {changed}")
@@ -100,7 +118,7 @@ class WeightUpdates:
         failed = await self._engines.all(urls, lambda url: self._loader.bring(url, found, version))
         self._end_invalid(url for url in urls if url in self._engines.lost)
         if failed or version not in map(self._versions.held, self._in_pool(urls)):
-            await self._roll_back(self._in_pool(urls), version, failed)
+            await self._roll_back(self._in_pool(urls), found, version, failed)
         # Before the engines resume, so that requests in flight end under the new version.
         self._versions.advance(version, found.folder, found)
 
@@ -124,12 +142,18 @@ class WeightUpdates:
             return failure
         return None
 
-    async def _roll_back(self, urls: Sequence[str], version: str, failures: Mapping[str, Failure]) -> None:
+    async def _roll_back(
+        self, urls: Sequence[str], found: Checkpoint, version: str, failures: Mapping[str, Failure]
+    ) -> None:
         """Restore the previous weights on all engines that can load them. Always raises Failure."""
         previous = self._versions.now
 
         async def restore(url: str) -> None:
-            if url not in self._versions.invalid:
+            if url in self._versions.invalid:
+                return
+            if found.is_adapter and not self._versions.has_adapter:
+                await self._loader.drop_adapter(url)
+            else:
                 await self._loader.restore(url)
 
         failed = [*failures.values(), *(await self._engines.all(urls, restore)).values()]

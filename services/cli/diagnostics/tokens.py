@@ -43,7 +43,7 @@ class TokenOptions(Options):
     json_output: bool = Field(default=False, alias="json")
     """Print the report as JSON."""
     head: str | None = None
-    """HOST:PORT of the head; default: the run started from this folder, else this user's run at 127.0.0.1:11000."""
+    """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 

@@ -17,6 +17,10 @@ from rollyard.services.types import Record
 _MAX_FILES = 6
 
 
+class ChangedCode(OperatorError):
+    """The output was collected with different server code."""
+
+
 class CodeVersion(Record):
     """The code of the servers that a collection uses, as recorded when a command started or resumed it."""
 
@@ -49,12 +53,12 @@ def version_of(servers: Mapping[str, ServerCode], since: float) -> CodeVersion:
 
 
 def accepted(known: Sequence[CodeVersion], now: CodeVersion, output: Path, accept: bool) -> list[CodeVersion]:
-    """Return the code versions of a collection that resumes with `now`. Raises OperatorError if `now` is rejected."""
+    """Return the code versions of a collection that resumes with `now`. Raises ChangedCode if `now` is rejected."""
     if any(version.digest == now.digest for version in known) or not (known or now.servers):
         return list(known)
     if not accept:
         what = "\n".join(f"  {line}" for line in changes(known[-1], now)) if known else _UNRECORDED
-        raise OperatorError(
+        raise ChangedCode(
             f"{output} was collected with different server code:\n{what}\n"
             "Restore the code and restart ng_run, choose another output, start over with +overwrite=true, or "
             "continue with +accept_changed_code=true, which marks the new rows."

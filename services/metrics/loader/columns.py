@@ -13,7 +13,7 @@ Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
 
 LOST_INTS = ("task", "repeat", "offset")
-INTS = (*LOST_INTS, "content", "prompt")
+INTS = (*LOST_INTS, "content", "prompt", "answer")
 FLOATS = (
     "reward",
     "success",
@@ -36,6 +36,8 @@ fill the memory."""
 MAX_STAGES = 32
 OTHERS = "(others)"
 INITIAL_CODE = "(initial)"
+NO_ANSWER_FIELD, NO_ANSWER = 0, 1
+"""Values of the column `answer`: the row has no field `extracted_answer`, or no answer was found in the response."""
 
 
 def displayable(text: str, longest: int = 100) -> str:
@@ -71,7 +73,7 @@ class Unmeasured:
 
 @dataclass(frozen=True)
 class Columns:
-    """Measured rollouts as arrays of the same length, with NaN for missing values. Uses about 170 bytes per rollout."""
+    """Measured rollouts as arrays of the same length, with NaN for missing values. Uses about 180 bytes per rollout."""
 
     task: Ints
     repeat: Ints
@@ -81,6 +83,8 @@ class Columns:
     """`_ng_task_key`, the hash of the task's content; 0 if the row has none."""
     prompt: Ints
     """Hash of the prompt and the tools; 0 if the row has none."""
+    answer: Ints
+    """Hash of `extracted_answer`, NO_ANSWER or NO_ANSWER_FIELD."""
     reward: Floats
     success: Floats
     """1 or 0; NaN if the environment does not report success."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from rollyard.services.datasets.data_files import DataFile
@@ -62,4 +63,5 @@ def run_from_columns(
             )
             columns = chosen(columns, expected)
     shown, shown_path = displayable(name or path.stem), displayable(str(path), 4096)
-    return run_of(shown, shown_path, columns, plan, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)
+    run = run_of(shown, shown_path, columns, plan, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)
+    return replace(run, file=path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from array import array
 from typing import Any
@@ -19,6 +20,8 @@ from rollyard.services.metrics.loader.columns import (
     LOST_INTS,
     MAX_CATEGORIES,
     MAX_STAGES,
+    NO_ANSWER,
+    NO_ANSWER_FIELD,
     OTHERS,
     CategoryColumn,
     Columns,
@@ -69,7 +72,7 @@ class RolloutParser:
             self._lost_categories["agent"].add(mapping(row.get("agent_ref")).get("name"))
             return
         token_history, success = mapping(row.get("token_trail")), row.get("success")
-        self._ints.extend((task, repeat, offset, _content(row.get("_ng_task_key")), prompt_key(row)))
+        self._ints.extend((task, repeat, offset, _content(row.get("_ng_task_key")), prompt_key(row), _answer(row)))
         self._floats.extend(
             (
                 reward,
@@ -165,6 +168,18 @@ def _content(key: object) -> int:
         return int.from_bytes(bytes.fromhex(key), signed=True)
     except ValueError:
         return 0
+
+
+def _answer(row: RolloutRow) -> int:
+    """Return a 64-bit hash of the answer that the environment extracted, or the constant for a row without one."""
+    if "extracted_answer" not in row:
+        return NO_ANSWER_FIELD
+    answer = row["extracted_answer"]
+    if answer is None or answer == "":
+        return NO_ANSWER
+    text = answer if isinstance(answer, str) else repr(answer)
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True) | 2  # neither of the constants
 
 
 def _why(row: RolloutRow) -> str:

@@ -37,6 +37,32 @@ class RunFileStatus(Record):
     """Status of the collection that is writing the file, from X_status.json."""
 
 
+class TrainingStatus(Record):
+    """The state of a training run. Files are runs with fixed numbers: 2 x step for the rollouts of a step, and
+    2 x step + 1 for the evaluation after it. They are opened when a page asks for them.
+    """
+
+    name: str
+    path: str
+    state: str
+    """How the last start ended; empty while it runs, or if it was killed."""
+    facts: dict[str, str]
+    """What run.json says about the run."""
+    revision: int
+    """Changes with every new line of metrics.jsonl."""
+    steps: int
+    """Number of steps with metrics."""
+    last_step: int | None
+    updated: float | None
+    """Unix time of the last line of metrics.jsonl."""
+    rollouts: list[int]
+    """Steps that have a rollout file, in ascending order."""
+    evaluations: list[int]
+    """Steps that have a file of evaluation rollouts, in ascending order."""
+    collecting: CollectionStatus | None = None
+    """Status of the newest rollout file."""
+
+
 class Overview(Record):
     """All opened files. The page polls this while one of them is growing."""
 
@@ -44,6 +70,8 @@ class Overview(Record):
     version: str
     """The version of Rollyard."""
     runs: list[RunFileStatus]
+    training: TrainingStatus | None = None
+    """The training run whose folder was opened; None if files were."""
 
 
 class Numbers(Record):

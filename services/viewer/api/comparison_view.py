@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -88,13 +88,14 @@ class ComparedTasks:
 class RunDifferences:
     """Caches comparisons of pairs of runs and recomputes a comparison when either run has changed. Thread-safe."""
 
-    def __init__(self, runs: Sequence[RunFile]) -> None:
-        self._runs = runs
+    def __init__(self, find: Callable[[int], RunFile]) -> None:
+        """`find` returns the run with a number."""
+        self._find = find
         self._pairs: dict[tuple[int, int], ThrottledCache[ComparedTasks]] = {}
 
     def of(self, first: int, second: int) -> ComparedTasks:
         """Return the comparison of two runs, given their numbers."""
-        (end_a, a), (end_b, b) = (self._runs[number].numbers() for number in (first, second))
+        (end_a, a), (end_b, b) = (self._find(number).numbers() for number in (first, second))
         comparison = self._pairs.setdefault((first, second), ThrottledCache())
         return comparison.get((end_a, end_b, id(a), id(b)), lambda: ComparedTasks.of(a, b))
 

@@ -38,7 +38,7 @@ def export(file_index: FileIndex, replays: Replays, limit: int = MAX_EXPORTED) -
             data["stories"][f"{run.number}/{view.line.task}/{view.line.repeat}"] = view
         notes.append(_omission_note(run.name, len(indexes), len(table)))
     if len(file_index.runs) > 1:
-        compared = RunDifferences(file_index.runs).of(0, 1)
+        compared = RunDifferences(file_index.find).of(0, 1)
         data["comparison"] = compared.page((0, 1), "task", 0, _MAX_TASKS)
         notes += _omitted_tasks_note(len(compared.tasks[0]))
     return single_page(orjson.dumps(data, default=_as_dict), " ".join(filter(None, notes)))

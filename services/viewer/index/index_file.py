@@ -24,7 +24,7 @@ from rollyard.services.metrics.loader.columns import (
 from rollyard.services.viewer.index.file_fingerprint import FileFingerprint
 from rollyard.services.viewer.index.index_snapshot import Snapshot
 
-FORMAT = 6
+FORMAT = 7
 """Format version, incremented when the contents or their meaning change. Files in older formats are ignored."""
 
 

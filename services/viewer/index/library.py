@@ -27,6 +27,10 @@ class _Closed(Exception):
     """The index was closed while files were being read."""
 
 
+class UnknownRun(Exception):
+    """There is no run with the number."""
+
+
 class FileIndex:
     """The opened runs, by number. `start` starts reading them; `close` stops reading and saves the indexes."""
 
@@ -44,15 +48,27 @@ class FileIndex:
         is the number of processes that read a large file (default: one per CPU), and `part` is the number of bytes they
         read per step.
         """
-        self.runs = [
-            RunFile(number, path, name, threshold=threshold, part=part) for number, (name, path) in enumerate(files)
-        ]
+        self._threshold, self._part = threshold, part
+        self._runs: dict[int, RunFile] = {}
+        for number, (name, path) in enumerate(files):
+            self._runs[number] = self._opened(number, name, path)
         self._version = version
         self._workers = workers or len(os.sched_getaffinity(0))
         self._worth_processes = worth_processes
         self._pool: ProcessPoolExecutor | None = None
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._read, name="library", daemon=True)
+
+    @property
+    def runs(self) -> list[RunFile]:
+        """The opened runs, by ascending number."""
+        return [run for _, run in sorted(self._runs.copy().items())]
+
+    def find(self, number: int) -> RunFile:
+        """Return the run with this number. Raises UnknownRun if there is none."""
+        if (run := self._runs.get(number)) is None:
+            raise UnknownRun(f"run {number} does not exist; runs are numbered from 0 to {len(self._runs) - 1}")
+        return run
 
     def start(self) -> None:
         """Start reading in the background. All runs are available immediately, even if they have not been read yet."""
@@ -75,9 +91,13 @@ class FileIndex:
         while self._round():
             pass
 
-    def overview(self) -> Overview:
+    def overview(self, wanted: Sequence[int] = ()) -> Overview:
+        """Return the state of the opened runs. `wanted`: runs that a page shows; see TrainingIndex."""
         names = ", ".join(run.name for run in self.runs)
         return Overview(title=names, version=self._version, runs=[run.status_record() for run in self.runs])
+
+    def _opened(self, number: int, name: str, path: Path) -> RunFile:
+        return RunFile(number, path, name, threshold=self._threshold, part=self._part)
 
     def _read(self) -> None:
         more = True
@@ -94,7 +114,7 @@ class FileIndex:
     def _round(self) -> bool:
         """Check every file. Return whether one of them has more data to read immediately."""
         more = self._advance(None)
-        if self._workers > 1 and max(run.file.unread_bytes for run in self.runs) >= self._worth_processes:
+        if self._workers > 1 and max((run.file.unread_bytes for run in self.runs), default=0) >= self._worth_processes:
             try:
                 with reading_pool(self._workers, nice=_NICE) as self._pool:
                     while self._advance(self._pool):

@@ -13,23 +13,28 @@ import { Overview } from './pages/overview.js';
 import { Pair } from './pages/pair.js';
 import { Rollout } from './pages/rollout.js';
 import { Task } from './pages/task.js';
+import { Training } from './pages/training.js';
+import { comparedRuns, mainRun, runExists, runOf, wantedRuns } from './runs.js';
 
 const BUSY_POLL_MS = 2000;
 const IDLE_POLL_MS = 10000;
+const LIVE_TRAINING_S = 900;
 
 /** The interval until the next request: short while a run is still being written or read. */
 function pollInterval(overview) {
+  const { updated } = overview?.training ?? {};
+  if (updated && Date.now() / 1000 - updated < LIVE_TRAINING_S) return BUSY_POLL_MS;
   const busy = !overview || overview.runs.some((run) => run.status?.state === 'running' || run.indexed < run.size - run.torn);
   return busy ? BUSY_POLL_MS : IDLE_POLL_MS;
 }
 
 const NUMBER = /^\d+$/;
 
-/** The page for an address, or null. @param {string[]} path @param {any[]} runs */
-function pageFor(path, runs) {
+/** The page for an address, or null. @param {string[]} path @param {any} overview */
+function pageFor(path, overview) {
   const [section, first, second, third, fourth] = path;
-  const run = (index) => NUMBER.test(index ?? '') && Number(index) < runs.length;
-  if (section === undefined) return Overview;
+  const run = (index) => NUMBER.test(index ?? '') && runExists(overview, Number(index));
+  if (section === undefined) return overview.training ? Training : Overview;
   if (section === 'live' && path.length === 1) return Live;
   if (section === 'runs' && run(first)) {
     if (path.length === 2) return List;
@@ -46,17 +51,20 @@ function pageFor(path, runs) {
 export function App() {
   const route = useRoute();
   const [helpOpen, setHelpOpen] = useState(false);
-  const { value: overview, error } = useData('overview', pollInterval);
+  const isTraining = useRef(false);
+  const wanted = isTraining.current ? wantedRuns(route.path).map((run) => `run=${run}`).join('&') : '';
+  const { value: overview, error } = useData(wanted ? `overview?${wanted}` : 'overview', pollInterval);
+  isTraining.current = Boolean(overview?.training);
   useKeys({
     '?': () => setHelpOpen(true),
     t: nextTheme,
     'g o': () => go(link([])),
-    'g r': () => go(link(['runs', 0])),
+    'g r': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview)])),
     'g l': () => go(link(['live'])),
   });
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
-    <${Bar} route=${route} runs=${overview?.runs ?? []} help=${() => setHelpOpen(true)} />
+    <${Bar} route=${route} overview=${overview} help=${() => setHelpOpen(true)} />
     <${Main} route=${route} overview=${overview} error=${error} />
     <${Help} open=${helpOpen} close=${() => setHelpOpen(false)} />`;
 }
@@ -67,7 +75,9 @@ function skip(event) {
   document.getElementById('main').focus();
 }
 
-function Bar({ route, runs, help }) {
+function Bar({ route, overview, help }) {
+  const main = mainRun(overview);
+  const compared = comparedRuns(overview);
   const [currentTheme, setCurrentTheme] = useState(theme());
   useEffect(() => {
     const update = () => setCurrentTheme(theme());
@@ -78,8 +88,8 @@ function Bar({ route, runs, help }) {
   return html`<header class="bar">
     <nav aria-label="Pages">
       <a class="brand" href=${link([])} aria-current=${current(undefined)}>Rollyard</a>
-      ${runs.length > 0 && html`<a href=${link(['runs', current('runs') ? route.path[1] : 0])} aria-current=${current('runs')}>Rollouts</a>`}
-      ${runs.length > 1 && html`<a href=${link(['compare', 0, 1])} aria-current=${current('compare')}>Compare</a>`}
+      ${main !== null && html`<a href=${link(['runs', current('runs') ? route.path[1] : main])} aria-current=${current('runs')}>Rollouts</a>`}
+      ${compared && html`<a href=${link(['compare', ...compared])} aria-current=${current('compare')}>Compare</a>`}
       ${!IS_EXPORT && html`<a href=${link(['live'])} aria-current=${current('live')}>Live</a>`}
     </nav>
     <div class="tools">
@@ -104,11 +114,12 @@ function Main({ route, overview, error }) {
     scrollTo(0, 0);
     main.current?.focus({ preventScroll: true });
   }, [path]);
-  const Page = overview && pageFor(route.path, overview.runs);
+  const Page = overview && pageFor(route.path, overview);
+  const isOpening = Page && wantedRuns(route.path).some((run) => runOf(overview, run) === undefined);
   return html`<main id="main" tabindex="-1" ref=${main}>
     ${error && html`<${Notice} error=${error} />`}
-    ${!overview && !error && html`<${Notice} busy="Opening …" />`}
-    ${overview && (Page
+    ${((!overview && !error) || isOpening) && html`<${Notice} busy="Opening …" />`}
+    ${overview && !isOpening && (Page
       ? html`<${Page} key=${Page.name} route=${route} overview=${overview} />`
       : html`<${NotFound} />`)}
   </main>`;

@@ -3,8 +3,9 @@ import { useLayoutEffect, useRef } from './vendor/htm-preact.js';
 
 /** The shortcuts that `?` shows. @type {[string, [string, string][]][]} */
 export const KEYS = [
-  ['Everywhere', [['?', 'show keyboard shortcuts'], ['g o', 'overview'], ['g r', 'rollouts of the first run'], ['g l', 'live'], ['t', 'light or dark theme']]],
-  ['List', [['j  k  ↓  ↑', 'next, previous rollout'], ['Enter', 'open it'], ['/', 'search'], ['n  p', 'next, previous page']]],
+  ['Everywhere', [['?', 'show keyboard shortcuts'], ['g o', 'overview'], ['g r', 'rollouts of the first run, or of the last step'], ['g l', 'live'], ['t', 'light or dark theme']]],
+  ['List', [['j  k  ↓  ↑', 'next, previous rollout'], ['Enter', 'open it'], ['/', 'search'], ['n  p', 'next, previous page'],
+    ['[  ]', 'previous, next step of a training run']]],
   ['Rollout', [['[  ]', 'previous, next rollout'], ['u', 'back to the list'], ['Space', 'play or pause the board'],
     ['←  →', 'one move back, forward'], ['Home  End', 'first, last move'], ['j  k', 'next, previous event']]],
 ];

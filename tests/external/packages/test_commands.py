@@ -23,7 +23,8 @@ SOKOBAN = "rollyard.resources_servers.grl_sokoban"
 def test_every_command_runs(main: Installation, tmp_path: Path) -> None:
     with ThreadPoolExecutor(2) as pool:
         helps = pool.map(lambda name: main.run(name, "--help", cwd=tmp_path), COMMANDS)
-    assert [text.partition(":")[0] for text in helps] == list(COMMANDS)
+    # The commands with the options of another project print argparse's help.
+    assert [text.removeprefix("usage: ").replace(":", " ").split()[0] for text in helps] == list(COMMANDS)
 
 
 def test_every_python_imports_every_command(

@@ -54,7 +54,10 @@ def test_a_killed_server_and_a_killed_actor_are_restarted(cluster: str, tmp_path
     with Run(tmp_path, cluster) as run:
         run.until_ready()
         for restarts, victim in enumerate(("server", "actor"), start=1):
-            pid = run.server(MODEL)["pid"]
+            instance = run.server(MODEL)
+            pid = instance["pid"]
+            # Its log is fetched through the actor every second: what was not yet fetched is lost with the actor.
+            eventually("its log in the run folder", partial(is_logged, run, instance))
             os.kill(pid if victim == "server" else parent_of(pid), signal.SIGKILL)
             restarted = partial(is_restarted, run, restarts)
             eventually(f"another {MODEL} after its {victim} was killed", restarted)

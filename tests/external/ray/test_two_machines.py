@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -15,43 +13,18 @@ from pathlib import Path
 import pytest
 
 from tests.external.ray.clusters import Node, Run, short_folder
+from tests.support.machines import CAN_SIMULATE, simulated_machines
 from tests.support.stacks import EXAMPLES, keys_of, read_rows
 from tests.support.waiting import eventually
 
-pytestmark = pytest.mark.skipif(
-    os.geteuid() != 0 or shutil.which("ip") is None, reason="making network namespaces needs root and iproute2"
-)
-
-
-def ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+pytestmark = pytest.mark.skipif(not CAN_SIMULATE, reason="making network namespaces needs root and iproute2")
 
 
 @pytest.fixture
 def machines() -> Iterator[dict[str, list[str]]]:
     """Address -> the command prefix that runs a command on that machine."""
-    tag = f"ry{os.getpid()}"
-    names = [f"{tag}s", f"{tag}a", f"{tag}b"]
-    with contextlib.ExitStack() as leaving:
-        for name in names:
-            try:
-                ip("netns", "add", name)
-            except subprocess.CalledProcessError as error:
-                pytest.skip(f"no network namespaces here: {error.stderr.decode().strip()}")
-            leaving.callback(ip, "netns", "del", name)
-            ip("-n", name, "link", "set", "lo", "up")
-        switch = names[0]
-        ip("-n", switch, "link", "add", "br0", "type", "bridge")
-        ip("-n", switch, "addr", "add", "10.77.0.254/24", "dev", "br0")
-        ip("-n", switch, "link", "set", "br0", "up")
-        for number, name in enumerate(names[1:], start=1):
-            # Both ends are created inside the namespaces, so the host never sees a veth.
-            ip("-n", switch, "link", "add", f"v{number}", "type", "veth", "peer", "name", "eth0", "netns", name)
-            ip("-n", switch, "link", "set", f"v{number}", "master", "br0", "up")
-            ip("-n", name, "addr", "add", f"10.77.0.{number}/24", "dev", "eth0")
-            ip("-n", name, "link", "set", "eth0", "up")
-            ip("-n", name, "route", "add", "default", "via", "10.77.0.254")
-        yield {f"10.77.0.{number}": ["ip", "netns", "exec", name] for number, name in enumerate(names[1:], start=1)}
+    with simulated_machines("ry") as simulated:
+        yield simulated.prefixes
 
 
 def test_servers_are_spread_need_a_token_and_survive_a_lost_machine(

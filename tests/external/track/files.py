@@ -57,8 +57,17 @@ def collection(folder: Path, count: int = COUNT, created: float = 0.0) -> Path:
 
 async def track(*options: str, cwd: Path, env: Mapping[str, str] | None = None) -> Finished:
     """Run `ng_track` to its end."""
+    return await _run("-m", "rollyard.services.cli.track", *options, cwd=cwd, env=env)
+
+
+async def log_training(logger: str, *, cwd: Path, env: Mapping[str, str]) -> Finished:
+    """Run `log_training.py` to its end."""
+    return await _run(str(Path(__file__).with_name("log_training.py")), logger, cwd=cwd, env=env)
+
+
+async def _run(*arguments: str, cwd: Path, env: Mapping[str, str] | None) -> Finished:
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "rollyard.services.cli.track", *options),
+        *(sys.executable, *arguments),
         cwd=cwd,
         env=command_environ(env or {}),
         stdout=asyncio.subprocess.PIPE,

@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from tests.external.track.files import COUNT, collection, grow, track
+from tests.external.track.files import COUNT, collection, grow, log_training, track
 
 
 async def test_metrics_parameters_and_a_table_of_rollouts_are_stored_in_mlflow(tmp_path: Path) -> None:
@@ -65,3 +65,15 @@ async def test_other_rollouts_or_another_name_start_another_run(tmp_path: Path) 
         )
         assert done.status == 0, done.err
     assert query_store(tmp_path, "SELECT name FROM runs ORDER BY start_time") == [("one",), ("one",), ("two",)]
+
+
+async def test_a_training_run_is_logged_by_step_with_the_parts_of_its_reward(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    env = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": store.as_uri(), "MLFLOW_DISABLE_TELEMETRY": "true"}
+    done = await log_training("mlflow", cwd=tmp_path, env=env)
+    assert done.status == 0 and "failed" not in done.err, done.err
+    (folder,) = [path.parent for path in store.glob("*/*/meta.yaml")]
+    curve = [line.split() for line in (folder / "metrics/train/reward").read_text().splitlines()]
+    assert [int(step) for _, _, step in curve] == [1, 2, 3, 2, 3, 4]
+    assert (folder / "metrics/train/reward.format").exists() and (folder / "metrics/eval/correct_rate").exists()
+    assert (folder / "params/loss.algorithm").read_text() == "grpo"

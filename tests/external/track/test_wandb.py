@@ -10,7 +10,7 @@ from typing import Any
 import orjson
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[import-not-found, unused-ignore]
 
-from tests.external.track.files import COUNT, collection, grow, track
+from tests.external.track.files import COUNT, collection, grow, log_training, track
 
 BLOCK = 1 << 15
 
@@ -71,3 +71,12 @@ async def test_repeating_the_command_continues_the_run_without_duplicate_steps(t
         assert done.status == 0, done.err
     assert "the first 120 rollouts" in done.out and "90 of them new" in done.out
     assert [point["_step"] for point in history(tmp_path)] == [50, 100, 120, 150, 200, 210]
+
+
+async def test_a_training_run_is_logged_by_step_and_a_resumed_one_goes_on(tmp_path: Path) -> None:
+    env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
+    done = await log_training("wandb", cwd=tmp_path, env=env)
+    assert (done.status, done.err) == (0, "")
+    points = {point["_step"]: point for point in history(tmp_path)}
+    assert [(step, points[step]["train/reward"]) for step in sorted(points)] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
+    assert points[4]["train/reward/format"] == 0.1 and points[4]["eval/correct_rate"] == 0.5

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import os
 import sys
-import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -16,6 +15,7 @@ import httpx
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan
 from rollyard.services.http.transport import HttpTransport
+from tests.support.background_loop import background_loop
 from tests.support.waiting import eventually
 
 T = TypeVar("T")
@@ -66,7 +66,7 @@ class Engine:
             extra_flags=[*FLAGS, *options],
             start_timeout_s=START_S,
         )
-        with _loop() as run:
+        with background_loop() as run:  # the engine is monitored while tests block
             transport = HttpTransport()
             plan = StartPlan("the engine", settings, (), "", os.environ, folder / "engine.log", transport)
             start = EngineStart(plan)
@@ -110,17 +110,3 @@ async def in_flight(engine: Engine, call: Coroutine[Any, Any, T], tokens: int = 
         eventually, f"{tokens} tokens are generated", lambda: engine.gauge(GENERATED) - before >= tokens, START_S
     )
     return task
-
-
-@contextlib.contextmanager
-def _loop() -> Iterator[Any]:
-    """Runs coroutines on an event loop in another thread, so that the engine is monitored while tests block."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
-    thread.start()
-    try:
-        yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()

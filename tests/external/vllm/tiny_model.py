@@ -27,13 +27,13 @@ TEMPLATE = Path(__file__).with_name("chat_template.jinja")
 
 def build(folder: Path, seed: int = 0) -> Path:
     """Write the model of this seed into `folder`, which may exist, and return the folder."""
-    tokenizer = _tokenizer()
-    tokenizer.save_pretrained(folder)
-    _model(tokenizer, seed).save_pretrained(folder)
+    written = tokenizer()
+    written.save_pretrained(folder)
+    _model(written, seed).save_pretrained(folder)
     return folder
 
 
-def _tokenizer() -> PreTrainedTokenizerFast:
+def tokenizer() -> PreTrainedTokenizerFast:
     bpe = Tokenizer(models.BPE())
     bpe.normalizer = normalizers.NFC()
     bpe.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)

@@ -158,7 +158,8 @@ async def test_code_that_is_reloaded_during_a_collection_marks_each_row_or_stops
     tree, app = coin(project), project / "resources_servers" / "coin" / "app.py"
     config = load_config(config=tree, roots=[project], tmp_path=tmp_path)
     async with forked(config, tmp_path, ForkLauncher(), reloads=True) as stack:
-        command = start(stack, output, PUZZLES, "log", "+accept_changed_code=true")
+        # Each of the three reloads may interrupt the same rollout.
+        command = start(stack, output, PUZZLES, "log", "+accept_changed_code=true", "+max_attempts=10")
         rows = 0
         for reward in ("100.0", "1.0", "10.0"):
             least = rows + 20

@@ -147,8 +147,42 @@ async def test_a_file_of_unknown_origin_is_refused_and_not_changed(stack: Stack,
     output.write_bytes(b'{"unknown": "origin"}\n')
     exit_status, output_text = await run_collect(stack, output)
     assert exit_status == 2
-    assert "_manifest.json cannot be read" in output_text
+    assert "has no manifest, and its rollouts cannot be adopted: line 1 has reward None" in output_text
     assert output.read_bytes() == b'{"unknown": "origin"}\n'
+
+
+async def test_a_collection_whose_manifest_was_lost_is_adopted_and_completed(stack: Stack, collection: Path) -> None:
+    whole = essences(collection)
+    collection.with_name("rollouts_manifest.json").unlink()
+    lines = collection.read_bytes().splitlines(keepends=True)
+    collection.write_bytes(b"".join(lines[:7]) + lines[7][:50])
+    exit_status, output_text = await run_collect(stack, collection)
+    assert exit_status == 0, output_text
+    assert "had no manifest: its 7 rollouts were checked" in output_text
+    assert essences(collection) == whole
+    assert (await run_collect(stack, collection, num_repeats=3))[0] == 2
+
+
+async def test_some_rows_of_the_original_input_continue_it_and_others_are_refused_with_the_difference(
+    stack: Stack, collection: Path
+) -> None:
+    whole = essences(collection)
+    lines = [line for line in read_rows(collection) if line["_ng_task_index"] != 3]
+    collection.write_bytes(b"".join(orjson.dumps(line) + b"\n" for line in lines))
+    rows = EXAMPLES.read_bytes().splitlines(keepends=True)
+    some = collection.with_name("some.jsonl")
+    some.write_bytes(rows[3])
+    exit_status, output_text = await run_collect(stack, collection, input_jsonl_fpath=some)
+    assert exit_status == 0, output_text
+    assert "the input has 1 of the 5 tasks" in output_text
+    assert essences(collection) == whole
+    refused = {"input_jsonl_fpath": some, "responses_create_params.temperature": 0.5}
+    exit_status, output_text = await run_collect(stack, collection, **refused)
+    assert exit_status == 2 and "temperature: 0.8 in the file, 0.5 now" in output_text
+    some.write_bytes(rows[3] + rows[2].replace(b'"seed": ', b'"seed": 1'))
+    exit_status, output_text = await run_collect(stack, collection, input_jsonl_fpath=some)
+    assert exit_status == 2
+    assert "rows: 5 in the file, 2 now" in output_text and "has a row (2) that is not in the original" in output_text
 
 
 async def test_failures_of_a_lost_collection_cannot_block_its_rows(stack: Stack, collection: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import gc
 from typing import Any
 
 import orjson
@@ -234,3 +235,22 @@ async def test_only_sessions_of_an_exited_agent_are_closed() -> None:
     await until(lambda: looks >= seen + 8)
     watching.cancel()
     assert len(held) == 3
+
+
+async def test_a_session_that_is_closed_before_its_set_up_begins_leaves_no_coroutine_behind() -> None:
+    held: sessions.Sessions[Room] = sessions.Sessions("secret", idle_s=60.0, limit=10)
+    session = held.open(lambda: Room({"name": "closed early"}, EnvironmentSettings()))
+    begun = []
+
+    async def set_up() -> None:
+        begun.append(True)
+
+    setting_up = asyncio.create_task(held.set_up(session, set_up))
+    while session.setup is None:
+        await asyncio.sleep(0)
+    ending = held.end(session.id)
+    with pytest.raises(Failure, match="session_lost"):
+        await setting_up
+    assert ending is not None and not begun
+    await ending
+    gc.collect()  # a coroutine that was never awaited would raise a warning here

@@ -7,6 +7,7 @@ import { DifferenceTiles } from '../parts/differencetiles.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { SortableHeader } from '../parts/sortableheader.js';
 import { changed, go, link } from '../route.js';
+import { choices, runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
 import { count, percent, plain, points, signed } from '../formatting.js';
 
@@ -19,7 +20,7 @@ export function Compare({ route, overview }) {
   const start = Number(query.get('start') || 0);
   const request = new URLSearchParams({ first, second, sort: query.get('sort') || 'change', start: String(start), limit: String(PAGE_LENGTH) });
   const { value, error, stale } = useData(`compare?${request}`);
-  const names = [first, second].map((run) => overview.runs[Number(run)].name);
+  const names = [first, second].map((run) => runOf(overview, run).name);
   const turnPage = (by) => {
     const target = start + by * PAGE_LENGTH;
     if (value && target >= 0 && target < value.total) go(link(route.path, changed(query, { start: target || null })));
@@ -27,8 +28,8 @@ export function Compare({ route, overview }) {
   useKeys({ n: () => turnPage(1), p: () => turnPage(-1) });
   return html`
     <${Breadcrumbs} name="Compare" title="Two runs, task by task" steps=${[['Overview', link([])]]}>
-      <div class="row"><${RunSelect} label="First" runs=${overview.runs} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
-        <${RunSelect} label="Second" runs=${overview.runs} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
+      <div class="row"><${RunSelect} label="First" runs=${choices(overview)} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
+        <${RunSelect} label="Second" runs=${choices(overview)} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
     <//>
     ${error && html`<${Notice} error=${error} />`}
     ${!value && !error && html`<${Notice} busy="Comparing …" />`}

@@ -5,7 +5,9 @@ import { useKeys } from '../keys.js';
 import { Filters } from '../parts/filters.js';
 import { RolloutTable } from '../parts/rollouttable.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { StepLinks } from '../parts/steplinks.js';
 import { changed, go, link } from '../route.js';
+import { runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
 import { count, percent } from '../formatting.js';
 
@@ -21,7 +23,7 @@ function pathOf(run, query) {
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function List({ route, overview }) {
-  const run = overview.runs[Number(route.path[1])];
+  const run = runOf(overview, route.path[1]);
   const { query } = route;
   const growing = run.status?.state === 'running' || run.indexed < run.size - run.torn;
   const interval = (loaded) => (loaded && loaded.searched < 1 ? SEARCH_POLL_MS : growing ? GROWTH_POLL_MS : 0);
@@ -55,7 +57,8 @@ export function List({ route, overview }) {
   });
   return html`
     <${Breadcrumbs} name=${`Rollouts of ${run.name}`} steps=${[['Overview', link([])]]} title=${html`Rollouts of <${Name} value=${run.name} />`}>
-      ${overview.runs.length > 1 && html`<${OtherRuns} runs=${overview.runs} run=${run} />`}
+      ${overview.training && html`<${StepLinks} training=${overview.training} run=${run.run} />`}
+      ${!overview.training && overview.runs.length > 1 && html`<${OtherRuns} runs=${overview.runs} run=${run} />`}
     <//>
     <${Filters} query=${query} page=${page} search=${search} change=${filter} />
     ${error && html`<${Notice} error=${error} />`}

@@ -6,6 +6,7 @@ import { usePlayback } from '../playback.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { RepeatCards, PlaybackControls, longest } from '../parts/rollout/repeatcards.js';
 import { go, link } from '../route.js';
+import { runOf } from '../runs.js';
 import { Name } from '../text.js';
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
@@ -19,7 +20,7 @@ export function Pair({ route, overview }) {
     <${Breadcrumbs} name=${`Task ${task} in two runs`} title=${`Task ${task} in two runs`} steps=${[['Overview', link([])], ['Compare', up]]} />
     <${PlaybackControls} player=${player} />
     <div class="halves">${[first, second].map((run, i) => html`<section aria-label=${`Run ${i + 1}`}>
-      <h2><a href=${link(['runs', run, 'tasks', i ? otherTask : task])}><${Name} value=${overview.runs[Number(run)].name} /></a></h2>
+      <h2><a href=${link(['runs', run, 'tasks', i ? otherTask : task])}><${Name} value=${runOf(overview, run).name} /></a></h2>
       ${responses[i].error && html`<${Notice} error=${responses[i].error} />`}
       ${responses[i].value && html`<${RepeatCards} rollouts=${responses[i].value.stories} move=${player.at} />`}
     </section>`)}</div>`;

@@ -15,6 +15,7 @@ import { Rewards, stepsOf } from '../parts/rollout/rewards.js';
 import { NeighbourLink } from '../parts/rollout/neighbourlink.js';
 import { TokenTurns } from '../parts/rollout/tokenturns.js';
 import { go, link } from '../route.js';
+import { runOf } from '../runs.js';
 import { Name } from '../text.js';
 import { count, plain, seconds } from '../formatting.js';
 
@@ -28,7 +29,7 @@ export function Rollout({ route, overview }) {
     ']': () => (neighbours.next ? go(neighbours.next) : false),
     u: () => go(neighbours.list),
   });
-  const file = html`<${Name} value=${overview.runs[Number(run)].name} />`;
+  const file = html`<${Name} value=${runOf(overview, run).name} />`;
   return html`
     <${Breadcrumbs} name=${`Task ${task}, repeat ${repeat}`} title=${html`Task ${task} <span class="soft">repeat ${repeat}</span>`}
       steps=${[['Overview', link([])], [file, neighbours.list], [`Task ${task}`, link(['runs', run, 'tasks', task])]]}>

@@ -7,6 +7,7 @@ import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { NeighbourLink } from '../parts/rollout/neighbourlink.js';
 import { RepeatCards, PlaybackControls, longest } from '../parts/rollout/repeatcards.js';
 import { go, link } from '../route.js';
+import { runOf } from '../runs.js';
 import { Name } from '../text.js';
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
@@ -14,7 +15,7 @@ export function Task({ route, overview }) {
   const [, run, , task] = route.path;
   const start = Number(route.query.get('start') || 0);
   const { value, error, stale } = useData(`runs/${run}/tasks/${task}?start=${start}`);
-  const file = html`<${Name} value=${overview.runs[Number(run)].name} />`;
+  const file = html`<${Name} value=${runOf(overview, run).name} />`;
   const other = (number) => (stale || number === null || number === undefined ? null : link(['runs', run, 'tasks', number]));
   const [previous, next] = [other(value?.previous), other(value?.next)];
   useKeys({

@@ -27,6 +27,7 @@ export function RunTiles({ profile, run }) {
         `median ${plain(rewards.median)}, ${plain(rewards.min)} to ${plain(rewards.max)}`]} />`}
     ${last && last.k > 1 && html`<${Tile} label=${`pass@${last.k}`} large=${percent(last.any.mean)}
       lines=${[interval(last.any, percent), `pass^${last.k} ${percent(last.every.mean)}`,
+        last.consensus && `cons@${last.k} ${percent(last.consensus.mean)}`,
         last.tasks < last.tasks_measured && `over ${count(last.tasks)} of ${count(last.tasks_measured)} tasks`]} />`}
     ${calls && html`<${Tile} label="Tool calls" large=${plain(calls.mean)}
       lines=${[`${calls.min} to ${calls.max}`,

@@ -24,18 +24,23 @@ function columnAt(drawing, place) {
 
 /**
  * `describe` returns the text for a position from 0 to 1 (default: the chart's own). `tick` labels a position and enables zooming.
- * @param {{chart: any, describe?: (place: number) => string, tick?: (place: number) => string}} props
+ * `choose` is called with the position of a click.
+ * @param {{chart: any, describe?: (place: number) => string, tick?: (place: number) => string, choose?: (place: number) => void}} props
  */
-export function SeriesChart({ chart, describe, tick }) {
+export function SeriesChart({ chart, describe, tick, choose }) {
   const [at, setAt] = useState(null); // where the pointer is, from 0 to 1 of what is shown
   const [from, setFrom] = useState(null); // where a drag started
   const [shown, show] = useState(ALL);
   const drawing = useMemo(() => parseSvg(chart.svg), [chart.svg]);
+  // A page with many charts has the hint once.
+  const hint = tick && !choose ? 'Drag to zoom in, double-click to reset.' : '\u00a0';
   const position = (place) => shown[0] + place * (shown[1] - shown[0]);
-  const readout = at === null ? (tick ? 'Drag to zoom in, double-click to reset.' : '\u00a0') : describe ? describe(position(at)) : columnAt(drawing, position(at));
+  const readout = at === null ? hint : describe ? describe(position(at)) : columnAt(drawing, position(at));
   const drop = (event) => {
     const ends = [from, placeOf(event)].sort((a, b) => a - b);
-    if (from !== null && ends[1] - ends[0] > CLICK) show(ends.map(position));
+    const isDrag = ends[1] - ends[0] > CLICK;
+    if (from !== null && isDrag) show(ends.map(position));
+    if (from !== null && !isDrag) choose?.(position(from));
     setFrom(null);
   };
   const drags = tick && {
@@ -45,7 +50,7 @@ export function SeriesChart({ chart, describe, tick }) {
     },
     onPointerUp: drop,
     onPointerCancel: () => setFrom(null),
-    onDblClick: () => show(ALL),
+    onDblClick: () => choose || show(ALL),
   };
   return html`<${Chart} chart=${chart}>
     <div class=${tick ? 'closer' : ''} onPointerMove=${(event) => setAt(placeOf(event))} onPointerLeave=${() => setAt(null)} ...${drags}>

@@ -225,3 +225,27 @@ async def test_without_a_levels_folder_no_level_file_is_read() -> None:
 def test_invalid_settings_are_rejected_at_the_start(settings: Json, message: str) -> None:
     with pytest.raises(OperatorError, match=message):
         parse_settings(SokobanSettings, settings, "grl_sokoban")
+
+
+@pytest.mark.parametrize(
+    "turn",
+    [
+        says("I give up."),
+        calls("step", '{"actions": ["Up"'),
+        calls("step", {"actions": ["Jump"]}),
+        calls("step", {"actions": []}),
+        calls("move", {"actions": ["Up"]}),
+    ],
+    ids=["no call", "unreadable call", "invalid move", "only looking", "unknown tool"],
+)
+async def test_an_episode_without_a_move_pays_less_than_ten_failed_moves(turn: Json) -> None:
+    async def reward(turn: Json) -> float:
+        make = {
+            "environment": environment(GrlSokoban, charge_unplayed=True),
+            "model": Script([turn]).model,
+            "agent": agent(GameAgent, max_steps=10),
+        }
+        async with in_process_servers(make) as stack:
+            return float((await stack.run({**ROW, "responses_create_params": {"input": "Play."}}))["reward"])
+
+    assert await reward(turn) < await reward(calls("step", {"actions": ["Up"]}))

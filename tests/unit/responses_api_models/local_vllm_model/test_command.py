@@ -176,3 +176,10 @@ def test_gpus_are_counted_from_the_output_of_nvidia_smi() -> None:
         "GPU 0: NVIDIA H100 (UUID: GPU-a)\n  MIG 1g.10gb Device 0: (UUID: MIG-b)\nGPU 1: NVIDIA H100 (UUID: GPU-c)\n"
     )
     assert gpu_indices(listing) == ["0", "1"]
+
+
+def test_adapters_can_be_loaded_if_lora_and_the_trainer_endpoints_are_enabled() -> None:
+    flags = {"enable_lora": True, "max_lora_rank": 16}
+    assert environment(trainer_endpoints=True, extra_flags=flags)["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] == "1"
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(trainer_endpoints=True)
+    assert "VLLM_ALLOW_RUNTIME_LORA_UPDATING" not in environment(extra_flags=flags)

@@ -160,6 +160,13 @@ async def test_a_timeout_is_final_when_no_other_attempt_fits() -> None:
     assert len(fake.requests) == 1
 
 
+async def test_a_timeout_is_final_without_retry_timeouts() -> None:
+    async with engine(Step(delay_s=30)) as fake:
+        failure = await failure_of(fake.url, request_timeout_s=0.5, total_timeout_s=60, retry_timeouts=False)
+    assert failure.kind is FailureKind.TIMEOUT
+    assert len(fake.requests) == 1
+
+
 async def test_the_total_timeout_bounds_all_attempts_together() -> None:
     async with engine(Step(status=500)) as fake:
         await failure_of(fake.url, total_timeout_s=2, max_attempts=10_000, retry_pause_s=0.02)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.cli.progress_bar import numbers
+from rollyard.services.cli.display.progress_bar import numbers
 from rollyard.services.metrics.confidence_intervals import t_975
 from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.running_mean import ClusteredMean

@@ -184,7 +184,9 @@ def test_names_of_secrets_are_recognized(name: str) -> None:
     assert is_secret(name)
 
 
-@pytest.mark.parametrize("name", ["max_tokens", "keyboard", "tokenizer", "model", "monkey", "max_output_tokens"])
+@pytest.mark.parametrize(
+    "name", ["max_tokens", "keyboard", "tokenizer", "model", "monkey", "max_output_tokens", "dataset_key"]
+)
 def test_names_that_only_resemble_a_secret_are_not(name: str) -> None:
     assert not is_secret(name)
 

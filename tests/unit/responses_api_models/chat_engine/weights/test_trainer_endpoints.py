@@ -193,7 +193,9 @@ async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end
     async with trainer_server(WeightEngine(), request_timeout_s=0.05) as policy:
         await policy.post("/pause?mode=keep")
         status, detail = await policy.call_model()
+        _, problem = await policy.post("/v1/chat/completions", {"messages": []})
     assert (status, "resume them with POST /resume" in detail) == (504, True)
+    assert problem["type"] == "urn:rollyard:upstream_error"  # for training, a timeout would count with reward 0
 
 
 async def test_an_update_during_a_trainers_own_pause_leaves_the_engines_paused() -> None:

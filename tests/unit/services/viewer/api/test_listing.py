@@ -46,13 +46,15 @@ def test_lines_are_sorted_with_missing_values_last(listing: Listing, sort: str) 
     assert all(value in (None, "") for value in values[len(known) :])
 
 
+ROUNDING = 1e-9
+"""Tolerance of the reward filters."""
 FILTERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[RolloutLine, Any], bool]]] = {
     "task": (st.integers(-1, 23), lambda line, task: line.task == task),
     "repeat": (st.integers(0, 5), lambda line, repeat: line.repeat == repeat),
     "success": (st.booleans(), lambda line, success: line.success is success),
     "outcome": (st.sampled_from(["measured", "failed"]), lambda line, outcome: line.outcome == outcome),
-    "min_reward": (st.floats(-2, 12), lambda line, least: line.reward is not None and line.reward >= least),
-    "max_reward": (st.floats(-2, 12), lambda line, most: line.reward is not None and line.reward <= most),
+    "min_reward": (st.floats(-2, 12), lambda line, least: line.reward is not None and line.reward >= least - ROUNDING),
+    "max_reward": (st.floats(-2, 12), lambda line, most: line.reward is not None and line.reward <= most + ROUNDING),
     "min_tool_calls": (st.integers(0, 12), lambda line, n: line.tool_calls is not None and line.tool_calls >= n),
     "max_tool_calls": (st.integers(0, 12), lambda line, n: line.tool_calls is not None and line.tool_calls <= n),
     "end": (st.sampled_from(["done", "answered", "timeout", "nothing"]), lambda line, end: line.end == end),

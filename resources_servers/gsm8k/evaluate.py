@@ -1,0 +1,139 @@
+"""Evaluate a model on GSM8K: accuracy, unreadable answers and completion lengths.
+
+The rollouts, their report and the logs are in a folder named after --out. Running the same command again continues an
+interrupted evaluation.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import orjson
+import yaml
+
+from rollyard.resources_servers.gsm8k.prepared_rows import prepare_rows
+from rollyard.resources_servers.gsm8k.prompt_formats import MAX_OUTPUT_TOKENS
+from rollyard.resources_servers.gsm8k.reducers import completion_tokens, reduce_rollouts
+from rollyard.resources_servers.gsm8k.rollout_log import question_text, response_text
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.exit_status import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
+from rollyard.services.io.foreground import run_foreground
+from rollyard.services.io.jsonl import iter_jsonl, refuse, replace
+from rollyard.services.io.lines import Lines
+from rollyard.services.io.own_command import own_command
+from rollyard.services.io.script import ScriptParser, positive, run_script
+from rollyard.services.rollouts.rollout_files import check_output
+from rollyard.services.types import Json
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Prepare the rows, run `ng_eval` on them, and print the figures. Returns the exit status."""
+    options = _parser().parse_args(arguments)
+    if not options.out.suffix:
+        raise OperatorError(f"--out is {str(options.out)!r}; expected a file name such as gsm8k_eval.jsonl")
+    check_output(options.out)
+    folder = options.out.with_suffix("")
+    folder.mkdir(parents=True, exist_ok=True)
+    rows = folder / "rows.jsonl"
+    status = prepare_rows(
+        rows, split=options.split, system_prompt=options.system_prompt, limit=options.limit, local=options.local
+    )
+    if status:
+        return status
+    config = folder / "config.yaml"
+    replace(config, yaml.safe_dump(_eval_config(options, rows, folder), sort_keys=False, allow_unicode=True).encode())
+    status = run_foreground(own_command("ng_eval", str(config)))
+    rollouts = folder / "rollouts.jsonl"
+    if status in (EXIT_USAGE, EXIT_INTERRUPTED) or not rollouts.is_file():
+        return status or EXIT_FAILED  # rollouts.jsonl may be that of other options
+    count = 0
+
+    def lines() -> Iterator[bytes]:
+        nonlocal count
+        for row in _rows(rollouts):
+            count += 1
+            yield orjson.dumps(_record(row)) + b"\n"
+
+    replace(options.out, lines())
+    print("---- GSM8K Evaluation ----")
+    print("\n".join(reduce_rollouts(_rows(rollouts)).lines()))
+    print(f"Wrote {count} step records to {options.out}")
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = ScriptParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--model", default="Qwen/Qwen2.5-7B-Instruct", help="hub name or folder (default %(default)s)")
+    parser.add_argument("--host", default="127.0.0.1", help="host of the vLLM server (default %(default)s)")
+    parser.add_argument("--port", type=int, default=8000, help="port of the vLLM server (default %(default)s)")
+    parser.add_argument("--start-server", action="store_true", help="start vLLM, and stop it at the end")
+    parser.add_argument("--gpu-memory-utilization", "--gpu_memory_utilization", type=float, default=0.7)
+    parser.add_argument("--max-model-len", "--max_model_len", type=positive, help="maximum context length in tokens")
+    parser.add_argument("--split", default="test", help="split of openai/gsm8k (default %(default)s)")
+    parser.add_argument("--limit", type=positive, help="number of questions (default: all)")
+    parser.add_argument("--local", type=Path, help="GSM8K rows on this machine, instead of the Hugging Face hub")
+    parser.add_argument("--system-prompt", default="", help="system prompt (default: none)")
+    parser.add_argument("--temperature", type=float, default=0.0, help="0 decodes greedily (default)")
+    parser.add_argument("--max-tokens", type=positive, default=MAX_OUTPUT_TOKENS, help="default %(default)s")
+    parser.add_argument("--max-steps", type=positive, default=1, help="model calls per question (default 1)")
+    parser.add_argument("--timeout-s", type=float, help="time limit of one question in seconds")
+    parser.add_argument("--concurrency", type=positive, default=64, help="questions in flight (default %(default)s)")
+    parser.add_argument("--out", type=Path, default=Path("gsm8k_eval.jsonl"), help="default %(default)s")
+    return parser
+
+
+def _eval_config(options: argparse.Namespace, rows: Path, folder: Path) -> Json:
+    """Return the keys of `ng_eval`."""
+    config: Json = {
+        "model": f"vllm/{options.model}" if options.start_server else options.model,
+        "environments": ["gsm8k"],
+        "overrides": [f"gsm8k_agent.responses_api_agents.simple_agent.max_steps={options.max_steps}"],
+        "input_jsonl_fpath": str(rows.resolve()),
+        "num_repeats": 1,
+        "colocate": True,  # three small servers; the comparisons have processes of their own
+        "num_samples_in_parallel": options.concurrency,
+        "responses_create_params": {"temperature": options.temperature, "max_output_tokens": options.max_tokens},
+        "output_dir": str(folder.resolve()),
+    }
+    if options.timeout_s:
+        config["rollout_timeout_s"] = options.timeout_s
+    if options.start_server:
+        vllm: Json = {"port": options.port, "gpu_memory_utilization": options.gpu_memory_utilization}
+        # As vllm_server.py: sampling parameters of the model's own file, such as a repetition penalty, change scores.
+        vllm["args"] = ["--generation-config=vllm"]
+        config["vllm"] = vllm | ({"max_model_len": options.max_model_len} if options.max_model_len else {})
+    elif options.model != "builtin":
+        config["policy_base_url"] = f"http://{options.host}:{options.port}/v1"
+    return config
+
+
+def _rows(rollouts: Path) -> Iterator[Json]:
+    for line in iter_jsonl(Lines(rollouts), refuse(rollouts)):
+        yield line.value
+
+
+def _record(row: Json) -> Json:
+    """Return one line of --out: the only step of an episode, under the original script's names."""
+    answer, gold = row.get("extracted_answer"), row.get("expected_answer")
+    record: Json = {
+        "rollout_id": f"{row['_ng_task_index']}-{row['_ng_rollout_index']}",
+        "step_index": 0,
+        "question_id": row.get("id", row["_ng_task_index"]),
+        "prev_obs": question_text(row),
+        "action": response_text(row),
+        "raw_action": response_text(row),
+        "parsed_answer": answer,
+        "target_answer": gold,
+        "reward": row["reward"],
+        "total_reward": row["reward"],
+        "completion_length": completion_tokens(row),
+        "truncated": row.get("finish_reason") == "length",
+        "terminated": True,
+    }
+    return record | ({"parse_error": True} if answer is None else {"correct": row.get("success") is True})
+
+
+if __name__ == "__main__":
+    run_script(main)

@@ -1,0 +1,1 @@
+"""Draws the metrics of training runs against their steps."""

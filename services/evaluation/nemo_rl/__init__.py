@@ -1,0 +1,1 @@
+"""Evaluation configs of NeMo-RL: read, run with this stack, results in its formats."""

@@ -1,0 +1,1 @@
+"""Launchers: where an evaluation runs, on SLURM or SageMaker."""

@@ -1,0 +1,1 @@
+"""The conversion itself, with torch and transformers (extra `convert`)."""

@@ -1,0 +1,1 @@
+"""Submits training and evaluation jobs to Amazon SageMaker; `container/` is what runs inside a job."""

@@ -1,0 +1,1 @@
+"""State and results of the jobs of a launch."""

@@ -1,0 +1,1 @@
+"""Reads the metrics of training runs."""

@@ -1,0 +1,126 @@
+"""Runs a command in its own process group and kills all its processes when stdin closes because the parent has exited.
+
+    python -I process_group.py lm_eval ...
+
+A parent killed with SIGKILL cannot clean up, and vLLM's engine, a grandchild, would keep the GPU occupied. This process
+is a subreaper: descendants whose parents have exited become its children, so it finds all of them, also those that
+have started their own session. It forwards SIGINT, SIGTERM and SIGUSR1 to the command, and kills what is left when the
+command exits. It uses only the standard library, so that it can run without the package.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
+OPEN_FILES = 65535
+"""Number of open files that vLLM wants; with fewer, it logs a warning."""
+TRACKERS_S = 1.0
+"""How long Python's resource trackers may take to unlink the shared memory of killed processes."""
+KILL_TIMEOUT_S = 20.0
+"""How long processes may take to exit after SIGKILL; those that take longer hang in a driver."""
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
+_prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def main() -> int:
+    """Run the command and return its exit status."""
+    waker, wake = os.pipe()
+    os.set_blocking(wake, False)
+    signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    for number in (*FORWARDED, signal.SIGCHLD):
+        signal.signal(number, lambda *_: None)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        command = subprocess.Popen(sys.argv[1:], stdin=subprocess.DEVNULL, preexec_fn=_prepare)
+    except OSError as error:
+        print(f"cannot start {sys.argv[1]}: {error.strerror}", file=sys.stderr)
+        return 127
+    while command.poll() is None:
+        readable, _, _ = select.select([0, waker], [], [])
+        if 0 in readable and not os.read(0, 4096):
+            kill_descendants()
+            os.killpg(os.getpgid(0), signal.SIGKILL)
+        for byte in os.read(waker, 4096) if waker in readable else b"":
+            if byte in FORWARDED and command.poll() is None:
+                command.send_signal(byte)
+        _reap_orphans(command.pid)
+    kill_descendants()
+    return command.returncode if command.returncode >= 0 else 128 - command.returncode
+
+
+def _prepare() -> None:
+    """Run in the child: let it die with this process, and raise its limit on open files as far as possible."""
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    for limit in (max(hard, OPEN_FILES), hard):
+        with contextlib.suppress(ValueError, OSError):  # only root may raise the hard limit
+            resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
+            return
+
+
+def _reap_orphans(command: int) -> None:
+    """Collect the exit status of adopted processes. That of the command is left to `subprocess`."""
+    for pid in _children(os.getpid()):
+        if pid != command:
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def kill_descendants() -> None:
+    """Kill every descendant and wait until none is left."""
+    started = time.monotonic()
+    while left := [pid for pid in _descendants(os.getpid()) if _is_alive(pid)]:
+        waited = time.monotonic() - started
+        if waited > KILL_TIMEOUT_S:
+            return
+        for pid in left:
+            if waited > TRACKERS_S or not _is_tracker(pid):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+        time.sleep(0.01)
+        for pid in _children(os.getpid()):
+            with contextlib.suppress(ChildProcessError):
+                os.waitpid(pid, os.WNOHANG)
+
+
+def _children(pid: int) -> list[int]:
+    found: list[int] = []
+    for path in Path(f"/proc/{pid}/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found += map(int, path.read_text().split())
+    return found
+
+
+def _descendants(pid: int) -> list[int]:
+    found = _children(pid)
+    for child in found:  # grows while it is read
+        found += _children(child)
+    return found
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _is_tracker(pid: int) -> bool:
+    try:
+        return b"multiprocessing.resource_tracker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
+
+
+if __name__ == "__main__":
+    sys.exit(main())

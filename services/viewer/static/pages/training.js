@@ -1,0 +1,62 @@
+/** A training run: curves of all metrics, and the steps with their rollouts. */
+import { html } from '../vendor/htm-preact.js';
+import { useData } from '../data.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Progress } from '../parts/progress.js';
+import { SeriesChart } from '../parts/serieschart.js';
+import { StepTable } from '../parts/steptable.js';
+import { go, link } from '../route.js';
+import { rolloutsOf } from '../runs.js';
+import { Name } from '../text.js';
+import { count, pluralize, seconds } from '../formatting.js';
+
+const RETRY_MS = 1000;
+const HINT = 'Point at a curve for its values, drag to zoom in, click to open the rollouts of a step. Bold lines are moving averages.';
+
+/** @param {{overview: any}} props */
+export function Training({ overview }) {
+  const { training } = overview;
+  // Charts are drawn at a limited rate, so that those of the latest revision may have to be asked for again.
+  const interval = (found) => (found && found.revision < training.revision ? RETRY_MS : 0);
+  const { value, error } = useData(training.steps ? `training/charts?revision=${training.revision}` : null, interval);
+  const collecting = training.collecting?.state === 'running' ? training.collecting : null;
+  const version = `${training.revision}.${training.rollouts.length}.${training.evaluations.length}`;
+  return html`
+    <${Breadcrumbs} steps=${[]} name=${training.name} title=${html`Training run <${Name} value=${training.name} />`} />
+    <p class="soft small">${training.state && html`<span class="badge"><${Name} value=${training.state} /></span> `}<${Name} value=${training.path} />${`, ${pluralize(training.steps, 'step')} with metrics${age(training)}`}</p>
+    ${collecting && html`<section aria-label="Collection"><h2 class="path">Rollouts of step ${training.rollouts.at(-1)}</h2>
+      <${Progress} status=${collecting} /></section>`}
+    ${error && html`<${Notice} error=${error} />`}
+    ${!training.steps && html`<${Notice} text="No step has metrics yet." />`}
+    ${training.steps > 0 && !value && !error && html`<${Notice} busy="Drawing …" />`}
+    ${value && html`<p class="soft small">${HINT}</p>`}
+    ${value?.groups.map((group, at) => html`<${Group} key=${group.title} group=${group} open=${at < 4} charts=${value} rollouts=${training.rollouts} />`)}
+    ${value?.zero.length > 0 && html`<p class="soft small">0 in every step: ${value.zero.map((name, at) => html`${at > 0 && ', '}<${Name} value=${name} />`)}.</p>`}
+    <section class="block" aria-label="Steps"><h2>Steps</h2><${StepTable} version=${version} /></section>
+    ${Object.keys(training.facts).length > 0 && html`<details class="folded block"><summary>How the run was started</summary>
+      <dl class="facts">${Object.entries(training.facts).map(([name, value]) => html`
+        <dt><${Name} value=${name} /></dt><dd><${Name} value=${value} /></dd>`)}</dl></details>`}
+    <footer class="soft small block">Rollyard <${Name} value=${overview.version} /></footer>`;
+}
+
+/** How long ago the last line was written; '' if that is unknown. */
+function age(training) {
+  if (training.updated === null) return '';
+  const past = Math.max(0, Math.round(Date.now() / 1000 - training.updated));
+  return `, the last one ${past < 120 ? `${past} s` : seconds(past)} ago`;
+}
+
+/** Charts of one kind. A click opens the rollouts of the nearest step. */
+function Group({ group, open, charts, rollouts }) {
+  const span = charts.last - charts.first;
+  const stepAt = (place) => Math.round(charts.first + place * span);
+  const openStep = (place) => {
+    const nearest = [...rollouts].sort((a, b) => Math.abs(a - stepAt(place)) - Math.abs(b - stepAt(place)))[0];
+    if (nearest !== undefined) go(link(['runs', rolloutsOf(nearest)]));
+  };
+  return html`<section class="block" aria-label=${group.title}><details class="group" open=${open}>
+    <summary><h2>${group.title}</h2></summary>
+    <div class="charts curves">${group.charts.map((chart) => html`
+      <${SeriesChart} key=${chart.name} chart=${chart} tick=${(place) => count(stepAt(place))} choose=${rollouts.length ? openStep : undefined} />`)}
+    </div></details></section>`;
+}

@@ -1,0 +1,52 @@
+/** The runs of the overview: opened files, and the files of a training run, which are opened when a page shows them. */
+
+/** The opened run with a number, or undefined. @param {any} overview @param {string | number} number */
+export function runOf(overview, number) {
+  return overview.runs.find((run) => run.run === Number(number));
+}
+
+/** Whether there is a run with this number, opened or not. @param {any} overview @param {number} number */
+export function runExists(overview, number) {
+  const { training } = overview;
+  const steps = number % 2 ? training?.evaluations : training?.rollouts;
+  return runOf(overview, number) !== undefined || Boolean(steps?.includes(Math.floor(number / 2)));
+}
+
+/** The number of a step's rollouts. @param {number} step */
+export function rolloutsOf(step) {
+  return 2 * step;
+}
+
+/** The number of the evaluation after a step. @param {number} step */
+export function evaluationOf(step) {
+  return 2 * step + 1;
+}
+
+/** The run that the navigation opens: the first file, or the newest step of a training run; null if there is none. @param {any} overview */
+export function mainRun(overview) {
+  const newest = overview?.training?.rollouts.at(-1);
+  if (newest !== undefined) return rolloutsOf(newest);
+  return overview?.runs[0]?.run ?? null;
+}
+
+/** Two runs worth comparing: the first two files, or the first and the last evaluation; null if there are none. @param {any} overview */
+export function comparedRuns(overview) {
+  if (!overview) return null;
+  const { training, runs } = overview;
+  const found = training ? [training.evaluations[0], training.evaluations.at(-1)].map(evaluationOf) : runs.slice(0, 2).map((run) => run.run);
+  return found.length === 2 && found[0] < found[1] ? found : null;
+}
+
+/** All runs that can be chosen, by number and name. @param {any} overview @returns {{run: number, name: string}[]} */
+export function choices(overview) {
+  const { training, runs } = overview;
+  if (!training) return runs;
+  const evaluations = training.evaluations.map((step) => ({ run: evaluationOf(step), name: `evaluation after step ${step}` }));
+  return [...evaluations, ...runs.filter((run) => run.run % 2 === 0)];
+}
+
+/** The numbers of the runs that an address names. @param {string[]} path @returns {string[]} */
+export function wantedRuns(path) {
+  const named = path[0] === 'runs' ? path.slice(1, 2) : path[0] === 'compare' ? path.slice(1, 3) : [];
+  return named.filter((number) => /^\d{1,9}$/.test(number));
+}

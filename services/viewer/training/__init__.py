@@ -1,0 +1,1 @@
+"""Shows a training run: its curves, and the rollouts of each step."""

@@ -1,0 +1,83 @@
+"""CollectionSummary: what `rollyard.collect` returns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.rollout_file import Rollouts
+from rollyard.services.types import CollectionStatus, State
+
+
+@dataclass(frozen=True)
+class CollectionSummary:
+    """The result of a collection, including the rollouts of earlier calls."""
+
+    state: State
+    """`complete`; `incomplete`: some rollouts failed permanently; `stopped`: see `stopped_because`."""
+    expected: int
+    """Total number of rollouts: rows times repeats."""
+    measured: int
+    """Rollouts in the file."""
+    collected: int
+    """Rollouts that this call added to the file."""
+    failed: int
+    """Rollouts that failed permanently. They have no reward and are not in the file."""
+    failed_attempts: int
+    """Failed attempts of this call, including those of rollouts that succeeded later."""
+    failures: Mapping[str, int]
+    """Kind of failure -> number of failed attempts."""
+    mean_reward: float | None
+    """None if no rollout was measured, or if the datasets of a mixture have different reward scales."""
+    reward_stderr: float | None
+    """Standard error of the mean, clustered by task."""
+    success_rate: float | None
+    """None unless every environment reports success."""
+    stopped_because: str
+    """Why the collection was stopped; empty unless the state is `stopped`."""
+    output: Path
+    """The rollout file."""
+    failures_file: Path
+    """The file with the failed attempts, one per line. It may not exist if no attempt has failed."""
+
+    @property
+    def rollouts(self) -> Rollouts:
+        """The rows of the rollout file."""
+        return Rollouts(self.output)
+
+
+def summary_of(state: State, progress: CollectionProgress, why: str, paths: RolloutPaths) -> CollectionSummary:
+    means = progress.means()
+    return CollectionSummary(
+        state=state,
+        expected=progress.expected,
+        measured=progress.measured,
+        collected=progress.collected,
+        failed=progress.failed,
+        failed_attempts=progress.failed_attempts,
+        failures=dict(progress.kinds),
+        mean_reward=None if means.reward is None else means.reward.value,
+        reward_stderr=None if means.reward is None else means.reward.stderr,
+        success_rate=None if means.success is None else means.success.value,
+        stopped_because=why,
+        output=paths.output,
+        failures_file=paths.failures,
+    )
+
+
+def of_all_workers(own: CollectionSummary, merged: CollectionStatus | None) -> CollectionSummary:
+    """Return the summary of a worker with the figures of the merged output."""
+    if merged is None:
+        return own
+    solved = merged.successes
+    return replace(
+        own,
+        measured=merged.measured,
+        failed=merged.failed,
+        mean_reward=merged.mean_reward,
+        reward_stderr=merged.reward_stderr,
+        success_rate=None if solved is None or not merged.measured else solved / merged.measured,
+    )

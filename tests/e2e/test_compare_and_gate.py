@@ -1,0 +1,245 @@
+"""ng_compare and ng_gate on recorded runs: four models' solutions of GSM8K's 1,319 test problems, with the publishers'
+own labels (shared/data/gsm8k). The figures are checked against statsmodels.
+"""
+
+from __future__ import annotations
+
+import functools
+import gzip
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+from statsmodels.stats.contingency_tables import mcnemar
+
+from rollyard.resources_servers.gsm8k.app import server
+from rollyard.services.evaluation.gate.rules import read_rules
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.types import Json
+from tests.support.commands import Finished, command, in_this_process
+from tests.support.rollout_files import grid, write, write_manifest
+from tests.support.stacks import SHARED
+from tests.unit.resources_servers.answers.grading import in_process_server
+
+RECORDED = SHARED / "data" / "gsm8k" / "example_model_solutions.jsonl.gz"
+SMALL, SMALL_VERIFIED, LARGE, LARGE_VERIFIED = MODELS = (
+    "6b_finetuning",
+    "6b_verification",
+    "175b_finetuning",
+    "175b_verification",
+)
+Command = Callable[..., Finished]
+
+
+@pytest.fixture(scope="module")
+def labels() -> dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]:
+    if not RECORDED.is_file():
+        pytest.skip(f"{RECORDED} is not available")
+    with gzip.open(RECORDED, "rb") as file:
+        rows = [orjson.loads(line) for line in file]
+    return {model: np.array([row[model]["is_correct"] for row in rows]) for model in MODELS}
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder for each model as ng_eval leaves it, with `rollouts.jsonl` and its manifest. The orders differ."""
+    if not RECORDED.is_file():
+        pytest.skip(f"{RECORDED} is not available")
+    folder = tmp_path_factory.mktemp("recorded")
+    with gzip.open(RECORDED, "rb") as file:
+        problems = [orjson.loads(line) for line in file]
+    for shift, model in enumerate(MODELS):
+        rows = [
+            rollout((task + shift) % len(problems), row["question"], row[model]) for task, row in enumerate(problems)
+        ]
+        path = write(folder / model / "rollouts.jsonl", rows)
+        write_manifest(path, len(problems), 1, input_sha256=str(shift), responses_create_params={"temperature": 0})
+    return folder
+
+
+def rollout(task: int, question: str, answer: Json) -> Json:
+    text = answer["solution"]
+    found = re.search(r"^A: (.*)$", text, re.MULTILINE)
+    return {
+        "responses_create_params": {"input": question},
+        "response": {"output": [], "usage": {"output_tokens": len(text) // 4}},
+        "reward": float(answer["is_correct"]),
+        "extracted_answer": found[1] if found else None,
+        "_ng_task_index": task,
+        "_ng_rollout_index": 0,
+    }
+
+
+@pytest.fixture
+def run(recorded: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    monkeypatch.chdir(recorded)
+    return functools.partial(in_this_process, capsys=capsys)
+
+
+def test_is_the_difference_noise_and_how_large_is_it(
+    run: Command, labels: dict[str, np.ndarray[tuple[int], np.dtype[np.bool_]]]
+) -> None:
+    done = run("ng_compare", LARGE, SMALL_VERIFIED, SMALL, "+json=true")
+    assert done.status == 0, done.err
+    found = orjson.loads(done.out)
+    assert found["tests"] == 2
+    for pair, model in zip(found["pairs"], (SMALL_VERIFIED, SMALL), strict=True):
+        (one,) = pair["differences"]
+        before, after = labels[LARGE], labels[model]
+        table = [[(before & after).sum(), (before & ~after).sum()], [(~before & after).sum(), (~before & ~after).sum()]]
+        counts = one["mcnemar"]
+        assert [counts[name] for name in ("both", "lost", "gained", "neither")] == [*table[0], *table[1]]
+        assert one["p"] == pytest.approx(mcnemar(table, exact=True).pvalue, rel=1e-9)
+        assert one["difference"] == pytest.approx(after.mean() - before.mean())
+        assert one["interval"]["low"] < one["difference"] < one["interval"]["high"]
+        assert len(pair["gained"]["tasks"]) == pair["gained"]["total"] == table[1][0]
+        assert pair["lost"]["total"] == table[0][1]
+
+
+def test_the_report_is_written_for_people(run: Command, tmp_path: Path) -> None:
+    done = run("ng_compare", SMALL, LARGE_VERIFIED, "+effect=0.02", f"+output_dir={tmp_path}")
+    assert done.status == 0, done.err
+    assert f"{LARGE_VERIFIED} minus {SMALL}, over 1,319 common tasks" in done.out
+    assert "solve_rate: The candidate is higher; the difference is more than noise (p < 0.0001)." in done.out
+    assert "detecting a difference of 2.00 points takes about 5,725 tasks (1,319 here)" in done.out
+    assert "| solve_rate | 21.68% | 56.25% | +34.57 points |" in (tmp_path / "comparison.md").read_text()
+    assert "<svg" in (tmp_path / "comparison.html").read_text()
+    assert orjson.loads((tmp_path / "comparison.json").read_bytes())["effect"] == 0.02
+
+
+@pytest.mark.parametrize(
+    ("baseline", "candidate", "options", "verdict", "status"),
+    [
+        (SMALL, SMALL_VERIFIED, [], "GO", 0),
+        (SMALL_VERIFIED, LARGE, [], "NO-GO", 1),
+        (LARGE, SMALL_VERIFIED, ["+min_gain=0.03"], "INCONCLUSIVE", 3),
+        (LARGE, LARGE, ["+max_drop=0.001"], "INCONCLUSIVE", 3),
+        (SMALL, LARGE, ["+metric=output_tokens", "+max_drop=5"], "GO", 0),
+    ],
+)
+def test_may_the_candidate_replace_the_baseline(
+    run: Command,
+    recorded: Path,
+    tmp_path: Path,
+    baseline: str,
+    candidate: str,
+    options: list[str],
+    verdict: str,
+    status: int,
+) -> None:
+    file = tmp_path / "gate.json"
+    second = recorded / candidate / "rollouts.jsonl"
+    if baseline == candidate:  # the same rollouts under another name
+        second = tmp_path / "copy.jsonl"
+        second.write_bytes((recorded / candidate / "rollouts.jsonl").read_bytes())
+        second.with_name("copy_manifest.json").write_bytes(
+            (recorded / candidate / "rollouts_manifest.json").read_bytes()
+        )
+    done = run("ng_gate", baseline, str(second), *options, f"+output_json_fpath={file}")
+    assert done.status == status, done.out + done.err
+    assert done.out.startswith(f"{verdict}: ")
+    assert orjson.loads(file.read_bytes())["decision"] == verdict
+
+
+def test_rules_in_a_file_must_all_be_met(run: Command, tmp_path: Path) -> None:
+    rules = tmp_path / "rules of gate.yaml"
+    rules.write_text(
+        "rules:\n  - {metric: solve_rate, min_gain: 0.05}\n  - {metric: cons@1, max_drop: 0.01}\n"
+        "  - {metric: output_tokens, max_drop: 0}\n"
+    )
+    done = run("ng_gate", SMALL, LARGE_VERIFIED, f"+rules='{rules}'", "+json=true")
+    assert done.status == 1
+    assert [one["decision"] for one in orjson.loads(done.out)["rules"]] == ["GO", "GO", "NO-GO"]
+
+
+def test_a_run_with_missing_rollouts_gets_no_verdict(run: Command, recorded: Path, tmp_path: Path) -> None:
+    partial = tmp_path / "lr=1e-5" / "rollouts.jsonl"
+    partial.parent.mkdir()
+    partial.write_bytes(b"".join((recorded / SMALL / "rollouts.jsonl").read_bytes().splitlines(keepends=True)[:-9]))
+    write_manifest(partial, 1319, 1, input_sha256="0", responses_create_params={"temperature": 0})
+    done = run("ng_gate", SMALL, str(partial.parent))
+    assert done.status == 2
+    assert "9 of 1,319 expected rollouts of lr=1e-5 have no solve_rate" in done.err and not done.out
+    accepted = run("ng_gate", SMALL, str(partial.parent), "+min_coverage=0.99", "+max_drop=0.02")
+    assert accepted.status == 0, accepted.out
+    assert "Missing rollouts: 0 of the baseline, 9 of the candidate." in accepted.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["a.jsonl"], "1 rollout files given"),
+        (["a.jsonl", "none.jsonl"], "'none.jsonl' is not a file"),
+        (["a.jsonl", "empty"], "has no rollouts.jsonl"),
+        (["a.jsonl", "torn.jsonl"], "line 1"),
+        (["a.jsonl", "b.jsonl", "+metric=reward"], "reward has no default limit"),
+        (["a.jsonl", "b.jsonl", "+max_drop=0.1", "+min_gain=0.1"], "not both"),
+        (["a.jsonl", "b.jsonl", "+max_drop=nan"], "max_drop"),
+        (["a.jsonl", "b.jsonl", "+max_dorp=0.1"], "did you mean"),
+        (["a.jsonl", "b.jsonl", "+output_json_fpath=a.jsonl"], "would be overwritten"),
+    ],
+)
+def test_without_an_answer_the_status_is_2(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    arguments: list[str],
+    problem: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in "ab":
+        write(tmp_path / f"{name}.jsonl", grid([1, 0], 1))
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "torn.jsonl").write_text("{]\n")
+    done = in_this_process("ng_gate", *arguments, capsys=capsys)
+    assert (done.status, done.out) == (2, "")
+    assert problem in done.err
+
+
+def test_an_internal_error_of_the_gate_is_no_verdict(run: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Status 1 would be read as NO-GO."""
+
+    def broken(*given: object, **more: object) -> None:
+        raise ZeroDivisionError("division by zero")
+
+    monkeypatch.setattr("rollyard.services.cli.gate.decide", broken)
+    found = run("ng_gate", SMALL, LARGE)
+    assert found.status == 2
+    assert "no verdict: internal error: ZeroDivisionError: division by zero" in found.err
+
+
+def test_runs_without_common_tasks_are_not_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "a.jsonl", grid([1], 1))
+    write(tmp_path / "b.jsonl", [{**one, "responses_create_params": {"input": "else"}} for one in grid([1], 1)])
+    done = in_this_process("ng_compare", "a.jsonl", "b.jsonl", capsys=capsys)
+    assert done.status == 1
+    assert "no task in common" in done.out
+
+
+async def test_both_commands_are_installed(tmp_path: Path) -> None:
+    write(tmp_path / "a b.jsonl", grid([1, 0, 1], 1))
+    write(tmp_path / "$(c).jsonl", grid([1, 0, 0], 1))
+    compared = await command("ng_compare", "a b.jsonl", "$(c).jsonl", cwd=tmp_path)
+    assert compared.status == 0, compared.err
+    judged = await command("ng_gate", "a b.jsonl", "$(c).jsonl", cwd=tmp_path)
+    assert judged.status == 3, judged.err
+
+
+def test_the_documented_rules_are_valid(tmp_path: Path) -> None:
+    (text,) = re.findall(r"```yaml\n(.*?)```", (INSTALLED / "docs" / "comparing.md").read_text(), re.DOTALL)
+    file = tmp_path / "gate.yaml"
+    file.write_text(text)
+    assert len(read_rules(file)) == 5
+
+
+async def test_an_answer_that_the_math_environment_records_is_the_one_that_cons_at_k_counts() -> None:
+    async with in_process_server(server) as environment:
+        for answer, extracted in ((r"So it is \\boxed{18}.", "18"), ("I do not know.", None)):
+            verdict = await environment.verdict({"question": "9 times 2?", "expected_answer": "18"}, answer)
+            assert verdict["extracted_answer"] == extracted

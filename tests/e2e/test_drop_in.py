@@ -1,0 +1,129 @@
+"""docs/drop-in.md: its tables name every command of the original instructions, and its commands run."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rollyard.services.cli.submit import run
+from rollyard.services.io.search_path import INSTALLED
+from tests.support.doc_pages import blocks, commands, page
+from tests.support.stacks import SHARED
+from tests.unit.services.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
+
+INSTRUCTIONS = sorted((SHARED / "seeds").glob("*.md"))
+ROW = re.compile(r"^\| `(.+?)` \| (.+) \|$", re.MULTILINE)
+ROWS: dict[str, str] = dict(ROW.findall(page("drop-in.md")))
+SUBMIT = [words for words in commands(page("drop-in.md")) if "rlvr_experiments" in words[1]]
+
+
+def lines(text: str) -> list[str]:
+    """Command lines of the bash blocks, also of indented ones, on one line each, without comments."""
+    dedented = re.sub(
+        r"^( +)```bash\n.*?^\1```", lambda found: textwrap.dedent(found[0]), text, flags=re.DOTALL | re.MULTILINE
+    )
+    found, pending = [], ""
+    for line in "\n".join(blocks(dedented)).replace("\\\n", " ").splitlines():
+        pending += line
+        try:
+            words = shlex.split(pending, comments=True)
+        except ValueError:  # a quote that ends on a later line
+            pending += "\n"
+            continue
+        if words:
+            found.append(" ".join(re.sub(r"(?<!\S)#.*", "", pending).split()))
+        pending = ""
+    return found
+
+
+def without_environment(line: str) -> str:
+    """The line without `NAME=value` and `uv run` in front of the program."""
+    return re.sub(r"^(?:(?:[A-Z_]+=\S* )|(?:uv run ))+", "", line)
+
+
+def row_of(line: str) -> str:
+    """The row that names the line: the one with the longest beginning of it."""
+    found = [beginning for beginning in ROWS if without_environment(line).startswith(beginning)]
+    assert found, f"docs/drop-in.md does not name: {line}"
+    return max(found, key=len)
+
+
+@pytest.mark.parametrize("path", INSTRUCTIONS, ids=lambda path: path.stem)
+def test_every_command_of_the_instructions_is_named_and_those_as_written_are_in_the_documentation(path: Path) -> None:
+    pages = [page.read_text() for page in (INSTALLED / "docs").glob("*.md")]
+    documented = {without_environment(line) for text in pages for line in lines(text)}
+    given = lines(path.read_text(errors="replace"))
+    assert given
+    for line in given:
+        if ROWS[row_of(line)].startswith("as written"):
+            known = without_environment(line) in documented
+            assert known, f"{line}: no page of docs/ has this line, so that no test runs it"
+
+
+@pytest.mark.skipif(not INSTRUCTIONS, reason="the instructions are not available")
+def test_no_row_is_left_over() -> None:
+    named = {row_of(line) for path in INSTRUCTIONS for line in lines(path.read_text(errors="replace"))}
+    assert named == {*ROWS}
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the folder in the original project, which has configs."""
+    folder = Path(shutil.copytree(INSTALLED / "examples" / "drop_in", tmp_path / "project"))
+    (folder / "configs").mkdir()
+    for name in ("qwen3-1.7B-mixed", "my-config", "my-eval"):
+        (folder / "configs" / f"{name}.yaml").write_text("model: {path: Qwen/Qwen3-1.7B-Base, source: hub}\n")
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.mark.parametrize("words", SUBMIT, ids=" ".join)
+def test_every_submit_line_is_accepted_and_runs_the_original_program(
+    project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    evaluation = ["eval"] if words[1].endswith("submit_eval.py") else []
+    assert run([*evaluation, *words[2:], "--dry-run"]) == 0
+    out = capsys.readouterr().out
+    assert ("entrypoints/eval_benchmarks.py" if evaluation else "entrypoints/train_grpo.py") in out
+    assert ("CreateTrainingJob" in out) == ("--local" not in words)
+    assert not (project / "docs").exists()
+
+
+def test_a_submission_without_the_training_program_is_refused(project: Path) -> None:
+    (project / "entrypoints" / "train_grpo.py").unlink()
+    found = door(project, "submit.py", "configs/my-config.yaml", "--dry-run")
+    assert found.returncode == 2
+    assert "entrypoints/train_grpo.py is not in the project" in found.stderr
+
+
+def test_the_scripts_of_sagemaker_run_the_commands(project: Path) -> None:
+    evaluation = door(project, "submit_eval.py", "configs/my-eval.yaml", "--dry-run")
+    assert evaluation.returncode == 0, evaluation.stderr
+    assert "eval-my-eval-" in evaluation.stdout and "ml.g6e.48xlarge" in evaluation.stdout
+    job = door(project, "sagemaker_launcher.py", "--config")
+    assert job.returncode == 1 and "pairs of --name and value" in job.stdout  # as SageMaker's log shows it
+
+
+def test_the_training_program_converts_the_config_for_ng_train(project: Path) -> None:
+    """The last argument is refused by ng_train, so that nothing starts."""
+    (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(RLVR_CONFIG))
+    command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml", "no_such_key=1"]
+    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=60)
+    assert found.returncode == 2, found.stderr
+    assert "no_such_key" in found.stderr
+    assert "configs/grpo.yaml: data_iter.skip_chat_template: prompts are messages" in found.stdout
+    converted = yaml.safe_load((project / "results" / "grpo.train.yaml").read_text())
+    assert (converted["model"], converted["environments"]) == ("Qwen/Qwen3-1.7B-Base", ["gsm8k"])
+
+
+def door(project: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, f"src/rlvr_experiments/{name}", *arguments]
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=60)

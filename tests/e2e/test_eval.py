@@ -1,0 +1,146 @@
+"""ng_eval with the built-in policy: the files of a clean run, its messages, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rollyard.services.io.search_path import INSTALLED
+from tests.support.commands import in_this_process
+from tests.support.evaluations import EvalProcess, ng_eval
+from tests.support.stacks import read_rows
+
+CONFIG = "configs/sokoban_eval.yaml"
+SMALL = ("limit=4", "num_repeats=2", "colocate=true")
+LOGS = {"nemo_gym_servers.log", "rollout_collection.log", "reward_analysis.log"}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("eval")
+
+
+@pytest.fixture(scope="module")
+def clean(folder: Path) -> Iterator[EvalProcess]:
+    """A finished evaluation; its ROLLYARD_TOKEN must not be written anywhere."""
+    with ng_eval(CONFIG, *SMALL, cwd=folder, output="out", env={"ROLLYARD_TOKEN": "a-secret-token"}) as running:
+        assert running.wait() == 0, running.printed
+        yield running
+
+
+def test_a_clean_run_leaves_the_documented_files(clean: EvalProcess) -> None:
+    names = {path.name for path in clean.output.iterdir()}
+    assert {"rollouts.jsonl", "reward_analysis.md", "reward_analysis.html", "reward_analysis.json"} <= names
+    assert {path.name for path in (clean.output / "logs").iterdir()} == LOGS
+    assert len(read_rows(clean.output / "rollouts.jsonl")) == 8
+    assert json.loads((clean.output / "reward_analysis.json").read_bytes())["runs"][0]["name"] == "builtin"
+
+
+def test_a_search_for_errors_in_the_logs_of_a_clean_run_finds_nothing(clean: EvalProcess, folder: Path) -> None:
+    logs = [*(clean.output / "logs").iterdir(), *folder.glob(".rollyard/runs/*/logs/*.log")]
+    assert logs
+    assert not [line for log in logs for line in log.read_text().splitlines() if "error" in line.lower()]
+
+
+def test_no_secret_is_in_the_files_of_a_run(clean: EvalProcess) -> None:
+    files = [path for path in clean.output.rglob("*") if path.is_file()]
+    assert not [path for path in files if b"a-secret-token" in path.read_bytes()]
+
+
+def test_the_output_names_what_was_started_its_logs_and_the_result(clean: EvalProcess) -> None:
+    for text in ("agent      grl_sokoban_game_agent", "4 tasks x 2 = 8 rollouts", "out/logs/nemo_gym_servers.log"):
+        assert text in clean.printed
+    assert "success rate" in clean.printed and "ng_eval: complete, 8 of 8 rollouts" in clean.printed
+
+
+def test_the_state_is_final_and_the_config_can_be_read_again(clean: EvalProcess) -> None:
+    assert (clean.state["state"], clean.state["measured"], clean.state["address"]) == ("complete", 8, None)
+    assert yaml.safe_load((clean.output / "eval_config.yaml").read_text())["limit"] == 4
+
+
+def test_nothing_is_started_again_for_a_complete_evaluation(clean: EvalProcess, folder: Path) -> None:
+    before = (clean.output / "logs/nemo_gym_servers.log").stat().st_mtime_ns
+    with ng_eval("out/eval_config.yaml", cwd=folder, output="out") as again:
+        assert again.wait() == 0, again.printed
+        assert "already collected" in again.printed
+    assert (clean.output / "logs/nemo_gym_servers.log").stat().st_mtime_ns == before
+
+
+def test_a_changed_evaluation_is_refused_with_the_differences(
+    clean: EvalProcess, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(folder)
+    files = {path: path.stat().st_mtime_ns for path in clean.output.rglob("*")}
+    steps = "grl_sokoban_game_agent.responses_api_agents.game_agent.max_steps=9"
+    for changed, difference in (
+        ("num_repeats=3", "num_repeats: 2 in the folder, 3 now"),
+        ("responses_create_params.temperature=1", "temperature: 0.8 in the folder, 1 now"),
+        (steps, "max_steps: 10 in the folder, 9 now"),
+    ):
+        refused = in_this_process("ng_eval", CONFIG, *SMALL, "output_dir=out", changed, capsys=capsys)
+        assert (refused.status, difference in refused.err) == (2, True), refused.err
+    assert {path: path.stat().st_mtime_ns for path in clean.output.rglob("*")} == files
+
+
+def test_a_dry_run_prints_the_plan_and_touches_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    printed = in_this_process("ng_eval", CONFIG, "+dry_run=true", "output_dir=out", capsys=capsys)
+    assert (printed.status, "200 tasks x 16 = 3,200 rollouts" in printed.out) == (0, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("argument", "message"),
+    [
+        ("model=Qwen/Qwen3-4B", "write vllm/Qwen/Qwen3-4B"),
+        ("agent_name=nobody", "not an agent of the configs (available: grl_sokoban_game_agent)"),
+        ("input_jsonl_fpath=missing.jsonl", "does not exist"),
+        ("input_jsonl_fpath=bad.jsonl", "line 1"),
+        ("output_dir=file/out", "cannot be written"),
+        ("temperature=1", "did you mean responses_create_params.temperature"),
+        ("port=1", "did you mean vllm.port"),
+        ("responses_create_params.temperature=-1", "expected a number, 0.0 or more"),
+        ("environments=[gsm]", "not found"),
+        ("model=vllm/./nothing", "neither a folder nor a hub name"),
+        ("config_paths=[x.yaml]", "'x.yaml' not found"),
+        ("policy_base_url=http://127.0.0.1:1/v1 model=a", "does not answer"),
+    ],
+)
+def test_what_can_be_checked_is_checked_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], argument: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "bad.jsonl").write_text("{\n")
+    (tmp_path / "file").touch()
+    (tmp_path / "vllm").touch(0o755)
+    command = ["vllm.command=[./vllm]"] if "vllm/" in argument else []
+    given = [CONFIG, "output_dir=out", *command, *argument.split(" ")]
+    refused = in_this_process("ng_eval", *given, capsys=capsys)
+    assert (refused.status, message in refused.err) == (2, True), refused.err
+    assert not (tmp_path / "out").exists() and not (tmp_path / ".rollyard").exists()
+
+
+def test_a_failed_check_in_the_background_prints_the_error_and_no_json(
+    tmp_path: Path,
+) -> None:
+    with ng_eval(CONFIG, "--detach", "num_repeats=1", "agent_name=a", cwd=tmp_path, output="out") as refused:
+        assert refused.wait() == 2
+    assert refused.printed.startswith("ng_eval: agent_name=a is not") and "{" not in refused.printed
+
+
+def test_a_config_of_nemo_rl_is_evaluated_and_its_score_is_printed(tmp_path: Path) -> None:
+    rows = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"
+    (tmp_path / "nemo.yaml").write_text(
+        f"generation: {{model_name: builtin, temperature: 0.6}}\neval: {{k_value: 1}}\ndata: {{dataset_name: {rows}}}"
+    )
+    keys = ("environments=[gsm8k]", "colocate=true", "eval.num_tests_per_prompt=2")
+    with ng_eval("nemo.yaml", *keys, cwd=tmp_path, output="out") as running:
+        assert running.wait() == 0, running.printed
+    assert "score=" in running.printed and "num_tests_per_prompt=2" in running.printed
+    assert len(read_rows(tmp_path / "out/rollouts.jsonl")) == 10

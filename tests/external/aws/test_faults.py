@@ -1,0 +1,126 @@
+"""What goes wrong at AWS or on the way to it: one clear line, and nothing left behind."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tests.external.aws.account import BUCKET, TAG, Account
+from tests.external.aws.test_jobs import SUBMIT, last_job
+from tests.support.waiting import eventually
+
+STS_EXPIRED = "<ErrorResponse><Error><Code>ExpiredToken</Code><Message>expired</Message></Error></ErrorResponse>"
+THROTTLED = '{"__type": "ThrottlingException", "message": "Rate exceeded"}'
+
+
+def one_line(done: subprocess.CompletedProcess[str]) -> str:
+    assert done.returncode == 1, done.stdout + done.stderr
+    (line,) = done.stderr.splitlines()
+    return line.removeprefix("ng_submit: ")
+
+
+@pytest.fixture
+def unchanged(account: Account, project: Path) -> Iterator[None]:
+    """The test leaves no object, no job and no line in the job log."""
+    before = account.keys("source/")
+    yield
+    assert account.keys("source/") == before
+    log = project / "docs/job_log.md"
+    assert not log.exists() or "annotations-adhoc" not in log.read_text()
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_missing_image_is_refused_before_anything_is_uploaded(account: Account, project: Path) -> None:
+    done = account.ng_submit(project, "configs/small.yaml", "--entrypoint", "train.py")
+    line = one_line(done)
+    assert "has no image with the tag" in line and f"the newest are {TAG}" in line
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_a_bucket_in_another_region_is_named_with_its_region(account: Account, project: Path) -> None:
+    settings = {"ROLLYARD_SAGEMAKER_BUCKET": BUCKET}
+    line = one_line(account.ng_submit(project, *SUBMIT, "--region", "eu-west-1", env=settings))
+    assert line == (
+        f"bucket {BUCKET} is in us-west-2, but jobs run in eu-west-1. Pass --region us-west-2, or set another bucket"
+    )
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_expired_and_missing_credentials_are_one_line(account: Account, project: Path) -> None:
+    account.fail("/sts/aws4_request", 403, STS_EXPIRED, times=1)
+    assert "the AWS credentials have expired (ExpiredToken). Sign in again" in one_line(
+        account.ng_submit(project, *SUBMIT)
+    )
+    none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
+    assert "no complete AWS credentials were found" in one_line(account.ng_submit(project, *SUBMIT, env=none))
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_lasting_throttling_is_one_line_and_removes_bundle_and_log_line(account: Account, project: Path) -> None:
+    account.fail("SageMaker.CreateTrainingJob", 400, THROTTLED, times=3)
+    assert "AWS throttled the request repeatedly" in one_line(account.ng_submit(project, *SUBMIT))
+
+
+def without_processes(project: Path) -> None:
+    """Jobs of this project only exist in the account."""
+    with (project / "sagemaker.yaml").open("a") as settings:
+        settings.write("container_entrypoint: []\n")
+
+
+def test_a_throttled_request_is_repeated(account: Account, project: Path) -> None:
+    without_processes(project)
+    account.fail("SageMaker.CreateTrainingJob", 400, THROTTLED, times=2)
+    assert account.ng_submit(project, *SUBMIT).returncode == 0
+
+
+def test_a_lost_response_does_not_create_a_second_job(account: Account, project: Path) -> None:
+    without_processes(project)
+    before = len(account.client("sagemaker").list_training_jobs(MaxResults=100)["TrainingJobSummaries"])
+    account.fail("SageMaker.CreateTrainingJob", 500, '{"__type": "InternalFailure"}', times=1, after=True)
+    done = account.ng_submit(project, *SUBMIT)
+    assert done.returncode == 0, done.stderr
+    assert account.job(last_job(project))["TrainingJobStatus"] == "InProgress"
+    assert len(account.client("sagemaker").list_training_jobs(MaxResults=100)["TrainingJobSummaries"]) == before + 1
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_an_unreachable_endpoint_and_a_missing_bucket_are_one_line(account: Account, project: Path) -> None:
+    nowhere = ("--endpoint-url", "http://127.0.0.1:1")
+    line = one_line(account.ng_submit(project, *SUBMIT, *nowhere, env={"AWS_MAX_ATTEMPTS": "1"}))
+    assert "the service cannot be reached" in line
+    line = one_line(account.ng_submit(project, *SUBMIT, env={"ROLLYARD_SAGEMAKER_BUCKET": "no-such-bucket"}))
+    assert line.startswith("bucket no-such-bucket does not exist")
+
+
+def test_a_name_that_is_taken_is_refused_and_concurrent_submissions_get_different_names(
+    account: Account, project: Path
+) -> None:
+    without_processes(project)
+    with ThreadPoolExecutor(3) as pool:
+        done = list(pool.map(lambda _: account.ng_submit(project, *SUBMIT), range(3)))
+    assert [one.returncode for one in done] == [0, 0, 0], done
+    lines = (project / "docs/job_log.md").read_text().splitlines()
+    names = [line.split("|")[1].strip() for line in lines if line.startswith("| annotations")]
+    assert len(set(names)) == len(names) == 3
+    line = one_line(account.ng_submit(project, *SUBMIT, "--job-name", names[0]))
+    assert line == f"the account already has a job named {names[0]}; pass another --job-name"
+
+
+def test_a_stopped_job_uploads_its_last_checkpoint(account: Account, project: Path) -> None:
+    config = "model: {path: Qwen/Qwen3-1.7B}\ntraining: {steps: 500, pause_s: 0.5}\n"
+    (project / "configs/small.yaml").write_text(config)
+    assert account.ng_submit(project, *SUBMIT).returncode == 0
+    job = last_job(project)
+    eventually("the second step", lambda: "[program] step 2" in account.output(job))
+    done = account.ng_submit(project, "stop", "--wait", "--poll-interval", "0.2")
+    assert "Stopped" in done.stdout, done.stdout + done.stderr
+    steps = [line.split()[-2] for line in account.output(job).splitlines() if "[program] step" in line]
+    markers = [key for key in account.keys(f"checkpoints/{job}/") if key.endswith("COMPLETE.json")]
+    # The program may be stopped while it saves the last one.
+    assert len(markers) >= len(steps) >= 2
+    status = account.ng_submit(project, "status", job)
+    assert "Stopped" in status.stdout and f"checkpoints/{job}/" in status.stdout

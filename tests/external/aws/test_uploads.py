@@ -1,0 +1,138 @@
+"""Uploads that are interrupted: nothing unfinished looks complete, and another process continues."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.errors import OperatorError
+from rollyard.services.evaluation.checkpoints.checkpoint_sources import S3Source
+from rollyard.services.launchers.sagemaker.container.multipart import S3Uploader
+from rollyard.services.launchers.sagemaker.container.s3_cache import S3Cache
+from rollyard.services.launchers.sagemaker.container.uploader import RunUploader
+from tests.external.aws.account import BUCKET, PREFIX, Account
+from tests.external.aws.training_program import safetensors
+from tests.support.waiting import eventually
+
+PART = 5 * 1024 * 1024
+"""The smallest part that S3 accepts."""
+PROGRAM = """
+import sys, boto3
+from pathlib import Path
+from rollyard.services.launchers.sagemaker.container.multipart import S3Uploader
+from rollyard.services.launchers.sagemaker.container.uploader import RunUploader
+client = boto3.client("s3")
+run = RunUploader(Path(sys.argv[1]), sys.argv[2], S3Uploader(client, sys.argv[3], int(sys.argv[4])), 0.1, print)
+run.start()
+print(run.finish(100))
+"""
+
+
+def checkpoint(run: Path, step: int, size: int) -> Path:
+    folder = run / "checkpoints" / f"step_{step}"
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(safetensors(size))
+    return folder
+
+
+def run_uploader(account: Account, run: Path, name: str, lines: list[str] | None = None) -> RunUploader:
+    uploader = S3Uploader(account.client("s3"), BUCKET, PART)
+    return RunUploader(run, f"s3://{BUCKET}/{PREFIX}/checkpoints/{name}", uploader, 0.1, (lines or []).append)
+
+
+def test_an_upload_killed_in_the_middle_is_not_complete_and_is_continued(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "small_1"
+    folder = checkpoint(run, 1, 5 * PART)
+    # Each part takes a while, so that the process can be killed between two of them.
+    for number in range(3, 7):
+        account.fail(f"partNumber={number}", 503, "<Error><Code>SlowDown</Code></Error>", times=1, delay_s=1.5)
+    environment = {**os.environ, "AWS_ENDPOINT_URL": account.url, "AWS_DEFAULT_REGION": "us-west-2"}
+    environment |= {"AWS_ACCESS_KEY_ID": "testing", "AWS_SECRET_ACCESS_KEY": "testing"}
+    address = f"s3://{BUCKET}/{PREFIX}/checkpoints/killed"
+    process = subprocess.Popen([sys.executable, "-c", PROGRAM, str(run), address, BUCKET, str(PART)], env=environment)
+    client = account.client("s3")
+
+    def parts() -> int:
+        uploads = client.list_multipart_uploads(Bucket=BUCKET).get("Uploads", ())
+        listed = [client.list_parts(Bucket=BUCKET, Key=one["Key"], UploadId=one["UploadId"]) for one in uploads]
+        return max((len(one.get("Parts", ())) for one in listed), default=0)
+
+    eventually("two parts", lambda: parts() >= 2)
+    process.kill()
+    process.wait()
+    assert account.keys("checkpoints/killed/") == []
+    for name, value in environment.items():
+        if name.startswith("AWS_"):
+            monkeypatch.setenv(name, value)
+    assert S3Source(address, tmp_path / "copies").fetch("small_1_step1")[0] is None
+
+    sent: list[int] = []
+    uploader = S3Uploader(client, BUCKET, PART)
+    client.meta.events.register("before-call.s3.UploadPart", lambda **_: sent.append(1))
+    assert RunUploader(run, address, uploader, 0.1, print).finish(100) == ""
+    assert len(sent) <= 6 - 2  # the parts that were complete are not sent again
+    assert (
+        account.read("checkpoints/killed/small_1_step1/model.safetensors")
+        == (folder / "model.safetensors").read_bytes()
+    )
+    assert S3Source(address, tmp_path / "copies").fetch("small_1_step1")[0] is not None
+    assert not client.list_multipart_uploads(Bucket=BUCKET).get("Uploads")
+
+
+def test_a_checkpoint_that_is_being_written_is_not_uploaded(account: Account, tmp_path: Path) -> None:
+    run = tmp_path / "small_2"
+    folder = checkpoint(run, 7, 1000)
+    complete = (folder / "model.safetensors").read_bytes()
+    (folder / "model.safetensors").write_bytes(complete[:500])
+    (run / "traces").mkdir()
+    (run / "traces/trace.jsonl").write_bytes(b'{"ts": 1}\n{"ts"')
+    upload = run_uploader(account, run, "partial")
+    upload.start()
+    eventually("the trace", lambda: "traces/trace.jsonl" in account.keys("checkpoints/partial/"))
+    assert account.read("checkpoints/partial/traces/trace.jsonl") == b'{"ts": 1}\n'
+    assert [key for key in account.keys("checkpoints/partial/") if "step7" in key] == []
+    (folder / "model.safetensors").write_bytes(complete)
+    eventually("the checkpoint", lambda: "small_2_step7/COMPLETE.json" in account.keys("checkpoints/partial/"))
+    assert upload.finish(60) == ""
+
+
+def test_an_unreachable_s3_is_reported_and_the_next_search_succeeds(account: Account, tmp_path: Path) -> None:
+    run = tmp_path / "small_3"
+    checkpoint(run, 1, 1000)
+    lines: list[str] = []
+    address = f"s3://{BUCKET}/{PREFIX}/checkpoints/fault"
+    upload = RunUploader(run, address, S3Uploader(account.client("s3"), BUCKET, PART), 0.1, lines.append)
+    account.fail("checkpoints/fault", 503, "<Error><Code>SlowDown</Code></Error>", times=3)
+    assert upload.finish(60) != ""
+    assert any("AWS throttled the request" in line for line in lines)
+    upload = RunUploader(run, address, S3Uploader(account.client("s3"), BUCKET, PART), 0.1, lines.append)
+    assert upload.finish(60) == ""
+
+
+def test_a_copy_from_s3_is_complete_or_absent_and_follows_changes(account: Account, tmp_path: Path) -> None:
+    account.put("datasets/gsm8k_train/a.arrow", b"a" * 100)
+    account.put("datasets/gsm8k_train/deep/b.json", b"{}")
+    account.put("datasets/gsm8k_train-other/c", b"other")
+    cache = S3Cache(tmp_path / "cache", account.client("s3"))
+    address = f"s3://{BUCKET}/{PREFIX}/datasets/gsm8k_train"
+    copy = cache.get(address + "/")
+    assert copy is not None and sorted(p.name for p in copy.rglob("*") if p.is_file()) == ["a.arrow", "b.json"]
+    (copy / "a.arrow").unlink()  # a damaged copy is not used
+    assert (cache.get(address) or tmp_path).joinpath("a.arrow").read_bytes() == b"a" * 100
+    account.put("datasets/gsm8k_train/a.arrow", b"new")
+    assert (cache.get(address) or tmp_path).joinpath("a.arrow").read_bytes() == b"new"
+    assert cache.get(f"s3://{BUCKET}/{PREFIX}/datasets/absent") is None
+    account.put("curricula/order.txt", b"gsm8k_1\n")
+    order = cache.get(f"s3://{BUCKET}/{PREFIX}/curricula/order.txt")
+    assert order is not None and order.read_text() == "gsm8k_1\n"
+    client = account.client("s3")
+    client.put_object(Bucket=BUCKET, Key=f"{PREFIX}/datasets/bad/../../x", Body=b"x")
+    with pytest.raises(OperatorError, match="not a valid file name"):
+        cache.get(f"s3://{BUCKET}/{PREFIX}/datasets/bad")

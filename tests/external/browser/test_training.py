@@ -1,0 +1,159 @@
+"""A training run in the viewer: curves with pointer and keyboard, the rollouts of each step, a run that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, Locator, expect
+
+from rollyard.services.training.metrics.metrics_log import MetricsLog
+from rollyard.services.training.run_paths import TrainingPaths
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.viewer import viewing
+from tests.support.rollout_files import grid
+from tests.support.training_runs import training_run
+
+Open = Callable[..., Tab]
+STEPS = 30
+KEPT = 12
+
+
+@pytest.fixture(scope="module")
+def training_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A viewer of a run of 30 steps, of which the last 12 have rollouts, with an evaluation after every 10."""
+    folder = tmp_path_factory.mktemp("training")
+    training_run(folder / "run", STEPS, grid([0, 1, 2, 4], 4), kept=KEPT)
+    with viewing([folder / "run"], folder) as started:
+        yield started
+
+
+@pytest.fixture
+def open_run(browser: Browser, training_url: str) -> Iterator[Open]:
+    """Opens tabs; at the end no tab may have recorded a problem."""
+    tabs: list[Tab] = []
+
+    def opened(place: str = "#/", at: str = training_url, **options: object) -> Tab:
+        tabs.append(Tab(browser, at, **options))
+        return tabs[-1].go(place)
+
+    yield opened
+    for tab in tabs:
+        tab.close()
+    assert [problem for tab in tabs for problem in tab.problems] == []
+
+
+def figure(tab: Tab, title: str) -> Locator:
+    return tab.find(".figure").filter(has=tab.page.get_by_role("heading", name=title, exact=True)).first
+
+
+def place(tab: Tab, chart: Locator, part: float) -> tuple[float, float]:
+    """Return a position in a chart, from 0 to 1 of its width, in pixels of the window."""
+    chart.scroll_into_view_if_needed()
+    box = chart.locator(".area").bounding_box()
+    assert box is not None
+    return box["x"] + part * box["width"], box["y"] + box["height"] / 2
+
+
+def test_the_pointer_shows_the_value_of_a_step_and_a_click_opens_its_rollouts(open_run: Open) -> None:
+    tab = open_run()
+    chart = figure(tab, "Reward")
+    at = place(tab, chart, 25 / STEPS)
+    tab.page.mouse.move(*at)
+    expect(chart.locator(".readout")).to_contain_text("step 25: 0.")
+    tab.page.mouse.click(*at)
+    expect(tab.find("main h1")).to_have_text("Rollouts of step 25")
+    expect(tab.find("table.wide tbody tr")).to_have_count(16)
+
+
+def test_a_click_where_a_step_has_no_rollouts_opens_the_nearest(open_run: Open) -> None:
+    tab = open_run()
+    tab.page.mouse.click(*place(tab, figure(tab, "Reward"), 0.1))
+    expect(tab.find("main h1")).to_have_text(f"Rollouts of step {STEPS - KEPT + 1}")
+
+
+def test_a_drag_zooms_in(open_run: Open) -> None:
+    tab = open_run()
+    chart = figure(tab, "Entropy")
+    tab.page.mouse.move(*place(tab, chart, 10 / STEPS))
+    tab.page.mouse.down()
+    tab.page.mouse.move(*place(tab, chart, 20 / STEPS))
+    tab.page.mouse.up()
+    expect(chart.locator("svg.chart > text.start").last).to_have_text("10")
+    chart.get_by_role("button", name="show all").click()
+    expect(chart.locator("svg.chart > text.start").last).to_have_text("0")
+
+
+def test_every_step_is_one_key_away_from_the_table(open_run: Open) -> None:
+    tab = open_run()
+    link = tab.page.get_by_role("link", name="Rollouts of step 29", exact=True)
+    link.focus()
+    tab.page.keyboard.press("Enter")
+    expect(tab.find("main h1")).to_have_text("Rollouts of step 29")
+    tab.page.keyboard.press("]")
+    expect(tab.find("main h1")).to_have_text("Rollouts of step 30")
+    tab.page.keyboard.press("[")
+    tab.page.keyboard.press("[")
+    expect(tab.find("main h1")).to_have_text("Rollouts of step 28")
+
+
+def test_the_address_of_a_rollout_of_a_step_can_be_opened_again(open_run: Open) -> None:
+    tab = open_run("#/runs/50/tasks/3/1")
+    expect(tab.find("main h1")).to_contain_text("Task 3")
+    tab.find(".trail a", has_text="step 25").click()
+    expect(tab.find("main h1")).to_have_text("Rollouts of step 25")
+
+
+def test_the_first_and_the_last_evaluation_are_compared(open_run: Open) -> None:
+    tab = open_run()
+    tab.find(".bar a", has_text="Compare").click()
+    expect(tab.find("main")).to_contain_text("evaluation after step 30 minus evaluation after step 0")
+
+
+def test_a_step_that_does_not_exist_is_not_found(open_run: Open) -> None:
+    expect(open_run("#/runs/4").find("main h1")).to_have_text("Page not found")
+
+
+def test_the_page_follows_a_run_through_torn_lines_and_a_resume(open_run: Open, tmp_path: Path) -> None:
+    paths = training_run(tmp_path / "run", 5, every=100)
+    log = MetricsLog(paths.metrics)
+    with viewing([paths.root], tmp_path) as url:
+        tab = open_run(at=url)
+        caption = figure(tab, "Reward").locator("figcaption")
+        expect(caption).to_contain_text("at step 5")
+        with paths.metrics.open("ab") as file:
+            file.write(b'{"step": 6, "train/rew')
+        log.write(7, {"train/reward": 0.125})
+        expect(caption).to_contain_text("0.125 at step 7", timeout=15_000)
+        log.drop_after(3)
+        log.write(4, {"train/reward": 0.25})
+        expect(caption).to_contain_text("0.25 at step 4", timeout=15_000)
+        tab.close()
+
+
+def test_a_run_that_has_not_finished_a_step_shows_its_rollouts(open_run: Open, tmp_path: Path) -> None:
+    paths = TrainingPaths(tmp_path / "run")
+    paths.rollouts(1).parent.mkdir(parents=True)
+    paths.rollouts(1).write_bytes(b"")
+    with viewing([paths.root], tmp_path) as url:
+        tab = open_run(at=url)
+        expect(tab.find("main")).to_contain_text("No step has metrics yet.")
+        expect(tab.page.get_by_role("link", name="Rollouts of step 1", exact=True)).to_be_visible()
+        tab.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_serious(open_run: Open, scheme: str) -> None:
+    width = 1280 if scheme == "light" else 390
+    for address in ("#/", "#/runs/60"):
+        tab = open_run(address, color_scheme=scheme, viewport={"width": width, "height": 844}, reduced_motion="reduce")
+        violations = Axe().run(tab.page).response["violations"]
+        serious = [one for one in violations if one["impact"] in ("serious", "critical")]
+        assert [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in serious] == []
+
+
+def test_the_page_is_not_wider_than_a_phone(open_run: Open) -> None:
+    tab = open_run(viewport={"width": 390, "height": 844})
+    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390

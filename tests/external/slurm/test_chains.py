@@ -1,0 +1,189 @@
+"""Chains: what continues, what ends, and that nothing is left in the queue."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from rollyard.services.launchers.slurm.chain.markers import DONE
+from rollyard.services.launchers.slurm.job_types import JobState
+from tests.external.slurm.cluster import Cluster
+from tests.external.slurm.launched import Launched, Launcher
+from tests.support.processes import alive, parent_of
+from tests.support.waiting import eventually
+
+WAIT_ONCE = "if START == 1: time.sleep(600)"
+
+
+def test_completed_work_removes_the_queued_successor(launcher: Launcher) -> None:
+    job = launcher.submit("time.sleep(1)")
+    job.until_running()
+    assert [one.state for one in job.queued()] == [JobState.RUNNING, JobState.PENDING]
+    assert job.until_over() == JobState.COMPLETED
+    assert (job.folder / DONE).exists()
+    assert len(job.attempts()) == 1
+
+
+def test_failures_are_tried_again_up_to_max_retries_and_their_last_lines_are_kept(launcher: Launcher) -> None:
+    job = launcher.submit("print('the engine died', START); sys.exit(3)", max_retries=1)
+    assert job.until_over() == JobState.FAILED
+    assert job.ends() == [JobState.FAILED] * 2
+    assert [attempt.reason for attempt in job.attempts()] == [
+        "exit status 3: the engine died 1",
+        "exit status 3: the engine died 2",
+    ]
+
+
+def test_a_command_that_cannot_be_started_is_a_failure_with_a_reason(launcher: Launcher) -> None:
+    spec = launcher.spec("pass", max_retries=0).model_copy(update={"command": ("/no/such/program",)})
+    job = launcher.submit_spec(spec)
+    assert job.until_over() == JobState.FAILED
+    (attempt,) = job.attempts()
+    assert "/no/such/program cannot be started" in str(attempt.reason)
+
+
+def test_kill_9_of_the_runner_ends_its_command_and_the_chain_continues(launcher: Launcher) -> None:
+    job = launcher.submit(WAIT_ONCE)
+    command = job.until_running()
+    os.kill(parent_of(command), signal.SIGKILL)
+    assert job.until_over() == JobState.COMPLETED
+    assert not alive(command)
+    assert job.ends() == [JobState.FAILED, JobState.COMPLETED]
+
+
+def test_kill_9_counts_as_a_failure(launcher: Launcher) -> None:
+    job = launcher.submit(WAIT_ONCE, max_retries=0)
+    os.kill(parent_of(job.until_running()), signal.SIGKILL)
+    assert job.until_over() == JobState.FAILED
+    assert len(job.attempts()) == 1
+
+
+def test_scancel_of_the_running_job_ends_the_chain(launcher: Launcher, cluster: Cluster) -> None:
+    job = launcher.submit("time.sleep(600)")
+    job.until_running()
+    cluster.client("scancel", job.job.job_id)
+    assert job.until_over() == JobState.CANCELLED
+    assert job.ends() == [JobState.CANCELLED]
+
+
+def test_a_successor_of_a_cancelled_job_that_recorded_nothing_ends_at_once(
+    launcher: Launcher, cluster: Cluster
+) -> None:
+    job = launcher.submit("time.sleep(600)")
+    runner = parent_of(job.until_running())
+    os.kill(runner, signal.SIGSTOP)  # it cannot react before SLURM kills it
+    cluster.client("scancel", job.job.job_id)
+    # SLURM sends SIGCONT before SIGTERM, so stop it again until SIGKILL comes.
+    while alive(runner):
+        try:
+            os.kill(runner, signal.SIGSTOP)
+        except ProcessLookupError:
+            break
+    assert job.until_over() == JobState.CANCELLED
+    assert job.ends() == [JobState.CANCELLED]
+
+
+def test_cancel_removes_the_job_and_its_successor(launcher: Launcher) -> None:
+    running, other = launcher.submit("time.sleep(600)"), launcher.submit("time.sleep(600)")
+    waiting = launcher.submit("pass", sbatch_args=("--hold",))
+    running.until_running()
+    other.until_running()
+    launcher.scheduler.cancel([running.job, waiting.job])
+    for job in (running, waiting):
+        assert job.until_over() == JobState.CANCELLED
+    assert other.state() == JobState.RUNNING
+    launcher.scheduler.cancel([other.job])
+    assert other.until_over() == JobState.CANCELLED
+
+
+def test_a_requeued_job_is_a_further_attempt_that_does_not_count(launcher: Launcher, cluster: Cluster) -> None:
+    job = launcher.submit("time.sleep(600 if START == 1 else 2)", max_retries=0)
+    job.until_running()
+    cluster.client("scontrol", "requeue", job.job.job_id)
+    eventually("the job waits again", lambda: job.queued()[0].state == JobState.PENDING)
+    eventually("an accepted start time", lambda: starts_now(cluster, job))
+    job.until_running(2)
+    assert job.until_over() == JobState.COMPLETED
+    assert job.ends() == [JobState.REQUEUED, JobState.COMPLETED]
+    # On a busy machine, SLURM may release the successor before it has put the job back into the queue.
+    assert [attempt.restart for attempt in job.attempts()] in ([0, 1], [0, 0])
+
+
+def test_preemption_does_not_count(launcher: Launcher, cluster: Cluster) -> None:
+    on_n2 = {"gpus_per_node": 8, "sbatch_args": ("--nodelist=n2",)}
+    job = launcher.submit(WAIT_ONCE, max_retries=0, **on_n2)
+    job.until_running()
+    urgent = launcher.submit("time.sleep(1)", partition="urgent", **on_n2)
+    assert urgent.until_over() == JobState.COMPLETED
+    eventually("an accepted start time", lambda: starts_now(cluster, job))
+    assert job.until_over() == JobState.COMPLETED
+    # On a busy machine, SLURM has put the job back into the queue before the runner can ask why.
+    assert job.ends() in ([JobState.PREEMPTED, JobState.COMPLETED], [JobState.REQUEUED, JobState.COMPLETED])
+
+
+def starts_now(cluster: Cluster, job: Launched) -> bool:
+    """SLURM delays a requeued job by two minutes. Returns whether it accepted an earlier start."""
+    if [one.state for one in job.queued()][:1] == [JobState.RUNNING] and len(job.attempts()) > 1:
+        return True
+    cluster.client("scontrol", "update", f"jobid={job.job.job_id}", "starttime=now")
+    return True
+
+
+def test_a_drained_job_continues_in_its_successor_and_does_not_count(launcher: Launcher) -> None:
+    program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nif START == 1: time.sleep(600)"
+    job = launcher.submit(program, max_retries=0)
+    os.kill(parent_of(job.until_running()), signal.SIGTERM)
+    assert job.until_over() == JobState.COMPLETED
+    assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
+
+
+def test_the_command_is_told_to_stop_before_the_time_limit(launcher: Launcher) -> None:
+    # SLURM may send the signal a minute earlier than asked, and does so here.
+    program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nif START == 1: time.sleep(600)"
+    job = launcher.submit(program, time="1", drain_before_s=50, max_retries=0)
+    assert job.until_over() == JobState.COMPLETED
+    assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
+    assert "its time limit is near" in str(job.attempts()[0].reason)
+
+
+def test_the_command_is_told_to_stop_although_slurm_sends_no_signal(launcher: Launcher, tmp_path: Path) -> None:
+    sbatch = tmp_path / "sbatch"
+    sbatch.write_text(
+        '#!/bin/bash\nfor argument; do shift; [[ $argument == --signal=* ]] || set -- "$@" "$argument"; done\n'
+        'PATH=${PATH#*:} exec sbatch "$@"\n'
+    )
+    sbatch.chmod(0o755)
+    program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nif START == 1: time.sleep(600)"
+    job = launcher.submit_spec(launcher.spec(program, time="1", drain_before_s=50, max_retries=0), tmp_path)
+    assert job.until_over() == JobState.COMPLETED
+    assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
+
+
+def test_the_chain_ends_at_max_walltime(launcher: Launcher) -> None:
+    job = launcher.submit("time.sleep(600)", max_walltime_s=2.0)
+    assert job.until_over() == JobState.TIMEOUT
+    assert job.ends() == [JobState.DRAINED]
+    assert job.events()[-1].reason == "the chain has run for max_walltime_s, 2.0 s"
+
+
+def test_a_chain_whose_jobs_never_finish_ends_at_max_jobs(launcher: Launcher) -> None:
+    program = "os.kill(os.getppid(), signal.SIGTERM); time.sleep(600)"
+    job = launcher.submit(program, max_jobs=2)
+    assert job.until_over() == JobState.FAILED
+    assert job.ends() == [JobState.DRAINED] * 2
+
+
+def test_eight_jobs_become_two_and_then_five(launcher: Launcher) -> None:
+    program = "time.sleep(600)"
+    eight = [launcher.submit(program) for _ in range(8)]
+    for job in eight:
+        job.until_running()
+    launcher.scheduler.cancel([job.job for job in eight[2:]])
+    three = [launcher.submit(program) for _ in range(3)]
+    for job in three:
+        job.until_running()
+    states = launcher.scheduler.states([job.job for job in (*eight, *three)])
+    assert sorted(states.values()) == sorted([JobState.CANCELLED] * 6 + [JobState.RUNNING] * 5)
+    launcher.scheduler.cancel([job.job for job in (*eight, *three)])
+    assert {job.until_over() for job in (*eight, *three)} == {JobState.CANCELLED}

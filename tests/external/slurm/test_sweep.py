@@ -1,0 +1,157 @@
+"""The seed's sweep on a real SLURM: one conversion, killed jobs, a changing number of jobs, one table.
+
+Everything is real but the engine, which answers without a model, after it has checked the converted checkpoint.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import json
+import random
+import time
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.launchers.slurm.launch.launch_folder import LaunchFolder
+from rollyard.services.launchers.slurm.launch.launch_records import Launch
+from rollyard.services.launchers.slurm.launch.submissions import Submissions
+from rollyard.services.rollouts.shared.shared_paths import SharedPaths
+from tests.external.slurm.cluster import Cluster
+from tests.external.slurm.sweep_site import SweepSite
+from tests.support.processes import processes_with
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed: make test-slurm")
+
+COMBINATIONS = 24
+REPEATS = 80
+ROWS = 5 * REPEATS
+
+
+@pytest.fixture(scope="module")
+def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> SweepSite:
+    from tests.external.conversion.dcp_files import save
+
+    root = tmp_path_factory.mktemp("site")
+    save(root, "--world", "2")
+    return SweepSite(root, cluster)
+
+
+def kill_half(site: SweepSite, launch: Launch) -> int:
+    """Kill half of the evaluations once, at a random instant of their first jobs. Return how many were killed."""
+    rng = random.Random("half of the jobs")
+    victims = rng.sample(launch.combinations, COMBINATIONS // 2)
+    ages = {f"{one.name}/job-1": rng.uniform(0.0, 10.0) for one in victims}
+    seen: dict[str, float] = {}
+    killed = 0
+    while ages and site.queued(launch):
+        for name, pid in site.runners(launch).items():
+            age = time.monotonic() - seen.setdefault(name, time.monotonic())
+            if name in ages and age >= ages[name]:
+                site.kill(pid, by_slurm=killed % 2 == 1)
+                del ages[name]
+                killed += 1
+        time.sleep(0.2)
+    return killed
+
+
+def measured(site: SweepSite, launch: Launch) -> int:
+    return int(site.status(launch)["combinations"][0]["measured"] or 0)
+
+
+def test_a_dry_run_touches_nothing(site: SweepSite) -> None:
+    before = site.files()
+    dry = site.launch("--dry", "--sweep", "eval_sweep.yaml", *site.checkpoint, "--gpus", "4")
+    assert dry.status == 0 and "25 jobs would be submitted" in dry.out, dry.err
+    assert site.files() == before
+    assert "eval_convert" not in site.cluster.client("squeue", "-h", "-o", "%j")
+
+
+def test_a_sweep_of_24_with_half_of_its_jobs_killed_is_complete(site: SweepSite) -> None:
+    started = site.launch("--sweep", "eval_sweep.yaml", *site.checkpoint, "--gpus", "4")
+    assert started.status == 0 and "Submitted 25 of 25 jobs" in started.out, started.err
+    launch = site.launched("eval")
+    killed = kill_half(site, launch)
+    site.until_over(launch)
+    assert killed >= COMBINATIONS / 3
+    # Jobs that SLURM has cancelled, or that were killed before they had queued a successor, are replaced by hand.
+    again = site.launch("resume", str(launch.folder))
+    assert again.status == 0, again.err
+    site.until_over(launch)
+
+    table = site.launch("collect", str(launch.folder))
+    assert table.status == 0 and "24 of 24 combinations are complete." in table.out, table.out
+    rows = list(csv.DictReader((launch.folder / "results.csv").read_text().splitlines()))
+    assert [row["name"] for row in rows] == [f"eval_sweep_{number}" for number in range(1, COMBINATIONS + 1)]
+    rewards = {t: [float(row["reward"]) for row in rows if row["generation.temperature"] == t] for t in ("0.6", "1.0")}
+    assert sum(rewards["0.6"]) > sum(rewards["1.0"])
+    for row, keys in zip(rows, site.rollouts(launch).values(), strict=True):
+        expected = {(task, repeat) for task in range(5) for repeat in range(int(row["eval.num_tests_per_prompt"]))}
+        assert set(keys) == expected and set(keys.values()) == {1}
+
+    conversions = [path for path in (site.log / "nemo-rl/hf_eval_checkpoints").iterdir() if path.name[0] != "."]
+    assert [path.suffix for path in sorted(conversions)] == ["", ".lock"]
+    # MinJobAge is 15 s: SLURM has forgotten the first jobs, and accounting is off.
+    known = Submissions(LaunchFolder(launch.folder).submitted).jobs
+    first = min(known.values(), key=lambda job: int(job.job_id))
+    assert first.job_id not in site.cluster.client("squeue", "-h", "-t", "all", "-o", "%i").split()
+    found = site.status(launch)
+    assert [job["state"] for job in found["conversion"]] == ["COMPLETED"]
+    assert all(one["is_complete"] for one in found["combinations"])
+    # A job that is cancelled after its last rollout, but before its end, needs no successor.
+    assert {one["jobs"][-1]["state"] for one in found["combinations"]} <= {"COMPLETED", "CANCELLED"}
+
+
+def test_eight_jobs_become_two_and_then_five(site: SweepSite) -> None:
+    site.set_latency(2.0)
+    more = (f"eval.num_tests_per_prompt={REPEATS}", "--jobname", "reshaped", "--gpus", "2")
+    started = site.launch("--jobs", "8", *site.checkpoint, *more)
+    assert started.status == 0, started.err
+    launch = site.launched("reshaped")
+    shared = SharedPaths(launch.combinations[0].run / "rollouts.jsonl")
+
+    def workers() -> int:
+        current = shared.latest_round()
+        return 0 if current is None else len(current.shard_tokens())
+
+    eventually("eight workers", lambda: workers() >= 8)
+    for name, pid in sorted(site.runners(launch).items())[:4]:
+        site.kill(pid, by_slurm=name.endswith(("1", "3")))
+    assert site.launch("resume", "--jobs", "2", str(launch.folder)).status == 0
+    eventually("two jobs", lambda: len(site.runners(launch)) == 2)
+    before = measured(site, launch)
+    eventually("two jobs go on", lambda: measured(site, launch) >= before + 8)
+
+    table = site.launch("collect", str(launch.folder))
+    (row,) = json.loads((launch.folder / "results.json").read_text())["rows"]
+    assert table.status == 1 and 0 < row["headline"]["measured"] < ROWS
+    assert row["headline"]["metrics"]["reward"]["mean"] > 0
+
+    assert site.launch("resume", "--jobs", "5", str(launch.folder)).status == 0
+    eventually("five jobs", lambda: len(site.runners(launch)) == 5)
+    site.set_latency(0.01)
+    site.until_over(launch)
+    assert site.launch("collect", str(launch.folder)).status == 0
+    (keys,) = site.rollouts(launch).values()
+    assert set(keys) == {(task, repeat) for task in range(5) for repeat in range(REPEATS)} and set(keys.values()) == {1}
+    eventually("no process is left", lambda: not list(processes_with("LOG", str(site.log))))
+
+
+def test_cancel_ends_running_waiting_and_conversion_jobs(site: SweepSite) -> None:
+    site.set_latency(5.0)
+    small = ("eval.num_tests_per_prompt=8", "--gpus", "8", "--jobname")
+    assert site.launch("--jobs", "3", *site.checkpoint, *small, "running").status == 0  # two of three fit
+    assert site.launch(*site.checkpoint, "--force-conversion", *small, "converting").status == 0
+    running, converting = site.launched("running"), site.launched("converting")
+    eventually("two running jobs with successors", lambda: len(site.queued(running)) >= 5)
+    eventually("the conversion", lambda: any("RUNNING" in line for line in site.queued(converting)))
+    for launch in (running, converting):
+        assert site.launch("cancel", str(launch.folder)).status == 0
+        site.until_over(launch)
+        found = site.status(launch)
+        jobs = [*found["conversion"], *(job for one in found["combinations"] for job in one["jobs"])]
+        assert {job["state"] for job in jobs} == {"CANCELLED"}
+    eventually("no process is left", lambda: not list(processes_with("LOG", str(site.log))))
+    assert not list(Path(converting.folder).parent.parent.glob("hf_eval_checkpoints/*-2"))

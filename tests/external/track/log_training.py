@@ -1,0 +1,26 @@
+"""Logs three steps of a training run to the tracker that is named on the command line; then two of them again."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+
+from rollyard.services.training.metrics.metrics_log import MetricsLog
+from rollyard.services.training.metrics.sinks import sinks_of
+
+
+def main() -> None:
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    for steps in ((1, 2, 3), (2, 3, 4)):
+        sinks = sinks_of(sys.argv[1], name="sokoban", config={"loss": {"algorithm": "grpo"}}, run_id="0123456789abcdef")
+        log = MetricsLog(Path("metrics.jsonl"), sinks)
+        log.drop_after(steps[0] - 1)
+        for step in steps:
+            log.write(step, {"train/reward": step / 10, "train/reward/format": 0.1, "train/loss": float("nan")})
+        log.write(steps[-1], {"eval/correct_rate": 0.5})
+        log.close(failed=False)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,104 @@
+"""One real vLLM engine for all tests of this folder that ask for it (make test-train)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.services.training.stack.training_stack import TrainingStack
+from tests.external.training.engine_stacks import FORCED_CALLS, TOKEN, ServedStack, engine_config, served
+from tests.external.vllm.engine import Engine
+from tests.external.vllm.local_run import local_config
+from tests.external.vllm.tiny_model import build
+from tests.support.local_engines import marked_processes
+from tests.support.stacks import load_config
+
+StartStack = Callable[..., ServedStack]
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The random, untied model that the engine serves at first: half a million weights in float32."""
+    return build(tmp_path_factory.mktemp("tiny_model"), 0)
+
+
+@pytest.fixture(scope="session")
+def other_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Other weights with the same tokenizer."""
+    return build(tmp_path_factory.mktemp("other_model"), 1)
+
+
+@pytest.fixture(scope="session")
+def session_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The engine, whatever weights it has. Tests ask for `engine`."""
+    folder = tmp_path_factory.mktemp("engine")
+    options = ("--logprobs-mode", "processed_logprobs", "--enable-lora", "--max-lora-rank", "16")
+    with Engine.serve(tiny_model, folder, *options) as engine:
+        yield engine
+
+
+@pytest.fixture
+def engine(session_engine: Engine, tiny_model: Path) -> Iterator[Engine]:
+    """The engine with the weights of `tiny_model`, which it gets back after the test. Its name is `tiny`."""
+    yield session_engine
+    for adapter in (card["id"] for card in session_engine.client.get("/v1/models").json()["data"] if card["parent"]):
+        session_engine.client.post("/v1/unload_lora_adapter", json={"lora_name": adapter})
+    load = {"method": "reload_weights", "kwargs": {"weights_path": str(tiny_model)}}
+    for path, body in (
+        ("/pause?mode=abort", None),
+        ("/collective_rpc", load),
+        ("/reset_prefix_cache?reset_running_requests=true", None),
+        ("/update_weight_version", {"new_version": "default"}),
+        ("/resume", None),
+    ):
+        answer = session_engine.client.post(path, json=body)
+        assert answer.status_code == 200, answer.text
+
+
+@pytest.fixture
+def start_stack(engine: Engine, tmp_path: Path) -> Iterator[StartStack]:
+    """A function that starts a stack with the engine as its policy; its arguments are those of engine_config.
+
+    A start takes about a second. The stack has trainer endpoints and the run token TOKEN.
+    """
+    with ExitStack() as running:
+
+        def start(**options: Any) -> ServedStack:
+            folder = tmp_path / f"stack-{len(list(tmp_path.glob('stack-*')))}"
+            folder.mkdir()
+            return running.enter_context(served(engine_config(engine, folder, **options), folder))
+
+        yield start
+
+
+@pytest.fixture
+async def sokoban_stack(start_stack: StartStack) -> AsyncIterator[TrainingStack]:
+    """Sokoban, its agent, and the engine, which is forced to make valid calls."""
+    async with start_stack(**FORCED_CALLS).connected() as stack:
+        yield stack
+
+
+@pytest.fixture(scope="session")
+def local_stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStack]:
+    """Sokoban with a local_vllm_model, which restarts its engine. It is a second engine: only for tests that kill it.
+
+    The name of its folder marks the engine's processes (`processes_of`, `kill` in tests/external/vllm/local_run.py).
+    """
+    folder = tmp_path_factory.mktemp("local")
+    flags = {"enforce_eager": True, "kv_cache_memory_bytes": 134217728, "max_num_seqs": 32}
+    lora = {"enable_lora": True, "max_lora_rank": 16}
+    config = local_config(tiny_model, folder.name, trainer_endpoints=True, extra_flags={**flags, **lora})
+    with served(load_config(config=config, tmp_path=folder), folder) as stack:
+        yield stack
+    assert list(marked_processes(folder.name)) == []
+
+
+@pytest.fixture
+def run_token(monkeypatch: pytest.MonkeyPatch) -> str:
+    """The run token, which is also in the environment, as for commands that connect to a stack."""
+    monkeypatch.setenv("ROLLYARD_TOKEN", TOKEN)
+    return TOKEN

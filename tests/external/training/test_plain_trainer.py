@@ -1,0 +1,109 @@
+"""Any trainer can be the client: 60 lines of plain PyTorch train on a real engine, over HTTP only."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+import torch
+from transformers import Qwen3ForCausalLM
+
+from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.training.train_config import WeightSettings
+from rollyard.services.training.trl.sequence_log_probs import sequence_log_probs
+from rollyard.services.training.weights.parity import ParityProbe
+from rollyard.services.training.weights.policy_client import PolicyClient
+from tests.external.training.conftest import StartStack
+from tests.external.training.engine_stacks import TOKEN
+from tests.support.commands import command
+
+TRAINER = INSTALLED / "examples" / "plain_trainer" / "plain_trainer.py"
+STEPS = 3
+VOWELS = '''
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
+
+
+class Vowels(Environment[EnvironmentSettings]):
+    """Rewards the share of vowels, which differs between any two texts."""
+
+    async def verify(self, response: Verification) -> Verdict:
+        text = response.text.lower()
+        return Verdict(reward=sum(map(text.count, "aeiou")) / max(1, len(text)))
+
+
+server = serve(Vowels)
+'''
+CONFIG = """
+vowels_server:
+  resources_servers:
+    vowels: {entrypoint: app.py}
+vowels_agent:
+  responses_api_agents:
+    simple_agent:
+      entrypoint: app.py
+      max_steps: 1
+      resources_server: {type: resources_servers, name: vowels_server}
+      model_server: {type: responses_api_models, name: policy_model}
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A folder with the environment."""
+    folder = tmp_path / "root" / "resources_servers" / "vowels"
+    (folder / "configs").mkdir(parents=True)
+    (folder / "app.py").write_text(VOWELS)
+    (folder / "configs" / "vowels.yaml").write_text(CONFIG)
+    return tmp_path / "root"
+
+
+async def test_it_trains_a_policy_whose_log_probabilities_stay_those_of_the_engine(
+    start_stack: StartStack, root: Path, tiny_model: Path, tmp_path: Path
+) -> None:
+    stack = start_stack(environments=["resources_servers/vowels/configs/vowels.yaml"], roots=[root])
+    rows = tmp_path / "rows.jsonl"
+    rows.write_bytes(
+        b"".join(orjson.dumps({"responses_create_params": {"input": f"Write {word}."}}) + b"\n" for word in ("a", "b"))
+    )
+    options: dict[str, Any] = {
+        "model": tiny_model,
+        "rows": rows,
+        "head": f"http://{stack.head}",
+        "token": TOKEN,
+        "agent": "vowels_agent",
+        "policy": "policy_model",
+        "output": tmp_path / "weights",
+        "steps": STEPS,
+        "tasks": 2,
+        "group": 4,
+        "max-tokens": 16,
+        "learning-rate": 1e-3,
+    }
+    arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
+    found = await command(sys.executable, str(TRAINER), *arguments, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
+    assert found.status == 0, found.err
+    lines = [orjson.loads(line) for line in found.out.splitlines()]
+    # The first pass of each step compares the trainer with the engine after the previous update.
+    assert all(line["drift"] < 1e-4 for line in lines), lines
+    assert [line["version"] for line in lines] == [f"step_{step:06d}" for step in range(1, STEPS + 1)]
+    before, after = (
+        Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+        for folder in (tiny_model, tmp_path / "weights" / lines[-1]["version"])
+    )
+    assert not torch.equal(before.lm_head.weight, after.lm_head.weight)
+    transport = HttpTransport()
+    try:
+        client = PolicyClient(transport, stack.policy_url, TOKEN)
+        probe = ParityProbe(client, lambda ids: sequence_log_probs(after, ids), WeightSettings())
+        parity = await probe.measure(lines[-1]["version"], [[5, 6, 7, 8, 9, 10] * 20])
+    finally:
+        await transport.close()
+    assert parity.max < 1e-3
+
+
+def test_it_has_at_most_60_lines() -> None:
+    assert len(TRAINER.read_text().splitlines()) <= 60

@@ -1,0 +1,63 @@
+"""Several processes compute the same update as one."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from rollyard.services.training.micro_batches import micro_batches
+from tests.external.training.sampled_stack import initial_model
+from tests.external.training.tiny_policy import make_model
+from tests.external.training.training_process import curve
+from tests.external.training.training_runs import make_update, trained
+
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+
+
+@pytest.mark.parametrize(("name", "micro_token_budget"), [("gspo", 110), ("dapo", 110), ("grpo", 4096)])
+def test_two_processes_compute_the_same_update_as_one(name: str, micro_token_budget: int, tmp_path: Path) -> None:
+    parts = micro_batches([one.length for one in make_update(make_model(), count=3).sequences], micro_token_budget)
+    assert len(parts) % 2 == 1, "one process must have a micro-batch that does not count"
+    arguments = [str(tmp_path / "two.pt"), name, str(micro_token_budget)]
+    done = subprocess.run(
+        [*TORCHRUN, "tests.external.training.train_once", *arguments], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    state, metrics = torch.load(tmp_path / "two.pt", weights_only=True)
+    model = make_model()
+    one = trained(model, [make_update(model, count=3)], tmp_path, loss={"algorithm": name})
+    assert metrics == pytest.approx(one.update_metrics, rel=1e-4)
+    for key, value in one.model.state_dict().items():
+        assert torch.allclose(state[key], value, atol=1e-5), key
+
+
+def test_a_run_of_two_processes_resumes_with_the_curve_of_an_unbroken_one(tmp_path: Path) -> None:
+    model = initial_model(tmp_path / "model")
+
+    def run(name: str, at: tuple[str, int] = ("", 0)) -> subprocess.CompletedProcess[str]:
+        settings = {
+            "model": str(model),
+            "output_dir": str(tmp_path / name),
+            "max_steps": 3,
+            "checkpoint_interval": 1,
+            "optimizer": {"learning_rate": 1e-2, "max_seq_len": 64, "micro_token_budget": 64},
+            "loggers": [],
+        }
+        given = json.dumps({"settings": settings, "at": at})
+        command = [*TORCHRUN, "tests.external.training.training_process", given]
+        environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(sys.path)}
+        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ)
+
+    for name, at, succeeds in (("one", ("", 0), True), ("two", ("playing", 3), False), ("two", ("", 0), True)):
+        done = run(name, at)
+        assert (done.returncode == 0) is succeeds, done.stderr[-3000:]
+    assert curve(tmp_path / "two") == curve(tmp_path / "one")
+    assert sorted(curve(tmp_path / "one")) == [0, 1, 2, 3]
+    [*_, saved] = sorted((tmp_path / "two" / "checkpoints").glob("step_*"))
+    assert {"rng_state_0.pth", "rng_state_1.pth"} <= {path.name for path in saved.iterdir()}

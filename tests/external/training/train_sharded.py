@@ -1,0 +1,76 @@
+"""Trains a random policy, all weights or adapters, for two updates and saves it:
+
+    python -m tests.external.training.train_sharded FOLDER (all|adapters) MICRO_TOKEN_BUDGET
+
+Run by accelerate, to test that sharded weights change as whole ones do. accelerate sets up FSDP only on accelerators,
+so that this program does it on CPUs.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate.state import AcceleratorState, PartialState
+from accelerate.utils import DistributedType
+
+from rollyard.services.training.train_config import LoraSettings
+from rollyard.services.training.trl.grpo_settings import lora_config
+from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
+from rollyard.services.training.trl.save_policy import save_policy
+from tests.external.training.tiny_policy import make_model
+from tests.external.training.training_runs import make_update, trained
+
+
+def allow_fsdp_on_cpus() -> None:
+    set_up = AcceleratorState.__init__
+
+    def with_fsdp(self: Any, *arguments: Any, fsdp_plugin: Any = None, **options: Any) -> None:
+        set_up(self, *arguments, fsdp_plugin=fsdp_plugin, **options)
+        if fsdp_plugin is not None:
+            self.distributed_type, self.fsdp_plugin = DistributedType.FSDP, fsdp_plugin
+            PartialState._shared_state["distributed_type"] = DistributedType.FSDP
+
+    AcceleratorState.__init__ = with_fsdp
+
+
+def train(folder: Path, mode: str, micro_token_budget: int) -> RolloutTrainer:
+    """Train by plain gradient descent. Save the policy in `policy`, and adapters in `adapters`."""
+    model = make_model()
+    options: dict[str, Any] | None = None
+    if mode != "all":
+        torch.manual_seed(1)
+        options = {"peft_config": lora_config(LoraSettings(rank=4))}
+    updates = [make_update(model, count=3, seed=seed) for seed in (0, 1)]
+    trainer = trained(
+        model,
+        updates,
+        folder,
+        options,
+        loss={"algorithm": "dapo"},
+        micro_token_budget=micro_token_budget,
+        optimizer={"learning_rate": 1.0, "weight_decay": 0.0},
+        optim="sgd",
+    )
+    save_policy(trainer, folder / "policy")
+    if mode == "adapters":
+        save_policy(trainer, folder / "adapters", lora="adapter")
+    return trainer
+
+
+def main() -> None:
+    allow_fsdp_on_cpus()
+    folder, mode, budget = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    trainer = train(folder, mode, budget)
+    sharded = sum(isinstance(value, torch.distributed.tensor.DTensor) for value in trainer.model.parameters())
+    if trainer.accelerator.is_main_process:
+        figures = {**trainer.update_metrics, "sharded": sharded, "processes": trainer.accelerator.num_processes}
+        (folder / "figures.json").write_text(json.dumps(figures))
+    torch.distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,178 @@
+"""The scripts of the evaluation: environment variables reach ng_eval unchanged, and nothing is ended by name."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.grl_sokoban.evaluation import sample_rollouts
+from rollyard.resources_servers.grl_sokoban.evaluation.run_evaluation import overrides, settings
+from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.errors import OperatorError
+from rollyard.services.types import Json
+from tests.support.rollout_files import row, write
+
+from .reference import ROOT
+
+FOLDER = ROOT / "resources_servers" / "grl_sokoban"
+SCRIPTS = sorted(FOLDER.glob("run_*.sh"))
+HOSTILE = ["a model", 'a"b', "a'b", "$(touch pwned)", "${HOME}", "`id`", "a\nb", "a\\", "a,b=[c]", "007", "-x", "ü"]
+
+FAKE = """#!/usr/bin/env bash
+printf '%s\\0' "$PWD" "$MODEL_NAME" "$TENSOR_PARALLEL_SIZE" "$GPU_MEMORY_UTILIZATION" \\
+    "${MAX_ATTEMPTS-none}" "${PAUSE_S-none}" "$@"
+exit 7
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    """PATH with an `ng_eval`, and beside it a `python` that prints what it gets and exits with status 7."""
+    folder = tmp_path / "an environment" / "bin"
+    folder.mkdir(parents=True)
+    for name in ("ng_eval", "python"):
+        (folder / name).write_text(FAKE)
+        (folder / name).chmod(0o755)
+    return f"{folder}{os.pathsep}/usr/bin{os.pathsep}/bin"
+
+
+def run(script: Path, path: str, cwd: Path, *arguments: str, **variables: str) -> list[str]:
+    environ = {"PATH": path, **variables}
+    done = subprocess.run([str(script), *arguments], cwd=cwd, env=environ, capture_output=True, check=False)
+    assert (done.returncode, done.stderr) == (7, b"")
+    return done.stdout.decode().split("\0")[:-1]
+
+
+@pytest.mark.parametrize("model", HOSTILE)
+def test_a_model_name_arrives_as_given(path: str, tmp_path: Path, model: str) -> None:
+    printed = run(SCRIPTS[0], path, tmp_path, "key=a b", MODEL_NAME=model)
+    assert printed[1] == model and printed[-1] == "key=a b"
+    (parsed,) = (
+        override for override in parse_overrides(overrides(settings({"MODEL_NAME": model}, tmp_path)))
+        if override.key == "model"
+    )  # fmt: skip
+    assert parsed.value == f"vllm/{model}"
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize(
+    ("script", "expected"),
+    [
+        ("run_qwen3_4b_eval.sh", ["Qwen/Qwen3-4B", "1", "0.85", "none", "none"]),
+        ("run_qwen3_4b_eval_loop.sh", ["Qwen/Qwen3-4B", "1", "0.85", "20", "10"]),
+        ("run_qwen3_30b_eval.sh", ["Qwen/Qwen3-30B-A3B", "4", "0.9", "none", "none"]),
+        ("run_qwen3_30b_eval_loop.sh", ["Qwen/Qwen3-30B-A3B", "4", "0.9", "20", "10"]),
+    ],
+)
+def test_each_script_runs_from_any_folder_and_through_links(
+    path: str, tmp_path: Path, script: str, expected: list[str]
+) -> None:
+    elsewhere = tmp_path / "else where"
+    elsewhere.mkdir()
+    (elsewhere / "link").symlink_to(FOLDER / script)
+    for program in (FOLDER / script, elsewhere / "link"):
+        printed = run(program, path, elsewhere, "limit=5")
+        assert printed[:6] == [str(elsewhere), *expected]
+        folder = script.removeprefix("run_").removesuffix(".sh").removesuffix("_loop")
+        assert printed[6:] == ["-P", str(FOLDER / "evaluation" / "run_evaluation.py"), folder, "limit=5"]
+
+
+def test_without_rollyard_a_script_says_what_to_do(tmp_path: Path) -> None:
+    copied = tmp_path / "run.sh"
+    copied.write_bytes((FOLDER / "run_qwen3_4b_eval.sh").read_bytes())
+    done = subprocess.run(["bash", copied], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "ng_eval was not found; run make setup" in done.stderr and len(done.stderr.splitlines()) == 1
+
+
+def test_no_script_ends_processes_by_name() -> None:
+    assert len(SCRIPTS) == 4
+    for script in [*SCRIPTS, FOLDER / "evaluation" / "run_evaluation.py", ROOT / "clear_gpu_cache.py"]:
+        text = script.read_text()
+        assert not any(word in text for word in ("pkill", "killall", "ray stop", "os.kill")), script
+
+
+def test_an_endpoint_is_used_instead_of_vllm(tmp_path: Path) -> None:
+    found = settings({"MODEL_NAME": "m", "policy_base_url": "http://127.0.0.1:1/v1", "NUM_REPEATS": "2"}, tmp_path)
+    assert (found["model"], found["policy_base_url"], found["num_repeats"]) == ("m", "http://127.0.0.1:1/v1", 2)
+    assert not any(key.startswith("vllm.") for key in found)
+
+
+def test_gpus_and_memory_reach_vllm(tmp_path: Path) -> None:
+    environ = {"MODEL_NAME": "m", "TENSOR_PARALLEL_SIZE": "4", "GPU_MEMORY_UTILIZATION": "0.7"}
+    found = settings(environ, tmp_path)
+    assert (found["vllm.tensor_parallel_size"], found["vllm.gpu_memory_utilization"]) == (4, 0.7)
+    assert found["start_ray"] is True and found["max_attempts"] == 1
+
+
+def test_a_number_that_is_none_is_named_with_its_variable(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="TENSOR_PARALLEL_SIZE is 'two'; expected a number, such as 1"):
+        settings({"MODEL_NAME": "m", "TENSOR_PARALLEL_SIZE": "two"}, tmp_path)
+
+
+def test_samples_have_different_outcomes_whatever_the_order_of_the_file(tmp_path: Path) -> None:
+    rows = [
+        row(0, 0, 10.9, calls=1, success=True, finish_reason="done"),
+        row(1, 0, 9.1, calls=9, success=True, finish_reason="done"),
+        row(2, 0, 0.0, calls=0, success=False, finish_reason="answered"),
+        row(3, 0, -2.5, calls=8, success=False, finish_reason="answered"),
+        row(4, 0, -1.0, calls=10, success=False, finish_reason="max_steps"),
+        *(row(5, repeat, 10.8, calls=2, success=True, finish_reason="done") for repeat in range(9)),
+    ]
+    written = []
+    for order in (rows, rows[::-1]):
+        source, output = write(tmp_path / "rollouts.jsonl", order), tmp_path / "samples.jsonl"
+        sample_rollouts.main(["--rollouts", str(source), "--count", "5", "--output", str(output)])
+        written.append(output.read_bytes())
+    assert written[0] == written[1]
+    assert [orjson.loads(line)["_ng_task_index"] for line in written[0].splitlines()] == [0, 1, 2, 3, 4]
+
+
+def test_samples_of_a_few_equal_rollouts_are_all_of_them(tmp_path: Path) -> None:
+    source = write(tmp_path / "rollouts.jsonl", [row(0, repeat, 0.0) for repeat in range(3)])
+    sample_rollouts.main(["--rollouts", str(source), "--count", "5", "--output", str(tmp_path / "samples.jsonl")])
+    assert (tmp_path / "samples.jsonl").read_bytes().count(b"\n") == 3
+
+
+def lines(name: str) -> list[Json]:
+    return [orjson.loads(line) for line in (FOLDER / "data" / "qwen3_4b_eval" / name).read_bytes().splitlines()]
+
+
+def test_the_committed_input_is_the_start_of_the_500_rows() -> None:
+    everything = lines("test_examples.jsonl")
+    assert len(everything) == 500 and everything[:200] == lines("test_examples_200.jsonl")
+
+
+def test_the_committed_samples_have_five_outcomes() -> None:
+    samples = lines("sample_rollouts.jsonl")
+    assert len({(sample["success"], sample["reward"], sample["finish_reason"]) for sample in samples}) == 5
+
+
+def test_without_a_gpu_the_cache_script_says_so_and_succeeds(tmp_path: Path) -> None:
+    done = subprocess.run(
+        ["/usr/bin/env", "-i", f"PATH={tmp_path}", sys.executable, ROOT / "clear_gpu_cache.py"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "nothing to clear" in done.stdout
+
+
+def test_the_cache_script_names_the_processes_that_hold_memory(tmp_path: Path) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text('#!/bin/sh\ncase $1 in *gpu*) echo "0, H200, 1000, 143771";; *) echo "42, python, 990";; esac\n')
+    smi.chmod(0o755)
+    done = subprocess.run(
+        [sys.executable, ROOT / "clear_gpu_cache.py"],
+        env={"PATH": f"{tmp_path}:/usr/bin:/bin"},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "GPU 0 (H200): 1000 of 143771 MiB in use\n  process 42 (python) holds 990 MiB" in done.stdout

@@ -1,0 +1,86 @@
+"""The command: options, output and exit status. Conversions with torch are tested in tests/external/conversion."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.launchers.conversion import convert, main
+from tests.unit.services.launchers.conversion.fake_conversion import CopyingConverter, write_checkpoint
+
+
+def command(*arguments: str, environ: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "rollyard.services.launchers.conversion", *arguments],
+        cwd=INSTALLED,
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_an_existing_conversion_is_found_without_torch(tmp_path: Path) -> None:
+    request = write_checkpoint(tmp_path)
+    path = convert(request, CopyingConverter(), report=lambda line: None)
+    flags = ["--dcp-ckpt-path", f"{request.checkpoint}/", "--dcp-config", str(request.config)]
+    done = command(*flags, environ=request.environ)
+    lines = [f"Found cached HF checkpoint at: {path}", "Using cached checkpoint, skipping conversion", str(path)]
+    assert (done.returncode, done.stdout.splitlines(), done.stderr) == (0, lines, "")
+    quiet = command(*flags, "--print-path", environ=request.environ)
+    assert (quiet.returncode, quiet.stdout, quiet.stderr.splitlines()) == (0, f"{path}\n", lines[:2])
+
+
+def test_nothing_but_the_converter_imports_torch() -> None:
+    code = "import sys, rollyard.services.launchers.conversion; print([m for m in sys.modules if 'torch' in m])"
+    done = subprocess.run([sys.executable, "-c", code], cwd=INSTALLED, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_a_failure_is_one_line_with_status_1(tmp_path: Path) -> None:
+    request = write_checkpoint(tmp_path)
+    flags = ["--dcp-ckpt-path", str(request.checkpoint), "--dcp-config", str(request.config)]
+    done = command(*flags, environ=request.environ)  # no torch, or .metadata is not a pickle
+    assert done.returncode in (1, 2)
+    assert "Traceback" not in done.stderr
+    assert not list((tmp_path / "log").rglob("*.tmp.*"))
+
+
+def test_a_wrong_path_has_status_2(tmp_path: Path) -> None:
+    request = write_checkpoint(tmp_path)
+    flags = ["--dcp-ckpt-path", str(tmp_path / "absent"), "--dcp-config", str(request.config)]
+    done = command(*flags, environ=request.environ)
+    assert done.returncode == 2
+    assert done.stderr.startswith("python -m rollyard.services.launchers.conversion: --dcp-ckpt-path: ")
+    assert "absent is not a folder" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "--dcp-ckpt-path is required"),
+        (["--dcp-ckpt-path", "d"], "--dcp-config is required"),
+        (["--dcp-ckpt", "d"], "unrecognized arguments: --dcp-ckpt d"),
+        (["--force-conversion", "--force-token", "t"], "not allowed with"),
+    ],
+)
+def test_wrong_options_are_refused(arguments: list[str], message: str) -> None:
+    with pytest.raises(OperatorError, match=message):
+        main(arguments)
+
+
+def test_the_flags_of_nemo_rls_converter_work(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request = write_checkpoint(tmp_path)
+    place = str(tmp_path / "hf")
+    flags = ["--config", str(request.config), "--dcp-ckpt-path", str(request.checkpoint), "--hf-ckpt-path", place]
+    path = convert(
+        type(request)(request.checkpoint, request.config, request.environ, place), CopyingConverter(), report=print
+    )
+    assert main(flags, request.environ) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == str(path) == place

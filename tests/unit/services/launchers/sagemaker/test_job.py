@@ -1,0 +1,158 @@
+"""One host of a job, run as a process in a folder that stands for /opt/ml, without AWS."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.launchers.sagemaker.container.host_link import HeadLink, connect, read_status
+from rollyard.services.launchers.sagemaker.container.job_environment import read_environment
+from tests.support.commands import command_environ
+from tests.support.waiting import eventually
+
+ENTRY = [sys.executable, "-m", "rollyard.services.launchers.sagemaker.container"]
+TRAIN = """
+import os, sys, time, pathlib
+run = pathlib.Path(os.environ["RLVR_RUN_DIR"])
+print("train", sys.argv[1:], os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+for step in (1, 2):
+    (run / "checkpoints" / f"step_{step}").mkdir(parents=True)
+if "forever" in sys.argv:
+    time.sleep(1000)
+sys.exit(3 if "fail" in sys.argv else 0)
+"""
+EVALUATE = """
+import os, sys, time, pathlib
+checkpoints = pathlib.Path(sys.argv[2])
+print("evaluate", pathlib.Path(sys.argv[1]).read_text().strip(), os.environ.get("CUDA_VISIBLE_DEVICES"), flush=True)
+if "once" not in sys.argv:
+    time.sleep(1000)
+print("rest", sorted(path.name for path in checkpoints.iterdir()), flush=True)
+"""
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    code = tmp_path / "ml" / "code"
+    code.mkdir(parents=True)
+    (code / "train.py").write_text(TRAIN)
+    (code / "evaluate.py").write_text(EVALUATE)
+    (code / "train.yaml").write_text("training: {}\n")
+    (code / "eval.yaml").write_text("tasks: 7\n")
+    return code.parent
+
+
+def start(root: Path, **parameters: object) -> subprocess.Popen[str]:
+    (root / "input/config").mkdir(parents=True)
+    values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in parameters.items()}
+    (root / "input/config/hyperparameters.json").write_text(json.dumps(values))
+    environ = {**command_environ(), "ROLLYARD_SAGEMAKER_ROOT": str(root), "TRAINING_JOB_NAME": "j-20260116-011803"}
+    return subprocess.Popen(ENTRY, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+def test_training_and_evaluation_share_the_gpus_and_the_rest_is_evaluated_at_the_end(root: Path) -> None:
+    job = start(
+        root,
+        config="train.yaml",
+        command=["python", "train.py", "{config}", "a b", "$(touch x)"],
+        eval_config="eval.yaml",
+        eval_command=["python", "evaluate.py", "{config}", "{checkpoints}"],
+        final_eval_command=["python", "evaluate.py", "{config}", "{checkpoints}", "once"],
+        train_gpus="0,1",
+        eval_gpus="7",
+    )
+    out = job.communicate(timeout=100)[0]
+    assert job.returncode == 0, out
+    config, run = root / "work/configs/train.yaml", root / "work/run/train_20260116-011803"
+    assert f"[train] train ['{config}', 'a b', '$(touch x)'] 0,1" in out
+    # ng_eval needs an output folder; what is below output/ is uploaded.
+    assert f'[eval] evaluate output_dir: "{run}/output"' in out and "[eval] tasks: 7 7" in out
+    assert "[eval] rest ['step_1', 'step_2']" in out
+    assert (run / "logs/eval.log").is_file()
+
+
+def test_the_exit_status_and_the_reason_of_a_failure_are_passed_on(root: Path) -> None:
+    job = start(root, config="train.yaml", command=["python", "train.py", "fail"])
+    assert "[program] train ['fail'] None" in job.communicate(timeout=100)[0]
+    assert job.returncode == 3
+    reason = (root / "output/failure").read_text()
+    assert reason.endswith("ended with exit status 3: train ['fail'] None")
+
+
+@pytest.mark.parametrize(
+    ("parameters", "reason"),
+    [
+        ({"command": ["no-such-program"]}, "the program 'no-such-program' is not installed in this image"),
+        ({"config": "absent.yaml", "command": ["python"]}, "absent.yaml cannot be read"),
+    ],
+)
+def test_what_cannot_start_is_the_reason_of_the_failure(root: Path, parameters: dict[str, object], reason: str) -> None:
+    job = start(root, **parameters)
+    job.communicate(timeout=100)
+    assert job.returncode == 1
+    assert reason in (root / "output/failure").read_text()
+
+
+def test_a_stopped_job_ends_its_program(root: Path) -> None:
+    job = start(root, config="train.yaml", command=["python", "train.py", "forever"])
+    log = root / "work/run/train_20260116-011803/logs/program.log"
+    eventually("the program", lambda: log.is_file() and "forever" in log.read_text())
+    job.send_signal(signal.SIGTERM)
+    out = job.communicate(timeout=100)[0]
+    assert job.returncode == 143, out
+    assert not (root / "output/failure").exists()
+
+
+def test_a_worker_learns_the_heads_status_and_notices_its_death() -> None:
+    for status in (0, 3):
+        head = HeadLink(0)
+        worker = connect("127.0.0.1", head.port, 5, lambda: False)
+        assert read_status(worker, 0.01) is None
+        head.end(status)
+        assert read_status(worker, 5) == status
+        worker.close()
+    head = HeadLink(0)
+    worker = connect("127.0.0.1", head.port, 5, lambda: False)
+    eventually("the connection", lambda: head.workers)
+    head.close()
+    with pytest.raises(RunError, match="the head ended without a status"):
+        read_status(worker, 5)
+    worker.close()
+    with pytest.raises(RunError, match="did not answer"):
+        connect("127.0.0.1", head.port, 0.1, lambda: False)
+
+
+def test_the_environment_comes_from_variables_or_from_sagemakers_files(tmp_path: Path) -> None:
+    environ = {"ROLLYARD_SAGEMAKER_ROOT": str(tmp_path), "SM_NUM_GPUS": "4"}
+    variables = {
+        "SM_HOSTS": '["algo-1", "algo-2"]',
+        "SM_CURRENT_HOST": "algo-2",
+        "SM_TRAINING_ENV": '{"job_name": "j"}',
+    }
+    environment = read_environment({**environ, **variables})
+    assert (environment.job, environment.head, environment.is_head, environment.num_gpus) == ("j", "algo-1", False, 4)
+    alone = read_environment(environ)
+    assert (alone.hosts, alone.is_head, alone.work) == (("algo-1",), True, tmp_path / "work")
+    (tmp_path / "input/config").mkdir(parents=True)
+    (tmp_path / "input/config/resourceconfig.json").write_text('{"hosts": ["a", "b"], "current_host": "b"}')
+    assert read_environment(environ).current_host == "b"
+    with pytest.raises(OperatorError, match="not one of the hosts"):
+        read_environment({**environ, "SM_CURRENT_HOST": "c"})
+    with pytest.raises(OperatorError, match="SM_HOSTS"):
+        read_environment({**environ, "SM_HOSTS": "x"})
+    for hosts in ('"algo-1"', '{"a": 1}', "[1]", '[""]'):
+        with pytest.raises(OperatorError, match="the hosts of the job are"):
+            read_environment({**environ, "SM_HOSTS": hosts})
+
+
+def test_hyperparameters_that_cannot_be_read_are_the_reason_of_the_failure(root: Path) -> None:
+    job = start(root, config="train.yaml", command="not JSON")
+    job.communicate(timeout=100)
+    assert job.returncode == 1
+    assert (root / "output/failure").read_text() == "the hyperparameter command is 'not JSON', expected JSON"

@@ -1,0 +1,170 @@
+"""ng_submit without AWS: dry runs, local runs, mistakes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.commands import BIN, Finished, in_this_process
+
+
+@pytest.fixture
+def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A project in a folder with a blank in its name; no credentials, no network."""
+    folder = tmp_path / "my project"
+    (folder / "configs").mkdir(parents=True)
+    (folder / "pyproject.toml").touch()
+    (folder / "sagemaker.yaml").write_text(
+        "account: '503561457547'\nregion: us-west-2\nrole: R\nprefix: rlvr-experiments\n"
+    )
+    (folder / "empty.yaml").touch()
+    (folder / "configs/a.yaml").write_text("model: {path: Qwen/Qwen3-1.7B}\n")
+    (folder / "configs/source.yaml").write_text("model: {path: a/b, source: x}\n")
+    (folder / "configs/my_eval.v2.yaml").write_text("seed: 1\n")
+    (folder / "train.py").write_text("import sys; print(sys.argv[1:], flush=True); sys.exit(4)\n")
+    monkeypatch.chdir(folder)
+    for name in list(os.environ):
+        if name.startswith(("AWS_", "ROLLYARD_")):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "none"))
+    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", str(tmp_path / "none"))
+    return folder
+
+
+def files(folder: Path) -> set[Path]:
+    return {path for path in folder.rglob("*") if path.is_file()}
+
+
+def submit(capsys: pytest.CaptureFixture[str], *words: str) -> Finished:
+    return in_this_process("ng_submit", *words, capsys=capsys)
+
+
+def test_a_dry_run_shows_every_call_and_file_and_touches_nothing(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = files(project)
+    done = submit(
+        capsys,
+        *("configs/a.yaml", "--entrypoint", "train.py", "--build", "--push", "--dry-run", "--image-tag", "t"),
+        *("--eval-config", "configs/my_eval.v2.yaml", "--eval-entrypoint", "train.py", "--instance-count", "2"),
+    )
+    assert done.status == 0, done.err
+    assert files(project) == before
+    assert "real-value-123" not in done.out
+    image = "503561457547.dkr.ecr.us-west-2.amazonaws.com/rollyard:t"
+    assert f"$ docker push {image}" in done.out
+    for call in ("ecr:CreateRepository", "s3:HeadBucket", "ecr:DescribeImages", "s3:PutObject"):
+        assert call in done.out
+    assert "  configs/a.yaml\n" in done.out
+    request = json.loads(done.out.partition("sagemaker:CreateTrainingJob ")[2])
+    assert request["RoleArn"] == "arn:aws:iam::503561457547:role/R"
+    assert request["AlgorithmSpecification"]["TrainingImage"] == image
+    assert request["ResourceConfig"] == {
+        "InstanceType": "ml.p4de.24xlarge",
+        "InstanceCount": 2,
+        "VolumeSizeInGB": 100,
+    }
+    assert request["StoppingCondition"] == {"MaxRuntimeInSeconds": 432000}
+    assert request["Environment"]["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    bucket = "s3://sagemaker-us-west-2-503561457547/rlvr-experiments"
+    assert request["OutputDataConfig"] == {"S3OutputPath": f"{bucket}/output/"}
+    job, given = request["TrainingJobName"], request["HyperParameters"]
+    assert given["sagemaker_submit_directory"] == f"{bucket}/source/{job}/sourcedir.tar.gz"
+    assert (given["config"], given["eval-config"]) == ("configs/a.yaml", "configs/my_eval.v2.yaml")
+    assert (given["train-gpus"], given["eval-gpus"]) == ("0,1,2,3,4,5", "6,7")
+
+
+def test_a_dry_run_hides_the_values_of_secret_variables(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = project.parent / "secret.yaml"
+    settings.write_text("role: R\nenvironment: {WANDB_API_KEY: real-value-123, HF_HOME: /tmp/hf}\n")
+    given = ("configs/a.yaml", "--entrypoint", "train.py", "--dry-run", "--settings", str(settings))
+    done = submit(capsys, *given)
+    assert "real-value-123" not in done.out and '"WANDB_API_KEY": "(hidden)"' in done.out and "/tmp/hf" in done.out
+
+
+def test_an_evaluation_has_its_own_defaults_and_a_valid_name(project: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = submit(capsys, "eval", "configs/my_eval.v2.yaml", "--entrypoint", "train.py", "--dry-run")
+    request = json.loads(done.out.partition("sagemaker:CreateTrainingJob ")[2])
+    assert request["TrainingJobName"].startswith("eval-my-eval-v2-")
+    assert request["ResourceConfig"]["InstanceType"] == "ml.g6e.48xlarge"
+    assert request["StoppingCondition"] == {"MaxRuntimeInSeconds": 86400}
+    assert request["Environment"]["HF_ALLOW_CODE_EVAL"] == "1"
+    assert request["OutputDataConfig"]["S3OutputPath"].endswith("/eval_output/")
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["configs/none.yaml", "--entrypoint", "train.py"], "the config configs/none.yaml does not exist"),
+        (["/etc/hostname", "--entrypoint", "train.py"], "is not in the project"),
+        (["configs/a.yaml"], "this version of Rollyard has no ng_train; pass the program with --entrypoint"),
+        (["empty.yaml", "--entrypoint", "train.py"], "empty.yaml is not a YAML mapping"),
+        (["train.py", "--entrypoint", "train.py"], "train.py is not"),
+        (["configs/source.yaml", "--entrypoint", "train.py"], "model.source is 'x'; expected auto"),
+        (["configs/a.yaml", "--entrypoint", "none.py"], "there is no such file in the project"),
+        (["configs/a.yaml", "--entrypoint", "train.py", "--job-name", "a_b"], "job name 'a_b'"),
+        (["configs/a.yaml", "--instance", "x"], "unrecognized arguments: --instance"),
+        (["configs/a.yaml", "--gpus", "0"], "--gpus is for --local"),
+        (["configs/a.yaml", "--local", "--gpus", "0,0"], "not a list of different GPU numbers"),
+        (["configs/a.yaml", "--local", "--gpus", "0;ls"], "not a list of different GPU numbers"),
+        (["configs/a.yaml", "--instance-count", "0"], "0 is not an integer of 1 or more"),
+        (["configs/a.yaml", "--entrypoint", "train.py", "--settings", "empty.yaml"], "no execution role is set"),
+        ([], "no config is given"),
+        (["status"], "lists no jobs"),
+        (
+            ["configs/a.yaml", "--entrypoint", "train.py", "--eval-config", "configs/a.yaml", "--eval-gpus", "5"],
+            "GPU 5 is in both",
+        ),
+    ],
+)
+@pytest.mark.usefixtures("project")
+def test_a_mistake_is_one_line(words: list[str], message: str, capsys: pytest.CaptureFixture[str]) -> None:
+    done = submit(capsys, *words)
+    assert done.status == 2
+    line, hint = done.err.splitlines()
+    assert message in line and hint == "Try 'ng_submit --help'."
+
+
+def test_missing_credentials_are_one_line_and_the_policy_comes_without_them(
+    project: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (project / "sagemaker.yaml").write_text("region: us-west-2\nrole: R\n")
+    done = submit(capsys, "configs/a.yaml", "--entrypoint", "train.py")
+    assert done.status == 1
+    assert done.err.splitlines() == [
+        "ng_submit: the AWS account cannot be determined: no complete AWS credentials were found; "
+        "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE"
+    ]
+    done = submit(capsys, "--print-iam")
+    assert done.status == 0
+    assert json.loads(done.out)["Statement"][1]["Resource"] == "arn:aws:ecr:us-west-2:ACCOUNT:repository/rollyard"
+
+
+def test_a_local_run_starts_the_program_and_passes_its_status_on(
+    project: Path,
+) -> None:
+    done = subprocess.run(
+        [str(BIN / "ng_submit"), "configs/a.yaml", "--entrypoint", "train.py", "--local"],
+        cwd=project,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 4, done.stderr
+    assert done.stdout.splitlines()[-1] == f"['{project}/configs/a.yaml']"
+
+
+def test_gpus_need_docker(project: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(project))
+    words = ("configs/a.yaml", "--entrypoint", "train.py", "--local", "--gpus", "0,1")
+    done = submit(capsys, *words)
+    assert (done.status, "needs docker" in done.err) == (2, True)
+    shown = submit(capsys, *words, "--dry-run").out
+    assert (
+        shown.startswith("$ docker run --rm") and """'"device=0,1"'""" in shown and f"'{project}:/opt/ml/code'" in shown
+    )
