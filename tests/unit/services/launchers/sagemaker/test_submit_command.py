@@ -102,7 +102,6 @@ def test_an_evaluation_has_its_own_defaults_and_a_valid_name(project: Path, caps
     [
         (["configs/none.yaml", "--entrypoint", "train.py"], "the config configs/none.yaml does not exist"),
         (["/etc/hostname", "--entrypoint", "train.py"], "is not in the project"),
-        (["configs/a.yaml"], "this version of Rollyard has no ng_train; pass the program with --entrypoint"),
         (["empty.yaml", "--entrypoint", "train.py"], "empty.yaml is not a YAML mapping"),
         (["train.py", "--entrypoint", "train.py"], "train.py is not"),
         (["configs/source.yaml", "--entrypoint", "train.py"], "model.source is 'x'; expected auto"),
