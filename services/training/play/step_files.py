@@ -18,6 +18,7 @@ from rollyard.services.rollouts.rollout_keys import Key, key_of
 from rollyard.services.types import Json, Record
 
 _RECORD = re.compile(r"step_(\d{6,})_tasks\.json")
+_OUTPUT = re.compile(r"step_(\d{6,})\.jsonl")
 
 
 class StepRecord(Record):
@@ -37,7 +38,16 @@ class StepRecord(Record):
 
 def recorded_steps(folder: Path) -> list[int]:
     """Return the numbers of the steps that have a record in a folder, sorted."""
-    return sorted(int(found[1]) for path in folder.glob("step_*") if (found := _RECORD.fullmatch(path.name)))
+    return _numbers(folder, _RECORD)
+
+
+def played_steps(folder: Path) -> list[int]:
+    """Return the numbers of the steps that have rollouts in a folder, sorted."""
+    return _numbers(folder, _OUTPUT)
+
+
+def _numbers(folder: Path, name: re.Pattern[str]) -> list[int]:
+    return sorted(int(found[1]) for path in folder.glob("step_*") if (found := name.fullmatch(path.name)))
 
 
 class StepFiles:

@@ -16,7 +16,7 @@ from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.training.batch import Batch
 from rollyard.services.training.groups.advantages import Group, groups_of
-from rollyard.services.training.play.step_files import StepFiles, StepRecord, recorded_steps
+from rollyard.services.training.play.step_files import StepFiles, StepRecord, played_steps, recorded_steps
 from rollyard.services.training.play.step_members import STALE, MemberRules, OtherWeights, StepMembers, read_members
 from rollyard.services.training.play.step_tasks import Sampling, StepTasks, rows_at
 from rollyard.services.training.play.task_order import Draw, OrderPosition, TaskOrder
@@ -218,18 +218,23 @@ class StepPlayer:
             )
 
     def _set_aside_later(self, step: int) -> None:
-        """Rename the files of later steps: the weights that played them will not exist again."""
+        """Rename the files of later steps, and the evaluations from this step on: the weights that played them will not
+        exist again.
+        """
         self._begun = step
+        reason = "the weights that played it no longer exist"
         recorded = recorded_steps(self._paths.rollouts(step).parent)
         # The last first: if this process ends in between, no step is missing before one that remains.
         for later in reversed([number for number in recorded if number > step]):
-            self._set_aside(StepFiles(self._paths.rollouts(later)), "the weights that played it no longer exist")
+            self._set_aside(StepFiles(self._paths.rollouts(later)), reason)
+        for number in played_steps(self._paths.evaluation(step).parent):
+            if number >= step:
+                self._set_aside(StepFiles(self._paths.evaluation(number)), reason)
 
     def _set_aside(self, files: StepFiles, reason: str) -> None:
-        renamed = files.set_aside()
-        self._print_line(
-            f"{files.paths.output.name} is not used: {reason}. Its files were renamed ({renamed[-1].name}, ...)"
-        )
+        renamed, output = files.set_aside(), files.paths.output
+        kind = "evaluation " if output.parent == self._paths.evaluation(0).parent else ""
+        self._print_line(f"{kind}{output.name} is not used: {reason}. Its files were renamed ({renamed[-1].name}, ...)")
 
 
 def _group_keys(keys: Sequence[str]) -> list[str]:

@@ -144,6 +144,21 @@ async def test_a_step_that_is_played_again_invalidates_the_later_ones(tmp_path: 
     assert run.policy.asked.total() == 16
 
 
+async def test_a_step_that_is_played_again_invalidates_the_evaluations_after_it(tmp_path: Path) -> None:
+    async with training(tmp_path) as run:
+        await run.steps(first := run.source(), 2)
+        await first.close()
+        evaluations = [run.paths.evaluation(step) for step in (1, 2)]
+        evaluations[0].parent.mkdir()
+        for path in evaluations:
+            path.write_text("{}\n")
+        StepFiles(run.paths.rollouts(2)).set_aside()
+        await run.steps(second := run.source(), 2)
+        await second.close()
+        assert [path.exists() for path in evaluations] == [True, False]
+        assert any("evaluation step_000002.jsonl is not used: the weights" in line for line in run.lines)
+
+
 async def test_a_changed_dataset_stops_the_run(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         await run.steps(source := run.source(), 1)
