@@ -31,8 +31,9 @@ class PrintSink:
         self._max_steps = max_steps
 
     def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        chosen = [name for name in _LINE if name in metrics and (metrics[name] or name not in NORMALLY_ZERO)]
-        chosen += [name for name in metrics if name.startswith("eval/")]
+        names = [name for name in _LINE if name in metrics]
+        names += [name for name in metrics if name.startswith("eval/")]
+        chosen = [name for name in names if metrics[name] or name not in NORMALLY_ZERO]
         parts = [f"{short_name(name)} {value_text(name, metrics[name])}" for name in chosen]
         print("  ".join([step_title(step, self._max_steps), *parts]), file=self._stream, flush=True)
 

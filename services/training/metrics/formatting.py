@@ -13,7 +13,7 @@ _SHARES = (
 )
 NORMALLY_ZERO = (
     *("train/skipped_groups", "train/zero_variance_rate", "train/failed_rollouts", "train/seq_too_long_rate"),
-    *("train/stale_rate", "train/staleness_mean", "train/policy_lag"),
+    *("train/stale_rate", "train/staleness_mean", "train/policy_lag", "eval/failed_rollouts"),
 )
 """Not shown in the terminal while they are 0."""
 _UPDATE = (

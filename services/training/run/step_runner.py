@@ -53,6 +53,7 @@ class StepRunner:
         self._batch: Batch | None = None
         self._update = Update((), ())
         self._began = self._updating = time.monotonic()
+        self._warnings = set[str]()
         self.position = dict(position)
         """Position in the data after the latest update."""
         self.error: RollyardError | None = None
@@ -141,8 +142,11 @@ class StepRunner:
     def _publish(self, step: int, save: Save) -> float:
         with self._traces.span("publish", step):
             published = self._calls.call(self._parts.publisher.publish, self._version(step), save)
-        for warning in published.warnings:
-            self._print_line(f"weights {published.version}: {warning}")
+        # Every version of a model has the same ones, such as that engines convert its tensors.
+        for warning in dict.fromkeys(published.warnings):
+            if warning not in self._warnings:
+                self._warnings.add(warning)
+                self._print_line(f"weights {published.version}: {warning}")
         return published.seconds
 
     def _measure_parity(self, step: int) -> Mapping[str, float]:

@@ -77,6 +77,17 @@ def test_print_writes_a_line_per_step() -> None:
     ]
 
 
+def test_evaluations_do_not_show_failures_that_did_not_occur() -> None:
+    stream = io.StringIO()
+    [sink] = made("print", stream=stream)
+    sink.log(3, {"eval/failed_rollouts": 0, "eval/reward": 0.25})
+    sink.log(4, {"eval/failed_rollouts": 2, "eval/reward": 0.25})
+    assert stream.getvalue().splitlines() == [
+        "step 3/20  eval/reward 0.25",
+        "step 4/20  eval/failed_rollouts 2  eval/reward 0.25",
+    ]
+
+
 def test_rich_shows_every_metric_in_groups_and_the_change_of_the_reward() -> None:
     stream = Terminal()
     [sink] = made("rich", stream=stream)

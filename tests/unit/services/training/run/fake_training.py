@@ -76,6 +76,8 @@ class FakeStack:
         self.on: dict[str, Callable[[], Any]] = {}
         self.starts_at: list[Mapping[str, int]] = []
         self.is_closed = False
+        self.warnings: tuple[str, ...] = ()
+        """What the model server says about every version."""
         self._batches = batches
         self._version = ""
         self._index = 0
@@ -95,7 +97,7 @@ class FakeStack:
     async def publish(self, version: str, save: Save) -> PublishedWeights:
         await self._called(f"publish {version}")
         self._version = version
-        return PublishedWeights(version, Path(), 0.0)
+        return PublishedWeights(version, Path(), 0.0, self.warnings)
 
     async def repair(self) -> PublishedWeights | None:
         return None

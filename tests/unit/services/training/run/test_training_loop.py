@@ -47,6 +47,13 @@ def test_traces_tell_how_long_each_stage_took_and_what_became_of_each_task(tmp_p
     assert samples == [("used", "a"), ("failed", "a"), ("skipped", "b")]
 
 
+def test_a_warning_about_every_version_of_the_weights_is_printed_once(tmp_path: Path) -> None:
+    stack, lines = FakeStack(), list[str]()
+    stack.warnings = ("47 tensors are F32",)
+    run_once(fake_config(tmp_path), stack, lines)
+    assert [line for line in lines if "F32" in line] == ["weights step_000000: 47 tensors are F32"]
+
+
 def test_a_version_name_of_an_earlier_start_is_never_used_again(tmp_path: Path) -> None:
     stack = FakeStack()
     stack.on["play 2 with step_000001"] = _lose_engines
