@@ -16,7 +16,7 @@ from rollyard.services.training.run.policy_trainer import Save, TrainerHooks
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.trl.grpo_settings import grpo_config, lora_config
 from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
-from rollyard.services.training.trl.save_policy import gather_policy
+from rollyard.services.training.trl.save_policy import gather_policy, write_errors
 from rollyard.services.training.trl.sequence_log_probs import sequence_log_probs
 from rollyard.services.training.trl.weight_senders import IpcSender, NcclSender, model_tensors
 from rollyard.services.training.weights.weight_sender import TransferMethod, WeightSender
@@ -84,14 +84,15 @@ class TrlPolicyTrainer:
 
     def save_state(self, folder: Path) -> None:
         trainer, target = self._trainer, str(folder)
-        trainer.save_model(target, _internal_call=True)
-        trainer._save_optimizer_and_scheduler(target)
-        trainer._save_scaler(target)
-        trainer._save_rng_state(target)
-        if self.is_main:
-            trainer.state.save_to_json(str(folder / "trainer_state.json"))
-            # A pickle that torch.load reads only without weights_only. The settings are in config.yaml.
-            (folder / "training_args.bin").unlink(missing_ok=True)
+        with write_errors(folder):
+            trainer.save_model(target, _internal_call=True)
+            trainer._save_optimizer_and_scheduler(target)
+            trainer._save_scaler(target)
+            trainer._save_rng_state(target)
+            if self.is_main:
+                trainer.state.save_to_json(str(folder / "trainer_state.json"))
+                # A pickle that torch.load reads only without weights_only. The settings are in config.yaml.
+                (folder / "training_args.bin").unlink(missing_ok=True)
 
     def log_probs(self, sequences: Sequence[Sequence[int]]) -> list[list[float]]:
         return sequence_log_probs(self._trainer.accelerator.unwrap_model(self._trainer.model), sequences)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
@@ -10,8 +12,9 @@ from typing import Any, Literal
 import torch
 from peft import PeftModel
 from peft.tuners.lora import LoraLayer
+from safetensors import SafetensorError
 
-from rollyard.services.errors import OperatorError
+from rollyard.services.errors import OperatorError, RunError
 
 AdapterMode = Literal["merge", "adapter"]
 _PEFT_PREFIX = "base_model.model."
@@ -51,15 +54,35 @@ def write_policy(
     lora: AdapterMode = "merge",
     state: dict[str, torch.Tensor] | None = None,
 ) -> None:
-    """Save a model that this process has as a whole. `state`: its weights by name, if they were gathered."""
-    if isinstance(model, PeftModel) and lora == "merge":
-        merged = _merged(model, model.state_dict() if state is None else state)
-        model.get_base_model().save_pretrained(folder, state_dict=merged)
-    else:
-        model.save_pretrained(folder, state_dict=state)
-        if isinstance(model, PeftModel):
-            return
-    tokenizer.save_pretrained(folder)
+    """Save a model that this process has as a whole. `state`: its weights by name, if they were gathered.
+
+    Raises RunError if a file cannot be written.
+    """
+    merges = isinstance(model, PeftModel) and lora == "merge"
+    merged = _merged(model, model.state_dict() if state is None else state) if merges else None
+    with write_errors(folder):
+        if merged is not None:
+            model.get_base_model().save_pretrained(folder, state_dict=merged)
+        else:
+            model.save_pretrained(folder, state_dict=state)
+            if isinstance(model, PeftModel):
+                return
+        tokenizer.save_pretrained(folder)
+
+
+@contextmanager
+def write_errors(folder: Path) -> Iterator[None]:
+    """Raise RunError with the folder's name if a file cannot be written, as on a full disk."""
+    try:
+        yield
+    except (OSError, SafetensorError) as error:
+        raise RunError(f"cannot write {folder}: {getattr(error, 'strerror', None) or error}") from error
+    except RuntimeError as error:
+        # What torch.save raises. Its text has a position in the file, but not the reason.
+        if "inline_container" not in str(error):
+            raise
+        free = shutil.disk_usage(folder).free >> 20
+        raise RunError(f"cannot write {folder}: torch.save failed, with {free:,} MiB free on the disk") from error
 
 
 def _merged(model: Any, state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import resource
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 import torch
 from peft import PeftModel
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from rollyard.services.errors import RunError
 from rollyard.services.training.train_config import LoraSettings
 from rollyard.services.training.trl.grpo_settings import lora_config
-from rollyard.services.training.trl.save_policy import save_policy
+from rollyard.services.training.trl.save_policy import save_policy, write_errors
 from tests.external.training.tiny_policy import make_model, make_tokenizer
 from tests.external.training.training_runs import make_update, trained
 
@@ -62,3 +65,26 @@ def test_adapters_are_saved_alone_by_setting(tmp_path: Path) -> None:
     assert not (folder / "model.safetensors").exists()
     adapted = PeftModel.from_pretrained(make_model(), folder)
     assert torch.allclose(logits(adapted), logits(trainer.model), atol=1e-6)
+
+
+@pytest.fixture
+def small_files() -> Iterator[None]:
+    """No file can be longer than 1 kB."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
+@pytest.mark.usefixtures("small_files")
+@pytest.mark.parametrize("save", [torch.save, save_file])
+def test_weights_that_cannot_be_written_are_an_error_with_the_folder(
+    save: Callable[[dict[str, torch.Tensor], Path], None], tmp_path: Path
+) -> None:
+    with pytest.raises(RunError, match=f"cannot write {tmp_path}: "), write_errors(tmp_path):
+        save({"a": torch.zeros(1000)}, tmp_path / "weights")
+
+
+def test_other_errors_of_torch_are_not_those_of_a_file(tmp_path: Path) -> None:
+    with pytest.raises(RuntimeError, match="shape"), write_errors(tmp_path):
+        IDS.reshape(2, 2)
