@@ -18,7 +18,7 @@ from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.services.io.foreground import run_foreground
 from rollyard.services.io.own_command import own_command
 from rollyard.services.training.run.ray_trainer import run_on_ray
-from rollyard.services.training.run.run_folder import RunFolder
+from rollyard.services.training.run.run_folder import RunFolder, completed_step
 from rollyard.services.training.run.run_training import TrainingEnd
 from rollyard.services.training.run.start_checks import check
 from rollyard.services.training.run.train import MainProcess, is_main_process, train
@@ -57,6 +57,13 @@ def run(arguments: Sequence[str]) -> int:
     if given.options.dry_run:
         print(messages.shortened(plan.heading()))
         print("Everything is configured correctly; nothing was started (dry_run).")
+        return EXIT_DONE
+    if RANK not in os.environ and (step := completed_step(config)) is not None:
+        print(
+            f"{messages.shortened(str(config.output_dir))}: training was complete after {step:,} updates. A larger "
+            "max_steps continues it"
+        )
+        print(messages.shortened(result("complete", plan.paths)))
         return EXIT_DONE
     if config.trainer_num_gpus is not None:
         return _run_on_ray(config, arguments, messages)

@@ -22,9 +22,12 @@ from rollyard.services.training.run.git_state import git_record, write_patches
 from rollyard.services.training.run.settings_check import check_settings, read_settings, settings_yaml
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.versions import version_of_step
 from rollyard.services.types import Json
 
 _LOCK = ".ng_train.lock"
+_DATA, _EVALUATION = "data", "evaluation_data"
+_DATASETS = {_DATA: "dataset", _EVALUATION: "evaluation dataset"}
 _PACKAGES = ("rollyard", "torch", "transformers", "trl", "accelerate", "peft", "vllm")
 
 
@@ -79,23 +82,12 @@ class RunFolder:
         """How often training has been started in this folder, this time included."""
         return len(self._record["starts"])
 
-    @property
-    def completed_at(self) -> int | None:
-        """Number of updates after which training was complete; None if it is not complete with the current max_steps.
-
-        With max_steps 0 it is complete once the data is exhausted.
-        """
-        end = self._record.get("complete")
-        return int(end["step"]) if end and end["max_steps"] == self.config.max_steps else None
-
-    def check_data(self, identity: Json) -> None:
-        """Record the identity of the dataset. Raises OperatorError if the run was started with other rows."""
-        before = self._record.setdefault("data", identity)
-        if before != identity:
-            raise OperatorError(
-                f"{self.paths.root} was started with other rows: its dataset had {before}, now it has {identity}. "
-                "Restore the dataset, or choose another output_dir"
-            )
+    def check_data(self, identity: Json, evaluation: Json | None = None) -> None:
+        """Record the identities of the datasets. Raises OperatorError if the run was started with other rows."""
+        check_rows(self.paths, identity, evaluation, self._record)
+        self._record.setdefault(_DATA, identity)
+        if evaluation is not None:
+            self._record.setdefault(_EVALUATION, evaluation)
         self._write()
 
     def record_end(self, state: str, step: int) -> None:
@@ -129,6 +121,34 @@ class RunFolder:
 
     def _write(self) -> None:
         replace(self.paths.run_record, orjson.dumps(self._record, option=orjson.OPT_INDENT_2) + b"\n")
+
+
+def completed_step(config: TrainConfig) -> int | None:
+    """Return the number of updates after which the run in the folder was complete; None if it is not complete with the
+    current max_steps, or its last checkpoint is gone.
+
+    With max_steps 0 it is complete once the data is exhausted.
+    """
+    paths = TrainingPaths(config.output_dir)
+    end = _read_record(paths.run_record).get("complete")
+    if not end or end["max_steps"] != config.max_steps:
+        return None
+    step = int(end["step"])
+    return step if (paths.checkpoints / version_of_step(step)).is_dir() else None
+
+
+def check_rows(paths: TrainingPaths, identity: Json, evaluation: Json | None, record: Json | None = None) -> None:
+    """Raise OperatorError if the run in the folder was started with other rows. `record`: that of run.json, if it was
+    read.
+    """
+    record = _read_record(paths.run_record) if record is None else record
+    for name, now in ((_DATA, identity), (_EVALUATION, evaluation)):
+        before = record.get(name, now)
+        if now is not None and before != now:
+            raise OperatorError(
+                f"{paths.root} was started with other rows: its {_DATASETS[name]} had {before}, now it has {now}. "
+                "Restore the dataset, or choose another output_dir"
+            )
 
 
 def _lock(root: Path) -> int:

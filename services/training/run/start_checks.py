@@ -23,6 +23,7 @@ from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import new_keys
 from rollyard.services.training.metrics.sinks import logger_names
 from rollyard.services.training.run.initial_model import InitialModel, find_model
+from rollyard.services.training.run.run_folder import check_rows
 from rollyard.services.training.run.settings_check import check_settings, read_settings
 from rollyard.services.training.run.train_plan import TrainPlan
 from rollyard.services.training.run_paths import TrainingPaths
@@ -59,6 +60,7 @@ async def check(config: TrainConfig, environ: Mapping[str, str], here: Path) -> 
         raise OperatorError("no data given; expected input_jsonl_fpath=rows.jsonl or data=... (a mixture)")
     tasks = read_tasks(here, config.input_jsonl_fpath, config.data, agent, config.limit)
     evaluated = _evaluation_tasks(config, agent, here)
+    check_rows(TrainingPaths(config.output_dir), tasks.identity, evaluated.identity if evaluated is not None else None)
     if run_config is not None:
         check_agents({*tasks.agents, *(evaluated.agents if evaluated else ())}, run_config)
         await _check_servers(config, run_config, environ, here)

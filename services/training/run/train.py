@@ -59,7 +59,8 @@ def train(config: TrainConfig, main: MainProcess | None, *, print_line: Callable
     make_trainer = partial(_make_trainer, config, paths)
     if main is None:
         return run_other_process(config, make_trainer, print_line=print_line)
-    main.folder.check_data(main.tasks.identity)
+    evaluated = main.evaluation_tasks
+    main.folder.check_data(main.tasks.identity, evaluated.identity if evaluated is not None else None)
     make_parts = partial(_make_parts, config, main, print_line)
     return run_training(main.folder, main.portal, make_parts, make_trainer, print_line=print_line)
 

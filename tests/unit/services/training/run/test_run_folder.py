@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.training.run.run_folder import RunFolder
+from rollyard.services.training.run.run_folder import RunFolder, check_rows, completed_step
 from rollyard.services.training.train_config import TrainConfig
 
 
@@ -128,22 +128,29 @@ def test_a_config_that_cannot_be_read_is_an_error_with_its_path(tmp_path: Path) 
         pass
 
 
-def test_a_run_is_complete_until_it_gets_more_steps(tmp_path: Path) -> None:
+def test_a_run_is_complete_until_it_gets_more_steps_or_loses_its_last_checkpoint(tmp_path: Path) -> None:
     with opened(tmp_path, max_steps=3) as folder:
+        assert completed_step(folder.config) is None
+        (checkpoint := folder.paths.checkpoints / "step_000003").mkdir(parents=True)
         folder.record_end("complete", 3)
-    with opened(tmp_path, max_steps=3) as folder:
-        assert folder.completed_at == 3
-    with opened(tmp_path, max_steps=4) as folder:
-        assert folder.completed_at is None
+    assert completed_step(folder.config) == 3
+    assert completed_step(folder.config.model_copy(update={"max_steps": 4})) is None
+    checkpoint.rmdir()
+    assert completed_step(folder.config) is None
 
 
-def test_a_dataset_with_other_rows_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("rows", "evaluation", "changed"), [("b", "c", "its dataset had"), ("a", "d", "its evaluation dataset had")]
+)
+def test_a_dataset_with_other_rows_is_refused(rows: str, evaluation: str, changed: str, tmp_path: Path) -> None:
     with opened(tmp_path) as folder:
-        folder.check_data({"input_sha256": "a", "rows": 3})
+        folder.check_data({"input_sha256": "a"}, {"input_sha256": "c"})
     with opened(tmp_path) as folder:
-        folder.check_data({"input_sha256": "a", "rows": 3})
-        with pytest.raises(OperatorError, match="was started with other rows"):
-            folder.check_data({"input_sha256": "b", "rows": 3})
+        folder.check_data({"input_sha256": "a"}, {"input_sha256": "c"})
+        with pytest.raises(OperatorError, match=changed):
+            folder.check_data({"input_sha256": rows}, {"input_sha256": evaluation})
+    with pytest.raises(OperatorError, match=changed):
+        check_rows(folder.paths, {"input_sha256": rows}, {"input_sha256": evaluation})
 
 
 def git(root: Path, *arguments: str) -> None:
