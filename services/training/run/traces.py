@@ -9,6 +9,7 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.services.errors import RunError
 from rollyard.services.training.batch import Batch
 from rollyard.services.training.groups.advantages import Group
 from rollyard.services.training.update import Update
@@ -57,8 +58,11 @@ class Traces:
 
     def _append(self, path: Path, entries: list[Json]) -> None:
         lines = [orjson.dumps({"start": self._start, **entry}) + b"\n" for entry in entries]
-        with path.open("ab") as file:
-            file.write(b"".join(lines))
+        try:
+            with path.open("ab") as file:
+                file.write(b"".join(lines))
+        except OSError as error:
+            raise RunError(f"cannot write {path}: {error.strerror}") from error
 
 
 def _entry_of_group(group: Group, used: set[int], step: int) -> Json:

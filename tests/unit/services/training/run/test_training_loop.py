@@ -108,6 +108,14 @@ def test_an_error_before_the_first_update_leaves_no_checkpoint(tmp_path: Path) -
     assert not TrainingPaths(tmp_path / "run").checkpoints.exists()
 
 
+def test_traces_that_cannot_be_written_end_the_run_with_a_checkpoint(tmp_path: Path) -> None:
+    paths = TrainingPaths(tmp_path / "run")
+    (samples := paths.traces / "samples.jsonl").mkdir(parents=True)
+    with pytest.raises(RunError, match=f"cannot write {samples}: Is a directory"):
+        run_once(fake_config(tmp_path), FakeStack())
+    assert [path.name for path in paths.checkpoints.glob("step_*")] == ["step_000001"]
+
+
 @pytest.mark.parametrize("call", ["play 2 with step_000001", "publish step_000002", "evaluate 2"])
 def test_a_signal_cancels_what_the_stack_does_and_saves_the_last_update(call: str, tmp_path: Path) -> None:
     stack, lines = FakeStack(), list[str]()
