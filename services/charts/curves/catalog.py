@@ -52,6 +52,13 @@ CATALOG = (
     Drawn(UPDATE, ("train/loss",), "Loss", Axis("loss"), "Loss of the update."),
     Drawn(UPDATE, ("train/entropy",), "Entropy", _NATS, "Mean entropy of the policy per token."),
     Drawn(UPDATE, ("train/kl",), "KL", _NATS, "Estimate of the KL divergence from the policy that sampled."),
+    Drawn(
+        UPDATE,
+        ("train/kl_initial",),
+        "KL from the start",
+        _NATS,
+        "Estimate of the KL divergence from the initial policy.",
+    ),
     Drawn(UPDATE, ("train/ratio_mean", "train/ratio_max"), "Ratio", Axis("ratio"), "New to recorded probabilities."),
     Drawn(UPDATE, ("train/clip_rate",), "Clipped", _SHARE, "Share of tokens whose ratio is clipped."),
     Drawn(UPDATE, ("train/grad_norm",), "Gradient norm", Axis("norm"), "Before it is limited."),

@@ -16,7 +16,8 @@ from rollyard.services.training.metrics.formatting import NORMALLY_ZERO, grouped
 
 _LINE = (
     *("train/reward", "train/correct_rate", "train/parse_err_rate", "train/avg_completion_length"),
-    *("train/loss", "train/kl", "train/ratio_max", "train/clip_rate", "train/entropy", "train/grad_norm"),
+    *("train/loss", "train/kl", "train/kl_initial", "train/ratio_max", "train/clip_rate", "train/entropy"),
+    "train/grad_norm",
     *("train/skipped_groups", "train/failed_rollouts", "train/policy_lag", "perf/step_s", "perf/rollout_wait_s"),
 )
 """What a line shows."""

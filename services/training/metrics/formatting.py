@@ -17,8 +17,8 @@ NORMALLY_ZERO = (
 )
 """Not shown in the terminal while they are 0."""
 _UPDATE = (
-    *("loss", "kl", "entropy", "ratio_mean", "ratio_max", "clip_rate", "grad_norm", "learning_rate"),
-    *("parity_mean", "parity_max"),
+    *("loss", "kl", "kl_initial", "entropy", "ratio_mean", "ratio_max", "clip_rate", "grad_norm"),
+    *("learning_rate", "parity_mean", "parity_max"),
 )
 
 

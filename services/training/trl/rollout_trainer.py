@@ -197,7 +197,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
             clipped = (ratio < 1 - self.epsilon_low) & (advantages < 0) | (ratio > 1 + self.epsilon_high) & (
                 advantages > 0
             )
-        metrics.add(own, recorded, entropies, mask, clipped)
+        metrics.add(own, recorded, entropies, mask, clipped, tensors.get("ref_per_token_logps"))
 
 
 @dataclass(frozen=True, slots=True)

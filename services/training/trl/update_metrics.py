@@ -9,8 +9,9 @@ class UpdateMetrics:
     """Compares the policy's log-probabilities with the recorded ones. Only tokens with a loss count."""
 
     def __init__(self, device: torch.device) -> None:
-        # tokens, sum of ratios, sum of |difference|, sum of entropies, sum of the k3 estimate of KL, tokens that clip
-        self._sums = torch.zeros(6, dtype=torch.float64, device=device)
+        # tokens, sum of ratios, sum of |difference|, sum of entropies, sum of the k3 estimate of KL, tokens that clip,
+        # tokens with the initial policy's log-probability, sum of the k3 estimate of KL from it
+        self._sums = torch.zeros(8, dtype=torch.float64, device=device)
         self._largest = torch.zeros(2, dtype=torch.float64, device=device)  # ratio, |difference|
 
     def add(
@@ -20,9 +21,10 @@ class UpdateMetrics:
         entropies: torch.Tensor,
         mask: torch.Tensor,
         clipped: torch.Tensor,
+        initial: torch.Tensor | None = None,
     ) -> None:
         """Add a micro-batch. All tensors are (B, T); log-probabilities and entropies in nats, `clipped` is True where
-        the loss has no gradient because the ratio is clipped.
+        the loss has no gradient because the ratio is clipped. `initial`: log-probabilities of the initial policy.
         """
         chosen = mask.bool()
         difference = (own - recorded)[chosen].double()
@@ -31,13 +33,18 @@ class UpdateMetrics:
         ratio = difference.exp()
         # k3 of http://joschu.net/blog/kl-approx.html: an unbiased estimate of KL(recorded policy || new policy)
         kl = ratio - 1 - difference
+        if initial is not None:
+            log_ratio = (initial - own)[chosen].double()
+            self._sums[6] += log_ratio.numel()
+            self._sums[7] += (log_ratio.exp() - 1 - log_ratio).sum()
         values = [ratio, difference.abs(), entropies[chosen].double(), kl, clipped[chosen].double()]
-        self._sums += torch.stack([torch.ones_like(ratio).sum(), *(value.sum() for value in values)])
+        self._sums[:6] += torch.stack([torch.ones_like(ratio).sum(), *(value.sum() for value in values)])
         self._largest = torch.maximum(self._largest, torch.stack([ratio.max(), difference.abs().max()]))
 
     def result(self, sums: torch.Tensor | None = None, largest: torch.Tensor | None = None) -> dict[str, float]:
         """Return the figures by name; empty without a token. Arguments: the sums and maxima of all processes."""
-        tokens, ratio, difference, entropy, kl, clipped = (self._sums if sums is None else sums).tolist()
+        found = (self._sums if sums is None else sums).tolist()
+        tokens, ratio, difference, entropy, kl, clipped, initial_tokens, initial_kl = found
         if not tokens:
             return {}
         max_ratio, max_difference = (self._largest if largest is None else largest).tolist()
@@ -48,6 +55,7 @@ class UpdateMetrics:
             "parity_max": max_difference,
             "entropy": entropy / tokens,
             "kl": kl / tokens,
+            **({"kl_initial": initial_kl / initial_tokens} if initial_tokens else {}),
             "clip_rate": clipped / tokens,
         }
 

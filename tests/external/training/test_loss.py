@@ -71,6 +71,25 @@ def test_the_divergence_from_the_initial_policy_is_that_of_the_reference(tmp_pat
     assert torch.allclose(gradients(once.model, twice.model), gradient, atol=1e-5)
 
 
+def test_the_divergence_from_the_initial_policy_is_a_figure_of_the_update(tmp_path: Path) -> None:
+    model = make_model()
+    model.save_pretrained(start := tmp_path / "start")
+    model = type(model).from_pretrained(start)
+    update = make_update(model)
+    once = trained(model, [update], tmp_path, loss={"algorithm": "grpo", "beta": 0.5})
+    twice = trained(model, [update, update], tmp_path, loss={"algorithm": "grpo", "beta": 0.5})
+    differences = torch.cat(
+        [
+            (log_probs(model, one) - log_probs(once.model, one))[torch.tensor(one.loss_mask).bool()]
+            for one in update.sequences
+        ]
+    )
+    assert once.update_metrics["kl_initial"] == pytest.approx(0, abs=1e-9)
+    expected_kl = (differences.exp() - 1 - differences).mean().item()
+    assert twice.update_metrics["kl_initial"] == pytest.approx(expected_kl, rel=1e-3) and expected_kl > 1e-6
+    assert "kl_initial" not in trained(model, [update], tmp_path).update_metrics
+
+
 def test_tokens_of_a_constrained_distribution_get_importance_weights_up_to_the_limit(tmp_path: Path) -> None:
     model = make_model()
     groups = make_groups(model, noise=1.5)
