@@ -35,7 +35,7 @@ async def origin_of(transport: HttpTransport, head: HeadFile) -> RunOrigin:
 
 def _refusal(status: int, body: bytes) -> str:
     if status == 401:
-        return "it requires the run's token (+token=... or the variable ROLLYARD_TOKEN)"
+        return "it requires the run's token: export it as ROLLYARD_TOKEN"
     try:
         return str(orjson.loads(body)["detail"]) if status == 403 else ""
     except (orjson.JSONDecodeError, KeyError, TypeError):

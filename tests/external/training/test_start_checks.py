@@ -101,7 +101,7 @@ async def test_a_head_that_is_not_there_or_whose_policy_cannot_be_trained_is_ref
     async with colocated(load_config(), tmp_path, token="t") as stack:
         head = stack.head_url.removeprefix("http://")
         environ = {**NO_GPU, "ROLLYARD_TOKEN": "t"}
-        assert "requires the run's token" in await refusal(tmp_path, head=head, **keys)
+        assert "export it as ROLLYARD_TOKEN" in await refusal(tmp_path, head=head, **keys)
         assert "policy_model cannot be trained" in await refusal(tmp_path, environ, head=head, **keys)
         error = await refusal(tmp_path, environ, head=head, policy_server="policy", **keys)
         assert "did you mean 'policy_model'" in error
