@@ -16,6 +16,7 @@ import orjson
 import uvloop
 from pydantic import Field
 
+from rollyard.services.cli.config_arguments import is_path
 from rollyard.services.cli.display.eval_view import EvalDisplay, heading, print_result, print_status
 from rollyard.services.cli.eval_arguments import EvalArguments, EvalOptions, read_arguments
 from rollyard.services.cli.options import Options, read_options, run_command
@@ -188,14 +189,16 @@ def _end_on_signals(
 
 
 def _control(action: str, arguments: Sequence[str]) -> int:
-    names = [word for word in arguments if "=" not in word]
+    names = [word for word in arguments if is_path(word)]
     if len(names) > 1:
         raise OperatorError(f"found {' '.join(names)}; expected one id or folder")
-    options, _ = read_options(ControlOptions, [word for word in arguments if "=" in word])
+    options, _ = read_options(ControlOptions, [word for word in arguments if word not in names])
     found = find_eval(Path.cwd(), names[0] if names else None)
-    if action != "status":
+    if action != "status" and found.is_running():
         found.call("POST", f"/{action}")
         _wait(found, action)
+    elif action in ("pause", "resume"):
+        raise RunError(f"the evaluation in {found.folder.own} is not running: repeat its command to continue it")
     state = found.state()
     if options.json_output:
         shown = {} if state is None else state.model_dump(mode="json")
