@@ -20,7 +20,7 @@ from rollyard.services.io.json_differences import differences
 from rollyard.services.io.jsonl import replace
 from rollyard.services.types import Json
 
-_ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")
+ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")
 """Settings of vLLM that change what the model answers."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
 _TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "trainer_state")
@@ -34,7 +34,7 @@ def identity_of(config: EvalConfig, source: ModelSource, here: Path) -> Json:
     identity: Json = {"model": source.name or None, "kind": source.kind, "api": source.api}
     if source.kind == "served":
         settings = config.vllm.model_dump(mode="json")
-        identity["vllm"] = {name: settings[name] for name in _ENGINE}
+        identity["vllm"] = {name: settings[name] for name in ENGINE}
         folder = _folder(config, here)
         identity["weights"] = fingerprint(folder) if folder.is_dir() else None
     return identity
