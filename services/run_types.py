@@ -175,6 +175,8 @@ class HeadFile(Record):
     folder: str = ""
     """Absolute path of the working directory in which the run was started."""
     token: str | None = Field(default=None, repr=False)
+    private: bool = False
+    """Another command, such as ng_eval, started the run for itself."""
 
 
 class RunOrigin(Record):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
 
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.plugins import ALIASES, FAMILIES
@@ -11,8 +12,14 @@ from rollyard.services.errors import OperatorError, did_you_mean
 
 def take_config_path(words: list[str]) -> str | None:
     """Remove and return the first argument if it is a YAML file."""
-    is_file = bool(words) and "=" not in words[0] and words[0].endswith((".yaml", ".yml"))
+    is_file = bool(words) and is_path(words[0]) and words[0].endswith((".yaml", ".yml"))
     return words.pop(0) if is_file else None
+
+
+def is_path(word: str) -> bool:
+    """Return whether an argument is a path and not `key=value`; paths such as `results/lr=0.1` contain = as well."""
+    key, equals, _ = word.partition("=")
+    return not equals or "/" in key or Path(word).exists()
 
 
 def is_server_setting(override: Override) -> bool:

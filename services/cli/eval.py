@@ -16,12 +16,18 @@ import orjson
 import uvloop
 from pydantic import Field
 
+from rollyard.services.cli.config_arguments import is_path
 from rollyard.services.cli.display.eval_view import EvalDisplay, heading, print_result, print_status
 from rollyard.services.cli.eval_arguments import EvalArguments, EvalOptions, read_arguments
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.checkpoints.eval_watch import EvalWatch, open_source
 from rollyard.services.evaluation.checkpoints.watch_control import WatchControl
+from rollyard.services.evaluation.checkpoints.watch_identity import (
+    check_watch_identity,
+    identity_of_watch,
+    write_watch_identity,
+)
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
 from rollyard.services.evaluation.pipeline.checks import check
@@ -73,7 +79,7 @@ def run(arguments: Sequence[str]) -> int:
 def _print_plan(given: EvalArguments, here: Path) -> int:
     config = given.config
     if given.watch is not None:
-        plan = asyncio.run(_check_watch(config, here))
+        plan = asyncio.run(_check_watch(config, here, given.watch))
     elif given.nemo_rl is None:
         plan = asyncio.run(check(config, os.environ, here))
     else:
@@ -132,7 +138,7 @@ async def _watch_checkpoints(given: EvalArguments, here: Path, started: Started 
     options, folder = given.options, here / given.config.output_dir
     source = open_source(given.watch, folder / "checkpoints", options.watch_pattern, options.watch_marker)
     display, loop = EvalDisplay(here), asyncio.get_running_loop()
-    await _check_watch(given.config, here)
+    await _check_watch(given.config, here, given.watch)
 
     def on_start(control: WatchControl, state: EvalState) -> None:
         _end_on_signals(control.requests, display, given.config.drain_timeout_s, control.stopped.set)
@@ -157,6 +163,9 @@ async def _watch_checkpoints(given: EvalArguments, here: Path, started: Started 
             if result.state != "complete":
                 raise (OperatorError if result.refused else RunError)(result.message)
 
+        identity = identity_of_watch(given.config, _address(given.watch, here))
+        check_watch_identity(folder, identity)  # another watch may have written it since the check
+        write_watch_identity(folder, identity)
         config = given.config.model_copy(update={"output_dir": folder})
         watch = EvalWatch(config, source, evaluate_one, poll_s=options.poll_interval_s, print_line=display.print_line)
         with contextlib.suppress(EvaluationEnding):
@@ -166,8 +175,13 @@ async def _watch_checkpoints(given: EvalArguments, here: Path, started: Started 
         return EXIT_DONE if watch.is_complete else EXIT_FAILED
 
 
-async def _check_watch(config: EvalConfig, here: Path) -> EvalPlan:
+def _address(watch: str, here: Path) -> str:
+    return watch.rstrip("/") if "://" in watch else str((here / watch).resolve())
+
+
+async def _check_watch(config: EvalConfig, here: Path, watch: str) -> EvalPlan:
     """Check the config of a watch with an empty model in place of a checkpoint. Raises OperatorError."""
+    check_watch_identity(here / config.output_dir, identity_of_watch(config, _address(watch, here)))
     vllm = config.vllm.model_copy(update={"served_model_name": "each checkpoint"})
     with tempfile.TemporaryDirectory(prefix="ng-eval-watch-") as model:
         (Path(model) / "config.json").write_text("{}")
@@ -188,14 +202,16 @@ def _end_on_signals(
 
 
 def _control(action: str, arguments: Sequence[str]) -> int:
-    names = [word for word in arguments if "=" not in word]
+    names = [word for word in arguments if is_path(word)]
     if len(names) > 1:
         raise OperatorError(f"found {' '.join(names)}; expected one id or folder")
-    options, _ = read_options(ControlOptions, [word for word in arguments if "=" in word])
+    options, _ = read_options(ControlOptions, [word for word in arguments if word not in names])
     found = find_eval(Path.cwd(), names[0] if names else None)
-    if action != "status":
+    if action != "status" and found.is_running():
         found.call("POST", f"/{action}")
         _wait(found, action)
+    elif action in ("pause", "resume"):
+        raise RunError(f"the evaluation in {found.folder.own} is not running: repeat its command to continue it")
     state = found.state()
     if options.json_output:
         shown = {} if state is None else state.model_dump(mode="json")

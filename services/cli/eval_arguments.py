@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from rollyard.services.cli.config_arguments import check_key, is_server_setting, take_config_path
+from rollyard.services.cli.config_arguments import check_key, is_path, is_server_setting, take_config_path
 from rollyard.services.cli.options import Options
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.settings_file import search_path
@@ -100,7 +100,7 @@ def _flags(arguments: Sequence[str]) -> tuple[list[str], bool, str | None]:
             detach = True
         elif word == "--watch" or word.startswith("--watch="):
             watch = word.partition("=")[2] or next(given, "")
-            if not watch or ("=" in watch and "://" not in watch):
+            if not watch or not is_path(watch):
                 raise OperatorError("--watch needs a folder or an S3 URL: --watch checkpoints/")
         else:
             words.append(word)

@@ -59,7 +59,8 @@ async def find_run(
     """Return the head that a command should use.
 
     This is the one at `head`, else that of the newest run started from this folder, else from the nearest folder above
-    it, else the one at `default`. Without `head`, only this user's runs are considered; without `default`, only runs
+    it, else the one at `default`. Private runs, such as that of an ng_eval, come after the others of these folders.
+    Without `head`, only this user's runs are considered; without `default`, only runs
     started from this folder or above it. If the run was not started from this folder, `print_line` receives a message.
 
     Raises RunError, which lists the URLs that were tried.
@@ -74,7 +75,7 @@ async def find_run(
     tried: list[str] = []
     elsewhere = [HeadFile(run_id="", url=default, pid=0, token=token)] if default else []
     above = _heads_above(here)
-    for candidate in [*running_heads(here), *above, *elsewhere]:
+    for candidate in [*sorted([*running_heads(here), *above], key=lambda run: run.private), *elsewhere]:
         # Checked before anything is sent, because the token must only be sent to this user's run.
         if refused := _why_foreign(candidate.url, listener):
             tried.append(refused)

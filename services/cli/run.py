@@ -75,6 +75,8 @@ class RunOptions(Options):
     """With +only: name under which other hosts reach this one; default: its host name if bound to all addresses."""
     log_folder: Path | None = None
     """Folder for the servers' logs, to which they are appended; default: logs/ in the folder of the run."""
+    private: bool = False
+    """Other commands use this run only if no other one was started from this folder; ng_eval and ng_train set it."""
     ready_timeout_s: float = 300.0
     """Maximum time for all servers to become ready, in seconds."""
     ray_head_node_address: str | None = None
@@ -184,6 +186,7 @@ async def _run(
             environ=os.environ,
             here=specs,
             reloads=options.reload,
+            private=options.private,
         )
         return await _serve(stack, stopped, here, preflight, _code_watcher(options, stack, specs))
 

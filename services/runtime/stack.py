@@ -72,10 +72,11 @@ class Stack:
         environ: Mapping[str, str] | None = None,
         here: Sequence[ServerSpec] | None = None,
         reloads: bool = False,
+        private: bool = False,
     ) -> None:
         """`here`: the servers that this process starts (default: all); the others join from other hosts.
 
-        `reloads`: whether `reload` may be called.
+        `reloads`: whether `reload` may be called. `private`: see HeadFile.
         """
         self.config = config
         self.keys = keys
@@ -87,6 +88,7 @@ class Stack:
         self.registry = ServerRegistry(
             keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, reloads=reloads, clock=lag.now
         )
+        self._private = private
         self._print_line = print_line
         self._launcher = launcher
         self._ready_timeout_s = ready_timeout_s
@@ -120,6 +122,7 @@ class Stack:
                 pid=os.getpid(),
                 folder=str(self.folder.base),
                 token=self.keys.token,
+                private=self._private,
             )
         )
         self.folder.write_config(self.config.redacted())

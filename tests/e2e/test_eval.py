@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,6 +69,36 @@ def test_nothing_is_started_again_for_a_complete_evaluation(clean: EvalProcess, 
         assert again.wait() == 0, again.printed
         assert "already collected" in again.printed
     assert (clean.output / "logs/nemo_gym_servers.log").stat().st_mtime_ns == before
+
+
+def test_the_stored_config_continues_the_evaluation_from_any_folder(
+    clean: EvalProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    plan = in_this_process("ng_eval", str(clean.output / "eval_config.yaml"), "+dry_run=true", capsys=capsys)
+    assert (plan.status, f"folder     {clean.output}\n" in plan.out) == (0, True), plan.err
+
+
+def test_a_folder_with_an_equals_sign_in_its_name_is_not_an_option(
+    clean: EvalProcess, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(clean.output, tmp_path / "lr=0.1")
+    assert "8 of 8" in in_this_process("ng_eval", "status", "lr=0.1", capsys=capsys).out
+    plan = in_this_process("ng_eval", "lr=0.1/eval_config.yaml", "+dry_run=true", capsys=capsys)
+    assert (plan.status, "4 tasks x 2" in plan.out) == (0, True), plan.err
+    watch = ("--watch", "lr=0.1", "environments=[gsm8k]", "output_dir=out", "vllm.command=[./vllm]", "+dry_run=true")
+    (tmp_path / "vllm").touch(0o755)
+    assert "watch      lr=0.1" in in_this_process("ng_eval", *watch, capsys=capsys).out
+
+
+def test_stopping_an_ended_evaluation_shows_its_state_and_pausing_it_is_refused(
+    clean: EvalProcess, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stopped = in_this_process("ng_eval", "stop", str(clean.output), capsys=capsys)
+    assert (stopped.status, "state      complete" in stopped.out) == (0, True), stopped.err
+    paused = in_this_process("ng_eval", "pause", str(clean.output), capsys=capsys)
+    assert (paused.status, "is not running: repeat its command" in paused.err) == (1, True)
 
 
 def test_a_changed_evaluation_is_refused_with_the_differences(

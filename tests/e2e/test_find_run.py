@@ -26,14 +26,18 @@ OTHER_USER = os.geteuid() + 4321
 
 
 @contextlib.asynccontextmanager
-async def running_head(folder: Path, run_id: str = "r1", token: str | None = None) -> AsyncIterator[HostedServer]:
+async def running_head(
+    folder: Path, run_id: str = "r1", token: str | None = None, *, private: bool = False
+) -> AsyncIterator[HostedServer]:
     """The head of a run that was started in `folder`, registered there."""
     async with http_transport() as transport:
         keys = Keys(run_id=run_id, secret="s", token=token)
         context = Context("head", keys, make_client({}, transport))
         head = Head(ServerSettings(), context, ServerRegistry(run_id, (), {}), RunConfig((), {}), folder)
         async with listening(head) as hosted:
-            head_file = HeadFile(run_id=run_id, url=hosted.url, pid=os.getpid(), folder=str(folder), token=token)
+            head_file = HeadFile(
+                run_id=run_id, url=hosted.url, pid=os.getpid(), folder=str(folder), token=token, private=private
+            )
             RunFolder.create(folder, run_id).write_head(head_file)
             yield hosted
 
@@ -106,6 +110,16 @@ async def test_the_nearest_run_is_used_and_a_run_of_a_parent_comes_before_the_de
         assert (await find(here / "below/below", default=other.url))[0].run_id == "own"
         (here / "beside").mkdir()
         assert (await find(here / "beside", default=other.url))[0].run_id == "parent"
+
+
+async def test_the_private_run_of_an_evaluation_is_used_only_if_there_is_no_other_run(here: Path) -> None:
+    (here / "below").mkdir()
+    async with running_head(here / "below", "z-newest", private=True):
+        assert (await find(here / "below"))[0].run_id == "z-newest"
+        async with running_head(here / "below", "a-own"):
+            assert (await find(here / "below"))[0].run_id == "a-own"
+        async with running_head(here, "parent"):
+            assert (await find(here / "below"))[0].run_id == "parent"
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")

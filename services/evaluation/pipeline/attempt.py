@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rollyard.services.evaluation.pipeline.control.control_requests import ControlRequests
+from rollyard.services.evaluation.pipeline.identity import check_weights
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
 from rollyard.services.evaluation.pipeline.stages.collection_stage import CollectionStage, Outcome
 from rollyard.services.evaluation.pipeline.stages.ray_stage import start_ray
@@ -54,6 +56,7 @@ class Attempt:
             started = time.monotonic()
             vllm = await stages.until_done(VllmStage.start(plan, self.environ, stages, ray, self.tracker.print_line))
             stages.monitor(vllm.until_unhealthy(plan.config.vllm.health_timeout_s))
+            await asyncio.to_thread(check_weights, plan.config, plan.identity, plan.here)
             self._ready("vLLM", started, vllm.base_url)
             base_url, key = vllm.base_url, vllm.key
         self._starting("servers", "servers", plan.folder.servers_log)

@@ -16,7 +16,8 @@ KEY_VARIABLE = "ROLLYARD_EVAL_POLICY_KEY"
 def run_command(plan: EvalPlan, base_url: str, *, head_port: int = 0) -> list[str]:
     """Return the `ng_run` that starts the servers for a model at `base_url`."""
     config = plan.config
-    command = own_command("ng_run", as_override("config_paths", list(plan.config_paths)), f"+head_port={head_port}")
+    options = (f"+head_port={head_port}", "+private=true")
+    command = own_command("ng_run", as_override("config_paths", list(plan.config_paths)), *options)
     if config.colocate:
         command.append("+colocate=true")
     command.append(f"+ready_timeout_s={config.ready_timeout_s:g}")

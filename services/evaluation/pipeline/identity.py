@@ -20,9 +20,11 @@ from rollyard.services.io.json_differences import differences
 from rollyard.services.io.jsonl import replace
 from rollyard.services.types import Json
 
-_ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")
+ENGINE = ("dtype", "max_model_len", "tool_call_parser", "trust_remote_code", "args")
 """Settings of vLLM that change what the model answers."""
 _WEIGHTS = (".safetensors", ".bin", ".pt", ".gguf")
+_TRAINER_FILES = ("optimizer", "scheduler", "scaler", "rng_state", "training_args", "trainer_state")
+"""Beginnings of the names of files that trainers save next to the weights, often after them."""
 _SAMPLE_BYTES, _SAMPLE_EVERY = 1 << 12, 1 << 20
 """Of a file of weights, 4 KiB of each MiB are read: 0.4% of a model, and part of each tensor of a MiB or more."""
 
@@ -32,10 +34,24 @@ def identity_of(config: EvalConfig, source: ModelSource, here: Path) -> Json:
     identity: Json = {"model": source.name or None, "kind": source.kind, "api": source.api}
     if source.kind == "served":
         settings = config.vllm.model_dump(mode="json")
-        identity["vllm"] = {name: settings[name] for name in _ENGINE}
-        folder = here / Path(model_of(config)).expanduser()
+        identity["vllm"] = {name: settings[name] for name in ENGINE}
+        folder = _folder(config, here)
         identity["weights"] = fingerprint(folder) if folder.is_dir() else None
     return identity
+
+
+def check_weights(config: EvalConfig, identity: Json, here: Path) -> None:
+    """Raise OperatorError if the folder of weights that vLLM has loaded is not the one of `identity` any more."""
+    folder = _folder(config, here)
+    try:
+        changed = identity.get("weights") is not None and fingerprint(folder) != identity["weights"]
+    except FileNotFoundError:  # deleted after it was loaded
+        return
+    if changed:
+        raise OperatorError(
+            f"{folder} was changed after the evaluation started; its rollouts would be of different weights. Evaluate "
+            "the new weights in another output_dir"
+        )
 
 
 def check_identity(folder: EvalFolder, identity: Json) -> None:
@@ -67,7 +83,7 @@ def fingerprint(folder: Path) -> str:
         if not path.is_file() or path.name.startswith("."):
             continue
         size = path.stat().st_size
-        if path.suffix not in (*_WEIGHTS, ".json", ".jinja", ".model", ".txt"):
+        if path.name.startswith(_TRAINER_FILES) or path.suffix not in (*_WEIGHTS, ".json", ".jinja", ".model", ".txt"):
             continue
         digest.update(f"{path.name}\0{size}\0".encode())
         with path.open("rb") as file:
@@ -77,6 +93,10 @@ def fingerprint(folder: Path) -> str:
             for offset in (*range(0, size, _SAMPLE_EVERY), size - _SAMPLE_BYTES):
                 digest.update(os.pread(file.fileno(), _SAMPLE_BYTES, offset))
     return digest.hexdigest()
+
+
+def _folder(config: EvalConfig, here: Path) -> Path:
+    return here / Path(model_of(config)).expanduser()
 
 
 def _shown(value: object) -> str:

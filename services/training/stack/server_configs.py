@@ -47,6 +47,7 @@ class ServerConfigs:
         options = {
             "config_paths": paths,
             "head_port": 0,
+            "private": True,
             "log_folder": str(logs.absolute()),
             "ready_timeout_s": config.ready_timeout_s,
         }

@@ -146,6 +146,18 @@ def test_a_killed_engine_is_noticed_at_once_and_started_again(served: ServedEval
         assert "attempt 1 failed: vLLM" in running.printed and running.state["attempt"] == 2
 
 
+def test_weights_that_were_replaced_between_two_attempts_are_not_mixed(served: ServedEval) -> None:
+    weights = served.folder / "model/model.safetensors"
+    weights.write_bytes(b"old")
+    with ng_eval(*served.arguments, cwd=served.folder, output="out", env=served.environment) as running:
+        running.collects()
+        weights.write_bytes(b"new")
+        os.kill(served.engine(1)["api"], signal.SIGKILL)
+        assert running.wait() == 2, running.printed
+        assert "was changed after the evaluation started" in running.printed
+        running.leaves_nothing()
+
+
 def test_an_engine_that_hangs_is_noticed_by_its_health(served: ServedEval) -> None:
     limits = ("vllm.health_timeout_s=1", "rollout_timeout_s=1000")
     with ng_eval(*served.arguments, *limits, cwd=served.folder, output="out", env=served.environment) as running:

@@ -111,3 +111,11 @@ def test_the_fingerprint_of_a_checkpoint_changes_with_its_weights_and_not_with_i
     assert a == b != c
     (tmp_path / "a/.complete").touch()
     assert fingerprint(tmp_path / "a") == a
+
+
+def test_files_of_the_trainer_that_are_written_after_the_weights_do_not_change_the_fingerprint(tmp_path: Path) -> None:
+    (tmp_path / "model.safetensors").write_bytes(b"1")
+    before = fingerprint(tmp_path)
+    for name in ("optimizer.pt", "scheduler.pt", "rng_state_0.pt", "training_args.bin", "trainer_state.json"):
+        (tmp_path / name).write_bytes(b"2")
+    assert fingerprint(tmp_path) == before
