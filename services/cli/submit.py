@@ -25,7 +25,7 @@ from rollyard.services.launchers.sagemaker.job_log import JobLog
 from rollyard.services.launchers.sagemaker.job_name import checked, evaluation_names, training_names
 from rollyard.services.launchers.sagemaker.job_parameters import JobParameters
 from rollyard.services.launchers.sagemaker.log_stream import JobLogs
-from rollyard.services.launchers.sagemaker.program_choice import command_of
+from rollyard.services.launchers.sagemaker.program_choice import command_of, scripts_of
 from rollyard.services.launchers.sagemaker.settings import FILE, SageMakerSettings, read_settings
 from rollyard.services.launchers.sagemaker.source_bundle import make_bundle
 from rollyard.services.launchers.sagemaker.submission import Plan, Submission
@@ -69,7 +69,8 @@ def _new_job(options: Namespace, settings: SageMakerSettings, project: Path, log
     configs = [name for name in (config, parameters.eval_config) if name]
     for name in configs:
         check_config(project / name, name)
-    bundle = make_bundle(project, configs, include, settings.max_source_mb * 1_000_000)
+    scripts = scripts_of(parameters.command, parameters.eval_command, parameters.final_eval_command)
+    bundle = make_bundle(project, [*configs, *scripts], include, settings.max_source_mb * 1_000_000)
     now = datetime.now()
     plan = Plan(
         names=_names(options, config, now),

@@ -104,6 +104,8 @@ def explain(error: Exception) -> str:
         return f"access denied ({text}). `ng_submit --print-iam` prints the policy that is needed"
     if code == "NoSuchBucket":
         return "the bucket does not exist. Create it, or name another one"
+    if code == "400":  # a response without a body to HEAD, which is how S3 refuses an expired session token
+        return f"S3 refused the request without a reason ({text}). The credentials have probably expired: sign in again"
     if code in _ELSEWHERE:
         return f"the bucket is in another region than the request ({code}). Set the region of the bucket"
     if code in _UNREACHABLE:

@@ -27,8 +27,9 @@ def main() -> int:
     parser.add_argument("arguments", nargs="*", metavar="KEY=VALUE")
     options = parser.parse_args()
     tree: Any = OmegaConf.to_container(read_yaml(options.config), resolve=True)
-    # On SageMaker, the contents of SM_MODEL_DIR are the output of the job.
-    output_dir = Path(os.environ.get("SM_MODEL_DIR", "results")) / options.config.stem
+    # In a SageMaker job, checkpoints in this folder are uploaded as they appear; other folders are lost with the job.
+    run_dir = os.environ.get("RLVR_RUN_DIR")
+    output_dir = Path(run_dir) / "output" if run_dir else Path("results") / options.config.stem
     converted = train_config(parse_settings(RlvrConfig, tree, str(options.config)), output_dir)
     for note in converted.notes:
         print(f"{options.config}: {note}")

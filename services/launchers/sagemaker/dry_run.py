@@ -50,7 +50,7 @@ def describe(
     yield f"  with {len(plan.bundle.files)} files, {plan.bundle.size / 1e6:.1f} MB:"
     for file in plan.bundle.files:
         yield f"  {plain_line(file)}"
-    yield f"append to {log.path}: {name} | {plan.parameters.config or ''} | {plan.description}"
+    yield plain_line(f"append to {log.path}: {name} | {plan.parameters.config or ''} | {plan.description}")
     request = submission.request(plan, name)
     shown_values = {key: _HIDDEN if _SECRET.search(key) else value for key, value in request.environment.items()}
     yield _call("sagemaker", "CreateTrainingJob", request.model_copy(update={"environment": shown_values}).arguments())

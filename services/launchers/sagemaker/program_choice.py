@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -25,14 +26,25 @@ def command_of(entrypoint: str | None, default: Sequence[str], project: Path, co
                 "--entrypoint entrypoints/train.py"
             )
         script = next((word for word in default[1:2] if word.endswith((".py", ".sh"))), None)
-        if script is not None and not (project / script).is_file():
+        if script is not None and not _is_in(project, script):
             raise OperatorError(
                 f"the settings' program {script} is not in the project {project}; add it, or pass another program with "
                 "--entrypoint"
             )
         return tuple(default)
     if entrypoint.endswith((".py", ".sh")):
-        if not (project / entrypoint).is_file():
+        if not _is_in(project, entrypoint):
             raise OperatorError(f"--entrypoint {entrypoint}: there is no such file in the project {project}")
         return ("python" if entrypoint.endswith(".py") else "bash", entrypoint, *given)
     return (entrypoint, *given)
+
+
+def _is_in(project: Path, script: str) -> bool:
+    """Return whether the job gets this path: it is relative, stays in the project, and a file is there."""
+    inside = not os.path.isabs(script) and not os.path.normpath(script).startswith("..")  # noqa: PTH117
+    return inside and (project / script).is_file()
+
+
+def scripts_of(*commands: Sequence[str]) -> list[str]:
+    """Return the project's files that the commands run."""
+    return [command[1] for command in commands if command[1:2] and command[1].endswith((".py", ".sh"))]

@@ -10,6 +10,7 @@ NAMES = (
     *(".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.jks", "*.keystore", "*.kdbx"),
     *("id_rsa", "id_dsa", "id_ecdsa", "id_ed25519", "*_rsa", "*_ed25519"),
     *("credentials", "credentials.json", "client_secret*.json", "service-account*.json", "service_account*.json"),
+    *("secrets.yaml", "secrets.yml", "secrets.json", "secrets.toml"),
     *(".netrc", "_netrc", ".pypirc", ".git-credentials", ".htpasswd", "kubeconfig", ".pgpass"),
 )
 EXAMPLES = (".example", ".sample", ".template", ".dist", ".pub")
@@ -18,7 +19,10 @@ MAX_BYTES = 2_000_000
 """Larger files are data, and only their names are checked."""
 
 _CONTENTS = (
-    (re.compile(rb"^-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----", re.MULTILINE), "a private key"),
+    (
+        re.compile(rb"(?:^|['\"])-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY(?: BLOCK)?-----(?:\s|\\n)", re.MULTILINE),
+        "a private key",
+    ),
     (re.compile(rb"(?<![A-Z0-9])(?:AKIA|ASIA)[A-Z0-9]{16}(?![A-Z0-9])"), "an AWS access key"),
     (
         re.compile(rb"(?i)aws_secret_access_key['\"]?\s*[:=]\s*['\"]?[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+])"),
@@ -26,6 +30,12 @@ _CONTENTS = (
     ),
     (re.compile(rb"(?<![A-Za-z0-9_])hf_[A-Za-z0-9]{34}(?![A-Za-z0-9])"), "a Hugging Face token"),
     (re.compile(rb"(?<![A-Za-z0-9_])gh[pousr]_[A-Za-z0-9]{36}(?![A-Za-z0-9])"), "a GitHub token"),
+    (re.compile(rb"(?<![A-Za-z0-9_])github_pat_[A-Za-z0-9_]{60,}"), "a GitHub token"),
+    (re.compile(rb"(?<![A-Za-z0-9_-])glpat-[A-Za-z0-9_-]{20,}"), "a GitLab token"),
+    (
+        re.compile(rb"(?i)wandb_api_key['\"]?\s*[:=]\s*['\"]?(?:wandb_v1_\w{20,}|[0-9a-f]{40}(?![0-9a-f]))"),
+        "a W&B key",
+    ),
     (re.compile(rb"(?<![A-Za-z0-9_-])sk-(?:proj-|ant-[a-z0-9]+-)?[A-Za-z0-9_-]{40,}"), "an API key"),
 )
 _KEY_SETTING = re.compile(

@@ -52,9 +52,9 @@ class SourceBundle:
 def make_bundle(project: Path, configs: Sequence[str], include: Sequence[str], max_bytes: int) -> SourceBundle:
     """Select and check the files of a project.
 
-    `configs` and the files of `include` are part of it even if git ignores them; `include` also allows files that look
-    like secrets. Raises OperatorError if a file looks like a secret, a link leads out of the project, or all files
-    together are larger than `max_bytes`.
+    `configs` (files that the job needs) and the files of `include` are part of it even if git ignores them; `include`
+    also allows files that look like secrets. Raises OperatorError if a file looks like a secret, a link leads out of
+    the project, or all files together are larger than `max_bytes`.
     """
     for name in include:
         if not (project / name).is_file() or not _is_inside(project, project / name):
@@ -82,11 +82,8 @@ def _is_packable(path: Path) -> bool:
 
 
 def _check_links(project: Path, names: Sequence[str]) -> None:
-    outside = [
-        f"{name} -> {os.readlink(project / name)}"  # noqa: PTH115 - the text of the link
-        for name in names
-        if (project / name).is_symlink() and not _is_inside(project, project / name)
-    ]
+    # A file below a link to a folder, too: git lists tracked files whose folder has been replaced by a link.
+    outside = [_with_target(project, name) for name in names if not _is_inside(project, project / name)]
     absolute = [
         name
         for name in names
@@ -107,6 +104,11 @@ def _check_secrets(project: Path, names: Sequence[str], allowed: set[str]) -> No
             f"these files look like secrets and would be uploaded: {_listed(found)}. Add them to .gitignore, or pass "
             f"--include PATH for each file that the job needs"
         )
+
+
+def _with_target(project: Path, name: str) -> str:
+    path = project / name
+    return f"{name} -> {os.readlink(path) if path.is_symlink() else path.resolve()}"  # noqa: PTH115 - the text of the link
 
 
 def _is_inside(project: Path, path: Path) -> bool:

@@ -65,6 +65,7 @@ def difference(
     deviation = math.sqrt(math.fsum(((change - center) ** 2).tolist()) / (tasks - 1)) if tasks > 1 else 0.0
     if tasks > 1 and float(np.ptp(change)) <= _NOISE * scale:
         deviation = 0.0
+    detectable = detectable_effect(deviation, tasks, level.alpha)
     interval, p, test = _test(metric, change, center, deviation, table, span, level)
     signed = change if equal_counts is None else change[equal_counts]
     return PairedDifference(
@@ -83,7 +84,7 @@ def difference(
         better=better,
         worse=worse,
         equal=tasks - better - worse,
-        detectable_effect=detectable_effect(deviation, tasks, level.alpha),
+        detectable_effect=detectable if detectable and not (metric.is_share and detectable > 1) else None,
         tasks_needed=None if level.effect is None else tasks_needed(deviation, level.effect, level.alpha),
     )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.external.aws.account import BUCKET, TAG, Account
+from tests.external.aws.account import ACCOUNT, BUCKET, TAG, Account
 from tests.external.aws.test_jobs import SUBMIT, last_job
 from tests.support.waiting import eventually
 
@@ -57,6 +57,14 @@ def test_expired_and_missing_credentials_are_one_line(account: Account, project:
     )
     none = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""}
     assert "no complete AWS credentials were found" in one_line(account.ng_submit(project, *SUBMIT, env=none))
+
+
+@pytest.mark.usefixtures("unchanged")
+def test_expired_credentials_are_one_line_even_if_only_s3_refuses_them(account: Account, project: Path) -> None:
+    # HEAD has no body, so that S3's reason is not known. With `account` in the settings, it is the first request.
+    account.fail("HEAD /sagemaker-us-west-2", 400, "", times=1)
+    env = {"ROLLYARD_SAGEMAKER_ACCOUNT": ACCOUNT}
+    assert "The credentials have probably expired" in one_line(account.ng_submit(project, *SUBMIT, env=env))
 
 
 @pytest.mark.usefixtures("unchanged")

@@ -6,10 +6,11 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from rollyard.services.errors import OperatorError
+from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.checkpoints.checkpoint_sources import S3Source
 from rollyard.services.launchers.sagemaker.container.multipart import S3Uploader
 from rollyard.services.launchers.sagemaker.container.s3_cache import S3Cache
@@ -114,6 +115,56 @@ def test_an_unreachable_s3_is_reported_and_the_next_search_succeeds(account: Acc
     assert any("AWS throttled the request" in line for line in lines)
     upload = RunUploader(run, address, S3Uploader(account.client("s3"), BUCKET, PART), 0.1, lines.append)
     assert upload.finish(60) == ""
+
+
+def test_a_checkpoint_that_is_written_again_is_uploaded_again_and_has_no_marker_meanwhile(
+    account: Account, tmp_path: Path
+) -> None:
+    run = tmp_path / "small_4"
+    folder = checkpoint(run, 1, 1000)
+    assert run_uploader(account, run, "again").finish(60) == ""
+    changed = safetensors(1000)[:-1] + b"x"
+    (folder / "model.safetensors").write_bytes(changed)
+    seen: list[list[str]] = []
+    client = account.client("s3")
+    key = "small_4_step1/COMPLETE.json"
+    client.meta.events.register("before-call.s3.PutObject", lambda **_: seen.append(account.keys("checkpoints/again/")))
+    address = f"s3://{BUCKET}/{PREFIX}/checkpoints/again"
+    assert RunUploader(run, address, S3Uploader(client, BUCKET, PART), 0.1, print).finish(60) == ""
+    assert account.read("checkpoints/again/small_4_step1/model.safetensors") == changed
+    assert len(seen) == 2 and not any(key in keys for keys in seen)
+    assert key in account.keys("checkpoints/again/")
+
+
+def test_the_last_line_of_a_trace_is_uploaded_although_it_does_not_end(account: Account, tmp_path: Path) -> None:
+    run = tmp_path / "small_5"
+    (run / "traces").mkdir(parents=True)
+    (run / "traces/trace.jsonl").write_bytes(b'{"ts": 1}\n{"ts": 2}')
+    upload = run_uploader(account, run, "torn")
+    upload.start()
+    eventually("the trace", lambda: "traces/trace.jsonl" in account.keys("checkpoints/torn/"))
+    assert upload.finish(60) == ""
+    assert account.read("checkpoints/torn/traces/trace.jsonl") == b'{"ts": 1}\n{"ts": 2}'
+
+
+def test_an_object_that_is_encrypted_with_a_key_of_kms_is_not_taken_for_a_damaged_one(
+    account: Account, tmp_path: Path
+) -> None:
+    client = account.client("s3")
+    for name, more in (("plain", {}), ("kms", {"ServerSideEncryption": "aws:kms"})):
+        client.put_object(Bucket=BUCKET, Key=f"{PREFIX}/models/{name}/config.json", Body=b"{}", **more)
+
+    def other_etag(parsed: dict[str, Any], **_: Any) -> None:
+        """With KMS, an ETag has the form of an MD5 sum, but is none; moto's is one."""
+        for item in parsed.get("Contents", ()):
+            item["ETag"] = f'"{"0" * 32}"'
+
+    client.meta.events.register("after-call.s3.ListObjectsV2", other_etag)
+    cache = S3Cache(tmp_path / "cache", client)
+    copy = cache.get(f"s3://{BUCKET}/{PREFIX}/models/kms")
+    assert copy is not None and (copy / "config.json").read_bytes() == b"{}"
+    with pytest.raises(RunError, match="has the MD5 sum"):
+        cache.get(f"s3://{BUCKET}/{PREFIX}/models/plain")
 
 
 def test_a_copy_from_s3_is_complete_or_absent_and_follows_changes(account: Account, tmp_path: Path) -> None:

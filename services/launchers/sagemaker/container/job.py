@@ -76,6 +76,10 @@ class Job:
             configs[str(name)] = inputs.rewritten(str(name), self._run_dir / "output", evaluation=evaluation)
         for name in ("checkpoints", "traces", "logs", "output"):
             (self._run_dir / name).mkdir(parents=True, exist_ok=True)
+        link = self._run_dir / "output" / "checkpoints"
+        if parameters.upload == "checkpoints" and not link.is_symlink():
+            # ng_train saves checkpoints below its output_dir: they are uploaded and evaluated as those of the run.
+            link.symlink_to("../checkpoints")
         if parameters.config is not None:
             shutil.copyfile(environment.code / parameters.config, self._run_dir / "config.yaml")
         self._stop.preparing = False
@@ -182,7 +186,7 @@ class Job:
             raise OperatorError("the job has no program: pass --entrypoint, or set train_command")
         if words[0] == "python":
             words[0] = sys.executable
-        environment = {**self._environ, **extra}
+        environment = {**self._environment.variables, **self._environ, **extra}
         environment |= {
             "RLVR_RUN_DIR": str(self._run_dir),
             "RLVR_TRACE_PATH": str(self._run_dir / "traces/trace.jsonl"),

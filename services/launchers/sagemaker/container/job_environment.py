@@ -10,12 +10,16 @@ from typing import Any
 from pydantic import Field
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.gpus import visible_gpus
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Record
 
 SAGEMAKER_ROOT = Path("/opt/ml")
 WORK_DIR = Path("/tmp/rollyard")
 """SageMaker keeps /tmp on the job's volume. It uploads all of /opt/ml/model when the job ends."""
+
+DEFAULT_GPUS = 8
+"""Without SM_NUM_GPUS and nvidia-smi: the default instance type has 8."""
 
 
 class JobEnvironment(Record):
@@ -40,6 +44,17 @@ class JobEnvironment(Record):
     @property
     def is_head(self) -> bool:
         return self.current_host == self.head
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The variables of SageMaker's own images, which scripts written for them read."""
+        return {
+            "SM_HOSTS": json.dumps(self.hosts),
+            "SM_CURRENT_HOST": self.current_host,
+            "SM_NUM_GPUS": str(self.num_gpus),
+            "SM_MODEL_DIR": str(self.model_dir),
+            "SM_TRAINING_ENV": json.dumps({"job_name": self.job}),
+        }
 
     @property
     def code(self) -> Path:
@@ -80,7 +95,7 @@ def read_environment(environ: Mapping[str, str]) -> JobEnvironment:
         "job": training.get("job_name") or environ.get("TRAINING_JOB_NAME") or "local",
         "hosts": hosts,
         "current_host": environ.get("SM_CURRENT_HOST") or resources.get("current_host") or hosts[0],
-        "num_gpus": environ.get("SM_NUM_GPUS", "8"),
+        "num_gpus": environ.get("SM_NUM_GPUS") or len(visible_gpus(environ) or ()) or DEFAULT_GPUS,
         "root": root,
         "model_dir": environ.get("SM_MODEL_DIR", root / "model"),
         "work": work,

@@ -40,6 +40,10 @@ class S3Uploader:
         with aws_errors(f"s3://{self._bucket}/{key} cannot be uploaded"):
             self._client.put_object(Bucket=self._bucket, Key=key, Body=data)
 
+    def delete(self, key: str) -> None:
+        with aws_errors(f"s3://{self._bucket}/{key} cannot be deleted"):
+            self._client.delete_object(Bucket=self._bucket, Key=key)
+
     def has(self, file: Path, key: str) -> bool:
         """Return whether the object has exactly the file's content, by S3's checksum."""
         head = self.head(key)

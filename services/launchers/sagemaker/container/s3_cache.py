@@ -78,8 +78,30 @@ class S3Cache:
             target.parent.mkdir(parents=True, exist_ok=True)
             with aws_errors(f"{manifest.address} cannot be copied"):
                 self._client.download_file(bucket, f"{key}/{item.name}" if item.name else key, str(target))
-            _check(target, item, manifest.address)
+            self._check(target, item, manifest.address, bucket, f"{key}/{item.name}" if item.name else key)
         write_synced(partial / _MANIFEST, orjson.dumps(manifest.model_dump()))
+
+    def _check(self, file: Path, item: S3Object, address: str, bucket: str, key: str) -> None:
+        """Compare the size and, where S3 states it, the MD5 sum."""
+        size = file.stat().st_size
+        if size != item.size:
+            raise RunError(
+                f"{address}: {item.name} has {size:,} bytes, expected {item.size:,}; it changed during the copy"
+            )
+        if not _MD5.fullmatch(item.etag):  # an object in several parts
+            return
+        with file.open("rb") as opened:
+            found = hashlib.file_digest(opened, "md5").hexdigest()
+        if found != item.etag and not self._is_encrypted_by_key(address, bucket, key):
+            raise RunError(
+                f"{address}: {item.name} has the MD5 sum {found}, expected {item.etag}; it changed or was damaged"
+            )
+
+    def _is_encrypted_by_key(self, address: str, bucket: str, key: str) -> bool:
+        """Return whether S3 encrypts the object with a key of KMS. Its ETag looks like an MD5 sum then, but is none."""
+        with aws_errors(f"{address} cannot be read"):
+            head = self._client.head_object(Bucket=bucket, Key=key)
+        return str(head.get("ServerSideEncryption", "")).startswith("aws:kms")
 
     def _list(self, address: str, bucket: str, key: str) -> Iterator[S3Object]:
         prefix = f"{key}/"
@@ -113,20 +135,6 @@ def _is_copy(entry: Path, content: Path, manifest: Manifest) -> bool:
     except (OSError, ValueError):
         return False
     return stored == manifest and all(sizes[item.name] == item.size for item in manifest.objects)
-
-
-def _check(file: Path, item: S3Object, address: str) -> None:
-    """Compare the size and, where S3 states it, the MD5 sum."""
-    size = file.stat().st_size
-    if size != item.size:
-        raise RunError(f"{address}: {item.name} has {size:,} bytes, expected {item.size:,}; it changed during the copy")
-    if _MD5.fullmatch(item.etag):  # not for objects in several parts
-        with file.open("rb") as opened:
-            found = hashlib.file_digest(opened, "md5").hexdigest()
-        if found != item.etag:
-            raise RunError(
-                f"{address}: {item.name} has the MD5 sum {found}, expected {item.etag}; it changed or was damaged"
-            )
 
 
 @contextmanager

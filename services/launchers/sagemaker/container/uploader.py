@@ -53,7 +53,7 @@ class RunUploader:
         self._seen: dict[str, State] = {}
         """State of each checkpoint at the last search."""
         self._uploaded: dict[str, object] = {}
-        """What is in S3: state of a checkpoint, or size and time of a file."""
+        """What is in S3: state of a checkpoint, or uploaded length and time of a file."""
         self._due = 0.0
         self._ending = threading.Event()
         self._problem = ""
@@ -125,12 +125,18 @@ class RunUploader:
         marker = f"{base}/{MARKER}"
         listed = [{"name": file, "size": size} for file, size, _ in state if file not in MARKERS]
         begun = time.monotonic()
-        if self._uploader.head(marker) is not None and orjson.loads(self._uploader.read(marker))["files"] == listed:
+        marked = self._uploader.head(marker) is not None
+        same = marked and orjson.loads(self._uploader.read(marker))["files"] == listed
+        # Compared by content: a checkpoint that is written again has files of the same sizes.
+        changed = [str(entry["name"]) for entry in listed]
+        changed = [file for file in changed if not self._uploader.has(folder / file, f"{base}/{file}")]
+        if same and not changed:
             self._uploaded[name] = state
             return
-        for file in upload_order([str(entry["name"]) for entry in listed]):
-            if not self._uploader.has(folder / file, f"{base}/{file}"):
-                self._uploader.upload(folder / file, f"{base}/{file}")
+        if marked:
+            self._uploader.delete(marker)
+        for file in upload_order(changed):
+            self._uploader.upload(folder / file, f"{base}/{file}")
         if files_of(folder) != state:
             self._print(f"upload: {name} changed while it was uploaded; it will be uploaded again")
             return
@@ -143,10 +149,10 @@ class RunUploader:
 
     def _growing(self, file: Path, name: str, *, last: bool) -> None:
         status = file.stat()
-        state = (status.st_size, status.st_mtime_ns)
+        length = status.st_size if last or file.suffix != ".jsonl" else _complete_lines(file, status.st_size)
+        state = (length, status.st_mtime_ns)
         if self._uploaded.get(name) == state:
             return
-        length = status.st_size if last or file.suffix != ".jsonl" else _complete_lines(file, status.st_size)
         self._uploader.upload(file, f"{self._prefix}/{name}", length)
         self._uploaded[name] = state
 

@@ -151,6 +151,35 @@ def test_the_environment_comes_from_variables_or_from_sagemakers_files(tmp_path:
             read_environment({**environ, "SM_HOSTS": hosts})
 
 
+def test_the_gpus_of_a_host_are_counted_if_sagemaker_does_not_state_them(tmp_path: Path) -> None:
+    environ = {"ROLLYARD_SAGEMAKER_ROOT": str(tmp_path)}
+    assert read_environment({**environ, "CUDA_VISIBLE_DEVICES": "0,1,2"}).num_gpus == 3
+    assert read_environment({**environ, "CUDA_VISIBLE_DEVICES": "0,1,2", "SM_NUM_GPUS": "2"}).num_gpus == 2
+
+
+def test_the_program_finds_sagemakers_variables_although_its_toolkit_is_not_used(root: Path) -> None:
+    script = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('SM_')}))"
+    (root / "code/train.py").write_text(script)
+    job = start(root, config="train.yaml", command=["python", "train.py"])
+    output, _ = job.communicate(timeout=60)
+    (line,) = [line for line in output.splitlines() if line.startswith("[program] {")]
+    found = json.loads(line.removeprefix("[program] "))
+    assert json.loads(found["SM_HOSTS"]) == ["algo-1"] and found["SM_CURRENT_HOST"] == "algo-1"
+    assert json.loads(found["SM_TRAINING_ENV"])["job_name"] == "j-20260116-011803"
+    assert found["SM_MODEL_DIR"] == str(root / "model") and int(found["SM_NUM_GPUS"]) > 0
+
+
+def test_checkpoints_below_the_output_folder_are_those_of_the_run(root: Path) -> None:
+    (root / "code/train.yaml").write_text("output_dir: results/x\n")
+    script = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text().split()[1].strip('\"'))"
+    (root / "code/train.py").write_text(script)
+    job = start(root, config="train.yaml", command=["python", "train.py", "{config}"])
+    output, _ = job.communicate(timeout=60)
+    line = next(line for line in output.splitlines() if line.startswith("[program] "))
+    folder = Path(line.removeprefix("[program] "))
+    assert (folder / "checkpoints").resolve() == (folder.parent / "checkpoints").resolve()
+
+
 def test_hyperparameters_that_cannot_be_read_are_the_reason_of_the_failure(root: Path) -> None:
     job = start(root, config="train.yaml", command="not JSON")
     job.communicate(timeout=100)

@@ -139,6 +139,11 @@ def test_a_project_outside_git_is_packed_without_environments_and_results(tmp_pa
         ("notes.txt", "-----BEGIN OPENSSH " + "PRIVATE KEY-----\nabc"),
         ("run.sh", "export HF_TOKEN=hf_" + "a" * 34),
         ("a.py", "key = 'AKIA" + "A" * 16 + "'"),
+        ("key.json", '{"private_key": "-----BEGIN ' + 'PRIVATE KEY-----\\nMIIE"}'),
+        ("a.sh", "export WANDB_API_KEY=" + "0a" * 20),
+        ("b.sh", "glpat-" + "a" * 20),
+        ("c.sh", "github_pat_" + "a" * 80),
+        ("configs/secrets.yaml", "x: y"),
         ("env.yaml", "policy_api_key: real-value-123\n"),
         ("sagemaker.yaml", "environment: {A: b, WANDB_API_KEY: real-value-123}\n"),
     ],
@@ -167,6 +172,18 @@ def test_a_link_out_of_the_project_is_refused(project: Path, target: str) -> Non
     (project.parent / "outside").touch()
     (project / "link").symlink_to(target)
     with pytest.raises(OperatorError, match="links that lead out of the project"):
+        packed(project)
+
+
+def test_a_tracked_file_below_a_link_that_leads_out_of_the_project_is_refused(project: Path) -> None:
+    (project / "data").mkdir()
+    (project / "data/a").write_text("inside")
+    subprocess.run(["git", "-C", str(project), "add", "data/a"], check=True)
+    (project / "data").rename(project.parent / "elsewhere")
+    (project / "data").symlink_to("../elsewhere")
+    with (project / ".gitignore").open("a") as ignored:
+        ignored.write("data\n")
+    with pytest.raises(OperatorError, match=r"links that lead out of the project.*data/a -> .*/elsewhere/a"):
         packed(project)
 
 

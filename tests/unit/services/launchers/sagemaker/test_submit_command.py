@@ -106,6 +106,7 @@ def test_an_evaluation_has_its_own_defaults_and_a_valid_name(project: Path, caps
         (["train.py", "--entrypoint", "train.py"], "train.py is not"),
         (["configs/source.yaml", "--entrypoint", "train.py"], "model.source is 'x'; expected auto"),
         (["configs/a.yaml", "--entrypoint", "none.py"], "there is no such file in the project"),
+        (["configs/a.yaml", "--entrypoint", "../outside.py"], "there is no such file in the project"),
         (["configs/a.yaml", "--entrypoint", "train.py", "--job-name", "a_b"], "job name 'a_b'"),
         (["configs/a.yaml", "--instance", "x"], "unrecognized arguments: --instance"),
         (["configs/a.yaml", "--gpus", "0"], "--gpus is for --local"),

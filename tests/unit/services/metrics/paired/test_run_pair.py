@@ -139,6 +139,11 @@ def test_a_single_task_gives_an_interval_that_contains_no_information(tmp_path: 
     assert low < -0.75 and high > 0.75
 
 
+def test_a_share_has_no_detectable_difference_above_one(tmp_path: Path) -> None:
+    found = only(compare(tmp_path, grid([1, 2], 4), grid([3, 1], 4)))
+    assert found.metric == "solve_rate" and found.detectable_effect is None
+
+
 def test_constant_rewards_have_no_interval(tmp_path: Path) -> None:
     rows = [row(task, 0, 3.0) for task in range(5)]
     found = only(compare(tmp_path, rows, rows))
