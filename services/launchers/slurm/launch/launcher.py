@@ -172,7 +172,9 @@ class Launcher:
             for line in block(launch, job, lines):
                 self.print_line(line)
         self.print_line("")
-        self.print_line(f"Dry run: nothing was written or submitted. {len(launch.jobs)} jobs would be submitted.")
+        count = sum(job.spec.name not in known for job in launch.jobs)
+        jobs = "1 job" if count == 1 else f"{count} jobs"
+        self.print_line(f"Dry run: nothing was written or submitted. {jobs} would be submitted.")
 
 
 def _completed(jobs: Mapping[str, SubmittedJob], states: Mapping[str, JobState]) -> frozenset[str]:

@@ -69,6 +69,7 @@ def test_the_manifest_tells_the_origin_and_the_files(tmp_path: Path) -> None:
 
 
 def test_a_conversion_without_a_manifest_is_refused_and_left_alone(tmp_path: Path) -> None:
+    """B13: --hf-ckpt-path was removed with force, whatever it contained."""
     request = write_checkpoint(tmp_path)
     target = conversion_target(request)
     target.mkdir(parents=True)
@@ -304,6 +305,7 @@ def test_a_waiter_uses_the_conversion_of_the_other(tmp_path: Path) -> None:
 
 
 def test_a_waiter_fails_with_the_reason_of_the_other(tmp_path: Path) -> None:
+    """B1: a waiting job did not check whether the other one had succeeded."""
     request, proceed = write_checkpoint(tmp_path), threading.Event()
     thread = in_the_background(request, proceed, RunError("lm_head.weight is incomplete"))
     with pytest.raises(RunError, match=r"the conversion by process \d+ on .* failed: lm_head.weight is incomplete"):

@@ -44,6 +44,7 @@ def test_nothing_but_the_converter_imports_torch() -> None:
 
 
 def test_a_failure_is_one_line_with_status_1(tmp_path: Path) -> None:
+    """B1: the status of a failed conversion was lost, and the evaluation ran."""
     request = write_checkpoint(tmp_path)
     flags = ["--dcp-ckpt-path", str(request.checkpoint), "--dcp-config", str(request.config)]
     done = command(*flags, environ=request.environ)  # no torch, or .metadata is not a pickle

@@ -109,6 +109,7 @@ def test_whether_a_process_of_another_host_or_container_runs_is_unknown(change: 
 
 
 def test_an_owner_of_another_host_is_dead_after_a_period_without_heartbeat(tmp_path: Path) -> None:
+    """B14: flock works on few shared file systems, and there was no rule for dead owners."""
     abandon(tmp_path, ended_owner(boot_id="another host"))
     clock = Clock()
     waiter = lock(tmp_path, clock=clock)

@@ -57,6 +57,7 @@ def test_exactly_one_of_eight_processes_converts(tmp_path: Path, token: str) -> 
 
 
 def test_killed_at_random_instants_the_next_conversion_succeeds(tmp_path: Path) -> None:
+    """B2: a killed job left a broken cache that counted as valid, or a folder that made every later job fail."""
     request = write_checkpoint(tmp_path)
     for count in range(3):
         with start(tmp_path, "", "0.3") as process:

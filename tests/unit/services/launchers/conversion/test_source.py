@@ -25,6 +25,7 @@ def weights(request: ConversionRequest) -> Path:
 
 
 def test_the_key_does_not_depend_on_place_and_time(tmp_path: Path) -> None:
+    """B3: the same content was converted again under another path."""
     request = write_checkpoint(tmp_path / "one")
     shutil.copytree(tmp_path / "one", tmp_path / "another mount")
     (tmp_path / "link").symlink_to("one")
@@ -36,6 +37,7 @@ def test_the_key_does_not_depend_on_place_and_time(tmp_path: Path) -> None:
 
 
 def test_overwritten_weights_of_the_same_size_and_time_have_another_key(tmp_path: Path) -> None:
+    """B3: the key was a hash of paths, so that stale weights were evaluated."""
     request = write_checkpoint(tmp_path, b"a" * 5_000_000)
     file = weights(request) / "__1_0.distcp"
     stat, before = file.stat(), key(request)

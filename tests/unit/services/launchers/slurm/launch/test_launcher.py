@@ -155,6 +155,13 @@ def test_a_dry_run_shows_every_file_and_command_and_touches_nothing(site: Launch
     assert sorted(site.root.rglob("*")) == before
 
 
+def test_a_dry_run_of_a_resume_counts_only_the_missing_jobs(site: LaunchSite) -> None:
+    site.scheduler.refuse_after = 2
+    site.launch(*SWEEP)
+    assert site.launch(*SWEEP, "--resume", "--dry") == 0
+    assert site.printed[-1].endswith("1 job would be submitted.")
+
+
 def test_a_dry_run_shows_no_secret(site: LaunchSite) -> None:
     site.launch("--dry", MODEL, "+generation.api_key=sk-1")
     assert "sk-1" not in "\n".join(site.printed)
