@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from rollyard.services.io.json_values import is_number
 from rollyard.services.types import Json
 
 BY_GRAMMAR = frozenset(
@@ -37,12 +38,14 @@ def why_not_policy_logprobs(item: Json) -> str:
         return "the turn has no record of its sampling parameters"
     if (mode := sampling.get("logprobs_mode")) not in _MODES:
         return f"the engine's logprobs mode is {mode!r}; expected one of {', '.join(_MODES)}"
-    temperature = sampling.get("temperature")
-    if not isinstance(temperature, int | float):
+    temperature: Any = sampling.get("temperature")
+    if not is_number(temperature):
         return f"the recorded temperature is {temperature!r}; expected a number"
     if temperature < MIN_TEMPERATURE:
         return f"the turn was decoded greedily (temperature {temperature:g}; vLLM samples only from {MIN_TEMPERATURE})"
     names = sampling.get("constrained") or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        return f"the recorded constraints are {names!r:.100}; expected a list of names"
     constraints = [name for name in names if mode == "processed_logprobs" or name in BY_GRAMMAR]
     return f"{', '.join(constraints)} changed the distribution that was sampled from" if constraints else ""
 
@@ -55,12 +58,13 @@ def has_sampled_log_probs(item: Json) -> bool:
     """
     trace = item.get("token_trace")
     sampling = trace.get("sampling") if isinstance(trace, dict) else None
-    temperature = sampling.get("temperature") if isinstance(sampling, dict) else None
-    if not isinstance(sampling, dict) or not isinstance(temperature, int | float) or temperature < MIN_TEMPERATURE:
+    temperature: Any = sampling.get("temperature") if isinstance(sampling, dict) else None
+    if not isinstance(sampling, dict) or not is_number(temperature) or temperature < MIN_TEMPERATURE:
         return False
     if sampling.get("logprobs_mode") == "processed_logprobs":
         return True
-    only_grammars = BY_GRAMMAR.issuperset(sampling.get("constrained") or [])
+    names = sampling.get("constrained") or []
+    only_grammars = isinstance(names, list) and all(isinstance(name, str) and name in BY_GRAMMAR for name in names)
     return sampling.get("logprobs_mode") == "raw_logprobs" and temperature == 1.0 and only_grammars
 
 
@@ -96,13 +100,13 @@ def _are_log_probs(values: list[Any]) -> bool:
     # A sum is finite only if every number is. Rounding in half precision may leave a number slightly above 0.
     return (
         set(map(type, values)) <= {int, float}
-        and math.isfinite(sum(values))
         and min(values) > LOWEST
+        and math.isfinite(sum(values))
         and max(values) <= 0.01
     )
 
 
 def _cause(value: Any) -> str:
-    if type(value) in (int, float) and math.isfinite(value) and value > 0:
+    if is_number(value) and value > 0:
         return "is its --logprobs-mode raw_logits or processed_logits?"
     return "engines write null, NaN, -inf or -9999 where the model's logits are not finite: check the weights"

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rollyard.services.io.json_values import mapping
+from rollyard.services.io.json_values import is_number, mapping, number
+from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.sequences.training_sequence import SequenceRules, TrainingSequence, training_sequences
+from rollyard.services.training.sequences.training_sequence import (
+    SequenceError,
+    SequenceRules,
+    TrainingSequence,
+    training_sequences,
+)
 from rollyard.services.types import FinishReason, Json
 
 
@@ -46,18 +52,20 @@ class GroupMember:
 
 
 def member_of_row(row: Json, task_key: str, rules: SequenceRules, endings: EndingRules) -> GroupMember:
-    """Return a measured rollout as a group member. Raises SequenceError if its tokens cannot be used."""
+    """Return a measured rollout as a group member. Raises SequenceError if its tokens or its reward cannot be used."""
     ending, treatment = endings.of_row(row)
+    if treatment is not Treatment.LEFT_OUT and not is_reward(row.get("reward")):
+        raise SequenceError(f"the rollout has reward {row.get('reward')!r:.100}; {EXPECTED}")
     has_tokens = treatment in (Treatment.PLAYED, Treatment.MASKED)
     return GroupMember(
         task_key=task_key,
         repeat=int(row.get("_ng_rollout_index", 0)),
         ending=ending,
         treatment=treatment,
-        reward=float(row["reward"]),
+        reward=number(row.get("reward"), 0.0),
         sequences=tuple(training_sequences(row, rules)) if has_tokens else (),
-        components=row.get("reward_components") or {},
-        success=row.get("success"),
+        components={name: value for name, value in mapping(row.get("reward_components")).items() if is_number(value)},
+        success=success if isinstance(success := row.get("success"), bool) else None,
         completion_tokens=_completion_tokens(row),
         parse_error=has_parse_error(row),
     )

@@ -50,7 +50,7 @@ def rollout_sample_fields(
         "completion": [],
         "input_ids": sequence.prompt_ids + sequence.completion_ids,
         "completion_mask": [0] * prompt + sequence.loss_mask,
-        "old_log_probs": [0.0] * prompt + sequence.log_probs,
+        "old_log_probs": [0.0] * prompt + sequence.loss_log_probs,
         "advantage": advantage,
         "model_version": version,
         "group_id": group,

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rollyard.services.errors import RollyardError
+from rollyard.services.io.json_values import items as items_of
+from rollyard.services.io.json_values import mapping, whole_number
 from rollyard.services.responses.policy_logprobs import (
     are_ids,
     has_sampled_log_probs,
@@ -15,6 +16,9 @@ from rollyard.services.responses.policy_logprobs import (
     why_not_policy_logprobs,
 )
 from rollyard.services.types import Json
+
+_TOKENS = ("prompt_token_ids", "generation_token_ids", "generation_log_probs")
+"""The last item of a model call has all of them."""
 
 
 class SequenceError(RollyardError):
@@ -62,6 +66,11 @@ class TrainingSequence:
         """Number of tokens with a loss."""
         return sum(self.loss_mask)
 
+    @property
+    def loss_log_probs(self) -> list[float]:
+        """`log_probs` of the tokens with a loss; 0 elsewhere."""
+        return [value if has_loss else 0.0 for value, has_loss in zip(self.log_probs, self.loss_mask, strict=True)]
+
 
 def training_sequences(row: Json, rules: SequenceRules) -> list[TrainingSequence]:
     """Return the token sequences of a rollout, as `POST /run` returns it or a rollout file contains it.
@@ -73,7 +82,8 @@ def training_sequences(row: Json, rules: SequenceRules) -> list[TrainingSequence
     """
     response = row.get("response")
     output = response.get("output") if isinstance(response, dict) else None
-    items = [item for item in output or () if isinstance(item, dict) and item.get("generation_token_ids") is not None]
+    # A turn that lacks one of the fields is an error, not context: its tokens would have no loss.
+    items = [item for item in items_of(output) if any(mapping(item).get(name) is not None for name in _TOKENS)]
     if not items:
         raise SequenceError(
             "the rollout has no token ids: set return_token_id_information: true on the model server of the policy"
@@ -99,7 +109,8 @@ class _Turn:
 
 
 def _read_turn(item: Json, name: str, rules: SequenceRules) -> _Turn:
-    prompt, generated = item.get("prompt_token_ids"), item["generation_token_ids"]
+    prompt: Any = item.get("prompt_token_ids")
+    generated: Any = item.get("generation_token_ids")
     if not prompt or not are_ids(prompt):
         raise SequenceError(f"{name} has prompt_token_ids that are not a list of token ids: {str(prompt)[:100]}")
     log_probs: Any = item.get("generation_log_probs")
@@ -115,7 +126,8 @@ def _read_turn(item: Json, name: str, rules: SequenceRules) -> _Turn:
         if reason := why_not_policy_logprobs(item):
             mask, reweighted = _treatment(item, f"{name} cannot be trained on: {reason}", rules)
         temperature = temperature_of(sampling) if mask else 1.0
-    return _Turn(prompt, generated, log_probs, mask, reweighted, _versions(sampling, len(generated)), temperature)
+    versions = _versions(sampling, len(generated), name)
+    return _Turn(prompt, generated, log_probs, mask, reweighted, versions, temperature)
 
 
 def _treatment(item: Json, problem: str, rules: SequenceRules) -> tuple[int, int]:
@@ -129,16 +141,18 @@ def _treatment(item: Json, problem: str, rules: SequenceRules) -> tuple[int, int
     return (1, 1) if usable else (0, 0)
 
 
-def _versions(sampling: Json, count: int) -> list[str | None]:
-    versions: list[str | None] = [sampling.get("policy_version")] * count
-    for span in _spans(sampling.get("weight_versions")):
-        start, end = span.get("start", 0), span.get("end", count)
-        versions[start:end] = [span.get("version")] * len(versions[start:end])
+def _versions(sampling: Json, count: int, name: str) -> list[str | None]:
+    versions: list[Any] = [sampling.get("policy_version")] * count
+    spans = sampling.get("weight_versions")
+    for span in () if spans is None else spans if isinstance(spans, list) else [spans]:
+        found = mapping(span)
+        start, end = whole_number(found.get("start", 0), least=0), whole_number(found.get("end", count), least=0)
+        if not found or start is None or end is None or start > end:
+            raise SequenceError(f"{name} has weight_versions {str(spans)[:100]}; expected a list of spans")
+        versions[start:end] = [found.get("version")] * len(versions[start:end])
+    if wrong := [version for version in versions if not isinstance(version, str | None)]:
+        raise SequenceError(f"{name} has policy_version {str(wrong[0])[:100]}; expected a string")
     return versions
-
-
-def _spans(spans: Any) -> Iterator[Json]:
-    return (span for span in spans or () if isinstance(span, dict))
 
 
 @dataclass(slots=True)

@@ -20,7 +20,8 @@ def micro_batch_inputs(
         completion_ids, completion_mask    (B, T), likewise
         tool_mask                          (B, T), 1 for tokens with a loss
         advantages                         (B, T)
-        old_per_token_logps, reweighted    (B, T)
+        old_per_token_logps, reweighted    (B, T), the former is 0 for tokens without a loss: their ratios, which TRL
+                                           computes before it masks them, must be finite
 
     Masks follow from lengths, never from ids: a model can generate its padding token, which often is its end of turn.
     """
@@ -40,6 +41,6 @@ def micro_batch_inputs(
         "completion_mask": right([1] * len(sequence.completion_ids) for sequence in sequences),
         "tool_mask": right(sequence.loss_mask for sequence in sequences),
         "advantages": torch.tensor(advantages, dtype=torch.float32, device=device)[:, None].repeat(1, completion),
-        "old_per_token_logps": right((sequence.log_probs for sequence in sequences), dtype=torch.float32),
+        "old_per_token_logps": right((sequence.loss_log_probs for sequence in sequences), dtype=torch.float32),
         "reweighted": right((sequence.reweighted for sequence in sequences), dtype=torch.bool),
     }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -13,6 +14,7 @@ from datasets import Dataset
 from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
+from rollyard.services.errors import RunError
 from rollyard.services.training.micro_batches import micro_batches
 from rollyard.services.training.trl.micro_batch_inputs import Inputs, micro_batch_inputs
 from rollyard.services.training.trl.update_metrics import UpdateMetrics
@@ -108,6 +110,20 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         """Keep the figures that only the Trainer knows with those of the update."""
         self.update_metrics |= {name: logs[name] for name in ("grad_norm", "learning_rate") if name in logs}
         super().log(logs, start_time)
+
+    def _get_grad_norm(self, *arguments: Any, **options: Any) -> Any:
+        """Return the norm of the gradient, before the optimizer uses it. Raises RunError if it is not finite: the
+        weights, and the next checkpoint with them, would be lost.
+        """
+        norm = super()._get_grad_norm(*arguments, **options)
+        if norm is not None and not math.isfinite(norm):
+            raise RunError(
+                f"the gradient of update {self.state.global_step + 1} is {float(norm)} (loss: "
+                f"{self.update_metrics['loss']:g}, largest ratio: {self.update_metrics.get('ratio_max', math.nan):g}); "
+                "the weights are still those before it. Lower optimizer.learning_rate, and check the rewards and, in "
+                "metrics.jsonl, train/ratio_max and train/parity_max"
+            )
+        return norm
 
     @contextlib.contextmanager
     def _local_figures(self) -> Iterator[None]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from transformers import TrainerCallback
 
 from rollyard.services.errors import RunError
 from rollyard.services.training.algorithms import ALGORITHMS, Algorithm
@@ -121,6 +122,37 @@ def test_a_generated_padding_token_has_a_loss_like_any_other(tmp_path: Path) -> 
     ).mean()
     gradient = torch.cat([part.flatten() for part in torch.autograd.grad(loss, list(model.parameters()))])
     assert torch.allclose(gradients(model, trainer.model), gradient, atol=1e-5)
+
+
+def test_recorded_numbers_of_tokens_without_a_loss_change_nothing(tmp_path: Path) -> None:
+    model = make_model()
+    update = make_update(model)
+    other = [
+        dataclasses.replace(
+            one,
+            log_probs=[value if mask else -500.0 for value, mask in zip(one.log_probs, one.loss_mask, strict=True)],
+        )
+        for one in update.sequences
+    ]
+    first = trained(model, [update], tmp_path)
+    second = trained(model, [dataclasses.replace(update, sequences=tuple(other))], tmp_path)
+    assert torch.equal(gradients(model, first.model), gradients(model, second.model))
+
+
+def test_a_gradient_that_is_not_finite_ends_the_training_before_it_changes_the_weights(tmp_path: Path) -> None:
+    model = make_model()
+    update = make_update(model)
+    wrong = dataclasses.replace(update.sequences[0], log_probs=[-500.0] * len(update.sequences[0].log_probs))
+    wrong_update = dataclasses.replace(update, sequences=(wrong, *update.sequences[1:]))
+    weights: list[Any] = []
+
+    class Weights(TrainerCallback):  # type: ignore[misc]
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            weights.append(more["model"])
+
+    with pytest.raises(RunError, match=r"the gradient of update 1 is (nan|inf) .*learning_rate"):
+        trained(model, [wrong_update], tmp_path, {"callbacks": [Weights()]})
+    assert not gradients(model, weights[0]).any()
 
 
 def test_a_sequence_that_is_too_long_is_counted_and_has_no_loss() -> None:

@@ -118,6 +118,12 @@ BROKEN: dict[str, Json] = {
     "an id is text": row({**turn([1], [2]), "generation_token_ids": ["2"]}),
     "no prompt": row({**turn([1], [2]), "prompt_token_ids": None}),
     "the trace is text": row({**turn([1], [2]), "token_trace": "x"}),
+    "the output is a number": {"reward": 1.0, "response": {"output": 5}},
+    "the temperature is NaN": row(turn([1], [2], temperature=float("nan"))),
+    "the constraints are a number": row(turn([1], [2], constrained=3)),
+    "the version is a number": row(turn([1], [2], policy_version=3)),
+    "the versions of the tokens are text": row(turn([1], [2], weight_versions="v1")),
+    "a span of versions begins at text": row(turn([1], [2], weight_versions=[{"version": "v1", "start": "0"}])),
 }
 
 
@@ -125,6 +131,14 @@ BROKEN: dict[str, Json] = {
 def test_missing_and_invalid_tokens_are_an_error(broken: Json) -> None:
     with pytest.raises(SequenceError):
         training_sequences(broken, REFUSE)
+
+
+@pytest.mark.parametrize("missing", ["prompt_token_ids", "generation_token_ids", "generation_log_probs"])
+def test_a_later_turn_without_one_of_its_fields_is_an_error_with_its_number(missing: str) -> None:
+    incomplete = turn([1, 2, 3], [4])
+    del incomplete[missing]
+    with pytest.raises(SequenceError, match=r"^turn 2 of 3 has"):
+        training_sequences(row(turn([1], [2]), incomplete, turn([1, 2, 3, 4, 5], [6])), REFUSE)
 
 
 @given(
