@@ -9,12 +9,11 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-import yaml
-
 from rollyard.resources_servers.gsm8k.prepared_rows import prepare_rows
 from rollyard.resources_servers.gsm8k.rollout_log import write_rollout_log
 from rollyard.resources_servers.gsm8k.served_model import served_model
 from rollyard.resources_servers.gsm8k.train_options import train_settings, training_parser
+from rollyard.services.config.settings_file import dump_settings
 from rollyard.services.io.foreground import run_foreground
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.own_command import own_command
@@ -39,7 +38,7 @@ def main(arguments: list[str] | None = None) -> int:
         return status
     file = inputs / "train.yaml"
     keys = config.model_dump(mode="json", exclude_defaults=True)
-    replace(file, yaml.safe_dump(keys, sort_keys=False, allow_unicode=True).encode())
+    replace(file, dump_settings(keys).encode())
     status = run_foreground(own_command("ng_train", str(file)))
     files = sorted((options.output_dir / "rollouts").glob("step_*.jsonl"))
     if played := [path for path in files if path == TrainingPaths(options.output_dir).rollouts(int(path.stem[5:11]))]:

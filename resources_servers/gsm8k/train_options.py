@@ -32,7 +32,7 @@ def training_parser(description: str | None) -> argparse.ArgumentParser:
     add("--limit", type=positive, help="number of questions to train on; without it, all")
     add("--local", type=Path, help="GSM8K rows on this machine, instead of the Hugging Face hub")
     add("--system-prompt", default=SYSTEM, help="system prompt of training and evaluation")
-    add("--concurrency", type=positive, default=64, help="questions in flight")
+    add("--concurrency", type=positive, default=64, help="rollouts in flight")
     add("--rollouts-per-update", type=int, default=256, help="a multiple of --group-size")
     add("--group-size", type=positive, default=8, help="rollouts per question")
     add("--train-steps", type=not_negative, default=20, help="updates; 0: until the questions are exhausted")

@@ -124,6 +124,14 @@ def test_the_training_program_converts_the_config_for_ng_train(project: Path) ->
     assert (converted["model"], converted["environments"]) == ("Qwen/Qwen3-1.7B-Base", ["gsm8k"])
 
 
+def test_the_training_program_names_an_unset_variable_of_its_config(project: Path) -> None:
+    (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(RLVR_CONFIG | {"trace_path": "${oc.env:NO_SUCH}"}))
+    command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml"]
+    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=60)
+    assert found.returncode == 2
+    assert "trace_path cannot be resolved: Environment variable 'NO_SUCH' not found" in found.stderr
+
+
 def door(project: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, f"src/rlvr_experiments/{name}", *arguments]
     return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=60)

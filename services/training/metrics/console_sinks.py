@@ -15,7 +15,8 @@ from rollyard.services.io.terminal import unwrapped
 from rollyard.services.training.metrics.formatting import NORMALLY_ZERO, grouped, short_name, value_text
 
 _LINE = (
-    *("train/reward", "train/correct_rate", "train/parse_err_rate", "train/avg_completion_length"),
+    *("train/reward", "train/correct_rate", "train/parse_err_rate"),
+    *("train/avg_completion_length", "train/total_completion_tokens"),
     *("train/loss", "train/kl", "train/kl_initial", "train/ratio_max", "train/clip_rate", "train/entropy"),
     "train/grad_norm",
     *("train/skipped_groups", "train/failed_rollouts", "train/policy_lag", "perf/step_s", "perf/rollout_wait_s"),

@@ -14,7 +14,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.training.rlvr.rlvr_config import RlvrConfig
 from rollyard.services.training.rlvr.rlvr_data import environments_of, mixture_of
-from rollyard.services.training.rlvr.rlvr_roles import engine_settings, optimizer_settings, roles_of
+from rollyard.services.training.rlvr.rlvr_roles import engine_settings, optimizer_settings, roles_of, section
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.types import Json
 
@@ -145,12 +145,12 @@ def _notes(rlvr: RlvrConfig, trainer: Json) -> Iterator[str]:
         yield "loss: deviations of a group have the divisor n - 1; there, it is n"
     if rlvr.loss.name == "dapo":
         yield "loss.name dapo: the mean is over all tokens of the update; there, over those of each micro-batch"
-    half = [name for name in ("dtype", "mixed_precision_param") if trainer.get("training", {}).get(name) == "float16"]
+    half = [name for name in ("dtype", "mixed_precision_param") if section(trainer, "training").get(name) == "float16"]
     if half:
         yield "roles: float16 becomes bfloat16, which needs no loss scaling"
-    if "eps" in trainer.get("optimizer", {}):
+    if "eps" in section(trainer, "optimizer"):
         yield "roles: optimizer.eps is that of PyTorch (1e-8)"
-    degrees = {name: value for name, value in trainer.get("parallelism", {}).items() if name.endswith("_degree")}
+    degrees = {name: value for name, value in section(trainer, "parallelism").items() if name.endswith("_degree")}
     if any(value not in (1, None) for value in degrees.values()):
         yield "roles: parallelism of the trainer is set with optimizer.accelerate_config"
     unused = {

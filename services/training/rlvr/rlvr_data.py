@@ -61,7 +61,7 @@ def _dataset(entry: Json) -> Json:
             "or use ng_train with `where`"
         )
     environment, split = _environment(name), entry.get("split", "train")
-    stem = split if environment == name else f"{name}_{split}"
     found: Json = {key: entry[key] for key in _DATASET_KEYS if entry.get(key) is not None}
-    path = f"resources_servers/{environment}/data/{stem}.jsonl"
-    return {**found, "path": path, "agent_name": f"{environment}_agent"}
+    if environment != name:  # otherwise, it is the mixture's default, resources_servers/NAME/data/SPLIT.jsonl
+        found["path"] = f"resources_servers/{environment}/data/{name}_{split}.jsonl"
+    return {**found, "split": split, "agent_name": f"{environment}_agent"}

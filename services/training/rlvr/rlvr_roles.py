@@ -35,9 +35,17 @@ def roles_of(roles: Sequence[RoleSection]) -> tuple[Json, Json]:
     return trainers[0].config, engines[0].config
 
 
+def section(role: Json, name: str) -> Json:
+    """Return a section of a role's settings, {} if it is absent or empty. Raises OperatorError if it is no mapping."""
+    found = role.get(name) or {}
+    if not isinstance(found, dict):
+        raise OperatorError(f"roles: {name} is {found!r}; expected a mapping")
+    return found
+
+
 def optimizer_settings(trainer: Json, longest: int | None, per_micro_batch: int | Mapping[int, int] | None) -> Json:
     """Return the keys of TrainConfig.optimizer. Raises OperatorError for schedules that ng_train does not have."""
-    optimizer, training = trainer.get("optimizer", {}), trainer.get("training", {})
+    optimizer, training = section(trainer, "optimizer"), section(trainer, "training")
     if (name := optimizer.get("name", "AdamW")) != "AdamW":
         raise OperatorError(f"roles: optimizer.name is {name}; expected AdamW")
     if "lr" not in optimizer:
@@ -53,11 +61,11 @@ def optimizer_settings(trainer: Json, longest: int | None, per_micro_batch: int 
         "learning_rate": optimizer["lr"],
         "weight_decay": optimizer.get("weight_decay", _WEIGHT_DECAY),
         "max_grad_norm": training.get("max_norm", _MAX_NORM),
-        **_schedule(trainer.get("lr_scheduler", {})),
+        **_schedule(section(trainer, "lr_scheduler")),
         "max_seq_len": length,
         "micro_token_budget": max([bucket * count for bucket, count in sizes.items() if bucket <= length] + [length]),
         "dtype": _DTYPES[dtype],
-        "gradient_checkpointing": trainer.get("activation_checkpoint", {}).get("mode", "none") != "none",
+        "gradient_checkpointing": section(trainer, "activation_checkpoint").get("mode", "none") != "none",
     }
 
 

@@ -34,6 +34,8 @@ MAY_CHANGE = (
     "optimizer.accelerate_config",
 )
 """Settings that change neither the rollouts nor the gradients, so that a resumed run may have other ones."""
+_ADDRESS = ("policy_base_url", "policy_api_key")
+"""Overrides that say where the policy's endpoint is; a restarted one may have another port."""
 
 
 def settings_yaml(config: TrainConfig) -> str:
@@ -58,7 +60,7 @@ def check_settings(before: TrainConfig, now: TrainConfig, root: Path) -> None:
     """Raise OperatorError with the names of the settings that a resumed run must not change."""
     changed = [
         f"{key} was {_shown(old)}, now {_shown(new)}"
-        for key, old, new in differences(before.model_dump(mode="json"), now.model_dump(mode="json"))
+        for key, old, new in differences(_compared(before), _compared(now))
         if not _may_change(key, now)
     ]
     if changed:
@@ -66,6 +68,11 @@ def check_settings(before: TrainConfig, now: TrainConfig, root: Path) -> None:
             f"{root} contains a run with other settings: {'; '.join(changed)}. Use the earlier settings to resume it, "
             "or choose another output_dir"
         )
+
+
+def _compared(config: TrainConfig) -> Json:
+    kept = [text for text in config.overrides if text.lstrip("+").partition("=")[0] not in _ADDRESS]
+    return {**config.model_dump(mode="json"), "overrides": kept}
 
 
 def _may_change(key: str, config: TrainConfig) -> bool:

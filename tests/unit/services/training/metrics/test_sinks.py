@@ -16,6 +16,7 @@ METRICS = {
     "train/reward": 0.4123,
     "train/reward/format": 0.1,
     "train/correct_rate": 0.382,
+    "train/total_completion_tokens": 900,
     "train/failed_rollouts": 0,
     "train/learning_rate": 1e-6,
     "perf/step_s": 12.3,
@@ -72,7 +73,8 @@ def test_print_writes_a_line_per_step() -> None:
     sink.log(3, METRICS)
     sink.log(4, {"eval/success_rate": 0.25})
     assert stream.getvalue().splitlines() == [
-        "step 3/20  reward 0.4123  correct_rate 38.2%  step_s 12 s  eval/success_rate 50.0%",
+        "step 3/20  reward 0.4123  correct_rate 38.2%  total_completion_tokens 900  step_s 12 s  "
+        "eval/success_rate 50.0%",
         "step 4/20  eval/success_rate 25.0%",
     ]
 

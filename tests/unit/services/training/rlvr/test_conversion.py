@@ -138,9 +138,8 @@ def test_a_mixture_names_the_rows_and_the_agent_of_each_environment() -> None:
     found = converted({"data": data}).config
     assert found.environments == ("gsm8k", "ifeval")
     first, second = read_mixture(found.data or {}, []).datasets
-    assert (first.path, first.order, first.agent_name) == (
-        *("resources_servers/gsm8k/data/train.jsonl", "s3://b/c.txt", "gsm8k_agent"),
-    )
+    # Without a path, the file is resources_servers/gsm8k/data/train.jsonl, and its absence names prepare.py.
+    assert (first.path, first.split, first.order, first.agent_name) == (None, "train", "s3://b/c.txt", "gsm8k_agent")
     assert second.path == "resources_servers/ifeval/data/if_multi_constraints_train.jsonl"
 
 
@@ -189,6 +188,8 @@ def test_what_cannot_be_done_is_refused(changes: dict[str, Any], message: str) -
         ("optimizer", {}, "no optimizer.lr"),
         ("lr_scheduler", {"decay_ratio": 0.5}, "decay_ratio is 0.5; expected 0"),
         ("training", {"dtype": "int8"}, "training.dtype is 'int8'"),
+        ("optimizer", None, "no optimizer.lr"),
+        ("training", "bf16", "training is 'bf16'; expected a mapping"),
     ],
 )
 def test_a_trainer_that_cannot_be_had_is_refused(section: str, value: Json, message: str) -> None:
@@ -196,3 +197,10 @@ def test_a_trainer_that_cannot_be_had_is_refused(section: str, value: Json, mess
     roles[0]["config"][section] = value
     with pytest.raises(OperatorError, match=message):
         converted({"roles": roles})
+
+
+def test_an_empty_section_of_a_role_has_the_defaults() -> None:
+    roles = copy.deepcopy(CONFIG["roles"])
+    roles[0]["config"] |= {"lr_scheduler": None, "activation_checkpoint": None, "parallelism": None}
+    found = converted({"roles": roles}).config.optimizer
+    assert (found.lr_scheduler, found.warmup_steps, found.gradient_checkpointing) == ("linear", 0, False)

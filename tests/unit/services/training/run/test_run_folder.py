@@ -102,6 +102,16 @@ def test_settings_without_influence_on_the_curve_may_change(changed: dict[str, A
         assert TrainConfig.model_validate(yaml.safe_load(folder.paths.config.read_text())) == folder.config
 
 
+def test_an_endpoint_may_have_another_address_when_the_run_resumes(tmp_path: Path) -> None:
+    first, second = ([f"+policy_base_url=http://h:{port}/v1", "+policy_model_name=m"] for port in (8000, 8001))
+    with opened(tmp_path, overrides=first):
+        pass
+    with opened(tmp_path, overrides=second):
+        pass
+    with pytest.raises(OperatorError, match="overrides was"), opened(tmp_path, overrides=[*second, "+a.b=1"]):
+        pass
+
+
 def test_the_number_of_steps_may_not_change_if_the_learning_rate_depends_on_it(tmp_path: Path) -> None:
     cosine = {"lr_scheduler": "cosine"}
     with opened(tmp_path, max_steps=5, optimizer=cosine):
