@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.services.training.micro_batches import micro_batches
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(1, 50)), st.integers(50, 200))
 def test_every_sequence_is_in_one_micro_batch_within_the_budget(lengths: list[int], budget: int) -> None:
     batches = micro_batches(lengths, budget)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.services.training.sequences.training_sequence import (
@@ -141,6 +141,7 @@ def test_a_later_turn_without_one_of_its_fields_is_an_error_with_its_number(miss
         training_sequences(row(turn([1], [2]), incomplete, turn([1, 2, 3, 4, 5], [6])), REFUSE)
 
 
+@settings(deadline=None)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1), st.lists(st.integers(0, 3)), st.booleans()), min_size=1)
 )
