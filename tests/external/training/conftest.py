@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -88,7 +89,7 @@ def local_stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> I
 
     The name of its folder marks the engine's processes (`processes_of`, `kill` in tests/external/vllm/local_run.py).
     """
-    folder = tmp_path_factory.mktemp("local")
+    folder = tmp_path_factory.mktemp(f"local-{os.getpid()}")
     flags = {"enforce_eager": True, "kv_cache_memory_bytes": 134217728, "max_num_seqs": 32}
     lora = {"enable_lora": True, "max_lora_rank": 16}
     config = local_config(tiny_model, folder.name, trainer_endpoints=True, extra_flags={**flags, **lora})

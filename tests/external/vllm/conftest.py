@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import os
 import subprocess
 import sys
 import tempfile
@@ -59,7 +60,7 @@ def raw_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> It
 @pytest_asyncio.fixture(scope="session")
 async def local_stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
     """A run that starts its engine itself; the name of its folder marks the engine's processes."""
-    folder = tmp_path_factory.mktemp("local")
+    folder = tmp_path_factory.mktemp(f"local-{os.getpid()}")
     config = local_config(tiny_model, folder.name, trainer_endpoints=True)
     async with processes(load_config(config=config, tmp_path=folder), folder, token=TOKEN) as stack:
         yield stack
