@@ -67,11 +67,17 @@ def test_reloaded_weights_give_the_other_models_logprobs_and_back(
 )
 def test_a_client_that_disconnects_aborts_its_request(engine: Engine, path: str, body: dict[str, Any]) -> None:
     eventually("the engine is idle", lambda: engine.gauge(RUNNING) == 0)
+    # On a busy host, a request may end before its first tokens are seen here. Without an abort, each would end.
+    assert any(tokens_before_disconnect(engine, path, body) < 3000 for _ in range(5))
+
+
+def tokens_before_disconnect(engine: Engine, path: str, body: dict[str, Any]) -> float:
+    """Send a request, disconnect after its first tokens, and return how many were generated."""
     before = engine.gauge(GENERATED)
     with posting(engine, path, body):
-        eventually("the request runs", lambda: engine.gauge(RUNNING) == 1)
+        eventually("tokens are generated", lambda: engine.gauge(GENERATED) > before)
     eventually("no request runs", lambda: engine.gauge(RUNNING) == 0)
-    assert engine.gauge(GENERATED) - before < 3000  # aborted before its end
+    return engine.gauge(GENERATED) - before
 
 
 def posting(engine: Engine, path: str, body: dict[str, Any]) -> socket.socket:
