@@ -37,7 +37,8 @@ def build(source: Path, output: Path, kind: str = "wheel") -> Path:
 def unpack(archive: Path, folder: Path) -> Path:
     """Unpack an sdist and return its only folder."""
     with tarfile.open(archive) as packed:
-        packed.extractall(folder, filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # Python has it since 3.11.4
+        packed.extractall(folder)
     (unpacked,) = folder.iterdir()
     return unpacked
 
