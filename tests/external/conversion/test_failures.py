@@ -14,11 +14,13 @@ from pathlib import Path
 import pytest
 import torch
 from torch.distributed import checkpoint as dcp
+from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING, Metadata
 from transformers import PreTrainedTokenizerFast
 
 from rollyard.services.errors import RunError
 from rollyard.services.launchers.conversion import ConversionRequest, convert, is_converted
 from rollyard.services.launchers.conversion.huggingface.converter import HuggingFaceConverter
+from rollyard.services.launchers.conversion.huggingface.dcp_metadata import read_metadata
 from tests.external.conversion.conftest import Make
 from tests.external.conversion.dcp_files import change_policy
 
@@ -69,6 +71,30 @@ def test_a_chunk_that_no_rank_saved_is_noticed(checkpoint: Make) -> None:
     metadata.state_dict_metadata["model.model.norm.weight"].chunks.pop()
     file.write_bytes(pickle.dumps(metadata))
     fails(request, "model.norm.weight is incomplete: the files hold 32 of 64 values")
+
+
+def test_metadata_of_another_minor_python_version_is_read(tmp_path: Path) -> None:
+    class Member:
+        """A member of an enum as Python 3.11.0 to 3.11.3 stores it."""
+
+        def __reduce__(self) -> tuple[object, ...]:
+            return getattr, (_MEM_FORMAT_ENCODING, "TORCH_PRESERVE_FORMAT")
+
+    file = tmp_path / ".metadata"
+    file.write_bytes(pickle.dumps(Metadata(state_dict_metadata={}, planner_data=Member(), storage_data={})))
+    assert read_metadata(file).planner_data is _MEM_FORMAT_ENCODING.TORCH_PRESERVE_FORMAT
+
+
+@pytest.mark.parametrize("attribute", ["__init__", "mro", "_missing_"])
+def test_metadata_gets_no_other_attributes(tmp_path: Path, attribute: str) -> None:
+    class Attribute:
+        def __reduce__(self) -> tuple[object, ...]:
+            return getattr, (_MEM_FORMAT_ENCODING, attribute)
+
+    file = tmp_path / ".metadata"
+    file.write_bytes(pickle.dumps(Attribute()))
+    with pytest.raises(RunError, match=f"it names the attribute {attribute}"):
+        read_metadata(file)
 
 
 def test_metadata_runs_no_code(checkpoint: Make, tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import pickle
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +33,20 @@ _CLASSES = {
 
 class _MetadataUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
+        if (module, name) == ("builtins", "getattr"):  # how Python 3.11.0 to 3.11.3 stores the member of an enum
+            return _member_of
         is_dtype = module == "torch" and isinstance(getattr(torch, name, None), torch.dtype)
         if is_dtype or name in _CLASSES.get(module, ()):
             return super().find_class("pathlib" if module == "pathlib._local" else module, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}, which is not part of a checkpoint's metadata")
+
+
+def _member_of(owner: Any, name: str) -> Enum:
+    if isinstance(owner, type) and issubclass(owner, Enum) and name in owner.__members__:
+        return owner[name]
+    raise pickle.UnpicklingError(
+        f"it names the attribute {name} of {owner}, which metadata does not contain"
+    )
 
 
 def read_metadata(file: Path) -> Any:
