@@ -17,7 +17,10 @@ from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_process import curve
 from tests.external.training.training_runs import make_update, trained
 
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "-m"]
+TORCHRUN = [
+    *(sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"),
+    *("--local-addr", "127.0.0.1", "-m"),  # by default the host's name, which a machine may not be able to resolve
+]
 
 
 @pytest.mark.parametrize(("name", "micro_token_budget"), [("gspo", 110), ("dapo", 110), ("grpo", 4096)])
