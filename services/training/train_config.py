@@ -90,6 +90,9 @@ class OptimizerSettings(Record):
     """Decoupled weight decay."""
     max_grad_norm: float = Field(default=0.5, gt=0)
     """Gradients are scaled down to this norm."""
+    num_iterations: int = Field(default=1, ge=1)
+    """Steps of the optimizer on the rollouts of each update (mu of arXiv 2402.03300). After the first one, clipping the
+    ratios limits how far the others move the policy."""
     max_seq_len: int = Field(default=1024, ge=2)
     """Longer sequences are masked and counted, never truncated."""
     micro_token_budget: int = Field(default=16384, ge=2)
@@ -244,6 +247,12 @@ class TrainConfig(Record):
             raise ValueError(
                 f"optimizer.micro_token_budget ({optimizer.micro_token_budget}) is less than optimizer.max_seq_len "
                 f"({optimizer.max_seq_len}): one sequence has to fit"
+            )
+        if optimizer.num_iterations > 1 and self.loss.constrained_turns == "reweight":
+            raise ValueError(
+                f"optimizer.num_iterations is {optimizer.num_iterations} with loss.constrained_turns: reweight, whose "
+                "ratios are those to the policy before each iteration, so that nothing limits how far it moves; use 1, "
+                "or constrained_turns: mask"
             )
         if self.min_group_members > self.group_size:
             raise ValueError(

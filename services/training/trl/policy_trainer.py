@@ -39,6 +39,7 @@ class TrlPolicyTrainer:
             source=hooks,
             micro_token_budget=config.optimizer.micro_token_budget,
             max_importance_weight=config.loss.max_importance_weight,
+            iterations=config.optimizer.num_iterations,
             peft_config=None if lora is None else lora_config(lora),
             callbacks=[_HookCallback(hooks)],
         )

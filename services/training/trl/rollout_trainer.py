@@ -20,6 +20,9 @@ from rollyard.services.training.trl.micro_batch_inputs import Inputs, micro_batc
 from rollyard.services.training.trl.update_metrics import UpdateMetrics
 from rollyard.services.training.update import Update
 
+OF_LAST_ITERATION = ("ratio_mean", "ratio_max", "kl", "clip_rate")
+"""Figures that show how far the iterations have moved the policy from the one that played."""
+
 
 class UpdateSource(Protocol):
     """Where the trainer gets what it trains on. Only the main process calls it."""
@@ -46,14 +49,17 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         source: UpdateSource,
         micro_token_budget: int,
         max_importance_weight: float,
+        iterations: int = 1,
         **options: Any,
     ) -> None:
         self._source = source
         self._micro_token_budget = micro_token_budget
         self._max_importance_weight = max_importance_weight
+        self._iterations = iterations
         self._outputs = torch.empty(0), torch.empty(0)
         self.update_metrics: dict[str, float] = {}
-        """Figures of the latest update: `loss`, and those of UpdateMetrics."""
+        """Figures of the latest update: `loss`, and those of UpdateMetrics, of the first iteration if not named in
+        OF_LAST_ITERATION."""
         super().__init__(
             model=model,
             reward_funcs=[_no_reward],
@@ -79,9 +85,21 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         return found[0]
 
     def training_step(self, model: Any, inputs: dict[str, Update], num_items_in_batch: Any = None) -> torch.Tensor:
-        """Add the gradient of an update, and return its loss."""
+        """Add the gradient of an update, and return its loss. Earlier iterations than the last are done here, too."""
         model.train()
         update = inputs["update"]
+        total, first = self._add_gradient(model, update)
+        self.update_metrics = {"loss": total.item(), **first}
+        for _ in range(1, self._iterations):
+            self._get_grad_norm(model, grad_norm=self._clip_grad_norm(model))
+            self.optimizer.step()
+            model.zero_grad()
+            _, last = self._add_gradient(model, update)
+            self.update_metrics |= {name: last[name] for name in OF_LAST_ITERATION if name in last}
+        return total
+
+    def _add_gradient(self, model: Any, update: Update) -> tuple[torch.Tensor, dict[str, float]]:
+        """Add the gradient of an update at the current weights. Return its loss and the figures of UpdateMetrics."""
         device = self.accelerator.device
         metrics, total = UpdateMetrics(device), torch.zeros((), device=device)
         parts = self._parts(update)
@@ -98,9 +116,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         self._metrics["train"].clear()  # TRL's, which are means over micro-batches; ours are over tokens
         sums = self.accelerator.reduce(metrics.sums, reduction="sum")
         largest = self.accelerator.gather(metrics.largest).view(-1, 2).max(0).values
-        total = self.accelerator.reduce(total, reduction="mean")
-        self.update_metrics = {"loss": total.item(), **metrics.result(sums, largest)}
-        return total
+        return self.accelerator.reduce(total, reduction="mean"), metrics.result(sums, largest)
 
     def floating_point_ops(self, inputs: Any) -> int:
         """Return 0: the Trainer's estimate reads `input_ids`, which updates do not have."""

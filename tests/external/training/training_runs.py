@@ -60,6 +60,7 @@ def trained(
         source=Recorded(*updates),
         micro_token_budget=budget,
         max_importance_weight=config.loss.max_importance_weight,
+        iterations=config.optimizer.num_iterations,
         **options or {"optimizers": (torch.optim.SGD(model.parameters(), lr=1.0), None)},
     )
     trainer.train()

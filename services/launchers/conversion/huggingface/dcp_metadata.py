@@ -44,9 +44,7 @@ class _MetadataUnpickler(pickle.Unpickler):
 def _member_of(owner: Any, name: str) -> Enum:
     if isinstance(owner, type) and issubclass(owner, Enum) and name in owner.__members__:
         return owner[name]
-    raise pickle.UnpicklingError(
-        f"it names the attribute {name} of {owner}, which metadata does not contain"
-    )
+    raise pickle.UnpicklingError(f"it names the attribute {name} of {owner}, which metadata does not contain")
 
 
 def read_metadata(file: Path) -> Any:
