@@ -13,7 +13,7 @@ from typing import Any
 def background_loop() -> Iterator[Any]:
     """Yield a function that runs a coroutine on the loop and returns its result."""
     loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever)
+    thread = threading.Thread(target=loop.run_forever, daemon=True)  # pytest ends even if it is aborted in a test
     thread.start()
     try:
         yield lambda coroutine: asyncio.run_coroutine_threadsafe(coroutine, loop).result()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -67,21 +68,24 @@ def test_adapters_are_saved_alone_by_setting(tmp_path: Path) -> None:
     assert torch.allclose(logits(adapted), logits(trainer.model), atol=1e-6)
 
 
-@pytest.fixture
+@contextlib.contextmanager
 def small_files() -> Iterator[None]:
-    """No file can be longer than 1 kB."""
+    """No file can be longer than 1 kB. Not a fixture: pytest itself may write to a file, such as the log of CI, before
+    it ends fixtures.
+    """
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1024, limits[1]))
-    yield
-    resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
 
 
-@pytest.mark.usefixtures("small_files")
 @pytest.mark.parametrize("save", [torch.save, save_file])
 def test_weights_that_cannot_be_written_are_an_error_with_the_folder(
     save: Callable[[dict[str, torch.Tensor], Path], None], tmp_path: Path
 ) -> None:
-    with pytest.raises(RunError, match=f"cannot write {tmp_path}: "), write_errors(tmp_path):
+    with pytest.raises(RunError, match=f"cannot write {tmp_path}: "), small_files(), write_errors(tmp_path):
         save({"a": torch.zeros(1000)}, tmp_path / "weights")
 
 
