@@ -140,10 +140,10 @@ def unpack(archive: BinaryIO, folder: Path) -> None:
         if hasattr(tarfile, "data_filter"):
             packed.extractall(folder, filter="data")
         else:
-            extract_inside(packed, folder)
+            _extract_inside(packed, folder)
 
 
-def extract_inside(packed: tarfile.TarFile, folder: Path) -> None:
+def _extract_inside(packed: tarfile.TarFile, folder: Path) -> None:
     """Do what the filter `data` does, which Python has since 3.11.4. Debian 12 has 3.11.2."""
     for member in packed:
         target = folder / member.name

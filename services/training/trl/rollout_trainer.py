@@ -136,8 +136,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
             raise RunError(
                 f"the gradient of update {self.state.global_step + 1} is {float(norm)} (loss: "
                 f"{self.update_metrics['loss']:g}, largest ratio: {self.update_metrics.get('ratio_max', math.nan):g}); "
-                "the weights are still those before it. Lower optimizer.learning_rate, and check the rewards and, in "
-                "metrics.jsonl, train/ratio_max and train/parity_max"
+                "no checkpoint and no engine gets weights of this update. Lower optimizer.learning_rate, and check the "
+                "rewards and, in metrics.jsonl, train/ratio_max and train/parity_max"
             )
         return norm
 
