@@ -21,6 +21,7 @@ MAX_GROUPS = 3
 _WIDTH, _GAP, _LEFT, _TITLE, _FOOT = 420, 36, 58, 28, 62
 _PLOT_HEIGHT = 150.0
 _MANY_POINTS = 40
+_SMOOTHED_FROM = 20
 # The colours of the pages; a picture follows the theme of the page that shows it.
 _LIGHT = "--paper:#ffffff;--ink:#1b1f24;--soft:#545c66;--rule:#d5d9df;--strong:#7b838e;--first:#2b62c9;--second:#a84a0c"
 _DARK = "--paper:#14171b;--ink:#e6e9ed;--soft:#a7b0bb;--rule:#353b44;--strong:#6f7985;--first:#7fa8f5;--second:#f0a063"
@@ -41,10 +42,15 @@ class MeanCurve:
 
 
 def mean_curve(group: str, curves: Sequence[Curve], *, is_share: bool, smooth: bool = False) -> MeanCurve:
-    """Average a metric over runs. `smooth`: average each run over neighbouring steps first. `is_share`: bands end at 0
-    and 1.
+    """Average a metric over runs. `is_share`: bands end at 0 and 1.
+
+    `smooth`: average each run over neighbouring steps first, unless it has few values, such as those of evaluations.
     """
-    values = [dict(zip(one.steps, moving_average(one.values) if smooth else one.values, strict=True)) for one in curves]
+
+    def drawn(curve: Curve) -> Sequence[float]:
+        return moving_average(curve.values) if smooth and len(curve.values) >= _SMOOTHED_FROM else curve.values
+
+    values = [dict(zip(one.steps, drawn(one), strict=True)) for one in curves]
     common = set.intersection(*map(set, values))
     steps = tuple(sorted(common))
     columns = [[run[step] for run in values] for step in steps]

@@ -40,7 +40,8 @@ def main(arguments: Sequence[str]) -> int:
             if not curve.steps:
                 raise OperatorError(f"{metric}: the runs of {name or 'the picture'} have no step in common")
             panels.setdefault(metric, []).append(curve)
-            print(summary(metric, curve, partial(value_text, axis=axis)))
+            measured = mean_curve(name, curves, is_share=axis.percent)
+            print(summary(metric, measured, partial(value_text, axis=axis)))
     replace(options.output, picture(panels, columns=options.columns).encode())
     print(options.output)
     return 0
@@ -68,7 +69,7 @@ def _parser() -> ScriptParser:
         metavar="NAME",
         help="name in metrics.jsonl; may be repeated; default: train/reward",
     )
-    parser.add_argument("--smooth", action="store_true", help="draw moving averages over a tenth of the steps")
+    parser.add_argument("--smooth", action="store_true", help="draw moving averages over a tenth of the steps, where there are 20 or more")
     parser.add_argument("--columns", type=positive, default=2, metavar="N", help="panels side by side; default: 2")
     parser.add_argument("--output", type=Path, default=Path("curves.svg"), metavar="FILE", help="default: curves.svg")
     return parser

@@ -52,6 +52,21 @@ def test_the_band_of_a_share_ends_at_0_and_1() -> None:
     assert found.bands[0] is not None and found.bands[0][1] == 1.0
 
 
+def test_the_few_values_of_evaluations_are_not_smoothed() -> None:
+    few, many = Curve("eval/x", (0, 25, 50), (0.3, 0.4, 0.5)), Curve("x", tuple(range(20)), (0.0, 1.0) * 10)
+    assert mean_curve("", [few], is_share=True, smooth=True).means == few.values
+    assert max(mean_curve("", [many], is_share=True, smooth=True).means) < 1.0
+
+
+def test_the_printed_values_are_measured_and_not_smoothed(
+    runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    drawn(tmp_path, *runs)
+    plain = capsys.readouterr().out
+    drawn(tmp_path, *runs, "--smooth")
+    assert capsys.readouterr().out == plain
+
+
 def test_seeds_become_one_line_with_a_band(runs: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = drawn(tmp_path, *runs, "--metric", "eval/correct_rate")
     assert (count(root, "polyline", "line"), count(root, "polygon", "band")) == (1, 1)
