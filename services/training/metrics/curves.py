@@ -69,7 +69,7 @@ def _parser() -> ScriptParser:
         metavar="NAME",
         help="name in metrics.jsonl; may be repeated; default: train/reward",
     )
-    parser.add_argument("--smooth", action="store_true", help="draw moving averages over a tenth of the steps, where there are 20 or more")
+    parser.add_argument("--smooth", action="store_true", help="draw moving averages over a tenth of 20 or more steps")
     parser.add_argument("--columns", type=positive, default=2, metavar="N", help="panels side by side; default: 2")
     parser.add_argument("--output", type=Path, default=Path("curves.svg"), metavar="FILE", help="default: curves.svg")
     return parser
