@@ -73,7 +73,12 @@ def created_paths() -> set[str]:
     return paths
 
 
-CREATED = created_paths() | {"results/train_sokoban"}  # the output_dir of configs/train_sokoban.yaml
+TRAINED = (
+    "results/train_sokoban",  # the output_dir of configs/train_sokoban.yaml
+    *(f"results/sokoban_grpo/seed0/evaluations/step_0000{step}.jsonl" for step in ("00", "50")),
+)
+"""What training writes where its config or a documented line says."""
+CREATED = created_paths() | {*TRAINED}
 EXAMPLE_NAMES = (
     *("results/base.jsonl", "results/trained.jsonl", "results/my_training"),
     *("levels/mine.xsb", "levels", "checkpoints"),
