@@ -25,6 +25,7 @@ LONGEST = 4096
 START_S = 600.0
 """A start takes about 30 s on two idle cores; 278 s were observed with other engines starting."""
 RUNNING = "vllm:num_requests_running"
+WAITING = "vllm:num_requests_waiting"
 GENERATED = "vllm:generation_tokens_total"
 FLAGS = (
     "--enforce-eager",
@@ -99,14 +100,19 @@ class Engine:
 
 
 async def in_flight(engine: Engine, call: Coroutine[Any, Any, T], tokens: int = 50) -> asyncio.Task[T]:
-    """Start a call and wait until the engine has generated some tokens for it.
+    """Start a call, wait until the engine has generated some tokens for it, and pause the engine.
 
-    The engine updates its metrics after it has sent the tokens, so it must be idle before the call.
+    A weight update resumes the engine. Without the pause, the call can end before the update starts: the engine
+    generates a thousand tokens per second, and a busy machine can hold the test's process for longer than that takes.
     """
+    # The engine updates its metrics after it has sent the tokens, so it must be idle before the call.
     await asyncio.to_thread(eventually, "the engine is idle", lambda: engine.gauge(RUNNING) == 0)
     before = engine.gauge(GENERATED)
     task = asyncio.create_task(call)
     await asyncio.to_thread(
         eventually, f"{tokens} tokens are generated", lambda: engine.gauge(GENERATED) - before >= tokens, START_S
     )
+    paused = await asyncio.to_thread(engine.client.post, "/pause?mode=keep")
+    assert paused.status_code == 200, paused.text
+    assert engine.gauge(RUNNING) + engine.gauge(WAITING) > 0, "the call ended before the engine was paused"
     return task

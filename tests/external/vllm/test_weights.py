@@ -26,6 +26,8 @@ CLOSE = 1e-4
 """Tolerance for float32 sums in another order; the largest observed difference is 1e-5."""
 GENERATE = "/inference/v1/generate"
 HITS, QUERIES = "vllm:prefix_cache_hits_total", "vllm:prefix_cache_queries_total"
+LONG = 3000
+"""Tokens of a response that lasts for some seconds."""
 PROMPT = [5, 6, 7, 8, 9, 10] * 60
 """Fills several blocks of the engine's cache."""
 
@@ -86,7 +88,7 @@ async def test_a_turn_in_flight_survives_and_the_version_of_each_token_is_record
         answer = {"role": "tool", "tool_call_id": call["id"], "content": "You moved."}
         # Without the regex, which would change the logprobs.
         longer: Json = {**request, "messages": [*request["messages"], first, answer], "structured_outputs": None}
-        longer.update(max_tokens=1500, ignore_eos=True)
+        longer.update(max_tokens=LONG, ignore_eos=True)
         calling = await in_flight(engine, policy_server.post("/v1/chat/completions", longer))
         assert (await policy_server.update(str(other_model), version="step-12"))[0] == 200
         status, answer = await calling
@@ -96,10 +98,10 @@ async def test_a_turn_in_flight_survives_and_the_version_of_each_token_is_record
     assert trace["way"] == "generate"
     assert (sampling["policy_version"], sampling["policy_version_end"]) == ("0", "step-12")
     old, new = sampling["weight_versions"]
-    assert (old["version"], old["start"], new["version"], new["end"]) == ("0", 0, "step-12", 1500)
+    assert (old["version"], old["start"], new["version"], new["end"]) == ("0", 0, "step-12", LONG)
     ids, logprobs = message["generation_token_ids"], message["generation_log_probs"]
     switch = old["end"]
-    assert 0 < switch < 1500
+    assert 0 < switch < LONG
     of_old = Reference(tiny_model).logprobs(message["prompt_token_ids"], ids)
     of_new = Reference(other_model).logprobs(message["prompt_token_ids"], ids)
     assert logprobs[:switch] == pytest.approx(of_old[:switch], abs=CLOSE)
@@ -156,18 +158,12 @@ async def cache_hits(engine: Engine, policy_server: TrainerClient) -> float:
 
 async def test_a_failed_load_aborts_requests_in_flight_but_not_the_engine(engine: Engine) -> None:
     async with policy(engine, max_attempts=1, weights_check="off") as policy_server:
-        request = {"token_ids": PROMPT, "sampling_params": {"max_tokens": 3000, "ignore_eos": True}}
+        request = {"token_ids": PROMPT, "sampling_params": {"max_tokens": LONG, "ignore_eos": True}}
 
-        async def call_until_refused() -> int:
-            # Repeated, because on a busy machine a single call may end before the update starts.
-            while (status := (await policy_server.post(GENERATE, request))[0]) == 200:
-                pass
-            return status
-
-        calling = await in_flight(engine, call_until_refused())
+        calling = await in_flight(engine, policy_server.post(GENERATE, request))
         status, answer = await policy_server.update("/no/such/folder")
         assert (status, f"{engine.url}/v1 must be restarted" in answer["detail"]) == (502, True)
-        assert await calling == 503
+        assert (await calling)[0] == 503
         assert (await policy_server.call_model())[0] == 503
         assert engine.client.get("/health").status_code == 200
 
