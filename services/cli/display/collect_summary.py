@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.io.durations import duration
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.io.terminal import plain_line
@@ -58,7 +59,7 @@ def worker_summary(
     if status is not None:
         _print_status(status)
     if progress.collected:
-        print(f"  this worker   {progress.collected} rollouts in {duration(progress.elapsed_s)}")
+        print(f"  this worker   {pluralize(progress.collected, 'rollout')} in {duration(progress.elapsed_s)}")
     if result is None:
         print("  next          repeat the command to rejoin; the shards are merged when all rollouts are done")
         return
@@ -82,7 +83,7 @@ def _print_status(status: CollectionStatus) -> None:
     for name, part in status.datasets.items():
         solved = "" if part.successes is None else f"success {_share(part.successes, part.measured)}, "
         mean = _plus_minus(part.mean_reward, part.reward_stderr)
-        print(f"  {names[name]:<{width}}  {solved}mean reward {mean}, {part.tasks} tasks")
+        print(f"  {names[name]:<{width}}  {solved}mean reward {mean}, {pluralize(part.tasks, 'task')}")
     if status.successes is not None and status.measured:
         print(f"  success rate  {_share(status.successes, status.measured)}")
     if status.mean_reward is not None:
@@ -106,7 +107,7 @@ def _print_means(progress: CollectionProgress) -> None:
     width = max(map(len, names.values()), default=0)
     for name, (mean, success) in means.datasets.items():
         solved = "" if success is None else f"success {_rate(success, progress.scores.parts[name].solved)}, "
-        print(f"  {names[name]:<{width}}  {solved}mean reward {_mean(mean)}, {mean.tasks} tasks")
+        print(f"  {names[name]:<{width}}  {solved}mean reward {_mean(mean)}, {pluralize(mean.tasks, 'task')}")
     if means.success is not None:
         print(f"  success rate  {_rate(means.success, progress.successes or 0)}")
     if means.reward is not None:

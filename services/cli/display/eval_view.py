@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Column
 
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.cli.display.console import console, is_terminal
 from rollyard.services.cli.display.progress_bar import BAR_MAX_WIDTH, BAR_MIN_WIDTH, PLAIN_EVERY_S
 from rollyard.services.evaluation.pipeline.control.control_client import FoundEval
@@ -93,11 +94,12 @@ def heading(plan: EvalPlan) -> str:
         "configs": "",
         "running": f"at {config.head}",
     }[plan.source.kind]
+    rollouts = pluralize(plan.expected, "rollout")
     data = plan.input_jsonl_fpath or ("mixture" if not isinstance(plan.data, str) else plan.data)
     lines = [
         f"model      {plan.model_title}{', ' if where else ''}{where}",
         f"agent      {', '.join(sorted(plan.tasks.agents))}",
-        f"data       {data}: {plan.tasks.count:,} tasks x {config.num_repeats} = {plan.expected:,} rollouts",
+        f"data       {data}: {pluralize(plan.tasks.count, 'task')} x {config.num_repeats} = {rollouts}",
         f"folder     {plan.folder.root}",
     ]
     if config.worker is not None:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rollyard.services.charts.labels import pluralize
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.training.run.initial_model import InitialModel
@@ -35,14 +36,16 @@ class TrainPlan:
         """Return what the run does, in a few lines."""
         config, tasks = self.config, self.tasks
         rollouts = config.groups_per_step * config.group_size
-        each = f"{config.groups_per_step} tasks x {config.group_size} = {rollouts:,} rollouts each"
-        steps = f"{config.max_steps} steps" if config.max_steps else f"all rows, {config.epochs} times"
+        each = (
+            f"{pluralize(config.groups_per_step, 'task')} x {config.group_size} = {pluralize(rollouts, 'rollout')} each"
+        )
+        steps = pluralize(config.max_steps, "step") if config.max_steps else f"all rows, {config.epochs} times"
         data = config.input_jsonl_fpath or (config.data if isinstance(config.data, str) else "mixture")
         evaluated = self.evaluation_tasks
         lines = [
             f"model      {self.model.name}, trained on {'a CPU' if self.gpus is None else f'GPU {self.gpus[0]}'}",
             f"agent      {', '.join(sorted(tasks.agents))}",
-            f"data       {data}: {tasks.count:,} tasks",
+            f"data       {data}: {pluralize(tasks.count, 'task')}",
             f"updates    {steps} of {config.loss.algorithm}, {each}",
             f"evaluation {_evaluation(config, evaluated)}",
             f"folder     {config.output_dir}",
@@ -56,4 +59,4 @@ def _evaluation(config: TrainConfig, tasks: Tasks | None) -> str:
     settings = config.evaluation
     when = f"every {settings.interval} steps" if settings.interval else "at the end"
     before = "before the first step and " if settings.before_start else ""
-    return f"{settings.input_jsonl_fpath}: {tasks.count:,} tasks, {before}{when}"
+    return f"{settings.input_jsonl_fpath}: {pluralize(tasks.count, 'task')}, {before}{when}"
