@@ -82,7 +82,7 @@ def _given(raw: Json) -> dict[str, Any]:
 
 def _check_spelling(owner: str, raw: Json) -> None:
     """Raise OperatorError for a misspelt name of one of Rollyard's own settings, which would have no effect."""
-    own = (*LAUNCH_KEYS, "start_timeout_s")
+    own = ("python", "install", "start_timeout_s")  # not venv: an `env` of the server's own resembles it
     for key in raw:
         near = difflib.get_close_matches(key, own, n=1, cutoff=0.8)
         if near and key not in own:

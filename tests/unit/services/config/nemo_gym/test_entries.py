@@ -176,6 +176,18 @@ def test_a_misspelt_setting_of_a_model_server_is_still_refused(tmp_path: Path) -
         load_tree(tmp_path, {"policy_model": entry("responses_api_models", "local_vllm_model", model="m", hf_hom="x")})
 
 
+def test_the_key_of_a_judge_may_be_null(tmp_path: Path) -> None:
+    settings: Json = {"openai_base_url": "http://127.0.0.1:9/v1", "openai_api_key": None, "openai_model": "m"}
+    config = load_tree(tmp_path, {"judge": entry("responses_api_models", "openai_model", **settings)})
+    assert config.servers[0].implementation == "openai_model"
+
+
+def test_a_setting_of_the_server_that_resembles_ours_is_passed_on(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    config = load_tree(tmp_path, {"counter": program_entry(env={"A": 1}, python_version="3.9")})
+    assert config.servers[0].raw["env"] == {"A": 1}
+
+
 def test_a_reference_to_a_server_that_the_run_lacks_is_refused(tmp_path: Path) -> None:
     make_root(tmp_path)
     judge = {"type": "responses_api_models", "name": "judge"}
