@@ -30,6 +30,7 @@ from pydantic import Field, field_validator
 from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
 from rollyard.agents.conversation import Conversation
 from rollyard.agents.episode import MODEL_PATH, Episode
+from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe
 from rollyard.agents.policy_allowlist import AllowedUrl
 from rollyard.agents.policy_override import EpisodePolicy, PolicyOverrides
 from rollyard.agents.session_closer import SessionCloser
@@ -101,6 +102,7 @@ class Agent(Server, Generic[S]):
         self.__model = settings.model_server.name
         self.__owner = {OWNER_HEADER: context.instance} if context.instance else {}
         self.__closer = SessionCloser()
+        self.__mcp_probe = McpProbe(context.client, settings.resources_server.name)
         self.__policies = PolicyOverrides(settings.policy_base_url_allowlist, has_token=bool(context.keys.token))
         self.__active_episodes = ActiveEpisodes(
             self.name, environment=settings.resources_server.name, model=settings.model_server.name
@@ -203,6 +205,7 @@ class Agent(Server, Generic[S]):
             model_timeout_s=self.settings.model_timeout_s,
             tool_timeout_s=self.settings.tool_timeout_s,
             model_path=POLICY_PATH if policy else MODEL_PATH,
+            mcp_probe=self.__mcp_probe,
         )
 
 

@@ -6,8 +6,11 @@ from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
+import orjson
+
 from rollyard.agents.active_episodes import EpisodeState
 from rollyard.agents.conversation import Conversation
+from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe, McpTools, open_tools
 from rollyard.agents.timings import Timings
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
@@ -62,6 +65,7 @@ class Episode:
         model_timeout_s: float,
         tool_timeout_s: float,
         model_path: str = MODEL_PATH,
+        mcp_probe: McpProbe | None = None,
     ) -> None:
         self.conversation = conversation
         self.timings = Timings()
@@ -72,6 +76,8 @@ class Episode:
         self._model_timeout_s = model_timeout_s
         self._tool_timeout_s = tool_timeout_s
         self._model_path = model_path
+        self._mcp_probe = mcp_probe
+        self._mcp: McpTools | None = None
 
     async def ask(self) -> ModelTurn:
         """Call the model with the conversation so far and append its response."""
@@ -102,13 +108,16 @@ class Episode:
         return result
 
     async def _execute(self, name: str, arguments: object) -> ToolAnswer:
-        if not is_tool_name(name):
+        mcp = self._mcp if self._mcp and name in self._mcp.names else None
+        if mcp is None and not is_tool_name(name):
             return error_answer(f"There is no tool {_shown(name)}.")
         try:
             body = arguments_body(read_arguments(arguments))
         except ValueError as error:
             expected = expected_arguments(self.conversation.params.get("tools"), name)
             return error_answer(f"Invalid call to {name}: invalid arguments: {error}. {expected}")
+        if mcp is not None:
+            return await self._answered(lambda: mcp.call(name, orjson.loads(body)))
         return await self._answered(lambda: self._post_tool(name, body))
 
     async def _post_tool(self, name: str, body: bytes) -> ToolAnswer:
@@ -134,13 +143,30 @@ class Episode:
         """
         started = self._state.enter("seed", self._environment.server)
         body = await self._environment.post("/seed_session", row, self._tool_timeout_s)
-        self.timings.add("seed", self._state.finish("seed", started))
         seeded = read_answer(body or b"{}", self._environment.server)
+        self._mcp = await self._mcp_tools(seeded)
+        self.timings.add("seed", self._state.finish("seed", started))
         observed = seeded.get("observation")
         try:
             self.conversation.open(seeded.get("additions"), observed if isinstance(observed, list) else [])
         except Failure as failure:
             raise with_server(failure, self._environment.server) from failure
+        if self._mcp is not None:
+            self.conversation.offer(self._mcp.tools)
+
+    async def _mcp_tools(self, seeded: Json) -> McpTools | None:
+        """Open the environment's MCP server. It is announced by `/seed_session`, or found at /mcp if the row has no
+        tools.
+        """
+        metadata = seeded.get("mcp")
+        if metadata is None:
+            probe = self._mcp_probe
+            if probe is None or not self._environment.foreign or self.conversation.params.get("tools"):
+                return None
+            if not await probe.found(self._tool_timeout_s):
+                return None
+            metadata = {}
+        return await open_tools(self._environment, metadata, self._tool_timeout_s)
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
         """Request the environment's verdict on the finished episode."""
