@@ -41,6 +41,7 @@ from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.rewards import check_reward
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
 from rollyard.services.server.app import Context, Server
+from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import FinishReason, Json, ServerRef
 
@@ -48,7 +49,11 @@ from rollyard.services.types import FinishReason, Json, ServerRef
 class AgentSettings(ServerSettings):
     """Settings that all agents share."""
 
-    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"model_timeout_s", "tool_timeout_s"}
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
+        "model_timeout_s",
+        "tool_timeout_s",
+        "failures_as_rows",
+    }
 
     resources_server: ServerRef
     """The environment's resources server."""
@@ -58,6 +63,9 @@ class AgentSettings(ServerSettings):
     """Timeout of one model call, including the model server's retries."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
     """Timeout of one call to the environment."""
+    failures_as_rows: bool = False
+    """Report a failed `/run` as a row with status 200 and `_ng_failure_class`, as NeMo Gym's collector expects, to
+    callers that are not Rollyard's."""
 
 
 S = TypeVar("S", bound=AgentSettings)
@@ -84,7 +92,8 @@ class Agent(Server, Generic[S]):
         self.__active_episodes = ActiveEpisodes(
             self.name, environment=settings.resources_server.name, model=settings.model_server.name
         )
-        self.route("/run", self.__run, cancellable=True)
+        run = with_failure_rows(self.__run, self.name) if settings.failures_as_rows else self.__run
+        self.route("/run", run, cancellable=True)
         self.route("/v1/responses", self.__responses, cancellable=True)
         self.route("/aggregate_metrics", self.__aggregate_metrics)
         self.app.get("/episodes")(self.__episodes)
