@@ -8,6 +8,9 @@ from pydantic import Field
 
 from rollyard.services.types import Json, Record
 
+StackKind = Literal["rollyard", "nemo_gym"]
+"""Whose head it is. NeMo Gym's has no run id, registers no servers and accepts no reports."""
+
 
 class AccessRules(Record):
     """Who may call the servers of a run that has no token, in addition to root and the user who started it."""
@@ -116,8 +119,8 @@ class ServerInstance(Record):
     pid: int | None
     config_path: str
     url: str | None
-    status: Literal["starting", "success", "timeout", "restarting"]
-    """`success` means ready, as in NeMo Gym."""
+    status: Literal["starting", "success", "timeout", "restarting", "connection_error"]
+    """`success` means ready, as in NeMo Gym. `connection_error` occurs only in the listing of a NeMo Gym stack."""
     start_time: float
     """Start time in Unix seconds."""
     uptime_seconds: float
@@ -177,6 +180,7 @@ class HeadFile(Record):
     token: str | None = Field(default=None, repr=False)
     private: bool = False
     """Another command, such as ng_eval, started the run for itself."""
+    stack: StackKind = "rollyard"
 
 
 class RunOrigin(Record):
