@@ -77,6 +77,21 @@ def test_the_interpreter_of_the_environment_that_holds_the_folder_is_used(tmp_pa
     assert config.servers[0].program is not None and config.servers[0].program.python == python
 
 
+def test_configs_of_the_environment_on_the_command_line_are_found_by_their_relative_paths(tmp_path: Path) -> None:
+    folder = make_root(tmp_path / "env" / "lib" / "python3.12" / "site-packages")
+    (folder / "configs" / "counter.yaml").write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    config = load(
+        ["resources_servers/counter/configs/counter.yaml"],
+        parse_overrides([f"+venv={tmp_path / 'env'}"]),
+        [tmp_path, INSTALLED],
+        {},
+    )
+    assert config.servers[0].program is not None and config.servers[0].program.python == python
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
