@@ -37,6 +37,8 @@ from rollyard.resources_servers.environment import (
     check_environment,
     settings_of,
 )
+from rollyard.resources_servers.episode_metrics import EpisodeMetrics
+from rollyard.resources_servers.episode_tools import EpisodeTools, call_episode_tool, with_episode_tools
 from rollyard.resources_servers.examples import example_rows, folder_of
 from rollyard.resources_servers.lifespan import Lifespan
 from rollyard.resources_servers.models import Models
@@ -91,6 +93,7 @@ class ResourcesServer(Server):
             context.keys.secret, idle_s=settings.session_idle_s, limit=settings.max_sessions
         )
         self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
+        self.measure(EpisodeMetrics(lambda: self._sessions.failed_closes))
         self._watchers: list[asyncio.Task[None]] = []
         routes: list[tuple[str, Handler]] = [
             ("/seed_session", self._seed),
@@ -141,6 +144,8 @@ class ResourcesServer(Server):
             return seed_items(await bad_task_as_failure(session.episode.seed()))
 
         observation = await self._sessions.set_up(session, set_up)
+        if isinstance(session.episode, EpisodeTools):
+            added = with_episode_tools(added, row, session.episode.episode_tools())
         answer = {"observation": observation, **added} if observation else added
         body = encoded(answer, "seed returned items")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
@@ -200,6 +205,9 @@ class ResourcesServer(Server):
         name = call.path[1:]
         try:
             if (used := self._tools.get(name)) is None:
+                if isinstance(session.episode, EpisodeTools):
+                    async with self._sessions.turn(session):
+                        return await call_episode_tool(session.episode, name, call.body)
                 known = ", ".join(sorted(self._tools)) or "none"
                 raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {known}.")
             arguments = used.parse(call.body)
