@@ -13,14 +13,14 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e check structure docs format pre-commit \
+.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-vllm test-conversion test-train test-slurm \
     bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
-	    /^[a-z0-9-]+:.*##/ {split($$1, name, ":"); printf "  make %-18s%s\n", name[1], $$2}' $(firstword $(MAKEFILE_LIST))
+	    /^[a-z0-9-]+:.*##/ {split($$1, name, ":"); printf "  make %-19s%s\n", name[1], $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo "\nTo use another Python than python3: make setup PYTHON=python3.12"
 
 # Creates a virtual environment with locked versions, verified by hash. Arguments: folder, extras, further projects. Uses uv
@@ -63,6 +63,9 @@ test-integration: $(DEV)  ## test several servers in one process
 
 test-e2e: $(DEV)  ## test the commands as processes, and the command lines in the documentation
 	$(BIN)/python $(PYTEST) tests/e2e
+
+test-walkthroughs: $(DEV)  ## follow whole pages of the documentation, from their first command to their last
+	$(BIN)/python $(PYTEST) tests/walkthroughs
 
 $(READY): $(LOCKED)
 	$(call install,$(VENV))

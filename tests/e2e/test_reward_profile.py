@@ -17,11 +17,11 @@ from rollyard.services.cli.options import read_options
 from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.types import Json
 from tests.e2e.test_docs import every
-from tests.e2e.test_three_terminals import STATISTICS, TOOL_CALLS
 from tests.support.commands import Finished, command, in_this_process
 from tests.support.rollout_files import grid, row, write, write_manifest
 from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
 from tests.unit.services.datasets.test_packed_files import ROWS, write_packed
+from tests.walkthroughs.test_three_terminals import STATISTICS, TOOL_CALLS
 
 TASKS, REPEATS = 20, 8
 Command = Callable[..., Finished]
