@@ -17,7 +17,8 @@ from pydantic_core import PydanticUndefined
 from rollyard.services.config.overrides import Override, parse_overrides
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, exit_status
-from rollyard.services.server.settings import alternatives, is_secret, parse_settings, takes_list, takes_text
+from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
+from rollyard.services.server.settings import is_secret, parse_settings
 
 
 class Options(BaseModel):

@@ -30,7 +30,7 @@ def _start_ray_when_used() -> None:
     except ImportError:
         return  # the program itself reports what is missing
     if hasattr(utils, "initialize_ray"):
-        utils.initialize_ray = lambda: None
+        vars(utils)["initialize_ray"] = lambda: None
 
 
 if __name__ == "__main__":
