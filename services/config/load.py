@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rollyard.services.config.nemo_gym.folders import with_roots_of
-from rollyard.services.config.nemo_gym.foreign import LAUNCH_KEYS
+from rollyard.services.config.nemo_gym.foreign import LAUNCH_KEYS, with_chosen_environment
 from rollyard.services.config.nemo_gym.inheritance import expand, missing_values
 from rollyard.services.config.overrides import Override, apply
 from rollyard.services.config.plugins import ALIASES, FAMILIES
@@ -47,6 +47,7 @@ def load(
         raise OperatorError("no config given; expected '+config_paths=[a.yaml,b.yaml]'")
     tree = OmegaConf.create({})
     env_file = roots[0] / "env.yaml"
+    roots = with_chosen_environment(roots, overrides)
     given = config_files(config_paths, roots)
     files = {path.absolute(): file_digest(path) for path in (*given, env_file) if isinstance(path, Path)}
     for path in given:
