@@ -45,6 +45,7 @@ from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.rewards import check_reward
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
 from rollyard.services.server.app import Context, Server
+from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import FinishReason, Json, ServerRef
 
@@ -53,7 +54,7 @@ class AgentSettings(ServerSettings):
     """Settings that all agents share."""
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
-        *("model_timeout_s", "tool_timeout_s", "policy_base_url_allowlist")
+        *("model_timeout_s", "tool_timeout_s", "policy_base_url_allowlist", "failures_as_rows")
     }
 
     resources_server: ServerRef
@@ -67,6 +68,9 @@ class AgentSettings(ServerSettings):
     policy_base_url_allowlist: list[str] = Field(default_factory=list)
     """Where the `policy_base_url` of a `/run` body may lead: URL prefixes (http://trainer:30000/sessions), hosts, or
     host:port. Empty: the agent refuses `policy_base_url`. Requires a run token."""
+    failures_as_rows: bool = False
+    """Report a failed `/run` as a row with status 200 and `_ng_failure_class`, as NeMo Gym's collector expects, to
+    callers that are not Rollyard's."""
 
     @field_validator("policy_base_url_allowlist")
     @classmethod
@@ -107,7 +111,8 @@ class Agent(Server, Generic[S]):
         self.__active_episodes = ActiveEpisodes(
             self.name, environment=settings.resources_server.name, model=settings.model_server.name
         )
-        self.route("/run", self.__run, cancellable=True)
+        run = with_failure_rows(self.__run, self.name) if settings.failures_as_rows else self.__run
+        self.route("/run", run, cancellable=True)
         self.route("/v1/responses", self.__responses, cancellable=True)
         self.route("/aggregate_metrics", self.__aggregate_metrics)
         self.app.get("/episodes")(self.__episodes)
