@@ -15,13 +15,12 @@ import orjson
 import pytest
 
 from rollyard.agents.base import Agent
-from rollyard.services.http.client import AddressBook, RetryPolicy
+from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
 from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.run_types import Directory
 from rollyard.services.server.app import Context
 from rollyard.services.types import Json
 from tests.structure import ROOT
-from tests.support.foreign_servers import MixedClient
 from tests.support.in_process import KEYS, InProcessServers, Script, agent
 from tests.support.scripted_engine import listening
 
@@ -54,10 +53,10 @@ class Gym:
 
         async def directory() -> Directory:
             urls = {"environment": [url], "model": ["http://model:1"], "agent": ["http://agent:1"]}
-            return Directory(run_id=KEYS.run_id, servers=urls, families={}, settings={})
+            foreign = {url: environment}
+            return Directory(run_id=KEYS.run_id, servers=urls, families={}, settings={}, foreign=foreign)
 
-        client = MixedClient(transport, KEYS, AddressBook(directory), RetryPolicy(wait_s=0.2))
-        client.foreign = (url,)
+        client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(wait_s=0.2))
         player = agent(kind, **settings)(Context("agent", KEYS, client))
         transport.mount("http://model:1", script.model(Context("model", KEYS, client)))
         transport.mount("http://agent:1", player)
