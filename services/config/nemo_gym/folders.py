@@ -16,7 +16,7 @@ _NEMO_GYM = re.compile(r"^\s*(?:from|import)\s+nemo_gym\b|\.run_webserver\(", re
 def is_nemo_gym_server(folder: Path, entrypoint: str) -> bool:
     """Return whether the folder's program is one of NeMo Gym: it uses that package, and defines no `server`."""
     path = folder / entrypoint
-    if INSTALLED in path.parents or not path.is_file():
+    if folder.parent.parent == INSTALLED or not path.is_file():
         return False
     text = path.read_text("utf-8", "replace")
     return bool(_NEMO_GYM.search(text)) and not _assigns_server(text)

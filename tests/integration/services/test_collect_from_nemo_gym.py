@@ -1,4 +1,4 @@
-"""Rollyard's collector and status against the servers of a NeMo Gym stack. tests/external/nemo_gym uses the real ones."""
+"""Rollyard's collector and status against servers of NeMo Gym's kind. tests/external/nemo_gym uses the real ones."""
 
 from __future__ import annotations
 
