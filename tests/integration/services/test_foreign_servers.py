@@ -147,6 +147,19 @@ async def test_a_killed_program_starts_again_and_open_sessions_are_lost(tmp_path
         assert (await play(stack))["reward"] == 1.0 and shown(stack).restarts == 1
 
 
+async def test_a_program_whose_code_changed_does_not_join_the_run_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_root(tmp_path)
+    async with colocated(run_config(tmp_path, program_entry()), tmp_path) as stack:
+        killed = shown(stack).pid
+        assert killed is not None and stack.registry.code["counter"].files
+        (folder / "app.py").write_text((folder / "app.py").read_text() + "\n# changed\n")
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: "the code of counter changed since this run started" in caplog.text)
+        assert not shown(stack).ready
+
+
 async def test_a_program_that_ends_during_the_start_fails_it_with_the_end_of_its_log(tmp_path: Path) -> None:
     make_root(tmp_path)
     with pytest.raises(RunError, match=r"(?s)counter exited before it was ready.*the counter refuses to start"):
