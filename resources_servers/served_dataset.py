@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from rollyard.resources_servers.environment import EnvironmentSettings
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 
 
@@ -36,6 +38,17 @@ class ServedDataset:
             return row_at(self._file, *found)
         except OperatorError as error:
             raise Failure(FailureKind.SERVER_ERROR, str(error)) from error
+
+
+def configured_dataset(settings: ServerSettings, folder: Path | None) -> ServedDataset | None:
+    """Open the dataset of the setting `served_dataset`; None without it. `folder`: the environment's.
+
+    Raises OperatorError, as `open_dataset` does.
+    """
+    assert isinstance(settings, EnvironmentSettings)
+    if settings.served_dataset is None:
+        return None
+    return open_dataset(settings.served_dataset, settings.datasets, [Path.cwd(), *([folder] if folder else [])])
 
 
 def open_dataset(wanted: str, entries: Sequence[Json], roots: Sequence[Path]) -> ServedDataset:

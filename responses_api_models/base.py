@@ -25,11 +25,13 @@ import orjson
 from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi
 from rollyard.responses_api_models.anthropic_errors import as_anthropic_error
 from rollyard.responses_api_models.convert import conversion
+from rollyard.responses_api_models.episode_policies import EpisodePolicies
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
 from rollyard.responses_api_models.streaming import chunks
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
+from rollyard.services.responses.policy_endpoint import POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings, settings_argument
@@ -57,6 +59,7 @@ class ModelServer(Server, Generic[S]):
         for path, handler in ((MESSAGES, anthropic.create), (COUNT_TOKENS, anthropic.count_tokens)):
             self.route(path, handler, cancellable=True)
             self.format_errors(path, as_anthropic_error)
+        self.route(POLICY_PATH, EpisodePolicies(settings, context, self.models).respond, cancellable=True)
         self.app.get("/v1/models")(self.__list_models)
         self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
 
