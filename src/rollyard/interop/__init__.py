@@ -1,0 +1,1 @@
+"""Rollyard for programs that were written for other projects."""
