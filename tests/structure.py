@@ -31,7 +31,7 @@ LAYERS = (
     ("runtime",),
     ("charts",),
     ("report", "viewer", "tracking", "evaluation"),
-    ("launchers", "training"),
+    ("launchers", "training", "interop"),
     ("cli",),
 )
 """Packages from the lowest layer up: a module imports from its own layer and from those below it."""
