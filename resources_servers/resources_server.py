@@ -231,7 +231,7 @@ class ResourcesServer(Server):
         except Failure as lost:
             if ends:
                 raise
-            return await self._rows.verify(call, verification, lost)
+            return await self._rows.verify(call, verification, lost, self._dataset)
         if session.turn_based and self._environment.verify is Environment.verify:
             # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
             return RawResponse(

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from rollyard.resources_servers.gsm8k.app import server
+from rollyard.services.cli.arguments.submit_options import parse_arguments
+from rollyard.services.cli.arguments.train_arguments import read_arguments
 from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.compare import CompareOptions
 from rollyard.services.cli.diagnostics.machine import DoctorOptions
@@ -27,9 +29,7 @@ from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.prepare_data import PrepareOptions
 from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.cli.status import StatusOptions
-from rollyard.services.cli.submit_options import parse_arguments
 from rollyard.services.cli.track import TrackOptions
-from rollyard.services.cli.train_arguments import read_arguments
 from rollyard.services.cli.viewer import ViewerOptions
 from rollyard.services.config.load import load
 from rollyard.services.datasets.settings import MixtureSettings
@@ -51,7 +51,9 @@ AUTHORING = {INSTALLED / "docs" / name for name in ("environments.md", "agents.m
 """Pages whose commands need the files of the page; test_authoring_pages.py runs them."""
 NEMO_GYM_SERVERS = INSTALLED / "docs" / "nemo-gym-servers.md"
 """Its commands need NeMo Gym; tests/external/nemo_gym/test_servers_page.py runs them."""
-ELSEWHERE = {SOKOBAN_EVALUATION, *AUTHORING, NEMO_GYM_SERVERS}
+OTHER_STACKS = INSTALLED / "docs" / "serving-other-stacks.md"
+"""Its commands need the config of the page; test_other_stacks_page.py runs them."""
+ELSEWHERE = {SOKOBAN_EVALUATION, OTHER_STACKS, NEMO_GYM_SERVERS, *AUTHORING}
 EXPORTED = {
     "policy_base_url": "http://127.0.0.1:10240/v1",
     "policy_api_key": "dummy",
