@@ -110,6 +110,7 @@ async def served(port: int = 0, broken: Mapping[str, tuple[int, bytes]] | None =
 async def test_an_agent_plays_a_program_of_nemo_gym(tmp_path: Path, start: Start) -> None:
     make_root(tmp_path)
     async with start(run_config(tmp_path, program_entry()), tmp_path) as stack:
+        assert shown(stack).ready and not shown(stack).phase
         rollout = await play(stack)
         assert rollout["reward"] == 1.0
         assert rollout["seen"]["cookies"] == ["counter_session"]
