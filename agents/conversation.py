@@ -49,6 +49,15 @@ class Conversation:
             )
             raise Failure(FailureKind.BAD_TASK, detail)
 
+    def offer(self, tools: list[Json]) -> None:
+        """Add tools to those of the request, except those whose names it already has."""
+        given = self.params.get("tools") or []
+        if not isinstance(given, list):
+            return  # the model server rejects the request
+        added = {tool["name"]: tool for tool in tools if tool["name"] not in self._tools}
+        self.params = {**self.params, "tools": [*given, *added.values()]}
+        self._tools = offered(self.params["tools"])
+
     @property
     def create_params(self) -> Json:
         """The `responses_create_params` of the first model call."""

@@ -22,11 +22,13 @@ from typing import Any, Generic, TypeVar
 import orjson
 
 from rollyard.responses_api_models.convert import conversion
+from rollyard.responses_api_models.episode_policies import EpisodePolicies
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
 from rollyard.responses_api_models.streaming import chunks
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.responses import stream_events
+from rollyard.services.responses.policy_endpoint import POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings, settings_argument
@@ -47,6 +49,7 @@ class ModelServer(Server, Generic[S]):
         super().__init__(settings, context)
         self.route("/v1/responses", self.__serve_responses, cancellable=True)
         self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)
+        self.route(POLICY_PATH, EpisodePolicies(settings, context, self.models).respond, cancellable=True)
         self.app.get("/v1/models")(self.__list_models)
         self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
 

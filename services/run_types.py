@@ -8,6 +8,9 @@ from pydantic import Field
 
 from rollyard.services.types import Json, Record
 
+StackKind = Literal["rollyard", "nemo_gym"]
+"""Whose head it is. NeMo Gym's has no run id, registers no servers and accepts no reports."""
+
 
 class AccessRules(Record):
     """Who may call the servers of a run that has no token, in addition to root and the user who started it."""
@@ -117,7 +120,8 @@ class ServerInstance(Record):
     config_path: str
     url: str | None
     status: Literal["starting", "success", "timeout", "restarting", "connection_error"]
-    """`success` means ready, as in NeMo Gym. `connection_error`: a server that runs elsewhere does not respond."""
+    """`success` means ready, as in NeMo Gym. `connection_error`: a server that runs elsewhere, or one of a NeMo Gym
+    stack, does not respond."""
     start_time: float
     """Start time in Unix seconds."""
     uptime_seconds: float
@@ -182,6 +186,7 @@ class HeadFile(Record):
     token: str | None = Field(default=None, repr=False)
     private: bool = False
     """Another command, such as ng_eval, started the run for itself."""
+    stack: StackKind = "rollyard"
 
 
 class RunOrigin(Record):

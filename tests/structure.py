@@ -25,13 +25,13 @@ LAYERS = (
     ("io",),
     ("http", "responses"),
     ("server",),
-    ("config", "head", "datasets"),
+    ("config", "head", "datasets", "expressions"),
     ("rollouts", "metrics", "sandbox"),
     PACKAGES[1:],
     ("runtime",),
     ("charts",),
     ("report", "viewer", "tracking", "evaluation"),
-    ("launchers", "training"),
+    ("launchers", "training", "interop"),
     ("cli",),
 )
 """Packages from the lowest layer up: a module imports from its own layer and from those below it."""

@@ -15,7 +15,7 @@ from rollyard.services.head.agent_episodes import AgentActivity, fetch_activity
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.transport import Transport
 from rollyard.services.io.durations import duration
-from rollyard.services.run_types import HeadFile, ServerInstance
+from rollyard.services.run_types import HeadFile, ServerInstance, StackKind
 from rollyard.services.types import FailureRow, Record
 
 HEAD_DEADLINE_S = 10.0
@@ -33,6 +33,8 @@ class RunSnapshot(Record):
     """Empty if no run was found. `note` then lists the locations that were searched."""
     head: str = ""
     """URL of the run's head."""
+    stack: StackKind = "rollyard"
+    """With `nemo_gym`, only the servers are known, without their counters."""
     time: float
     """Time of the snapshot, in Unix seconds."""
     servers: list[ServerInstance] = Field(default_factory=list)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import TO_HEADER, ServerClient
+from rollyard.services.http.client import RUN_HEADER, TO_HEADER, ServerClient
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.transport import HttpResponse
+
+
+def is_foreign(response: HttpResponse) -> bool:
+    """Return True for a response of a server of another framework, which does not send the run's header."""
+    return RUN_HEADER not in response.headers
 
 
 class Session:
@@ -26,6 +31,8 @@ class Session:
         self._refused = False
         self._instance: str | None = None
         """The instance that opened the session, if the server is not Rollyard's own."""
+        self.foreign = False
+        """True once the server has responded as a server of another framework."""
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
     async def send(
@@ -48,6 +55,7 @@ class Session:
             self._check_instance(url)
             response = await self._client.reach_again(self.server, url, path, body, timeout_s, all_headers)
         self._url = url
+        self.foreign = is_foreign(response)
         if response.cookies:
             self._remember(response.cookies)
         return response

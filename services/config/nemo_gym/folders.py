@@ -41,6 +41,17 @@ def root_of(file: Path) -> Path | None:
     return None
 
 
+def is_installed(root: Path) -> bool:
+    """Return whether `root` is the folder of installed packages, and not that of a checkout."""
+    return root.name in ("site-packages", "dist-packages")
+
+
+def installed_version(root: Path) -> str | None:
+    """Return the version of NeMo Gym that is installed in `root`; None for a checkout."""
+    found = next(root.glob("nemo_gym-*.dist-info"), None)
+    return None if found is None else found.name.removeprefix("nemo_gym-").removesuffix(".dist-info")
+
+
 def with_roots_of(files: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
     """Return the search path, extended by the folders from which configs come that are outside of it.
 

@@ -31,7 +31,7 @@ def expand(tree: DictConfig) -> DictConfig:
     assert isinstance(plain, dict)
     if not _has_directives(plain):
         return tree
-    expanded = _Expansion(plain).expand()
+    expanded = _Expansion({str(key): value for key, value in plain.items()}).expand()
     created = OmegaConf.create(expanded)
     assert isinstance(created, DictConfig)
     return created

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 from typing import Protocol
 
+from rollyard.services.config.nemo_gym.folders import is_installed
 from rollyard.services.errors import OperatorError
 
 
@@ -38,7 +39,7 @@ def chosen(choice: Choice, owner: str) -> Path | None:
 def belonging_to(folder: Path, root: Path) -> Path | None:
     """Return the interpreter of the environment in which the server's folder is, or which is made for it."""
     candidates = [folder / ".venv", root / ".venv"]
-    if root.name in ("site-packages", "dist-packages"):
+    if is_installed(root):
         candidates.insert(0, root.parents[2])
     return next((found for venv in candidates if _is_program(found := venv / "bin" / "python")), None)
 

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rollyard.services.config.nemo_gym.folders import installed_version
 from rollyard.services.config.plugins import PLUGINS
 from rollyard.services.config.server_code.code_files import CODE, files_of
 from rollyard.services.config.server_code.file_digest import DIGITS, file_digest
@@ -68,8 +69,8 @@ def foreign_code(folder: Path, entrypoint: str, root: Path) -> ServerCode:
     folder = folder.resolve()
     closure = _CodeClosure(folder, entrypoint, frozenset())
     paths = {str(path.relative_to(root.resolve())): path for path in {*closure.files, *closure.named(())}}
-    versions = [path.name.split("-")[1] for path in root.glob("nemo_gym-*.dist-info")]
-    return _server_code(paths, {"nemo-gym": versions[0]} if versions else {})
+    version = installed_version(root)
+    return _server_code(paths, {"nemo-gym": version} if version else {})
 
 
 def _server_code(paths: Mapping[str, Path], packages: dict[str, str]) -> ServerCode:

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Mapping
 from pathlib import Path
 
+from rollyard.services.config.nemo_gym.folders import is_installed
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.server_code.code_version import foreign_code
 from rollyard.services.errors import Failure, RunError
@@ -94,6 +95,8 @@ class ForeignLauncher:
     def _environment(self, spec: ServerSpec, python: Path) -> dict[str, str]:
         own = {str(INSTALLED), str(IMPORT_ROOT)}
         paths = [path for path in self._environ.get("PYTHONPATH", "").split(":") if path and path not in own]
+        if spec.program is not None and not is_installed(spec.program.root):
+            paths.insert(0, str(spec.program.root))  # the checkout's package, even if another version is installed
         cache = self._folder / "cache" / "huggingface"  # where NeMo Gym's launcher keeps it
         environment = {
             "HF_HOME": str(cache),

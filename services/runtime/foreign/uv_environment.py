@@ -13,6 +13,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+from rollyard.services.config.nemo_gym.folders import installed_version
 from rollyard.services.config.run_config import ForeignProgram
 from rollyard.services.errors import OperatorError
 
@@ -63,8 +64,8 @@ def _arguments(folder: Path, root: Path) -> tuple[list[str], str]:
     if (root / "pyproject.toml").is_file():
         itself = [f"-e {root}"]
     else:
-        versions = [path.name.split("-")[1] for path in root.glob("nemo_gym-*.dist-info")]
-        itself = [f"nemo-gym=={versions[0]}" if versions else "nemo-gym"]
+        version = installed_version(root)
+        itself = [f"nemo-gym=={version}" if version else "nemo-gym"]
     project, requirements = folder / "pyproject.toml", folder / "requirements.txt"
     if requirements.is_file():
         lines = requirement_lines(requirements.read_text("utf-8", "replace"))
