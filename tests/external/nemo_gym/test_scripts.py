@@ -1,4 +1,4 @@
-"""The scripted model of the compatibility table: every row of every environment has an answer, and the same each time."""
+"""The scripted model of the compatibility table: every row of every environment has one answer."""
 
 from __future__ import annotations
 

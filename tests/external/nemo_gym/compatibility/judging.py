@@ -10,6 +10,7 @@ import re
 from hashlib import sha256
 
 FORMATS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (r"only with CORRECT or INCORRECT", ("CORRECT", "INCORRECT")),
     (r"NOT_ATTEMPTED|\bA: CORRECT", ("A", "B", "C")),
     (r"##\s*Equivalence\s*Judgement", ("## Equivalence Judgement\nTRUE", "## Equivalence Judgement\nFALSE")),
     (r"<points>", ("<points>7 out of 7</points>", "<points>1 out of 7</points>")),
@@ -24,7 +25,7 @@ FORMATS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (r"score_1", ('{"score_1": 4, "score_2": 2, "ranking": 2}', '{"score_1": 1, "score_2": 5, "ranking": 6}')),
     (r"PASS", ('{"result": "PASS", "explanation": "."}', '{"result": "FAIL", "explanation": "."}')),
     (r"correct: ", ("correct: yes", "correct: no")),
-    (r"\\boxed\{", (r"\boxed{1}", r"\boxed{0.5}", r"\boxed{0}")),
+    (r"(?s)\\boxed\{.*0\.5|0\.5.*\\boxed\{", (r"\boxed{1}", r"\boxed{0.5}", r"\boxed{0}")),
     (r'"verdict"', ('{"verdict": "YES", "reason": "."}', '{"verdict": "NO", "reason": "."}')),
     (r"(?i)score", ("Score: 8/10", "Score: 3/10")),
 )  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from tests.external.nemo_gym.compatibility.processes import HOST
@@ -15,12 +16,14 @@ def model_names(node: Any) -> set[str]:
     return set().union(*map(model_names, node)) if isinstance(node, list) else set()
 
 
-def values(port: int) -> dict[str, Any]:
-    """What a user sets in env.yaml: addresses of models, and keys of services that are not reached."""
+def values(port: int, folder: Path) -> dict[str, Any]:
+    """What a user sets in env.yaml: addresses of models, keys of services that are not reached, excluded domains."""
+    domains = folder / "exclude_domains.json"
+    domains.write_text('{"notices": []}')
     url = f"http://{HOST}:{port}/v1"
     models = {
         f"{who}_{what}": value
         for who in ("policy", "judge", "safety_judge", "search_judge")
         for what, value in (("base_url", url), ("api_key", "none"), ("model_name", "scripted"))
     }
-    return {**models, "tavily_api_key": "none", "exclude_domains_file_path": "/dev/null"}
+    return {**models, "tavily_api_key": "none", "exclude_domains_file_path": str(domains)}

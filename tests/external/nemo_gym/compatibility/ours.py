@@ -75,7 +75,7 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
         own.write_text(yaml.safe_dump({name: entry for name, entry in tree.items() if name not in dropped}))
     model = {"responses_api_models": {"openai_model": {"url": f"http://{HOST}:{model_port}"}}}
     added: dict[str, Any] = {
-        **values(model_port),
+        **values(model_port, folder),
         **dict.fromkeys(("policy_model", *model_names(tree)), model),
     }
     agent = next((name for name, entry in agents.items() if name not in dropped and _plays(entry, environment)), None)

@@ -14,7 +14,7 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (r"host='([\w.-]+)', port=443", "download from {0}"),
     (r"pre-loading metadata \((~\d+ GB)", "download: test data ({0})"),
     (r"uv is required", "download: builds an environment with packages from the index at its start"),
-    (r"(?:urllib\.error\.)?URLError", "download"),
+    (r"URLError", "download: {url}"),
     (r"No such file or directory: '?docker|docker\.errors|'docker'", "Docker"),
     (r"(\w*api_key)\n\s+Input should be a valid string", "external service: needs {0}"),
     (r"(?i)sandbox.*?(?:connect|refused)|127\.0\.0\.1:600\d", "external service: a code sandbox"),
@@ -29,10 +29,18 @@ FROM_GIT = "installed from a Git repository"
 def reason(printed: str, folder: Path) -> str:
     """The reason in a few words; starts with `unexplained` if no pattern matches."""
     for pattern, words in PATTERNS:
-        if found := re.search(pattern, printed, re.DOTALL if "refused" in pattern else 0):
-            return _package(found[1], folder) if words == "package" else words.format(*found.groups())
-    last = next((line.strip() for line in reversed(printed.splitlines()) if line.strip()), "nothing printed")
-    return f"unexplained: {last[:160]}"
+        if found := list(re.finditer(pattern, printed)):
+            last = found[-1]
+            return _package(last[1], folder) if words == "package" else words.format(*last.groups(), url=_url(printed))
+    line = next((line.strip() for line in reversed(printed.splitlines()) if line.strip()), "nothing printed")
+    return f"unexplained: {line[:160]}"
+
+
+def _url(traceback: str) -> str:
+    """The first address in the last of the servers' files that a traceback names."""
+    files = re.findall(r'File "([^"]*/resources_servers/[^"]+)"', traceback)
+    found = re.search(r"https://[^\s\"'`)]+", Path(files[-1]).read_text()) if files else None
+    return found[0] if found else "an address"
 
 
 def _package(module: str, folder: Path) -> str:

@@ -35,7 +35,7 @@ class Played:
 def play(environment: Environment, model_port: int, python: Path, folder: Path) -> Played:
     """The rewards of the environment's rows under NeMo Gym's agent. `folder`: for logs."""
     ports = {environment.resources_name: free_port(), AGENT: free_port()}
-    config = server_config(environment, model_port, ports)
+    config = server_config(environment, model_port, ports, folder)
 
     def start(name: str, program_folder: Path, program: str) -> ServerProcess:
         variables = {"NEMO_GYM_CONFIG_DICT": yaml.safe_dump(config), "NEMO_GYM_CONFIG_PATH": name}
@@ -64,7 +64,7 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
                 process.stop()
 
 
-def server_config(environment: Environment, model_port: int, ports: dict[str, int]) -> dict[str, Any]:
+def server_config(environment: Environment, model_port: int, ports: dict[str, int], folder: Path) -> dict[str, Any]:
     """The config as NeMo Gym's launcher resolves it, with the scripted model in place of every model."""
     tree: dict[str, Any] = yaml.safe_load(environment.config.read_text())
     model = {"responses_api_models": {"openai_model": {"entrypoint": "app.py", "host": HOST, "port": model_port}}}
@@ -83,7 +83,7 @@ def server_config(environment: Environment, model_port: int, ports: dict[str, in
         "head_server": {"host": HOST, "port": 9},
         "dry_run": False,
         **kept,
-        **values(model_port),
+        **values(model_port, folder),
         **dict.fromkeys(("policy_model", *model_names(tree)), model),
         AGENT: {"responses_api_agents": {environment.agent: agent}},
     }
