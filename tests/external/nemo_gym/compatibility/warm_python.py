@@ -17,6 +17,8 @@ from pathlib import Path
 from tests.external.nemo_gym.compatibility.catalog import PYTHON
 
 START_LIMIT_S = 300.0
+SYSTEM_INSTALLERS = ("apt", "apt-get", "aptitude", "dpkg", "sudo", "yum", "dnf", "apk", "brew", "conda", "snap")
+"""Programs that would change the host. NeMo Gym's gdpval installs LibreOffice with apt-get when it starts as root."""
 
 
 class WarmPython:
@@ -58,11 +60,11 @@ class WarmPython:
 
 
 def server_environment(folder: Path) -> dict[str, str]:
-    """Environment variables of NeMo Gym's servers: no downloads, and caches that end with the run."""
+    """Environment variables of NeMo Gym's servers: no downloads, no system packages, caches that end with the run."""
     kept = {key: value for key, value in os.environ.items() if key not in ("VIRTUAL_ENV", "PYTHONPATH", "PYTHONHOME")}
     return {
         **kept,
-        "PATH": f"{PYTHON.parent}:{kept.get('PATH', '')}",
+        "PATH": f"{_without_installers(folder)}:{PYTHON.parent}:{kept.get('PATH', '')}",
         "HF_HUB_OFFLINE": "1",
         "HF_HOME": str(folder / "hf"),
         "WANDB_MODE": "disabled",
@@ -70,3 +72,15 @@ def server_environment(folder: Path) -> dict[str, str]:
         "OMP_NUM_THREADS": "1",
         "OPENBLAS_NUM_THREADS": "1",
     }
+
+
+def _without_installers(folder: Path) -> Path:
+    """A folder for the front of PATH in which every installer of system packages fails."""
+    guard = folder / "guard"
+    guard.mkdir(exist_ok=True)
+    for name in SYSTEM_INSTALLERS:
+        program = guard / name
+        if not program.exists():
+            program.write_text(f"#!/bin/sh\necho '{name}: the comparison installs no system packages' >&2\nexit 1\n")
+            program.chmod(0o755)
+    return guard
