@@ -138,9 +138,15 @@ class ServerClient:
         return await self._retry_connection(server, self._clock() + timeout_s, attempt)
 
     async def send(
-        self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        method: str = "POST",
     ) -> HttpResponse:
-        """POST to one instance; the response may have any status.
+        """Send a request to one instance; the response may have any status.
 
         Raises Failure wrong_run if the instance belongs to a different run. Servers that are not Rollyard's own do not
         say so; they receive neither the run's token nor Rollyard's headers.
@@ -152,7 +158,7 @@ class ServerClient:
                 all_headers: Mapping[str, str] = _headers_for_foreign(headers or {})
             else:
                 all_headers = {**self._headers, **headers} if headers else self._headers
-            response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
+            response = await self.transport.send(method, url + path, body, all_headers, timeout_s)
         finally:
             self._in_flight[url] -= 1
         if is_foreign:

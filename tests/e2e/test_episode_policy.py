@@ -16,7 +16,7 @@ from tests.support.scripted_engine import completion, engine
 
 KEY = "sk-key-of-the-trainer"
 TOKEN = "0123456789abcdef"
-STEP = {"id": "c1", "type": "function", "function": {"name": "step", "arguments": '{"moves": ["Right"]}'}}
+STEP = {"id": "c1", "type": "function", "function": {"name": "step", "arguments": '{"actions": ["Right"]}'}}
 
 
 def free_port() -> int:
