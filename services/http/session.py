@@ -69,7 +69,7 @@ class Session:
     async def delete(self, path: str, timeout_s: float, headers: Mapping[str, str]) -> None:
         """DELETE a path of the instance that opened the session, whatever it responds."""
         if self._url is not None:
-            await self._client.send(self._url, path, b"", timeout_s, {**self._headers, **headers}, method="DELETE")
+            await self._client.delete(self._url, path, timeout_s, {**self._headers, **headers})
 
     @property
     def cookies(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
-from tests.support.foreign_servers import foreign_environment
+from tests.support.foreign_servers import TOKEN_KEYS, foreign_environment
 from tests.support.in_process import Script, calls, says
 
 ROW: Json = {"responses_create_params": {"input": "Weather?", "tools": []}, "city": "Paris"}
@@ -144,6 +144,13 @@ async def test_the_connection_ends_with_the_episode_even_if_it_fails() -> None:
     with pytest.raises(Failure):
         await played(failing)
     assert failing.ended == [("connection-1", "t")]
+
+
+async def test_the_servers_own_authorization_is_sent_and_the_runs_token_is_not() -> None:
+    announced = {"url_path": "/mcp", "headers": {"Authorization": "Bearer of-the-environment", "X-Token": "t"}}
+    environment = McpEnvironment(announced=announced)
+    await played(environment, keys=TOKEN_KEYS)
+    assert {headers["authorization"] for headers, _ in environment.requests} == {"Bearer of-the-environment"}
 
 
 async def test_the_pages_of_a_list_are_read_until_there_is_no_cursor() -> None:
