@@ -1,4 +1,4 @@
-"""Rollyard's collector and status against a stack that the real NeMo Gym started, also when processes are killed."""
+"""docs/collect-from-nemo-gym.md with a stack that the real NeMo Gym started, also when processes are killed."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import pytest
 from rollyard.services.types import Json
 from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, free_port, gym_stack
 from tests.support.commands import BIN, command, command_environ
+from tests.support.doc_pages import commands, page
 from tests.support.scripted_engine import listening
 from tests.support.stacks import keys_of, read_rows
 
@@ -23,6 +24,7 @@ REPEATS = 3
 @pytest.fixture
 async def stack(tmp_path: Path) -> AsyncIterator[tuple[GymStack, Endpoint]]:
     endpoint = Endpoint()
+    (tmp_path / "gym").symlink_to(VENV)
     async with listening(endpoint.app) as url, gym_stack(tmp_path, url, free_port()) as running:
         yield running, endpoint
 
@@ -32,13 +34,16 @@ def examples() -> Path:
     return path
 
 
-def arguments(stack: GymStack) -> list[str]:
+def documented(program: str, stack: GymStack) -> list[str]:
+    """The page's command, for the head of this stack."""
+    [words] = [words for words in commands(page("collect-from-nemo-gym.md")) if words[0] == program]
     host, _, port = stack.head.partition(":")
-    return [
-        *("ng_collect_rollouts", f"+agent_name={AGENT}", f"+input_jsonl_fpath={examples()}"),
-        *("+output_jsonl_fpath=results/mcqa.jsonl", f"+num_repeats={REPEATS}", "+num_samples_in_parallel=4"),
-        *(f"+head_server.host={host}", f"+head_server.port={port}"),
-    ]
+    local = [word.replace("gym/lib/python3.12", f"gym/lib/{examples().parents[4].name}") for word in words]
+    return [*local, f"+head_server.host={host}", f"+head_server.port={port}"]
+
+
+def arguments(stack: GymStack) -> list[str]:
+    return [*documented("ng_collect_rollouts", stack), "+num_samples_in_parallel=4"]
 
 
 def rows(folder: Path) -> list[Json]:
@@ -52,7 +57,7 @@ def expected() -> list[tuple[int, int]]:
 
 async def test_the_status_lists_the_servers_of_the_stack(stack: tuple[GymStack, Endpoint], tmp_path: Path) -> None:
     running, _ = stack
-    shown = await command("ng_status", f"+head={running.head}", "+json=true", cwd=tmp_path)
+    shown = await command(*documented("ng_status", running), "+json=true", cwd=tmp_path)
     assert shown.status == 0, shown.err
     servers = {one["server_name"]: (one["server_type"], one["ready"]) for one in orjson.loads(shown.out)}
     assert servers == {
