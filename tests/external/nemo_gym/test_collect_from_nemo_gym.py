@@ -106,7 +106,7 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
     found = rows(tmp_path)
     assert keys_of(found) == expected()
     assert all(row["agent_ref"]["name"] == AGENT and row["reward"] in (0.0, 1.0) for row in found)
-    assert all(row["extracted_answer"] == "A" for row in found)
+    assert all({"response", "expected_answer", "_ng_task_key"} <= row.keys() for row in found)
 
 
 async def _started(running: GymStack, folder: Path) -> asyncio.subprocess.Process:
