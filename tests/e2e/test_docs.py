@@ -19,6 +19,7 @@ from rollyard.services.cli.arguments.submit_options import parse_arguments
 from rollyard.services.cli.arguments.train_arguments import read_arguments
 from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.compare import CompareOptions
+from rollyard.services.cli.diagnostics.environment.command import EnvironmentOptions
 from rollyard.services.cli.diagnostics.machine import DoctorOptions
 from rollyard.services.cli.diagnostics.tokens import TokenOptions
 from rollyard.services.cli.eval import ACTIONS
@@ -191,8 +192,10 @@ def test_every_documented_command_line_has_known_options_and_its_files_exist_or_
     name: str,
 ) -> None:
     for words in every(name):
-        model = TokenOptions if words[1:2] == ["tokens"] else OPTIONS[name]
-        overrides = [word for word in words[1:] if word != "tokens"]
+        model = {"tokens": TokenOptions, "env": EnvironmentOptions}.get(words[1] if words[1:] else "", OPTIONS[name])
+        overrides = words[1:] if model is OPTIONS[name] else words[2:]
+        if model is EnvironmentOptions:
+            overrides = [f"+name={overrides[0]}", *overrides[1:]]
         files, overrides = split_arguments(overrides) if name in POSITIONAL else ([], overrides)
         assert {*files} <= {*CREATED, *EXAMPLE_NAMES}
         options, _ = read_options(model, overrides, rest=name == "ng_doctor")
@@ -279,9 +282,17 @@ async def test_the_documented_verdict_is_what_the_environment_returns() -> None:
 BUILTIN_MODEL = "responses_api_models/builtin_model/configs/builtin_model.yaml"
 
 
+EXTERNAL = ("inspect_task",)
+"""Environments of packages that are not installed beside the others. Tests in tests/external play their examples."""
+
+
 async def test_every_example_row_is_played_to_the_end(tmp_path: Path) -> None:
     """One run of all environments; each environment's own config must also be complete without the others."""
-    examples = {path.parent.parent.name: path for path in INSTALLED.glob("resources_servers/*/data/example.jsonl")}
+    examples = {
+        path.parent.parent.name: path
+        for path in INSTALLED.glob("resources_servers/*/data/example.jsonl")
+        if path.parent.parent.name not in EXTERNAL
+    }
     assert examples
     configs = {name: f"resources_servers/{name}/configs/{name}.yaml" for name in examples}
     agents = {
