@@ -8,7 +8,6 @@ from rollyard.services.head.client import Registry, RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.nemo_gym.client import NemoGymClient
 from rollyard.services.interop.nemo_gym.head import NemoGymHead
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.run_types import Directory, HeadFile, Keys
@@ -22,13 +21,15 @@ def clients_of(
 ) -> StackClients:
     """Return clients for the stack of `head`. `on_directory` is called with each directory that they fetch."""
     keys = Keys(run_id=head.run_id, secret="", token=head.token)
-    foreign = head.stack == "nemo_gym"
-    registry: Registry = NemoGymHead(transport, head.url) if foreign else RegistryClient(transport, head.url, keys)
+    registry: Registry
+    if head.stack == "nemo_gym":
+        registry = NemoGymHead(transport, head.url)
+    else:
+        registry = RegistryClient(transport, head.url, keys)
 
     async def fetch() -> Directory:
         directory = await registry.directory()
         on_directory(directory)
         return directory
 
-    kind = NemoGymClient if foreign else ServerClient
-    return StackClients(kind(transport, keys, AddressBook(fetch), clock=lag.now), registry)
+    return StackClients(ServerClient(transport, keys, AddressBook(fetch), clock=lag.now), registry)

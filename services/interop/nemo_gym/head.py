@@ -68,9 +68,11 @@ class NemoGymHead:
         """Return the servers in the head's config. Each counts as ready: a call to one that is not waits for it."""
         tree = await self.config()
         found = {str(name): server for name, node in tree.items() if (server := _server_of(node))}
+        urls = {name: self._url_of(raw) for name, (_, _, raw) in found.items()}
         return Directory(
             run_id="",
-            servers={name: [self._url_of(raw)] for name, (_, _, raw) in found.items()},
+            servers={name: [url] for name, url in urls.items()},
+            foreign={url: name for name, url in urls.items()},
             families={name: family for name, (family, _, _) in found.items()},
             settings={
                 name: {"implementation": f"{family}/{implementation}", **_identity(raw)}

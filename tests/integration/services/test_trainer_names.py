@@ -25,6 +25,7 @@ from rollyard.interop.nemo_gym import (
     RunHelper,
     path_entry,
 )
+from rollyard.services.interop.nemo_gym.trainer.running_config import get_global_config_dict
 from rollyard.services.runtime.run_dir import running_heads
 from rollyard.services.types import Json
 from tests.support.fixtures import make_folder
@@ -185,6 +186,9 @@ async def test_the_results_satisfy_the_post_processing_of_nemo_rl_and_of_verls_r
     async with trainer(here) as (running, engines):
         found = await running.rollouts(rows(6))
         assert await running.polls() == ""
+        config = await asyncio.to_thread(get_global_config_dict)
+    assert config.player.responses_api_agents.simple_agent.entrypoint == "app.py"
+    assert config.policy_model.responses_api_models.vllm_model.api_key != "dummy_key"
     assert sorted(row["_rowidx"] for row, _ in found) == list(range(6))
     for row, result in found:
         log = message_log(row, result)
@@ -208,9 +212,14 @@ async def test_a_killed_server_makes_poll_raise_and_costs_no_rollout(here: Path)
                 await asyncio.sleep(0.05)
 
 
-async def test_shutdown_stops_every_process_and_can_be_repeated(here: Path) -> None:
+async def test_the_servers_do_not_inherit_the_package_and_end_with_a_shutdown_that_can_be_repeated(
+    here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([path_entry(), str(here)]))
     async with trainer(here) as (running, _):
         pids = [pid for _, pid in await asyncio.to_thread(running.instances)]
+        inherited = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in pids]
+        assert all(f"PYTHONPATH={here}".encode() in variables for variables in inherited)
         assert len(running_heads(here)) == 1
         await asyncio.to_thread(running.helper.shutdown)
         assert not [pid for pid in pids if alive(pid)]

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, TypeGuard
 
 from rollyard.services.types import TOKEN_FIELDS, Json
 
@@ -64,5 +64,5 @@ def _violation(item: Json, seen: list[int], number: int) -> str:
     return ""
 
 
-def _are_ids(value: Any) -> bool:
+def _are_ids(value: Any) -> TypeGuard[list[int]]:
     return isinstance(value, list) and all(isinstance(number, int) for number in value)

@@ -60,7 +60,7 @@ def trainer_config(
     if env_file is not None and env_file.is_file():
         from_env = _plain(read_yaml(env_file))
     paths = _all_paths(initial.get(PATHS_KEY) or from_env.get(PATHS_KEY), roots)
-    layers = [*map(str, paths), *([from_env] if from_env else []), initial]
+    layers: list[str | Mapping[str, Any]] = [*map(str, paths), *([from_env] if from_env else []), initial]
     run = load(layers, [], roots, environ, env_file=None)
     return TrainerConfig(run, _head_port(run.tree.get(HEAD_SERVER_KEY_NAME)), CollectionSettings.of_config(run.tree))
 

@@ -1,0 +1,121 @@
+"""docs/collect-from-nemo-gym.md with a stack that the real NeMo Gym started, also when processes are killed."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.services.types import Json
+from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, free_port, gym_stack
+from tests.support.commands import BIN, command, command_environ
+from tests.support.doc_pages import commands, page
+from tests.support.scripted_engine import listening
+from tests.support.stacks import keys_of, read_rows
+
+AGENT = "mcqa_simple_agent"
+REPEATS = 3
+
+
+@pytest.fixture
+async def stack(tmp_path: Path) -> AsyncIterator[tuple[GymStack, Endpoint]]:
+    endpoint = Endpoint()
+    (tmp_path / "gym").symlink_to(VENV)
+    async with listening(endpoint.app) as url, gym_stack(tmp_path, url, free_port()) as running:
+        yield running, endpoint
+
+
+def examples() -> Path:
+    [path] = (VENV / "lib").glob("python3*/site-packages/resources_servers/mcqa/data/example.jsonl")
+    return path
+
+
+def documented(program: str, stack: GymStack) -> list[str]:
+    """The page's command, for the head of this stack."""
+    [words] = [words for words in commands(page("collect-from-nemo-gym.md")) if words[0] == program]
+    host, _, port = stack.head.partition(":")
+    local = [word.replace("gym/lib/python3.12", f"gym/lib/{examples().parents[4].name}") for word in words]
+    return [*local, f"+head_server.host={host}", f"+head_server.port={port}"]
+
+
+def arguments(stack: GymStack) -> list[str]:
+    return [*documented("ng_collect_rollouts", stack), "+num_samples_in_parallel=4"]
+
+
+def rows(folder: Path) -> list[Json]:
+    return read_rows(folder / "results" / "mcqa.jsonl")
+
+
+def expected() -> list[tuple[int, int]]:
+    tasks = len(examples().read_bytes().splitlines())
+    return [(task, repeat) for task in range(tasks) for repeat in range(REPEATS)]
+
+
+async def test_the_status_lists_the_servers_of_the_stack(stack: tuple[GymStack, Endpoint], tmp_path: Path) -> None:
+    running, _ = stack
+    shown = await command(*documented("ng_status", running), "+json=true", cwd=tmp_path)
+    assert shown.status == 0, shown.err
+    servers = {one["server_name"]: (one["server_type"], one["ready"]) for one in orjson.loads(shown.out)}
+    assert servers == {
+        AGENT: ("agents", True),
+        "mcqa": ("resources_servers", True),
+        "policy_model": ("responses_api_models", True),
+    }
+
+
+async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_were_killed(
+    stack: tuple[GymStack, Endpoint], tmp_path: Path
+) -> None:
+    running, endpoint = stack
+    endpoint.hold = asyncio.Event()
+    collector = await _started(running, tmp_path)
+    async with asyncio.timeout(300):
+        while endpoint.requests < 4:
+            assert collector.returncode is None
+            await asyncio.sleep(0.05)
+    endpoint.hold.set()
+    async with asyncio.timeout(300):
+        while not rows(tmp_path):
+            await asyncio.sleep(0.01)
+    collector.send_signal(signal.SIGKILL)
+    await collector.wait()
+
+    endpoint.hold = asyncio.Event()
+    collector, before = await _started(running, tmp_path), endpoint.requests
+    async with asyncio.timeout(300):
+        while endpoint.requests == before and collector.returncode is None:
+            await asyncio.sleep(0.05)
+    await running.kill(AGENT)
+    endpoint.hold.set()
+    output, _ = await collector.communicate()
+    assert collector.returncode in (0, 1), output.decode()
+    counted = keys_of(rows(tmp_path))
+    assert len(counted) == len(set(counted))
+    assert all("reward" not in failure for failure in read_rows(tmp_path / "results" / "mcqa_failures.jsonl"))
+
+    async with (
+        listening(endpoint.app) as url,
+        gym_stack(tmp_path, url, free_port()) as restarted,
+    ):
+        finished = await command(*arguments(restarted), cwd=tmp_path)
+        assert finished.status == 0, finished.out + finished.err
+    found = rows(tmp_path)
+    assert keys_of(found) == expected()
+    assert all(row["agent_ref"]["name"] == AGENT and row["reward"] in (0.0, 1.0) for row in found)
+    assert all({"response", "expected_answer", "_ng_task_key"} <= row.keys() for row in found)
+
+
+async def _started(running: GymStack, folder: Path) -> asyncio.subprocess.Process:
+    name, *rest = arguments(running)
+    return await asyncio.create_subprocess_exec(
+        str(BIN / name),
+        *rest,
+        cwd=folder,
+        env=command_environ(),
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
