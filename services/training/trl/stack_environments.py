@@ -14,6 +14,7 @@ from typing import Any
 
 import orjson
 
+from rollyard.services.datasets.prompts import messages_of, text_of, valid_rows
 from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.response_failures import raise_for_status
@@ -86,7 +87,7 @@ class StackEnvironment:
         self._episode = Session(self._stack.stack.clients.client, self._server, "", headers)
         seeded = self._post("/seed_session", row)
         added = [*items(mapping(seeded.get("additions")).get("input")), *items(seeded.get("observation"))]
-        texts = [_text(mapping(item).get("content")) for item in added]
+        texts = [text_of(mapping(item).get("content")) for item in added]
         return "\n\n" + "\n\n".join(texts) if texts else None
 
     def _call_tool(self, name: str, arguments: Json) -> str:
@@ -140,21 +141,10 @@ def environment_rows(path: str | Path, limit: int | None = None) -> Any:
     """Return the rows of a dataset file as a `train_dataset`: their messages as prompts, and the rows as JSON."""
     from datasets import Dataset
 
-    with Path(path).open("rb") as file:
-        lines = [line.strip() for line in itertools.islice(filter(bytes.strip, file), limit)]
-    prompts = [_messages(orjson.loads(line)) for line in lines]
-    return Dataset.from_dict({"prompt": prompts, "row": [line.decode() for line in lines]})
-
-
-def _messages(row: Json) -> list[Json]:
-    given = mapping(row.get("responses_create_params")).get("input")
-    messages = [{"role": "user", "content": given}] if isinstance(given, str) else items(given)
-    found = [{"role": _ROLES.get(item["role"], item["role"]), "content": _text(item["content"])} for item in messages]
+    rows = list(itertools.islice(valid_rows(Path(path)), limit))
     # TRL appends what `reset` returns to the last message.
-    return found or [{"role": "user", "content": ""}]
-
-
-_ROLES = {"developer": "system"}
+    columns = {"prompt": [messages_of(row) for row in rows], "row": [orjson.dumps(row).decode() for row in rows]}
+    return Dataset.from_dict(columns)
 
 
 def _output(completion: Any) -> list[Json]:
@@ -163,10 +153,10 @@ def _output(completion: Any) -> list[Json]:
     messages = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else items(completion)
     for message in messages:
         if message.get("role") == "tool":
-            call = {"call_id": str(message.get("tool_call_id") or "call"), "output": _text(message.get("content"))}
+            call = {"call_id": str(message.get("tool_call_id") or "call"), "output": text_of(message.get("content"))}
             output.append({"type": "function_call_output", **call})
             continue
-        if text := _text(message.get("content")):
+        if text := text_of(message.get("content")):
             content = [{"type": "output_text", "text": text, "annotations": []}]
             output.append({"type": "message", "role": "assistant", "status": "completed", "content": content})
         for call in items(message.get("tool_calls")):
@@ -176,9 +166,3 @@ def _output(completion: Any) -> list[Json]:
             call_id = str(call.get("id") or "call")
             output.append({"type": "function_call", "call_id": call_id, "name": called.get("name"), "arguments": text})
     return output
-
-
-def _text(content: Any) -> str:
-    if isinstance(content, str):
-        return content
-    return "".join(str(mapping(part).get("text") or "") for part in items(content))
