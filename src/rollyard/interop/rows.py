@@ -7,7 +7,6 @@ Rows are JSON within the columns, because most loaders give all rows the same ne
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ import orjson
 from rollyard.services.datasets.prompts import messages_of, valid_rows
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import exit_status
+from rollyard.services.io.script import ScriptParser
 from rollyard.services.types import Json
 
 NAME = "python -m rollyard.interop.rows"
@@ -45,7 +45,7 @@ def columns_for(trainer: str, row: Json, number: int) -> Json:
 
 def main(arguments: Sequence[str]) -> int:
     """Write the dataset. Raises OperatorError if the input cannot be read."""
-    parser = argparse.ArgumentParser(prog=NAME, description="Write rows as the dataset of a trainer.")
+    parser = ScriptParser(prog=NAME, description="Write rows as the dataset of a trainer.")
     parser.add_argument("trainer", choices=TRAINERS)
     parser.add_argument("input", type=Path, help="rows, as for ng_collect_rollouts")
     parser.add_argument("output", type=Path, help="a new JSON Lines file")
