@@ -153,7 +153,8 @@ test-train: $(VLLM)/.ready  ## test training with TRL on small models, also on t
 
 test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's environments, and the classes of SkyRL, verl and others
 	$(TRAINERS)/bin/python -m pytest tests/external/trainers
-	$(VLLM)/bin/python -m pytest tests/external/training/test_environment_factory.py
+	$(VLLM)/bin/python -m pytest tests/external/training/test_environment_factory.py \
+	    tests/external/training/test_verl_advantages.py
 
 test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get install slurmctld slurmd slurm-client munge)
 	$(VLLM)/bin/python -m pytest tests/external/slurm

@@ -12,7 +12,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-SITE = next(Path(path) for path in sys.path if path.endswith("site-packages") and (Path(path) / "verl").exists())
+_ENVIRONMENT = Path(__file__).resolve().parents[3] / ".venv-trainers"
+SITE = next(path for path in _ENVIRONMENT.glob("lib/python*/site-packages") if (path / "verl").exists())
 
 
 def module_of(name: str, *definitions: str, **names: Any) -> ModuleType:
@@ -29,5 +30,5 @@ def module_of(name: str, *definitions: str, **names: Any) -> ModuleType:
 
 
 def _assigns(node: ast.AST, names: tuple[str, ...]) -> bool:
-    targets = node.targets if isinstance(node, ast.Assign) else []
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target] if isinstance(node, ast.AnnAssign) else []
     return any(isinstance(target, ast.Name) and target.id in names for target in targets)
