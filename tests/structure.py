@@ -25,7 +25,7 @@ LAYERS = (
     ("io",),
     ("http", "responses"),
     ("server",),
-    ("config", "head", "datasets"),
+    ("config", "head", "datasets", "expressions"),
     ("rollouts", "metrics", "sandbox"),
     PACKAGES[1:4],
     ("runtime",),

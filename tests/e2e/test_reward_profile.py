@@ -17,11 +17,11 @@ from rollyard.services.cli.options import read_options
 from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.types import Json
 from tests.e2e.test_docs import every
-from tests.e2e.test_three_terminals import STATISTICS, TOOL_CALLS
 from tests.support.commands import Finished, command, in_this_process
 from tests.support.rollout_files import grid, row, write, write_manifest
 from tests.support.stacks import PUZZLES, collect, colocated, load_config, read_rows
 from tests.unit.services.datasets.test_packed_files import ROWS, write_packed
+from tests.walkthroughs.test_three_terminals import STATISTICS, TOOL_CALLS
 
 TASKS, REPEATS = 20, 8
 Command = Callable[..., Finished]
@@ -190,3 +190,13 @@ def test_help_explains_every_option(tmp_path: Path, run_profile: Command) -> Non
 @pytest.mark.parametrize("words", every("ng_reward_profile"), ids=" ".join)
 def test_every_documented_profile_line_has_known_options(words: list[str]) -> None:
     read_options(ProfileOptions, words[1:])
+
+
+@pytest.mark.parametrize(
+    "where", ["where=reward < 0.5 and tool_calls >= 1", '+where="reward < 0.5"', "+where= reward == 0"]
+)
+def test_an_expression_selects_the_rollouts_of_the_report(tmp_path: Path, run_profile: Command, where: str) -> None:
+    write(tmp_path / "rollouts.jsonl", grid([1, 2], 3))
+    done = run_profile("+jsonl_fpath=rollouts.jsonl", where)
+    assert done.status == 0, done.err
+    assert "rollouts: 3 measured" in done.out

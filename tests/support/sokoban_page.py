@@ -41,7 +41,7 @@ RUN = {
     "contribute": "sample_rollouts.py",
     "generate": "generate_test_examples.py",
 }
-"""Blocks that tests/e2e/test_sokoban_evaluation_page.py runs, by a text that only they contain."""
+"""Blocks that tests/walkthroughs/test_sokoban_evaluation_page.py runs, by a text that only they contain."""
 RUN_IN_FAULTS = {"script": "MODEL_NAME=builtin", "status": "ng_eval status"}
 """Blocks that tests/faults/crash/test_evaluation_script.py runs."""
 NOT_RUN = {

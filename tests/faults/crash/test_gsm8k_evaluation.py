@@ -10,10 +10,10 @@ import orjson
 
 from rollyard.resources_servers.gsm8k.prepare import main as prepare
 from rollyard.services.io.search_path import INSTALLED
-from tests.e2e.test_gsm8k_evaluation import QUESTIONS, documented, drop_in
 from tests.support.commands import command_environ
 from tests.support.processes import alive
 from tests.support.sokoban_page import free_port
+from tests.walkthroughs.test_gsm8k_evaluation import QUESTIONS, documented, drop_in
 
 FAKE_VLLM = INSTALLED / "tests" / "support" / "fake_vllm.py"
 __all__ = ["drop_in"]  # a fixture
