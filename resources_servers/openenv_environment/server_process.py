@@ -13,7 +13,7 @@ import aiohttp
 
 from rollyard.resources_servers.openenv_environment.action_schema import ActionSchema
 from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
-from rollyard.services.errors import OperatorError
+from rollyard.services.errors import Failure, FailureKind, OperatorError
 
 ASK_S = 10.0
 _SCHEMES = {"ws://": "http://", "wss://": "https://"}
@@ -30,7 +30,9 @@ class OpenEnvServer:
 
 @contextlib.asynccontextmanager
 async def openenv_server(settings: OpenEnvSettings) -> AsyncIterator[OpenEnvServer]:
-    """Yield the server, once it has told its schema. Raises OperatorError if there is none."""
+    """Yield the server, once it has told its schema. Raises OperatorError if it is a different one, and
+    Failure unreachable if it does not respond.
+    """
     headers = {"authorization": f"Bearer {settings.token}"} if settings.token else {}
     connector = aiohttp.TCPConnector(limit=0)  # one connection per episode; `max_sessions` limits them
     async with contextlib.AsyncExitStack() as stack:
@@ -61,7 +63,9 @@ async def _action_schema(http: aiohttp.ClientSession, url: str, settings: OpenEn
                     problem = str(error) or type(error).__name__
                 await asyncio.sleep(0.2)
     except TimeoutError as error:
-        raise _no_server(url, f"{problem}, for {settings.start_wait_s:g} s") from error
+        # Not an OperatorError: the check of a config accepts a server that is not up yet.
+        detail = f"there is no OpenEnv server at {url}: {problem}, for {settings.start_wait_s:g} s (start_wait_s)"
+        raise Failure(FailureKind.UNREACHABLE, detail) from error
     action = answer.get("action") if isinstance(answer, dict) else None
     if not isinstance(action, dict):
         raise _no_server(url, f"GET /schema answered {answer!r:.100}, without the schema of an action")

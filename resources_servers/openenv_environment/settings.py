@@ -20,8 +20,8 @@ class OpenEnvSettings(EnvironmentSettings):
     """Port on which the server in the image listens."""
     token: str | None = None
     """Token that the server requires, sent as Authorization: Bearer."""
-    start_wait_s: float = Field(default=60.0, gt=0)
-    """How long to wait for the server while this one starts."""
+    start_wait_s: float = Field(default=10.0, gt=0)
+    """How long to wait for the server while this one starts. An image that starts slowly needs more."""
     step_timeout_s: float = Field(default=45.0, gt=0)
     """How long a reset or step may take. Must be below the agent's `tool_timeout_s`."""
     timeout: Literal["end", "failure"] = "end"

@@ -171,7 +171,7 @@ async def test_a_hanging_step_is_a_failure_if_the_settings_say_so() -> None:
 
 
 async def test_a_start_without_a_server_is_refused_with_its_address() -> None:
-    with pytest.raises(OperatorError, match=r"no OpenEnv server at http://127.0.0.1:9"):
+    with pytest.raises(Failure, match=r"no OpenEnv server at http://127.0.0.1:9"):
         async with playing("http://127.0.0.1:9", [says("x")]):
             pass
 
