@@ -20,16 +20,16 @@ from rollyard.services.types import Json
 
 
 class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):
-    """One rollout of a task. The row's `idx` is the task's number in the taskset, counted from 0."""
+    """One rollout of a task. The row's `task_index` is the task's number in the taskset, counted from 0."""
 
     shared: ClassVar[LoadedTaskset]
 
     def __init__(self, task: Mapping[str, Any], settings: VerifiersSettings) -> None:
         """Find the task. Raises BadTask if the taskset has no such task, or if the task has no prompt."""
         super().__init__(task, settings)
-        tasks, index = self.shared.tasks, task.get("idx")
+        tasks, index = self.shared.tasks, task.get("task_index")
         if not isinstance(index, int) or isinstance(index, bool) or not 0 <= index < len(tasks):
-            found = f"idx is {index!r:.100}; taskset {settings.taskset!r} has {len(tasks)} tasks"
+            found = f"task_index is {index!r:.100}; taskset {settings.taskset!r} has {len(tasks)} tasks"
             raise BadTask(f"{found}, counted from 0 (max_tasks: {settings.max_tasks})")
         self._task = tasks[index]
         if self._task.data.prompt is None:

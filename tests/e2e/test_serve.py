@@ -41,8 +41,8 @@ async def test_an_environment_of_a_running_stack_is_served(tmp_path: Path) -> No
     async with processes(servers, tmp_path) as stack:
         given = (f"+head={stack.head_url}", "+environment=mine")
         async with ng_serve("+protocol=openenv", *given, cwd=tmp_path) as (_, line), aiohttp.ClientSession() as http:
-            async with http.post(address(line) + "/reset", json={"index": 0}) as response:
-                assert "Natalia" in (await response.json())["observation"]["text"]
+            response = await http.post(address(line) + "/reset", json={"index": 0})
+            assert "Natalia" in (await response.json())["observation"]["text"]
 
 
 @pytest.mark.parametrize(
