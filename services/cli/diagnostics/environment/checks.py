@@ -48,7 +48,7 @@ async def findings(
             return usage_of(pid)
 
     checks: list[tuple[str, AsyncIterator[Finding]]] = [
-        ("tools", check_tools(environment, rows[0], seen, listed)),
+        ("tools", check_tools(environment, rows[0], seen, _with_added(listed, opened))),
         ("same seed", check_seeds(environment, rows, seen)),
         ("verify", check_verdicts(environment, rows, seen)),
         ("cost", _single(lambda: measure_cost(environment, rows[0], usage))),
@@ -92,6 +92,12 @@ async def _listed_tools(environment: Environment) -> list[Json] | None:
         if isinstance(listed, list):
             return [tool for tool in listed if isinstance(tool, dict) and isinstance(tool.get("name"), str)]
     return None
+
+
+def _with_added(listed: list[Json] | None, opened: Json) -> list[Json] | None:
+    """Return all tools that the environment has for an episode: those of every episode, and the episode's own."""
+    added = tools_of({}, opened, None)
+    return listed if listed is None else [*added, *listed]
 
 
 async def _opened(environment: Environment, row: Json, listed: list[Json] | None) -> tuple[Environment, Json]:
