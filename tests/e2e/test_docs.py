@@ -29,6 +29,7 @@ from rollyard.services.cli.options import Options, read_options
 from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.prepare_data import PrepareOptions
 from rollyard.services.cli.reward_profile import ProfileOptions
+from rollyard.services.cli.serve import ServeOptions
 from rollyard.services.cli.status import StatusOptions
 from rollyard.services.cli.track import TrackOptions
 from rollyard.services.cli.viewer import ViewerOptions
@@ -134,6 +135,15 @@ def test_every_documented_ng_eval_line_passes_a_dry_run_or_has_a_known_action(
     (tmp_path / "checkpoints").mkdir()
     checked = in_this_process(*given, "+dry_run=true", capsys=capsys)
     assert checked.status == 0, checked.err
+
+
+@pytest.mark.parametrize("words", every("ng_serve"), ids=" ".join)
+def test_every_documented_ng_serve_line_has_known_options_and_files_that_exist(words: list[str]) -> None:
+    options, _ = read_options(ServeOptions, words[1:], rest=True)
+    assert all((INSTALLED / path).is_file() for path in options.config_paths)
+    assert options.data is None or (INSTALLED / options.data).is_file()
+    if not options.config_paths and not options.head:
+        assert (INSTALLED / "resources_servers" / str(options.environment) / "app.py").is_file()
 
 
 @pytest.mark.parametrize("words", every("ng_train"), ids=" ".join)

@@ -114,6 +114,22 @@ async def ng_viewer(*arguments: str, cwd: Path) -> AsyncIterator[tuple[asyncio.s
         await asyncio.wait_for(process.communicate(), DEADLINE_S)
 
 
+@contextlib.asynccontextmanager
+async def ng_serve(*arguments: str, cwd: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """`ng_serve` on a free port and the line that it printed; ended with SIGTERM."""
+    process = await asyncio.create_subprocess_exec(
+        str(BIN / "ng_serve"), *arguments, "+port=0", cwd=cwd, env=command_environ(), stdout=asyncio.subprocess.PIPE
+    )
+    try:
+        assert process.stdout is not None
+        line = await asyncio.wait_for(process.stdout.readline(), DEADLINE_S)
+        yield process, line.decode().strip()
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await asyncio.wait_for(process.communicate(), DEADLINE_S)
+
+
 def in_this_process(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Finished:
     """Run a command's `main` in this process, which saves a second of imports. The caller sets folder and variables."""
     main = importlib.import_module(f"rollyard.services.cli.{arguments[0].removeprefix('ng_')}").main

@@ -132,6 +132,8 @@ async def _call(player: Player, name: str, arguments: Json) -> Json:
     if not player.is_open:
         await player.reset({})  # MCP has no reset: the first call opens an episode for a random task
     outcome = await player.call(name, arguments)
+    if outcome.problem == "tool_not_found":
+        raise RpcError(INVALID_PARAMS, outcome.text)
     value: Any = outcome.text if outcome.value is None else outcome.value
     state = {"reward": outcome.reward, "done": outcome.done, "metadata": outcome.info}
     content = [{"type": "text", "text": outcome.text}]

@@ -1,0 +1,80 @@
+"""OpenEnv's own client and validator on Rollyard's environments."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+
+import pytest
+from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservation
+from openenv.core.generic_client import GenericEnvClient
+from openenv.core.mcp_client import MCPToolClient
+
+from tests.support.served import Served, openenv, served
+
+
+@pytest.fixture(scope="module")
+async def sokoban(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with served("grl_sokoban", openenv, tmp_path_factory.mktemp("sokoban"), max_steps=3) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    async with served("gsm8k", openenv, tmp_path_factory.mktemp("gsm8k")) as found:
+        yield found
+
+
+async def test_openenv_validate_passes(sokoban: Served) -> None:
+    command = [sys.executable, "-m", "openenv.cli", "validate", "--url", sokoban.url, "--timeout", "60"]
+    found = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout + found.stderr
+    assert "Verdict: PASS" in found.stdout
+
+
+async def test_the_tool_client_plays_sokoban_to_its_verdict(sokoban: Served) -> None:
+    async with MCPToolClient(base_url=sokoban.url) as env:
+        await env.reset(index=0)
+        assert [tool.name for tool in await env.list_tools()] == ["step", "submit"]
+        for _ in range(2):
+            assert (await env.call_tool("step", actions=["Up"]))["done"] is False
+        last = await env.step(CallToolAction(tool_name="step", arguments={"actions": ["Up"]}))
+    assert isinstance(last.observation, CallToolObservation)
+    assert (last.done, last.reward) == (True, pytest.approx(-0.3))
+    await sokoban.until_closed()
+
+
+async def test_the_tool_client_reads_why_a_call_was_not_executed(sokoban: Served) -> None:
+    async with MCPToolClient(base_url=sokoban.url) as env:
+        await env.reset(index=0)
+        with pytest.raises(RuntimeError, match="There is no tool 'fly'"):
+            await env.call_tool("fly")
+
+
+async def test_the_generic_client_answers_gsm8k(gsm8k: Served) -> None:
+    async with GenericEnvClient(base_url=gsm8k.url) as env:
+        opened = await env.reset(index=0)
+        scored = await env.step({"type": "message", "message": "\\boxed{72}"})
+        state = await env.state()
+    assert "Natalia" in opened.observation["text"]
+    assert (scored.reward, scored.done) == (1.0, True)
+    assert (state["step_count"], state["done"]) == (1, True)
+    await gsm8k.until_closed()
+
+
+async def test_the_client_reads_an_error_for_an_invalid_reset_and_goes_on(gsm8k: Served) -> None:
+    async with GenericEnvClient(base_url=gsm8k.url) as env:
+        with pytest.raises(RuntimeError, match="VALIDATION_ERROR"):
+            await env.reset(index="a")
+        assert (await env.reset(seed=1)).done is False
+
+
+async def test_a_session_of_the_mcp_route_is_played_by_the_production_client(sokoban: Served) -> None:
+    async with MCPToolClient(base_url=sokoban.url) as env:
+        env.use_production_mode = True
+        assert [tool.name for tool in await env.list_tools()] == ["step", "submit"]
+        steps = [await env.call_tool("step", actions=["Up"]) for _ in range(3)]
+    assert [step["done"] for step in steps] == [False, False, True]
+    await sokoban.until_closed()
