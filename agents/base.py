@@ -25,11 +25,15 @@ from typing import Annotated, Any, ClassVar, Generic, TypeVar
 
 import orjson
 from fastapi import Query
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
 from rollyard.agents.conversation import Conversation
-from rollyard.agents.episode import Episode
+from rollyard.agents.episode import MODEL_PATH, Episode
+from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe
+from rollyard.agents.policy_allowlist import AllowedUrl
+from rollyard.agents.policy_override import EpisodePolicy, PolicyOverrides
+from rollyard.agents.row_checks import create_params
 from rollyard.agents.session_closer import SessionCloser
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import RunningEpisodes
@@ -37,10 +41,12 @@ from rollyard.services.http.client import EPISODE_HEADER, OWNER_HEADER, SESSION_
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.session import Session
 from rollyard.services.responses import stream_events
+from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.rollouts.rewards import check_reward
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
 from rollyard.services.server.app import Context, Server
+from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import FinishReason, Json, ServerRef
 
@@ -48,7 +54,9 @@ from rollyard.services.types import FinishReason, Json, ServerRef
 class AgentSettings(ServerSettings):
     """Settings that all agents share."""
 
-    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {"model_timeout_s", "tool_timeout_s"}
+    NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
+        *("model_timeout_s", "tool_timeout_s", "policy_base_url_allowlist", "failures_as_rows")
+    }
 
     resources_server: ServerRef
     """The environment's resources server."""
@@ -58,6 +66,24 @@ class AgentSettings(ServerSettings):
     """Timeout of one model call, including the model server's retries."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
     """Timeout of one call to the environment."""
+    policy_base_url_allowlist: list[str] = Field(default_factory=list)
+    """Where the `policy_base_url` of a `/run` body may lead: URL prefixes (http://trainer:30000/sessions), hosts, or
+    host:port. Empty: the agent refuses `policy_base_url`. Requires a run token."""
+    failures_as_rows: bool = False
+    """Report a failed `/run` as a row with status 200 and `_ng_failure_class`, as NeMo Gym's collector expects, to
+    callers that are not Rollyard's."""
+
+    @field_validator("policy_base_url_allowlist")
+    @classmethod
+    def _readable(cls, entries: list[str]) -> list[str]:
+        for entry in entries:
+            AllowedUrl.parse(entry)
+        return entries
+
+    @property
+    def token_needed_for(self) -> str:
+        reason = "policy_base_url_allowlist would let any local process choose where episodes send their model calls"
+        return reason if self.policy_base_url_allowlist else ""
 
 
 S = TypeVar("S", bound=AgentSettings)
@@ -81,10 +107,13 @@ class Agent(Server, Generic[S]):
         self.__model = settings.model_server.name
         self.__owner = {OWNER_HEADER: context.instance} if context.instance else {}
         self.__closer = SessionCloser()
+        self.__mcp_probe = McpProbe(context.client, settings.resources_server.name)
+        self.__policies = PolicyOverrides(settings.policy_base_url_allowlist, has_token=bool(context.keys.token))
         self.__active_episodes = ActiveEpisodes(
             self.name, environment=settings.resources_server.name, model=settings.model_server.name
         )
-        self.route("/run", self.__run, cancellable=True)
+        run = with_failure_rows(self.__run, self.name) if settings.failures_as_rows else self.__run
+        self.route("/run", run, cancellable=True)
         self.route("/v1/responses", self.__responses, cancellable=True)
         self.route("/aggregate_metrics", self.__aggregate_metrics)
         self.app.get("/episodes")(self.__episodes)
@@ -109,14 +138,14 @@ class Agent(Server, Generic[S]):
 
     async def __run(self, call: RawRequest) -> RawResponse:
         """Seed the session, play, and verify. Returns the row, the complete episode and the verdict."""
-        row = call.json()
+        row, policy = self.__policies.read(given := call.json())
         # Chosen here, so that the session can be closed even if the response with its cookie is lost.
         headers = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
         environment = Session(self.client, self.settings.resources_server.name, headers=headers)
         with self.__active_episodes.one(uuid.uuid4().hex, row) as state:
-            episode = self.__episode(_create_params(row), environment, state)
+            episode = self.__episode(create_params(row), environment, state, row=row, policy=policy)
             try:
-                await episode.seed(call.body)
+                await episode.seed(call.body if row is given else orjson.dumps(row))
                 reason = _checked_reason(await self.play(episode))
                 played = {**row, **episode.result()}
                 response, body = _encoded(played, self.__model)
@@ -130,7 +159,7 @@ class Agent(Server, Generic[S]):
         outcome = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         # Servers of other frameworks echo the request, which may be a finished rollout with these keys.
         identity = {key: value for key, value in row.items() if key == "agent_ref" or key.startswith("_ng_")}
-        rollout = {**played, **verdict, **outcome, **identity}
+        rollout = {**played, **verdict, **outcome, **identity, **(policy.recorded if policy else {})}
         if "response" in verdict:
             return RawResponse(orjson.dumps(rollout))
         length = (RESPONSE_BYTES_HEADER.encode(), str(len(response)).encode())
@@ -166,17 +195,29 @@ class Agent(Server, Generic[S]):
         """Return the number of active episodes in each stage, and the `limit` oldest episodes."""
         return self.__active_episodes.now(limit)
 
-    def __episode(self, params: Json, environment: Session, state: EpisodeState) -> Episode:
+    def __episode(
+        self,
+        params: Json,
+        environment: Session,
+        state: EpisodeState,
+        *,
+        row: Json | None = None,
+        policy: EpisodePolicy | None = None,
+    ) -> Episode:
         headers = {EPISODE_HEADER: state.episode}
+        if policy is not None:
+            headers[POLICY_HEADER] = policy.endpoint.sealed(self.context.keys.secret)
         # Turns are not streamed, because the loop needs their complete content to decide what to do next.
         unstreamed = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         return self.episode_type(
-            Conversation(unstreamed),
+            Conversation(unstreamed, row),
             environment,
             Session(self.client, self.settings.model_server.name, headers=headers),
             state,
             model_timeout_s=self.settings.model_timeout_s,
             tool_timeout_s=self.settings.tool_timeout_s,
+            model_path=POLICY_PATH if policy else MODEL_PATH,
+            mcp_probe=self.__mcp_probe,
         )
 
 
@@ -188,20 +229,6 @@ def _checked_reason(returned: object) -> FinishReason:
     if not isinstance(returned, FinishReason):
         raise TypeError(f"play returned {returned!r:.100}; expected a FinishReason, such as `turn.ending`")
     return returned
-
-
-def _create_params(row: Json) -> Json:
-    """Return the row's parameters. Raises Failure bad_task if they are invalid.
-
-    They may have no `input`, because the environment can add it.
-    """
-    params = {} if (given := row.get("responses_create_params")) is None else given
-    if not isinstance(params, dict) or not isinstance(params.get("input"), str | list | None):
-        kind = type(params["input"] if isinstance(params, dict) else params).__name__
-        field = "responses_create_params.input" if isinstance(params, dict) else "responses_create_params"
-        detail = f"the row's {field} is a JSON {kind}; expected an object whose `input` is a string or a list"
-        raise Failure(FailureKind.BAD_TASK, detail)
-    return params
 
 
 def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:

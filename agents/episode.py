@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
@@ -10,10 +10,12 @@ import orjson
 
 from rollyard.agents.active_episodes import EpisodeState
 from rollyard.agents.conversation import Conversation
+from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe, McpTools, open_tools
 from rollyard.agents.timings import Timings
+from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.response_failures import raise_for_status, with_server
+from rollyard.services.http.response_failures import raise_for_status, reported_failure, with_server
 from rollyard.services.http.session import Session
 from rollyard.services.responses.server_answers import read_answer, read_response
 from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
@@ -21,7 +23,10 @@ from rollyard.services.rollout_types import CreateParams, PlayedEpisode, Respons
 from rollyard.services.token_types import PrefixMismatchSummary
 from rollyard.services.types import FinishReason, Json
 
-_PARTS = ("input_text", "input_image", "input_file")
+MODEL_PATH = "/v1/responses"
+ABSENT = (404, 405, 501)
+"""Statuses of a path that a server does not have."""
+_REJECTED = (400, 413, 422)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,15 +55,6 @@ class ModelTurn:
         return FinishReason.CONTENT_FILTER if reason == "content_filter" else FinishReason.LENGTH
 
 
-@dataclass(frozen=True, slots=True)
-class ToolAnswer:
-    """The result of a tool call, as the model will read it."""
-
-    output: str | list[Json]
-    """Text, or Responses content parts such as images, if the environment returned content parts."""
-    done: bool
-
-
 class Episode:
     """Provides the methods for an agent's loop: `ask` calls the model, and `call` runs a tool. Both record timings."""
 
@@ -71,6 +67,8 @@ class Episode:
         *,
         model_timeout_s: float,
         tool_timeout_s: float,
+        model_path: str = MODEL_PATH,
+        mcp_probe: McpProbe | None = None,
     ) -> None:
         self.conversation = conversation
         self.timings = Timings()
@@ -80,13 +78,19 @@ class Episode:
         self._state = state
         self._model_timeout_s = model_timeout_s
         self._tool_timeout_s = tool_timeout_s
+        self._model_path = model_path
+        self._mcp_probe = mcp_probe
+        self._mcp: McpTools | None = None
 
     async def ask(self) -> ModelTurn:
         """Call the model with the conversation so far and append its response."""
         started = self._state.enter("model", self._model.server)
         try:
-            body = await self._model.post("/v1/responses", self.conversation.request(), self._model_timeout_s)
+            body = await self._model.post(self._model_path, self.conversation.request(), self._model_timeout_s)
         except Failure as failure:
+            if self._model.foreign and self._model_path != MODEL_PATH:
+                detail = "policy_base_url requires a model server of Rollyard, and this one is of another framework"
+                raise Failure(FailureKind.BAD_REQUEST, detail, server=self._model.server) from failure
             # Before the first response there is no episode to end: the task itself does not fit.
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW or not self.timings.model_calls:
                 raise
@@ -110,24 +114,33 @@ class Episode:
         return result
 
     async def _execute(self, name: str, arguments: object) -> ToolAnswer:
-        if not is_tool_name(name):
-            return _error_result(f"There is no tool {_shown(name)}.")
+        mcp = self._mcp if self._mcp and name in self._mcp.names else None
+        if mcp is None and not is_tool_name(name):
+            return error_answer(f"There is no tool {_shown(name)}.")
         try:
             body = arguments_body(read_arguments(arguments))
         except ValueError as error:
             expected = expected_arguments(self.conversation.params.get("tools"), name)
-            return _error_result(f"Invalid call to {name}: invalid arguments: {error}. {expected}")
-        response = await self._environment.send(f"/{name}", body, self._tool_timeout_s)
-        if response.status in (400, 404, 405, 413, 422) and not response.headers.get("content-type", "").startswith(
-            "application/problem+json"
-        ):
-            # This is how resources servers of other frameworks reject a model's arguments.
-            return _error_result(response.body.decode("utf-8", "replace"))
-        result = raise_for_status(response, self._environment.server).body
-        if parts := _content_parts(result):
-            return ToolAnswer(parts, any(_is_done(part.get("text", "")) for part in parts))
-        text = _text_for_model(result)
-        return ToolAnswer(text, _is_done(text))
+            return error_answer(f"Invalid call to {name}: invalid arguments: {error}. {expected}")
+        if mcp is not None:
+            return await self._answered(lambda: mcp.call(name, orjson.loads(body)))
+        return await self._answered(lambda: self._post_tool(name, body))
+
+    async def _post_tool(self, name: str, body: bytes) -> ToolAnswer:
+        return answer_of(await self._environment.send(f"/{name}", body, self._tool_timeout_s), self._environment.server)
+
+    async def _answered(self, call: Callable[[], Awaitable[ToolAnswer]]) -> ToolAnswer:
+        """Return the answer of a tool, or a message for the model if a tool of another framework exceeds the timeout.
+
+        Such a timeout is not a failure: a model could otherwise get another attempt with a call that takes too long.
+        Tools of Rollyard's environments limit their own work, so their timeouts are failures of the server.
+        """
+        try:
+            return await call()
+        except Failure as failure:
+            if failure.kind is FailureKind.TIMEOUT and self._environment.foreign:
+                return error_answer(f"The tool did not respond within {self._tool_timeout_s:g} s.")
+            raise
 
     async def seed(self, row: bytes) -> None:
         """Open the session with the complete row, and add what the environment returns to the conversation.
@@ -135,14 +148,47 @@ class Episode:
         Raises Failure bad_task if there is still no message for the model to respond to.
         """
         started = self._state.enter("seed", self._environment.server)
-        body = await self._environment.post("/seed_session", row, self._tool_timeout_s)
-        self.timings.add("seed", self._state.finish("seed", started))
+        body = await self._open("/seed_session", row)
         seeded = read_answer(body or b"{}", self._environment.server)
+        self._mcp = await self._mcp_tools(seeded)
+        self.timings.add("seed", self._state.finish("seed", started))
         observed = seeded.get("observation")
         try:
             self.conversation.open(seeded.get("additions"), observed if isinstance(observed, list) else [])
         except Failure as failure:
             raise with_server(failure, self._environment.server) from failure
+        if self._mcp is not None:
+            self.conversation.offer(self._mcp.tools)
+
+    async def _open(self, path: str, row: bytes) -> bytes:
+        """Open the session at `path` with the row. Raises Failure bad_task if another framework's server rejects it."""
+        response = await self._environment.send(path, row, self._tool_timeout_s)
+        server = self._environment.server
+        if response.status in _REJECTED and reported_failure(response, server) is None:
+            excerpt = response.body[:2000].decode("utf-8", "replace")
+            detail = f"{path} rejected the row (status {response.status}): {excerpt}"
+            raise Failure(FailureKind.BAD_TASK, detail, server=server, upstream_status=response.status)
+        if response.status in ABSENT and reported_failure(response, server) is None:
+            other = "turn_agent for /reset and /step" if path == "/seed_session" else "simple_agent for tools"
+            detail = (
+                f"the environment does not serve POST {path} (status {response.status}); try another agent: {other}"
+            )
+            raise Failure(FailureKind.BAD_REQUEST, detail, server=server, upstream_status=response.status)
+        return raise_for_status(response, server).body
+
+    async def _mcp_tools(self, seeded: Json) -> McpTools | None:
+        """Open the environment's MCP server. It is announced by `/seed_session`, or found at /mcp if the row has no
+        tools.
+        """
+        metadata = seeded.get("mcp")
+        if metadata is None:
+            probe = self._mcp_probe
+            if probe is None or not self._environment.foreign or self.conversation.params.get("tools"):
+                return None
+            if not await probe.found(self._tool_timeout_s):
+                return None
+            metadata = {}
+        return await open_tools(self._environment, metadata, self._tool_timeout_s)
 
     async def verify(self, body: bytes, headers: Mapping[str, str]) -> Json:
         """Request the environment's verdict on the finished episode."""
@@ -194,40 +240,5 @@ def _constraints(sampling: object) -> list[str]:
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
-def _text_for_model(body: bytes) -> str:
-    """Return a tool's result as the model reads it: a JSON string is decoded, and any other JSON stays unchanged."""
-    if body.startswith(b'"'):
-        try:
-            return str(orjson.loads(body))
-        except orjson.JSONDecodeError:
-            pass
-    return body.decode("utf-8", "replace")
-
-
-def _content_parts(body: bytes) -> list[Json]:
-    """Return a tool's result if it is a list of content parts, which a multimodal model receives unchanged; else []."""
-    if not body.startswith(b"[") or b'"input_' not in body[:64]:
-        return []
-    try:
-        parts: list[Json] = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return []
-    return parts if all(isinstance(part, dict) and part.get("type") in _PARTS for part in parts) else []
-
-
 def _shown(name: str) -> str:
     return f"{name[:100]!r} ... ({len(name)} characters)" if len(name) > 100 else repr(name)
-
-
-def _error_result(text: str) -> ToolAnswer:
-    return ToolAnswer(orjson.dumps({"error": text}).decode(), False)
-
-
-def _is_done(text: str) -> bool:
-    if '"done"' not in text:
-        return False
-    try:
-        answer = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return False
-    return isinstance(answer, dict) and answer.get("done") is True

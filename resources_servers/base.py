@@ -1,7 +1,8 @@
 """The module from which the author of an environment imports.
 
 You write an `Environment`. One object is one episode and keeps its state on `self`: no HTTP, no cookies, no locks.
-`ResourcesServer` opens, looks up, times out and closes the sessions and implements the wire format.
+`ResourcesServer` (resources_server.py) opens, looks up, times out and closes the sessions and implements the wire
+format.
 
     class Guess(Environment[EnvironmentSettings]):
         user_template = "{question}"
@@ -18,14 +19,8 @@ You write an `Environment`. One object is one episode and keeps its state on `se
 
 from __future__ import annotations
 
-import asyncio
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
-import orjson
-
-from rollyard.resources_servers.additions import Additions
-from rollyard.resources_servers.author_errors import bad_task_as_failure, checked_verdict
 from rollyard.resources_servers.environment import (
     BadTask,
     Environment,
@@ -33,26 +28,14 @@ from rollyard.resources_servers.environment import (
     ToolResult,
     Turn,
     Verification,
-    bind,
     check_environment,
     settings_of,
 )
-from rollyard.resources_servers.episode_metrics import EpisodeMetrics
-from rollyard.resources_servers.episode_tools import EpisodeTools, call_episode_tool, with_episode_tools
-from rollyard.resources_servers.examples import example_rows, folder_of
-from rollyard.resources_servers.lifespan import Lifespan
+from rollyard.resources_servers.examples import folder_of
 from rollyard.resources_servers.models import Models
-from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
-from rollyard.resources_servers.result_encoding import encoded, storable
-from rollyard.resources_servers.returned import reset_result, seed_items, turn_result, verdict_json
-from rollyard.resources_servers.sessions import OpenEpisode, Sessions
-from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tool, tools_of
-from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
-from rollyard.services.http.request import Handler, RawRequest, RawResponse
-from rollyard.services.server.app import Context, Server
-from rollyard.services.server.settings import ServerSettings
-from rollyard.services.types import Json, Verdict
+from rollyard.resources_servers.resources_server import ResourcesServer
+from rollyard.resources_servers.tools import InvalidToolCall, tool
+from rollyard.services.types import Verdict
 
 __all__ = [
     "BadTask",
@@ -60,6 +43,7 @@ __all__ = [
     "EnvironmentSettings",
     "InvalidToolCall",
     "Models",
+    "ResourcesServer",
     "ToolResult",
     "Turn",
     "Verdict",
@@ -67,219 +51,6 @@ __all__ = [
     "serve",
     "tool",
 ]
-
-
-class ResourcesServer(Server):
-    """Serves one Environment class; `serve` creates a subclass per environment."""
-
-    environment: ClassVar[type[Environment[Any]]]
-    folder: ClassVar[Path | None]
-    """Folder that contains the environment's module; None if the module is not a file."""
-
-    def __init__(self, settings: ServerSettings, context: Context) -> None:
-        assert isinstance(settings, EnvironmentSettings)
-        super().__init__(settings, context)
-        self._environment = environment = bind(self.environment, models=Models(self.client))
-        self._lifespan = self._new_lifespan()
-        tools = tools_of(environment).items()
-        self._tools: dict[str, Tool] = {name: each for name, each in tools if environment.offers(name, settings)}
-        self._schemas = [each.schema() for each in self._tools.values()]
-        prompts = (
-            environment.system_prompt if settings.system_prompt is None else settings.system_prompt,
-            environment.user_template if settings.user_template is None else settings.user_template,
-        )
-        self._additions = Additions(*prompts, self._schemas)
-        self._sessions: Sessions[Environment[Any]] = Sessions(
-            context.keys.secret, idle_s=settings.session_idle_s, limit=settings.max_sessions
-        )
-        self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
-        self.measure(EpisodeMetrics(lambda: self._sessions.failed_closes))
-        self._watchers: list[asyncio.Task[None]] = []
-        routes: list[tuple[str, Handler]] = [
-            ("/seed_session", self._seed),
-            ("/reset", self._reset),
-            ("/step", self._act),
-            ("/verify", self._verify),
-            ("/close", self._close),
-            ("/aggregate_metrics", self._aggregate_metrics),
-            *((f"/{name}", self._act) for name in self._tools),
-        ]
-        for path, handler in routes:
-            self.route(path, handler)
-        self.route_rest(self._act)
-        self.app.get("/tools")(self._list_tools)
-        self.app.get("/examples")(self._list_examples)
-
-    @property
-    def sessions(self) -> int:
-        """Number of episodes that are open or being closed."""
-        return len(self._sessions)
-
-    async def start(self) -> None:
-        """Enter the environment's lifespan, then start watching for idle and orphaned sessions."""
-        self._environment.shared = await self._lifespan.enter()
-        self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
-
-    async def stop(self) -> None:
-        """Close all episodes, then exit the lifespan."""
-        for task in self._watchers:
-            task.cancel()
-        await self._sessions.close_all()
-        await self._lifespan.leave()
-
-    async def check(self) -> None:
-        """Enter and exit the environment's lifespan. Raises the errors that would prevent the server from starting."""
-        await self._new_lifespan().check()
-
-    def _new_lifespan(self) -> Lifespan:
-        return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))
-
-    async def _seed(self, call: RawRequest) -> RawResponse:
-        """Open a session for a dataset row and return its id in a signed cookie."""
-        row = call.json()
-        added = self._added(row, with_tools=True)
-        session = self._open_session(call, row)
-
-        async def set_up() -> list[Json]:
-            return seed_items(await bad_task_as_failure(session.episode.seed()))
-
-        observation = await self._sessions.set_up(session, set_up)
-        if isinstance(session.episode, EpisodeTools):
-            added = with_episode_tools(added, row, session.episode.episode_tools())
-        answer = {"observation": observation, **added} if observation else added
-        body = encoded(answer, "seed returned items")
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
-
-    async def _reset(self, call: RawRequest) -> RawResponse:
-        """Turn-based mode: open a session for a row and return the first observation."""
-        row = call.json()
-        added = self._added(row, with_tools=False)
-        session = self._open_session(call, row, turn_based=True)
-
-        async def set_up() -> tuple[str, Json]:
-            await bad_task_as_failure(session.episode.seed())
-            return reset_result(await bad_task_as_failure(session.episode.reset()))
-
-        observation, info = await self._sessions.set_up(session, set_up)
-        answer = {"observation": observation, "info": {"supports_explicit_close": True, **info}, **added}
-        body = encoded(answer, "reset returned a result")
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
-
-    def _added(self, row: Json, *, with_tools: bool) -> Json:
-        try:
-            added = self._additions.for_row(row, with_tools=with_tools)
-        except BadTask as error:
-            raise Failure(FailureKind.BAD_TASK, str(error)) from error
-        return {"additions": added} if added else {}
-
-    async def _act(self, call: RawRequest) -> bytes | RawResponse:
-        """Execute the model's action. What the path means depends only on how the session was opened: after
-        `/seed_session` it is the name of a tool; after `/reset` it must be `/step`, which takes one turn.
-        """
-        session = self._sessions.find(call)
-        if session.turn_based:
-            body = await self._take_turn(call, session)
-        else:
-            body = await self._call_tool(call, session)
-        return self._with_cookie(call, session, body)
-
-    async def _take_turn(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
-        if call.path != "/step" or not isinstance(call.json().get("response"), dict):
-            detail = (
-                "this session was opened by /reset: it accepts POST /step with the model's `response`, /verify, /close"
-            )
-            raise Failure(FailureKind.BAD_REQUEST, detail)
-        async with self._sessions.turn(session):
-            try:
-                with as_invalid_tool_call("the message"):
-                    turn = turn_result(await session.episode.turn(Verification(call.body).text))
-            except InvalidToolCall as error:
-                turn = Turn(str(error), 0.0, False, False, {})
-        # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
-        if (turn.terminated or turn.truncated) and not session.named:
-            await self._sessions.close(session.id)
-        return encoded(vars(turn), "turn returned a Turn")
-
-    async def _call_tool(self, call: RawRequest, session: OpenEpisode[Environment[Any]]) -> bytes:
-        """Call the tool and return its result or, if the call is invalid, an error message for the model."""
-        name = call.path[1:]
-        try:
-            if (used := self._tools.get(name)) is None:
-                if isinstance(session.episode, EpisodeTools):
-                    async with self._sessions.turn(session):
-                        return await call_episode_tool(session.episode, name, call.body)
-                known = ", ".join(sorted(self._tools)) or "none"
-                raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {known}.")
-            arguments = used.parse(call.body)
-            async with self._sessions.turn(session):
-                return await used.call(session.episode, arguments)
-        except InvalidToolCall as error:
-            return orjson.dumps({"error": storable(str(error))})
-
-    async def _verify(self, call: RawRequest) -> bytes | RawResponse:
-        """Return the verdict on the session's episode together with all fields of the request."""
-        verification = Verification(call.body)
-        session = self._sessions.find(call)
-        if session.turn_based and self._environment.verify is Environment.verify:
-            # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
-            return RawResponse(
-                b'{"detail":"this environment has no verify: its reward is the sum of its steps"}', status=404
-            )
-        async with self._sessions.turn(session):
-            found = await checked_verdict(session.episode.verify(verification))
-            verdict = verdict_json(found, turn_based=session.turn_based)
-        if call.header(SESSION_END_HEADER.encode()) is None:
-            return self._with_cookie(
-                call, session, encoded({**verification.row, **verdict}, "verify returned a Verdict")
-            )
-        # Rollyard's agents send this header: they need only the verdict, and the episode ends here. This saves two
-        # large bodies and a request.
-        body = encoded(verdict, "verify returned a Verdict")
-        await self._sessions.close(session.id)
-        return body
-
-    async def _close(self, call: RawRequest) -> bytes:
-        """End the session. Ending it twice, or before it is opened, is not an error."""
-        await self._sessions.close_for(call)
-        return b'{"closed":true}'
-
-    async def _aggregate_metrics(self, call: RawRequest) -> bytes:
-        """Return the mean of each numeric field in `{"verify_responses": [...]}`, in NeMo Gym's format."""
-        values: dict[str, list[float]] = {}
-        rows = call.json().get("verify_responses")
-        if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-            raise Failure(FailureKind.BAD_REQUEST, "expected {verify_responses: [...]}, a list of /verify responses")
-        for row in rows:
-            for key, value in row.items():
-                if isinstance(value, int | float) and not key.startswith("_"):
-                    values.setdefault(key, []).append(float(value))
-        means = {f"mean/{key}": sum(numbers) / len(numbers) for key, numbers in values.items()}
-        return orjson.dumps({"agent_metrics": means, "key_metrics": means, "group_level_metrics": []})
-
-    async def _list_tools(self) -> list[Json]:
-        """Return the tools as Responses function tools, ready for a dataset's rows."""
-        return self._schemas
-
-    async def _list_examples(self) -> list[Json]:
-        return example_rows(self.folder)
-
-    def _with_cookie(
-        self, call: RawRequest, session: OpenEpisode[Environment[Any]], body: bytes
-    ) -> bytes | RawResponse:
-        """Build the response. Clients other than Rollyard's get the cookie again, as some keep only the latest ones."""
-        if call.header(RUN_HEADER.encode()) is not None:
-            return body
-        return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
-
-    def _open_session(self, call: RawRequest, row: Json, *, turn_based: bool = False) -> OpenEpisode[Environment[Any]]:
-        name = call.header(SESSION_HEADER.encode())
-        owner = call.header(OWNER_HEADER.encode()) or ""
-        try:
-            return self._sessions.open(
-                lambda: self._environment(row, self.settings), name=name, owner=owner, turn_based=turn_based
-            )
-        except BadTask as error:
-            raise Failure(FailureKind.BAD_TASK, str(error)) from error
 
 
 def serve(environment: type[Environment[Any]]) -> type[ResourcesServer]:

@@ -47,16 +47,28 @@ class EnvironmentSettings(ServerSettings):
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = ServerSettings.NOT_IDENTITY | {
         "session_idle_s",
+        "verified_idle_s",
         "orphan_s",
+        "served_dataset",
+        "failures_as_rows",
         "max_sessions",
     }
 
     session_idle_s: float = Field(default=1800.0, gt=0)
     """Seconds after which an idle session is closed. Must exceed the duration of the longest model call."""
+    verified_idle_s: float = Field(default=120.0, gt=0)
+    """The same limit after a verdict for a client that is not an agent of Rollyard; many of them never close their
+    sessions. Another call in the session restores the longer limit."""
     orphan_s: float = Field(default=15.0, gt=0)
     """Seconds after which an idle session is closed if its agent's process has exited."""
     max_sessions: int = Field(default=100_000, ge=1)
     """Maximum number of open sessions; requests for more are rejected."""
+    served_dataset: str | None = None
+    """Dataset for clients that request tasks by their index, such as NeMo Evaluator: the name of an entry of
+    `datasets`, or the path of a file. Null serves none."""
+    failures_as_rows: bool = False
+    """Report a failed `/verify` as a row with status 200 and `_ng_failure_class`, as NeMo Gym's collector expects, to
+    callers that are not Rollyard's."""
     system_prompt: str | None = None
     """Replaces the environment's system prompt; an empty string disables it."""
     user_template: str | None = None
@@ -161,6 +173,9 @@ class Environment(Generic[S]):
 
     system_prompt: ClassVar[str | None] = None
     """System prompt for rows that have neither `instructions` nor a system or developer message."""
+    stateless: ClassVar[bool | None] = None
+    """Whether the verdict depends only on the row and the response, so that `/verify` needs no session. The default,
+    None, means yes for an environment without tools, `seed`, `reset` and `turn`, and no for any other."""
     user_template: ClassVar[str | None] = None
     """User message for rows without `responses_create_params.input`. `{question}` is replaced by that field."""
 
@@ -225,6 +240,14 @@ def check_environment(environment: Any) -> None:
             raise OperatorError(
                 f"{environment.__name__}.{name} contains `yield`; expected an async method without `yield`"
             )
+
+
+def is_stateless(environment: type[Environment[Any]], *, has_tools: bool) -> bool | None:
+    """Return whether the verdict depends only on the row and the response; None if the class does not state it."""
+    if environment.stateless is not None:
+        return environment.stateless
+    inherited = all(getattr(environment, name) is getattr(Environment, name) for name in ("seed", "reset", "turn"))
+    return True if inherited and not has_tools else None
 
 
 def settings_of(environment: type[Environment[Any]]) -> type[EnvironmentSettings]:

@@ -23,6 +23,7 @@ from rollyard.resources_servers.session_cleanup import TURN_WAIT_S, Closable, Se
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.request import RawRequest
+from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 
@@ -54,6 +55,10 @@ class OpenEpisode(Generic[T]):
     owner: str = ""
     """Instance id of the Rollyard agent that opened the session; empty for other clients."""
     turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    row: Json = field(default_factory=dict)
+    """The dataset row."""
+    verified: bool = False
+    """Whether a client other than Rollyard's agents has received a verdict and made no other call since then."""
     setup: asyncio.Task[Any] | None = None
     """The set-up task while it is running."""
 
@@ -61,9 +66,11 @@ class OpenEpisode(Generic[T]):
 class Sessions(Generic[T]):
     """The open episodes of one server process."""
 
-    def __init__(self, secret: str, *, idle_s: float, limit: int) -> None:
+    def __init__(self, secret: str, *, idle_s: float, limit: int, verified_idle_s: float | None = None) -> None:
+        """`verified_idle_s`: the idle limit of sessions that are `verified`; default: `idle_s`."""
         self._key = secret.encode()
         self._idle_s = idle_s
+        self._verified_idle_s = idle_s if verified_idle_s is None else min(idle_s, verified_idle_s)
         self._limit = limit
         self._open: dict[str, OpenEpisode[T]] = {}
         self._cleanup = SessionCleanup()
@@ -83,9 +90,16 @@ class Sessions(Generic[T]):
         return list(self._open.values())
 
     def open(
-        self, make: Callable[[], T], *, name: str | None = None, owner: str = "", turn_based: bool = False
+        self,
+        make: Callable[[], T],
+        row: Json | None = None,
+        *,
+        name: str | None = None,
+        owner: str = "",
+        turn_based: bool = False,
     ) -> OpenEpisode[T]:
-        """Open a session for the episode that `make` creates. If the agent chose a `name`, it becomes the session's id.
+        """Open a session for the episode that `make` creates from `row`. If the agent chose a `name`, it becomes the
+        session's id.
 
         Raises Failure: overloaded if too many sessions are open, session_lost if the name was used before, bad_request
         if the name is invalid.
@@ -99,7 +113,13 @@ class Sessions(Generic[T]):
             )
             raise Failure(FailureKind.OVERLOADED, detail)
         session = OpenEpisode(
-            name or secrets.token_hex(16), make(), time.monotonic(), turn_based, named=name is not None, owner=owner
+            name or secrets.token_hex(16),
+            make(),
+            time.monotonic(),
+            turn_based,
+            named=name is not None,
+            owner=owner,
+            row={} if row is None else row,
         )
         self._open[session.id] = session
         return session
@@ -138,6 +158,7 @@ class Sessions(Generic[T]):
         if session is None:
             raise _not_open()
         session.touched = time.monotonic()
+        session.verified = False
         return session
 
     @contextlib.asynccontextmanager
@@ -189,11 +210,12 @@ class Sessions(Generic[T]):
     async def reap(self) -> None:
         """End idle sessions. Runs until it is cancelled."""
         while True:
-            await asyncio.sleep(min(self._idle_s / 4, 30.0))
+            await asyncio.sleep(min(self._verified_idle_s / 4, 30.0))
             now = time.monotonic()
             for session in self.open_now:
                 # A running call counts as use, but no agent waits as long as twice the idle limit for a call.
-                limit_s = self._idle_s * (2 if session.turn.locked() else 1)
+                idle_s = self._verified_idle_s if session.verified else self._idle_s
+                limit_s = idle_s * (2 if session.turn.locked() else 1)
                 if now - session.touched > limit_s:
                     log.warning("closing session %s, which was idle for more than %g s", session.id, limit_s)
                     self.end(session.id)

@@ -8,6 +8,9 @@ from pydantic import Field
 
 from rollyard.services.types import Json, Record
 
+StackKind = Literal["rollyard", "nemo_gym"]
+"""Whose head it is. NeMo Gym's has no run id, registers no servers and accepts no reports."""
+
 
 class AccessRules(Record):
     """Who may call the servers of a run that has no token, in addition to root and the user who started it."""
@@ -116,8 +119,9 @@ class ServerInstance(Record):
     pid: int | None
     config_path: str
     url: str | None
-    status: Literal["starting", "success", "timeout", "restarting"]
-    """`success` means ready, as in NeMo Gym."""
+    status: Literal["starting", "success", "timeout", "restarting", "connection_error"]
+    """`success` means ready, as in NeMo Gym. `connection_error`: a server that runs elsewhere, or one of a NeMo Gym
+    stack, does not respond."""
     start_time: float
     """Start time in Unix seconds."""
     uptime_seconds: float
@@ -129,7 +133,9 @@ class ServerInstance(Record):
     sessions: int
     restarts: int
     phase: str = ""
-    """The startup phase, or the recovery in progress."""
+    """The startup phase, the recovery in progress, or why the server does not respond."""
+    origin: str = ""
+    """Where a server runs that is not Rollyard's own: its URL, or the interpreter of its program."""
     changed_files: list[str] = Field(default_factory=list)
     """Code files that have changed on disk since the instance loaded them, with names as in `ServerCode.files`."""
 
@@ -160,6 +166,9 @@ class Directory(Record):
     """Servers whose changed code is being checked, or that are restarting with it."""
     changed_code: dict[str, str] = Field(default_factory=dict)
     """Server name -> how the code of a rejected instance differs from the code with which the run started."""
+    foreign: dict[str, str] = Field(default_factory=dict)
+    """Base URL of each server that is not Rollyard's own -> the latest instance there. Such servers do not confirm to
+    which run they belong, and keep their URL when they restart, so a session is lost when its instance changes."""
 
     def has(self, server: str, url: str) -> bool:
         """Return True if the instance at `url` is registered, even if its heartbeats are late."""
@@ -177,6 +186,7 @@ class HeadFile(Record):
     token: str | None = Field(default=None, repr=False)
     private: bool = False
     """Another command, such as ng_eval, started the run for itself."""
+    stack: StackKind = "rollyard"
 
 
 class RunOrigin(Record):

@@ -23,6 +23,7 @@ RESERVED_PATHS = frozenset(
         "seed_session",
         "verify",
         "close",
+        "close_session",
         "reset",
         "aggregate_metrics",
         "tools",

@@ -15,15 +15,17 @@ DEFAULT_MAX_STEPS = 256
 class SimpleAgentSettings(AgentSettings):
     max_steps: int | None = Field(default=None, ge=1)
     """Maximum number of model calls per episode; 256 if null."""
+    execute_tools: bool = True
+    """False: the episode is one model call, whose tool calls are part of the answer and are not run."""
 
 
 class SimpleAgent(Agent[SimpleAgentSettings]):
-    """Stops when the model does not call a tool, or after `max_steps` model calls."""
+    """Stops when the model does not call a tool, or after `max_steps` model calls, or with `execute_tools: false`."""
 
     async def play(self, episode: Episode) -> FinishReason:
         while True:
             turn = await episode.ask()
-            if not turn.calls:
+            if not turn.calls or not self.settings.execute_tools:
                 return turn.ending
             for call in turn.calls:
                 await episode.call(call)

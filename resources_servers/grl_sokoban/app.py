@@ -35,6 +35,8 @@ _LEGEND = "# wall, _ floor, O target, X box, √ box on target, P player, S play
 class GrlSokoban(Environment[SokobanSettings]):
     """Push every box onto a target."""
 
+    stateless = False
+
     def __init__(self, task: Mapping[str, Any], settings: SokobanSettings) -> None:
         """Create the row's room. Raises BadTask if the room is impossible or too large."""
         super().__init__(task, settings)

@@ -17,28 +17,27 @@ from pydantic import Field
 from rollyard.services.cli.display.collect_summary import summary, worker_summary
 from rollyard.services.cli.display.progress_bar import Display, display_for, keep_showing
 from rollyard.services.cli.find_run import find_run
+from rollyard.services.cli.head_address import HeadServer, head_address
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.errors import OperatorError
-from rollyard.services.head.client import RegistryClient
-from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.interop.nemo_gym.head import NOTE
+from rollyard.services.interop.stack_clients import clients_of
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
-    StackClients,
     check_file_limit,
 )
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shared.collection import SharedCollection, open_collection
-from rollyard.services.run_types import Keys
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.types import State
 
@@ -93,6 +92,8 @@ class CollectOptions(Options):
     """With +worker: if a job sends no heartbeat for this many seconds, others take over its unfinished rollouts."""
     head: str | None = None
     """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
+    head_server: HeadServer | None = None
+    """The same in NeMo Gym's form: +head_server.host=... +head_server.port=..."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
@@ -151,11 +152,11 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
     transport = HttpTransport(lag=lag)
     try:
         token = options.token or os.environ.get("ROLLYARD_TOKEN")
-        head = await find_run(transport, Path.cwd(), options.head, token)
-        keys = Keys(run_id=head.run_id, secret="", token=head.token)
-        registry = RegistryClient(transport, head.url, keys)
-        client = ServerClient(transport, keys, AddressBook(registry.directory), clock=lag.now)
-        stack = StackClients(client, registry)
+        address = head_address(options.head, options.head_server)
+        head = await find_run(transport, Path.cwd(), address, token, nemo_gym=True)
+        if head.stack == "nemo_gym":
+            _print_note(NOTE.format(url=head.url))
+        stack = clients_of(head, transport, lag)
         async with open_collection(plan, tasks, stack, print_line=_print_note) as collection:
             display = display_for(collection.progress.expected)
             for note in collection.notes:

@@ -11,10 +11,11 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from rollyard.services.errors import Failure, RunError
-from rollyard.services.head.identity import origin_of, run_id_of
+from rollyard.services.head.identity import origin_of
 from rollyard.services.http.access.peer_user import own_uid
 from rollyard.services.http.access.socket_owners import kernel_sockets, listener_owner
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.interop.identify_head import identify_head
 from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.run_dir import running_heads
 
@@ -55,6 +56,7 @@ async def find_run(
     *,
     default: str | None = DEFAULT_HEAD,
     listener: ListenerOwner = _listener,
+    nemo_gym: bool = False,
 ) -> HeadFile:
     """Return the head that a command should use.
 
@@ -62,6 +64,7 @@ async def find_run(
     it, else the one at `default`. Private runs, such as that of an ng_eval, come after the others of these folders.
     Without `head`, only this user's runs are considered; without `default`, only runs
     started from this folder or above it. If the run was not started from this folder, `print_line` receives a message.
+    With `nemo_gym`, the head at `head` or `default` may be that of a NeMo Gym stack.
 
     Raises RunError, which lists the URLs that were tried.
     """
@@ -69,7 +72,7 @@ async def find_run(
         url = (head if "://" in head else f"http://{head}").rstrip("/")
         named = HeadFile(run_id="", url=url, pid=0, token=token)
         try:
-            return named.model_copy(update={"run_id": await run_id_of(transport, named)})
+            return await identify_head(transport, named, nemo_gym=nemo_gym)
         except Failure as failure:
             raise _not_found([f"{url}: {failure.problem.detail}"]) from failure
     tried: list[str] = []
@@ -81,7 +84,11 @@ async def find_run(
             tried.append(refused)
             continue
         try:
-            run_id = await run_id_of(transport, candidate)
+            found = await identify_head(transport, candidate, nemo_gym=nemo_gym and not candidate.run_id)
+            run_id = found.run_id
+            if found.stack == "nemo_gym":
+                print_line(f"using the NeMo Gym stack at {candidate.url}: no run was started from this folder")
+                return found
             if candidate.run_id not in ("", run_id):
                 tried.append(f"{candidate.url} now belongs to another run ({run_id})")
                 continue

@@ -17,7 +17,8 @@ from pydantic_core import PydanticUndefined
 from rollyard.services.config.overrides import Override, parse_overrides
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, exit_status
-from rollyard.services.server.settings import alternatives, is_secret, parse_settings, takes_list, takes_text
+from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
+from rollyard.services.server.settings import is_secret, parse_settings
 
 
 class Options(BaseModel):
@@ -33,6 +34,9 @@ class Options(BaseModel):
 
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {}
     """Option -> well-known keys of its mapping. If a user passes only the key, `option.key` is suggested."""
+
+    EXPRESSIONS: ClassVar[Collection[str]] = ()
+    """Options whose value is an expression. It is taken as typed, because `<`, `=` and quotes have meanings there."""
 
     debug: bool = False
     """Show a traceback if an error occurs."""
@@ -52,7 +56,9 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
     samples = {name: _sample(field) for name, field in fields.items()} | dict.fromkeys(below.values(), "...")
     values: dict[str, Any] = {}
     others: list[Override] = []
-    for override in parse_overrides(arguments, samples):
+    expressions, overrides = _split_expressions(model, arguments)
+    values |= expressions
+    for override in parse_overrides(overrides, samples):
         if override.top not in names:
             if not rest:
                 meant = below.get(override.top)
@@ -78,6 +84,24 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
                 f"unknown option {override.top!r} in {override.shown!r}{did_you_mean(override.top, absent)}"
             )
     return parse_settings(model, values, "command line"), others
+
+
+def _split_expressions(model: type[Options], arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return the options that are expressions, and the other arguments. Quotes around a whole expression are removed,
+    so that Hydra's way to write a string works, too.
+    """
+    found: dict[str, str] = {}
+    others: list[str] = []
+    for argument in arguments:
+        name, equals, text = argument.lstrip("+").partition("=")
+        if not equals or name not in model.EXPRESSIONS:
+            others.append(argument)
+            continue
+        text = text.strip()
+        quote = text[:1]
+        whole = quote in ('"', "'") and len(text) > 1 and text.endswith(quote) and quote not in text[1:-1]
+        found[name] = text[1:-1] if whole else text
+    return found, others
 
 
 def run_command(

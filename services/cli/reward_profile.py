@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 from pydantic import Field
@@ -41,6 +42,8 @@ PARALLEL_MIN_BYTES = 256 << 20
 
 
 class ProfileOptions(Options):
+    EXPRESSIONS: ClassVar[Collection[str]] = ("where",)
+
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files. The first is compared with each of the others, task by task."""
     rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -53,6 +56,8 @@ class ProfileOptions(Options):
     """Names of the runs; default: the file names."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
     """Minimum reward that counts as solved; default: the environment's `success`, or 1 if all rewards are in 0..1."""
+    where: str | None = None
+    """Count only the rollouts that meet this expression, such as `reward < 0.5 and tool_calls > 3`."""
     output_jsonl_fpath: Path | None = None
     """Also write one row per task with NeMo Gym's keys (avg_reward, pass_rate, ...); for a single rollout file only."""
     input_jsonl_fpath: str | None = None
@@ -121,6 +126,7 @@ def _load(path: Path, name: str, options: ProfileOptions, inputs: DataFile | Non
             materialized=options.materialized_inputs_jsonl_fpath,
             workers=workers,
             progress=report_progress,
+            where=options.where,
         )
 
 

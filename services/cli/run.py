@@ -13,6 +13,7 @@ from pathlib import Path
 import uvloop
 from pydantic import Field
 
+from rollyard.services.cli.display.run_plan import print_plan
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig, ServerSpec
@@ -27,6 +28,7 @@ from rollyard.services.runtime.distributed.derived_keys import shared_keys
 from rollyard.services.runtime.distributed.join import ListenAddress, join_run
 from rollyard.services.runtime.distributed.server_selection import select_servers
 from rollyard.services.runtime.exposure import check_exposure
+from rollyard.services.runtime.foreign.foreign_servers import refuse_programs
 from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.preflight import Preflight
 from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
@@ -97,9 +99,13 @@ def run(arguments: Sequence[str]) -> int:
     check_exposure(config.servers, token, options.head_host)
     KnownHosts(options.allowed_hosts)
     _check_reload(options)
+    if options.ray_head_node_address:
+        refuse_programs(config.servers, "+ray_head_node_address=...")
     if options.colocate and options.ray_head_node_address:
         raise OperatorError("+colocate=true cannot be combined with +ray_head_node_address=...")
     _check_only(options)
+    if options.only is not None:
+        refuse_programs(config.servers, "+only=[...]")
     specs = list(config.servers) if options.only is None else select_servers(config.servers, options.only)
     return uvloop.run(_check_and_run(options, config, specs, token, here))
 
@@ -120,7 +126,7 @@ async def _check_and_run(
             head = None if options.head is not None else (options.head_host, options.head_port)
             await preflight.check(cache_folder(os.environ), head=head, colocate=options.colocate)
         if options.dry_run:
-            _print_plan(specs, await preflight.advice())
+            print_plan(specs, config.notes, await preflight.advice())
             return EXIT_DONE
         if options.head is not None:
             return await _join(options, config, specs, keys)
@@ -211,6 +217,8 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
     if stack.has_processes:
         logs = folder.logs.relative_to(here) if folder.logs.is_relative_to(here) else folder.logs
         _print_line(f"logs in {logs}/")
+    for note in config.notes:
+        _print_line(f"note: {note}")
     interrupted = asyncio.create_task(stopped.wait())
     starting = asyncio.create_task(stack.start())
     advising = asyncio.create_task(preflight.advice())
@@ -277,16 +285,6 @@ def _check_only(options: RunOptions) -> None:
         raise OperatorError(
             "+host only applies to servers that join with +head=...; the head's own address is set with +head_host"
         )
-
-
-def _print_plan(specs: Sequence[ServerSpec], advice: Sequence[str]) -> None:
-    for spec in specs:
-        note = f" x {spec.settings.replicas}" if spec.settings.replicas > 1 else ""
-        own = ", separate virtual environment" if spec.isolated else ""
-        print(f"  {spec.name:<36} {spec.family}/{spec.implementation}{note}{own}")
-    for text in advice:
-        print(f"note: {text}")
-    print(f"All {len(specs)} servers are configured correctly; nothing was started (dry_run).")
 
 
 def _print_line(text: str) -> None:

@@ -18,10 +18,12 @@ from rich.text import Text
 from rollyard.services.cli.display.console import console, is_terminal
 from rollyard.services.cli.display.status_view import view
 from rollyard.services.cli.find_run import PrintLine, find_run, on_stderr, without_repeats
+from rollyard.services.cli.head_address import HeadServer, head_address
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 
 EXAMPLE = "ng_status +watch=true"
@@ -37,6 +39,8 @@ class StatusOptions(Options):
     """Refresh every second until Ctrl-C."""
     head: str | None = None
     """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
+    head_server: HeadServer | None = None
+    """The same in NeMo Gym's form: +head_server.host=... +head_server.port=..."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
@@ -105,7 +109,9 @@ async def _poll(
 
 async def _fetch(transport: HttpTransport, options: StatusOptions, print_line: PrintLine) -> RunSnapshot:
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
-    return await fetch_snapshot(transport, await find_run(transport, Path.cwd(), options.head, token, print_line))
+    address = head_address(options.head, options.head_server)
+    head = await find_run(transport, Path.cwd(), address, token, print_line, nemo_gym=True)
+    return await (fetch_nemo_gym_snapshot if head.stack == "nemo_gym" else fetch_snapshot)(transport, head)
 
 
 def _json(snapshot: RunSnapshot | str, options: StatusOptions, style: int) -> str:

@@ -14,15 +14,17 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from rollyard.services.config.nemo_gym.folders import with_roots_of
+from rollyard.services.config.nemo_gym.foreign import LAUNCH_KEYS, with_chosen_environment
+from rollyard.services.config.nemo_gym.inheritance import expand, missing_values
 from rollyard.services.config.overrides import Override, apply
-from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, load_server
+from rollyard.services.config.plugins import ALIASES, FAMILIES
 from rollyard.services.config.references import check_references
-from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_code.file_digest import file_digest
-from rollyard.services.config.venv import needs_isolation
-from rollyard.services.config.yaml_files import describe_error, find_config, read_yaml
+from rollyard.services.config.server_entries import ServerEntries
+from rollyard.services.config.yaml_files import config_files, describe_error, read_yaml
 from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.server.settings import ServerSettings, parse_settings
 from rollyard.services.types import Json
 
 _PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -35,34 +37,40 @@ def load(
     environ: Mapping[str, str],
     *,
     options: Iterable[str] = (),
+    env_file: Path | None = Path("env.yaml"),
 ) -> RunConfig:
     """Merge, resolve and validate the configs. Raises OperatorError if they are invalid.
 
     `config_paths`: file names, or mappings with the contents of a file.
     `options`: names of the command's options, which are suggested when an unknown key resembles one.
+    `env_file`: the file whose settings override `config_paths`, relative to the first of `roots`; None: there is none.
     """
     if not config_paths:
         raise OperatorError("no config given; expected '+config_paths=[a.yaml,b.yaml]'")
     tree = OmegaConf.create({})
-    env_file = roots[0] / "env.yaml"
-    given = [path if isinstance(path, Mapping) else find_config(path, roots) for path in config_paths]
-    files = {path.absolute(): file_digest(path) for path in (*given, env_file) if isinstance(path, Path)}
+    env_path = None if env_file is None else roots[0] / env_file
+    roots = with_chosen_environment(roots, overrides)
+    given = config_files(config_paths, roots)
+    files = {path.absolute(): file_digest(path) for path in (*given, env_path) if isinstance(path, Path)}
     for path in given:
         tree = _merge(tree, read_yaml(path) if isinstance(path, Path) else OmegaConf.create(dict(path)))
-    if env_file.is_file():
-        tree = _merge(tree, read_yaml(env_file))
+    if env_path is not None and env_path.is_file():
+        tree = _merge(tree, read_yaml(env_path))
     _check_top_level_keys(tree, overrides, options)
     apply(tree, overrides)
+    tree = expand(tree)
     _fill_from_environment(tree, environ)
     resolved = _resolve(tree)
-    servers = tuple(_servers(resolved, roots))
+    searched = with_roots_of((path for path in given if isinstance(path, Path)), roots)
+    entries = ServerEntries(resolved, searched)
+    servers = entries.servers()
     if not servers:
         expected = f"a server name with one of {', '.join(FAMILIES)} as a key under it"
         raise OperatorError(
             f"the configs define no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
         )
     check_references(servers)
-    return RunConfig(servers, resolved, files)
+    return RunConfig(servers, resolved, files, tuple(entries.notes))
 
 
 def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
@@ -74,7 +82,7 @@ def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
 def _check_top_level_keys(tree: DictConfig, overrides: Sequence[Override], options: Iterable[str]) -> None:
     """Reject overrides whose key is neither in a config nor used in a `${...}`, because it is probably misspelt."""
     text = OmegaConf.to_yaml(tree)
-    known = {*(str(key) for key in tree), *_PLAIN_REFERENCE.findall(text)}
+    known = {*(str(key) for key in tree), *_PLAIN_REFERENCE.findall(text), *LAUNCH_KEYS}
     for override in overrides:
         if override.top in known:
             continue
@@ -114,48 +122,15 @@ def _paths_that_use(name: str, node: Any, path: str) -> Iterator[str]:
 
 
 def _resolve(tree: DictConfig) -> Json:
+    if missing := missing_values(OmegaConf.to_container(tree, resolve=False)):
+        listed = ", ".join(missing)
+        raise OperatorError(
+            f"{listed}: the config leaves {'this value' if len(missing) == 1 else 'these values'} open (???); "
+            f"add '++{missing[0]}=...', or set it in env.yaml or in a config file"
+        )
     try:
         resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
     except OmegaConfBaseException as error:
         raise OperatorError(f"config value {describe_error(error)}") from error
     assert isinstance(resolved, dict)
     return {str(key): value for key, value in resolved.items()}
-
-
-def _servers(resolved: Json, roots: Sequence[Path]) -> Iterator[ServerSpec]:
-    for name, node in resolved.items():
-        families = [key for key in node if ALIASES.get(key, key) in FAMILIES] if isinstance(node, dict) else []
-        if not families:
-            hints = [did_you_mean(str(key), (*FAMILIES, *ALIASES)) for key in node] if isinstance(node, dict) else []
-            if any(hints):
-                raise OperatorError(
-                    f"{name} has no server family; found {', '.join(map(str, node))}{next(filter(None, hints))}"
-                )
-            continue
-        if len(families) > 1:
-            raise OperatorError(f"{name} contains {' and '.join(families)}; a server belongs to one family")
-        (key,) = families
-        if siblings := [other for other in node if other != key]:
-            example = f"{name}.{key}.{next(iter(node[key] or {'...': None}), '...')}"
-            raise OperatorError(
-                f"{name} has {', '.join(map(str, siblings))} next to {key}; settings belong under {example}"
-            )
-        implementations = node[key]
-        if not isinstance(implementations, dict) or len(implementations) != 1:
-            raise OperatorError(f"{name}.{key} must contain exactly one implementation (the name of a folder)")
-        ((implementation, raw),) = implementations.items()
-        if not isinstance(raw, dict | None):
-            raise OperatorError(f"{name}.{key}.{implementation} is {raw!r}; expected a mapping of settings")
-        yield _server(name, ALIASES.get(key, key), str(implementation), raw or {}, roots)
-
-
-def _server(name: str, family: str, implementation: str, raw: Json, roots: Sequence[Path]) -> ServerSpec:
-    folder = find_folder(family, implementation, roots)
-    isolated = needs_isolation(folder)
-    if isolated:
-        base = {key: value for key, value in raw.items() if key in ServerSettings.model_fields}
-        settings = parse_settings(ServerSettings, base, name)
-    else:
-        kind = load_server(family, folder, str(raw.get("entrypoint", "app.py")))
-        settings = parse_settings(kind.Settings, raw, name)
-    return ServerSpec(name, family, implementation, folder, settings, raw, isolated)

@@ -50,10 +50,13 @@ def check_references(servers: Sequence[ServerSpec]) -> None:
 
 
 def _references(spec: ServerSpec) -> Iterator[tuple[str, str, str]]:
-    """Yield the setting, server name and type of each reference. For an isolated server, only its YAML is available."""
+    """Yield the setting, server name and type of each reference.
+
+    For an isolated server and for a foreign program, only the YAML is available.
+    """
     yield from _references_in(spec.settings)
-    for key, value in spec.raw.items() if spec.isolated else ():
-        if isinstance(value, dict) and set(value) == {"type", "name"}:
+    for key, value in spec.raw.items() if spec.isolated or spec.program else ():
+        if isinstance(value, dict) and set(value) == {"type", "name"} and value["name"] is not None:
             yield key, str(value["name"]), str(value["type"])
 
 

@@ -11,6 +11,18 @@ from rollyard.services.types import Json
 
 
 @dataclass(frozen=True)
+class ForeignProgram:
+    """How to start a server of NeMo Gym, which runs as a program of its own, in its own interpreter."""
+
+    root: Path
+    """The folder that contains its family's folder: site-packages, or the root of a checkout."""
+    python: Path | None
+    """The interpreter. With `install`, that from which the environment is made; None: uv chooses one."""
+    install: bool = False
+    """Install the packages that the server's folder requires into an environment of its own, with uv."""
+
+
+@dataclass(frozen=True)
 class ServerSpec:
     """One named server of a run, with validated settings."""
 
@@ -23,6 +35,24 @@ class ServerSpec:
     """The resolved settings from YAML, which are passed to the server's process."""
     isolated: bool
     """The server has its own virtual environment; only the base settings were validated in this process."""
+    external_url: str | None = None
+    """Base URL of a server that runs elsewhere: it is neither started nor stopped, only watched."""
+    program: ForeignProgram | None = None
+    """Set for a server of NeMo Gym. Its settings are checked by the server itself."""
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether the server does not use Rollyard's own protocol between servers: no run id, no heartbeats."""
+        return self.external_url is not None or self.program is not None
+
+    @property
+    def origin(self) -> str:
+        """Where the server runs, for status displays; empty for Rollyard's own servers."""
+        if self.external_url is not None:
+            return f"external, {self.external_url}"
+        if self.program is None:
+            return ""
+        return f"NeMo Gym, {'installed by uv' if self.program.install else self.program.python}"
 
     def identity_settings(self) -> Json:
         """Return the configured settings that affect rollouts. They are parsed, so `10` and `"10"` can be equal."""
@@ -43,6 +73,8 @@ class RunConfig:
     """The resolved tree, including secrets. Never print it; use `redacted`."""
     files: Mapping[Path, str] = field(default_factory=dict, repr=False)
     """Digests of the YAML files at the time they were read; env.yaml has one even if it is absent."""
+    notes: tuple[str, ...] = ()
+    """How entries of other frameworks were read: lines for the operator."""
 
     def redacted(self) -> Json:
         """Return the tree with every secret replaced by `***`."""

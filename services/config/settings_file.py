@@ -14,7 +14,8 @@ from pydantic import BaseModel
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.yaml_files import describe_error, find_config, read_yaml
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import alternatives, parse_settings, takes_list, takes_text
+from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
+from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 
 M = TypeVar("M", bound=BaseModel)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
 from omegaconf.errors import (
@@ -14,9 +15,32 @@ from omegaconf.errors import (
 )
 from yaml import MarkedYAMLError, YAMLError
 
+from rollyard.services.config.nemo_gym.folders import with_roots_of
 from rollyard.services.config.plugins import ALIASES, FAMILIES
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.search_path import find_file
+
+
+def config_files(
+    config_paths: Sequence[str | Mapping[str, Any]], roots: Sequence[Path]
+) -> list[Path | Mapping[str, Any]]:
+    """Return the files of `config_paths`, and after them those that they list under `config_paths` themselves.
+
+    Each file is listed once. A relative path in a file may also refer to the root of the folders that it comes from.
+    """
+    found: list[Path | Mapping[str, Any]] = []
+    waiting: list[tuple[str | Mapping[str, Any], Sequence[Path]]] = [(path, roots) for path in config_paths]
+    for path, searched in waiting:  # grows while it is read
+        file = find_config(path, searched) if isinstance(path, str) else path
+        if file in found:
+            continue
+        found.append(file)
+        listed = (read_yaml(file) if isinstance(file, Path) else file).get("config_paths")
+        for more in [listed] if isinstance(listed, str) else listed or ():
+            if not isinstance(more, str):
+                raise OperatorError(f"config_paths in {path} contains {more!r}; expected file names")
+            waiting.append((more, with_roots_of([file], searched) if isinstance(file, Path) else searched))
+    return found
 
 
 def find_config(path: str, roots: Sequence[Path]) -> Path:

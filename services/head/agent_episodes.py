@@ -52,7 +52,7 @@ async def fetch_activity(
     limit: int,
     deadline_s: float = DEADLINE_S,
 ) -> AgentActivity:
-    """Fetch the oldest `limit` episodes from every agent instance that has a URL."""
+    """Fetch the oldest `limit` episodes from every instance of Rollyard's agents that has a URL."""
     activity = AgentActivity()
 
     async def fetch(instance: ServerInstance) -> None:
@@ -67,7 +67,7 @@ async def fetch_activity(
         except ValidationError:
             activity.unresponsive[instance.process_name] = "its response to GET /episodes is not in Rollyard's format"
 
-    agents = [one for one in instances if one.server_type == "agents" and one.url is not None]
+    agents = [one for one in instances if one.server_type == "agents" and one.url is not None and not one.origin]
     await asyncio.gather(*(fetch(agent) for agent in agents))
     return activity
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -18,6 +19,22 @@ REPORT_DEADLINE_S = 2.0
 """Timeout for a collection's report. It is short because a report that fails is replaced by the next one."""
 
 _CODE = TypeAdapter(dict[str, ServerCode])
+
+
+class Registry(Protocol):
+    """What a collection needs from a head. Every method raises Failure if the head does not respond."""
+
+    async def directory(self) -> Directory:
+        """Return the servers of the run."""
+        ...
+
+    async def code(self) -> dict[str, ServerCode]:
+        """Return the code of each server that reports it."""
+        ...
+
+    async def report_collection(self, collection: Collection) -> None:
+        """Show the status of the collection to those who read it from the head."""
+        ...
 
 
 class RegistryClient:

@@ -16,7 +16,7 @@ from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.run_types import CodeSources, Directory, Heartbeat, Registration, ServerCode, ServerInstance
 from rollyard.services.types import Json
 
-Status = Literal["starting", "success", "timeout", "restarting"]
+Status = Literal["starting", "success", "timeout", "restarting", "connection_error"]
 RATE_S = 10.0
 """Time window over which the request rate is measured."""
 
@@ -34,6 +34,7 @@ class _Instance:
     in_flight: int = 0
     sessions: int = 0
     phase: str = ""
+    is_down: bool = False
     counts: deque[tuple[float, int]] = field(default_factory=deque)
     """The time of each heartbeat, and the total number of requests at that time."""
 
@@ -72,6 +73,8 @@ class ServerRegistry:
         self._references = {name: servers_of(spec, self._specs) for name, spec in self._specs.items()}
         self._members: dict[str, _Instance] = {}
         self._expected: set[str] = set()
+        self._foreign: dict[str, str] = {}
+        """See Directory."""
         self._elsewhere = frozenset(elsewhere)
         """Servers that other processes start. Any process that has the run's secret may register instances of them."""
         self._expiry_s = expiry_s
@@ -114,6 +117,8 @@ class ServerRegistry:
         member.url, member.pid, member.last_seen = registration.url, registration.pid, self._clock()
         # Registrations may arrive out of order.
         member.ready, member.phase = member.ready or registration.ready, registration.phase
+        if spec.is_foreign:
+            self._foreign[registration.url] = registration.instance
         if member.ready and spec.name not in self._renewing and not self.changed_files.get(spec.name):
             self.reloading.discard(spec.name)
 
@@ -186,6 +191,11 @@ class ServerRegistry:
         self._expected.discard(instance)
         self._members.pop(instance, None)
 
+    def mark_down(self, instance: str, reason: str) -> None:
+        """Take an instance that runs elsewhere out of the directory, because it does not respond."""
+        if (member := self._members.get(instance)) is not None:
+            member.ready, member.is_down, member.phase = False, True, reason
+
     def is_ready(self, instance: str) -> bool:
         """Return whether the instance has reported that it is ready and is still sending heartbeats."""
         member = self._members.get(instance)
@@ -222,6 +232,7 @@ class ServerRegistry:
             changed_files=self.changed_files,
             reloading=sorted(self.reloading),
             changed_code=dict(self._changed_code),
+            foreign=dict(self._foreign),
         )
 
     def instances(self) -> list[ServerInstance]:
@@ -233,6 +244,8 @@ class ServerRegistry:
     def _status(self, member: _Instance) -> Status:
         if member.url is None:
             return "restarting" if self.restarts.get(member.spec.name) else "starting"
+        if member.is_down:
+            return "connection_error"
         if not member.ready or self._is_withheld(member):
             return "starting"  # heartbeats start only after startup, which may include loading a model
         return "timeout" if self._clock() - member.last_seen > self._expiry_s else "success"
@@ -266,6 +279,7 @@ class ServerRegistry:
             sessions=member.sessions,
             restarts=self.restarts.get(spec.name, 0),
             phase=member.phase,
+            origin=spec.origin,
             changed_files=self.changed_files.get(spec.name, []),
         )
 

@@ -13,6 +13,7 @@ import yaml
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
+from rollyard.services.config.plugins import ALIASES
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection
@@ -30,6 +31,7 @@ M = TypeVar("M", bound=BaseModel)
 
 MAX_COLLECTIONS = 16
 """Maximum number of collections to keep. The one that reported least recently is dropped first."""
+_NEMO_GYM_NAMES = {name: alias for alias, name in ALIASES.items()}
 EXPIRY_S = 10.0
 """A collection that has not sent a report for this long is assumed to have ended."""
 
@@ -142,8 +144,11 @@ class Head(Server):
         return self.registry.instances()
 
     async def _global_config_dict_yaml(self) -> str:
-        """Return the merged config as YAML, with every server's host and port and without secrets."""
-        tree = self._config.redacted()
+        """Return the merged config as YAML, with every server's host and port and without secrets.
+
+        Families have NeMo Gym's names, by which its tools find the agents.
+        """
+        tree = {key: _with_nemo_gym_names(node) for key, node in self._config.redacted().items()}
         tree["head_server"] = {"host": self.address[0], "port": self.address[1]}
         for instance in self.registry.instances():
             for node in tree[instance.server_name].values() if instance.url else ():
@@ -162,6 +167,11 @@ def _read(model: type[M], call: RawRequest) -> M:
         return model.model_validate_json(call.body)
     except ValidationError as error:
         raise Failure(FailureKind.BAD_REQUEST, str(error)) from error
+
+
+def _with_nemo_gym_names(node: Any) -> Any:
+    """Rename the family in a server's block."""
+    return {_NEMO_GYM_NAMES.get(key, key): value for key, value in node.items()} if isinstance(node, dict) else node
 
 
 def _escape_references(value: Any) -> Any:

@@ -28,6 +28,10 @@ class AddressBook:
                 return await self.refresh()
         return self._directory
 
+    def foreign_instance(self, url: str) -> str | None:
+        """Return the instance at the base URL of a server that is not Rollyard's own; None for all others."""
+        return self._directory.foreign.get(url) if self._directory is not None else None
+
     def update(self, directory: Directory) -> None:
         """Store the directory that a heartbeat returned."""
         self._directory = directory

@@ -142,14 +142,21 @@ class ServerClient:
     ) -> HttpResponse:
         """POST to one instance; the response may have any status.
 
-        Raises Failure wrong_run if the instance belongs to a different run.
+        Raises Failure wrong_run if the instance belongs to a different run. Servers that are not Rollyard's own do not
+        say so; they receive neither the run's token nor Rollyard's headers.
         """
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
+        is_foreign = self.book.foreign_instance(url) is not None
         try:
-            all_headers = {**self._headers, **headers} if headers else self._headers
+            if is_foreign:
+                all_headers: Mapping[str, str] = _headers_for_foreign(headers or {})
+            else:
+                all_headers = {**self._headers, **headers} if headers else self._headers
             response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
         finally:
             self._in_flight[url] -= 1
+        if is_foreign:
+            return response
         if response.headers.get(RUN_HEADER) != self._run_id or response.status == MISDIRECTED:
             self.book.mark_stale()
         if response.headers.get(RUN_HEADER) != self._run_id:
@@ -225,3 +232,9 @@ class ServerClient:
         if now > self._next_log.get(server, 0.0):
             log.warning("%s: %s; retrying for up to %g s", server, why, round(wait_s, 2))
         self._next_log[server] = now + LOG_EVERY_S
+
+
+def _headers_for_foreign(headers: Mapping[str, str]) -> dict[str, str]:
+    """Return a call's own headers, such as cookies, without the run's token and Rollyard's headers."""
+    given = {name: value for name, value in headers.items() if not name.startswith("x-rollyard-")}
+    return {"content-type": "application/json", **given}

@@ -31,3 +31,14 @@ def with_server(failure: Failure, server: str) -> Failure:
     if failure.problem.server:
         return failure
     return Failure.of(failure.problem.model_copy(update={"server": server}))
+
+
+def reported_failure(response: HttpResponse, server: str) -> Failure | None:
+    """Return the Failure that one of Rollyard's servers reports in an error response; None for any other response."""
+    if not response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
+        return None
+    try:
+        problem = Problem.model_validate_json(response.body)
+    except ValidationError:
+        return None
+    return with_server(Failure.of(problem), server) if problem.server else None

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import email.utils
+import time
 from collections.abc import Mapping
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.client import TO_HEADER, ServerClient
+from rollyard.services.http.client import RUN_HEADER, TO_HEADER, ServerClient
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.transport import HttpResponse
+
+
+def is_foreign(response: HttpResponse) -> bool:
+    """Return True for a response of a server of another framework, which does not send the run's header."""
+    return RUN_HEADER not in response.headers
 
 
 class Session:
@@ -24,6 +31,10 @@ class Session:
         self._url: str | None = None
         self._sent_to: str | None = None
         self._refused = False
+        self._instance: str | None = None
+        """The instance that opened the session, if the server is not Rollyard's own."""
+        self.foreign = False
+        """True once the server has responded as a server of another framework."""
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
     async def send(
@@ -41,9 +52,12 @@ class Session:
                     self._sent_to = None
                 raise
             self._refused = response.status >= 400
+            self._instance = self._client.book.foreign_instance(url)
         else:
+            self._check_instance(url)
             response = await self._client.reach_again(self.server, url, path, body, timeout_s, all_headers)
         self._url = url
+        self.foreign = is_foreign(response)
         if response.cookies:
             self._remember(response.cookies)
         return response
@@ -70,12 +84,39 @@ class Session:
         """
         return self._sent_to is not None and not self._refused
 
+    def _check_instance(self, url: str) -> None:
+        """Raise Failure session_lost if a server that is not Rollyard's own restarted: it would not notice itself."""
+        instance = self._client.book.foreign_instance(url)
+        if self._instance is not None and instance != self._instance:
+            detail = f"the server restarted after the session was opened ({self._instance}, now {instance})"
+            raise Failure(FailureKind.SESSION_LOST, detail, server=self.server)
+
     def _record_url(self, url: str) -> None:
         self._sent_to = url
 
     def _remember(self, cookies: tuple[str, ...]) -> None:
         jar = dict(pair.partition("=")[::2] for pair in self._headers.get("cookie", "").split("; ") if pair)
         for cookie in cookies:
-            name, _, value = cookie.partition(";")[0].strip().partition("=")
-            jar[name] = value
-        self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
+            pair, _, attributes = cookie.partition(";")
+            name, _, value = pair.strip().partition("=")
+            if _is_expired(attributes):
+                jar.pop(name, None)
+            elif name:
+                jar[name] = value
+        self._headers.pop("cookie", None)
+        if jar:
+            self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
+
+
+def _is_expired(attributes: str) -> bool:
+    """Return whether the attributes of a Set-Cookie value delete the cookie. Max-Age has precedence over Expires."""
+    given = {
+        name.strip().lower(): value.strip() for name, _, value in (one.partition("=") for one in attributes.split(";"))
+    }
+    if (age := given.get("max-age", "")).lstrip("-").isdigit():
+        return int(age) <= 0
+    try:
+        expires = email.utils.parsedate_to_datetime(given["expires"])
+    except (KeyError, ValueError):
+        return False
+    return expires.timestamp() <= time.time()

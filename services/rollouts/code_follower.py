@@ -7,7 +7,7 @@ from collections.abc import Callable, Set
 
 from rollyard.services.config.server_code.code_history import difference
 from rollyard.services.errors import RunError
-from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.client import Registry
 from rollyard.services.rollouts.collector import Collector
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.run_types import Directory, ServerCode
@@ -18,7 +18,7 @@ _POLL_S = 0.2
 
 
 async def wait_for_reload(
-    registry_client: RegistryClient, directory: Directory, servers: Set[str], *, print_line: Callable[[str], None]
+    registry_client: Registry, directory: Directory, servers: Set[str], *, print_line: Callable[[str], None]
 ) -> Directory:
     """Wait until none of `servers` is reloading, so that a new collection uses the new code. Return the directory."""
     for number in range(round(RELOAD_S / _POLL_S)):
@@ -45,7 +45,7 @@ class CodeFollower:
 
     def __init__(
         self,
-        registry_client: RegistryClient,
+        registry_client: Registry,
         collector: Collector,
         store: RolloutStore,
         *,

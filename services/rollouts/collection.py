@@ -13,7 +13,7 @@ from typing import Any
 from rollyard.services.config.server_code.code_history import reachable
 from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.client import Registry
 from rollyard.services.http.client import ServerClient
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.adoption import Adopter
@@ -86,7 +86,7 @@ class StackClients:
     """The clients of a running stack."""
 
     client: ServerClient
-    registry: RegistryClient
+    registry: Registry
 
 
 Watch = Callable[[Collector], Awaitable[State]]

@@ -23,8 +23,24 @@ def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
     if not isinstance(row, dict):
         detail = f"/run returned a JSON {type(row).__name__}; expected an object"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
+    _check_failure_class(row, agent)
     check_reward(row, "/run", agent)
     return cast(RolloutRow, row)
+
+
+def _check_failure_class(row: dict[str, object], agent: str) -> None:
+    """Raise the Failure that an agent of NeMo Gym reports in a response with status 200.
+
+    `_ng_failure_terminal` means that another attempt must not be made, now or in a later command.
+    """
+    failure_class = row.get("_ng_failure_class")
+    if failure_class is None and not row.get("_ng_no_persist"):
+        return
+    kind = FailureKind.BAD_TASK if row.get("_ng_failure_terminal") else FailureKind.SERVER_ERROR
+    reported = "no result to keep" if failure_class is None else f"the failure class {failure_class!r:.100}"
+    message = row.get("error") or row.get("_ng_failure_reason") or ""
+    detail = f"/run reported {reported}" + (f": {message!s:.500}" if message else "")
+    raise Failure(kind, detail, server=agent)
 
 
 def encode_line(row: RolloutRow, agent: str) -> bytes:

@@ -12,14 +12,14 @@ from pathlib import Path
 
 from rollyard.services.errors import Failure
 from rollyard.services.head.activity import Collection
-from rollyard.services.head.client import RegistryClient
+from rollyard.services.head.client import Registry
 from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector
 
 
 @contextlib.asynccontextmanager
 async def reporting(
-    registry_client: RegistryClient, output: Path, collector: Collector, follower: CodeFollower
+    registry_client: Registry, output: Path, collector: Collector, follower: CodeFollower
 ) -> AsyncIterator[None]:
     """Report the status at the start, every second and at the end. If the head does not respond, keep collecting."""
 

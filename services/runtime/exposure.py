@@ -13,7 +13,7 @@ def check_exposure(servers: Iterable[ServerSpec], token: str | None, head_host: 
     """Raise OperatorError if servers or the head would be reachable from other hosts without a token."""
     if token:
         return
-    specs = list(servers)
+    specs = [spec for spec in servers if spec.external_url is None]
     exposed = [f"{spec.name} ({spec.settings.host})" for spec in specs if not is_loopback(spec.settings.host)]
     if not is_loopback(head_host):
         exposed.insert(0, f"the head ({head_host})")

@@ -20,6 +20,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.check_process import check_in_process
+from rollyard.services.runtime.foreign.foreign_servers import check_access
 from rollyard.services.runtime.hosting import bind, bind_for
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.stack import refuse_isolated
@@ -45,7 +46,9 @@ class Preflight:
             refuse_isolated(self._specs)
         for spec in self._specs:
             try:
-                if spec.isolated:
+                if spec.is_foreign:
+                    check_access(spec, self._specs, self._keys)
+                elif spec.isolated:
                     await check_in_process(spec, self._keys, LocalLauncher(cache))
                 else:
                     await self._check_here(spec)
@@ -85,6 +88,8 @@ class Preflight:
                 sockets.enter_context(contextlib.closing(_head_socket(*head)))
             owners: dict[tuple[str, int], str] = {}
             for spec in self._specs:
+                if spec.external_url is not None:
+                    continue
                 address = (spec.settings.host, spec.settings.port)
                 if address[1] and (other := owners.setdefault(address, spec.name)) != spec.name:
                     raise OperatorError(

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
 from rollyard.services.backoff import Restarts
 from rollyard.services.config.plugins import FAMILIES, load_server
@@ -25,6 +25,8 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
 from rollyard.services.run_types import AccessRules, Directory, HeadFile, Keys
 from rollyard.services.runtime.check_process import check_in_process
+from rollyard.services.runtime.foreign.addresses import with_ports
+from rollyard.services.runtime.foreign.foreign_servers import ForeignServers
 from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
 from rollyard.services.runtime.launcher import Launcher
 from rollyard.services.runtime.ports import owner_of_port
@@ -78,15 +80,22 @@ class Stack:
 
         `reloads`: whether `reload` may be called. `private`: see HeadFile.
         """
-        self.config = config
+        self.config = with_ports(config)
         self.keys = keys
         self.folder = folder
         lag = LoopLag()
         # The registry's clock excludes loop lag, during which this process cannot read heartbeats.
-        self._here = list(config.servers if here is None else here)
-        elsewhere = {spec.name for spec in config.servers} - {spec.name for spec in self._here}
+        names = {spec.name for spec in (config.servers if here is None else here)}
+        own = [spec for spec in self.config.servers if spec.external_url is None]
+        self._here = [spec for spec in own if spec.name in names]
+        self._elsewhere = {spec.name for spec in own} - names
         self.registry = ServerRegistry(
-            keys.run_id, config.servers, config.identity(), elsewhere=elsewhere, reloads=reloads, clock=lag.now
+            keys.run_id,
+            self.config.servers,
+            config.identity(),
+            elsewhere=self._elsewhere,
+            reloads=reloads,
+            clock=lag.now,
         )
         self._private = private
         self._print_line = print_line
@@ -100,11 +109,20 @@ class Stack:
         self._book = AddressBook(self._directory)
         self.client = ServerClient(self._transport, keys, self._book, clock=lag.now)
         settings = ServerSettings(host=head_host, port=port)
-        head = Head(settings, Context("head", keys, self.client), self.registry, config, folder.base)
+        head = Head(settings, Context("head", keys, self.client), self.registry, self.config, folder.base)
         self._head = HostedServer(head, sock, advertise=head_advertise, lag=lag)
         self.head_url = self._head.url
         self._supervisor: Supervisor | None = None
         self._hosted_servers: list[HostedServer] = []
+        self._foreign = ForeignServers(
+            self.config,
+            self.registry,
+            self._transport,
+            environ=environ or {},
+            folder=folder.base,
+            print_line=print_line,
+            ready_timeout_s=ready_timeout_s,
+        )
 
     @property
     def has_processes(self) -> bool:
@@ -126,13 +144,15 @@ class Stack:
             )
         )
         self.folder.write_config(self.config.redacted())
+        starting = [self._foreign.external.start()]
         if self._launcher is None:
-            await self._start_here()
-        else:
+            starting.append(self._start_here([spec for spec in self._here if spec.program is None]))
+        processes = [spec for spec in self._here if self._launcher is not None or spec.program is not None]
+        if (launcher := self._foreign.launcher(self._launcher, self.head_url)) is not None:
             self._supervisor = Supervisor(
-                self._here,
+                processes,
                 self.registry,
-                self._launcher,
+                launcher,
                 self.keys,
                 self.head_url,
                 self.folder.logs,
@@ -140,7 +160,8 @@ class Stack:
                 ready_timeout_s=self._ready_timeout_s,
                 restarts=self._restarts,
             )
-            await self._supervisor.start()
+            starting.append(self._supervisor.start())
+        await _all_or_first_error(starting)
         await self._wait_for_remote()
         count = len(self.config.servers)
         self._print_line(f"All {count} / {count} servers ready!")
@@ -157,6 +178,7 @@ class Stack:
 
     async def stop(self) -> None:
         """Stop the head and all servers that this process started."""
+        await self._foreign.stop()
         if self._supervisor is not None:
             await self._supervisor.stop()
         await asyncio.gather(*(hosted.stop() for hosted in self._hosted_servers))
@@ -174,7 +196,7 @@ class Stack:
 
     async def _wait_for_remote(self) -> None:
         """Wait indefinitely for the servers that other hosts start."""
-        pending, reported_at = {spec.name for spec in self.config.servers} - {spec.name for spec in self._here}, 0.0
+        pending, reported_at = set(self._elsewhere), 0.0
         while pending:
             for instance in self.registry.instances():
                 if instance.ready and instance.server_name in pending:
@@ -185,15 +207,15 @@ class Stack:
                 self._print_line(f"waiting for {', '.join(sorted(pending))} to join from other hosts")
             await asyncio.sleep(0.1)
 
-    async def _start_here(self) -> None:
+    async def _start_here(self, specs: Sequence[ServerSpec]) -> None:
         """Start the servers in this process. They listen for other clients, but call each other without sockets."""
-        if not self._here:
+        if not specs:
             return
         self._transport.mount(self.head_url, self._head.server)
         registry_client = self.registry_client()
         started = time.monotonic()
 
-        refuse_isolated(self._here)
+        refuse_isolated(specs)
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
@@ -220,10 +242,10 @@ class Stack:
                 for instance in self.registry.instances():
                     progress.report(instance.server_name, "" if instance.ready else instance.phase)
 
-        limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in self._here)
+        limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in specs)
         reporting = asyncio.create_task(report_phases())
         try:
-            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in self._here)), limit_s)
+            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in specs)), limit_s)
         except TimeoutError as error:
             late = ", ".join(sorted(name for name, urls in self.registry.directory().servers.items() if not urls))
             raise RunError(f"not ready within {limit_s:g} s: {late}") from error
@@ -245,3 +267,14 @@ class Stack:
             f"port {port} is taken{owner}; the head listens on http://{host}:{sock.getsockname()[1]} instead"
         )
         return sock
+
+
+async def _all_or_first_error(starting: Iterable[Awaitable[None]]) -> None:
+    """Wait for all; if one raises, cancel the others and raise its error."""
+    tasks = [asyncio.ensure_future(one) for one in starting]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-import types
 from collections.abc import Collection, Iterator, Mapping
-from pathlib import Path
-from typing import Annotated, Any, ClassVar, TypeVar, Union, get_args, get_origin
+from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
 
 from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.server.setting_types import merged_unions, takes_list
 from rollyard.services.types import Json
 
 REDACTED = "***"
@@ -26,7 +25,7 @@ class ServerSettings(BaseModel):
 
     NOT_IDENTITY: ClassVar[frozenset[str]] = frozenset(
         {"host", "port", "base_url", "replicas", "start_timeout_s"}
-        | {"datasets", "domain", "description", "value", "verified"}
+        | {"datasets", "domain", "description", "license", "value", "verified"}
     )
     """Names of settings that do not affect rollouts; a collection can be resumed with different values for them."""
 
@@ -45,6 +44,8 @@ class ServerSettings(BaseModel):
     description: str | None = None
     """Part of NeMo Gym's catalogue entry; not used for serving."""
     value: str | None = None
+    """Part of NeMo Gym's catalogue entry; not used for serving."""
+    license: str | None = None
     """Part of NeMo Gym's catalogue entry; not used for serving."""
     verified: bool | None = None
     """Part of NeMo Gym's catalogue entry; not used for serving."""
@@ -104,32 +105,9 @@ def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
     try:
         return model.model_validate(values)
     except ValidationError as error:
-        messages = dict.fromkeys(_message(problem, model) for problem in error.errors(include_url=False))
+        problems = merged_unions(model, error.errors(include_url=False))
+        messages = dict.fromkeys(_message(problem, model) for problem in problems)
         raise OperatorError("; ".join(f"{owner}: {problem}" for problem in messages)) from None
-
-
-def takes_list(annotation: Any) -> bool:
-    """Return True for the type of a setting that accepts a list, but neither a string nor a number."""
-    kinds = [get_origin(kind) or kind for kind in alternatives(annotation)]
-    return any(kind in (list, tuple) for kind in kinds) and not any(
-        isinstance(kind, type) and issubclass(kind, str | int | float | Path) for kind in kinds
-    )
-
-
-def takes_text(annotation: Any) -> bool:
-    """Return True for the type of a setting whose value is always a string, even if it looks like a number."""
-    kinds = alternatives(annotation)
-    return any(kind in (str, Path) for kind in kinds) and not any(kind in (int, float, bool) for kind in kinds)
-
-
-def alternatives(annotation: Any) -> list[Any]:
-    """Return the types that an annotation allows, except None."""
-    origin = get_origin(annotation)
-    if origin is Annotated:
-        return alternatives(get_args(annotation)[0])
-    if origin in (Union, types.UnionType):
-        return [kind for part in get_args(annotation) for kind in alternatives(part)]
-    return [] if annotation is type(None) else [annotation]
 
 
 def redacted(value: Any, key: str = "") -> Any:
@@ -156,12 +134,6 @@ _EXPECTED = {
 
 
 def _message(problem: Any, model: type[BaseModel]) -> str:
-    field = model.model_fields.get(str(problem["loc"][0])) if problem["loc"] else None
-    if field is not None and len(kinds := alternatives(field.annotation)) > 1 and len(problem["loc"]) == 2:
-        # A union: pydantic reports one error for each of its types.
-        type_names = {str: "a string", dict: "a mapping", list: "a list", bool: "true or false", int: "an integer"}
-        expected = [type_names.get(get_origin(kind) or kind, "a number") for kind in kinds]
-        problem = {**problem, "loc": problem["loc"][:1], "type": "one_of", "msg": f"expected {' or '.join(expected)}"}
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, problem["loc"][:-1])
@@ -171,7 +143,7 @@ def _message(problem: Any, model: type[BaseModel]) -> str:
         return f"{name!r} is missing"
     if not name:
         return str(problem["msg"]).removeprefix("Value error, ")
-    if any(is_secret(str(part)) for part in problem["loc"]):
+    if problem.get("input") is not None and any(is_secret(str(part)) for part in problem["loc"]):
         return f"{name!r} is {REDACTED}{_expectation(problem['msg'])}"
     found, message = redacted(problem.get("input")), problem["msg"].removeprefix("Value error, ")
     expectation = _expectation(_EXPECTED.get(problem["type"], message))

@@ -37,18 +37,17 @@ from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.datasets.temporary_copy import TemporaryCopy
 from rollyard.services.errors import OperatorError
-from rollyard.services.head.client import RegistryClient
-from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.interop.stack_clients import clients_of
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.collection import CollectionPlan, StackClients, agents_of
+from rollyard.services.rollouts.collection import CollectionPlan, agents_of
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.rollout_file import Rollouts
 from rollyard.services.rollouts.shared.collection import open_collection
 from rollyard.services.rollouts.status_file import read_status
-from rollyard.services.run_types import Directory, Keys
+from rollyard.services.run_types import Directory
 from rollyard.services.runtime.exposure import check_exposure
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 
@@ -113,8 +112,9 @@ def connect(head: str | None = None, *, folder: str | Path | None = None, token:
     """Return a running stack, which `ng_run` or another program started, as an async context manager.
 
     `head`: HOST:PORT of its head; default: the newest run started from `folder`, which defaults to the working
-    directory, else, with a warning, this user's run at 127.0.0.1:11000. Entering the `async with` block raises RunError
-    if no run is found. Leaving it closes the connections, but does not stop the run.
+    directory, else, with a warning, this user's run at 127.0.0.1:11000. The head may be that of a NeMo Gym stack.
+    Entering the `async with` block raises RunError if no run is found. Leaving it closes the connections, but does not
+    stop the run.
     """
     check("head", head, TEXT, optional=True)
     check("folder", folder, PATH, optional=True)
@@ -128,17 +128,15 @@ async def _connected(head: str | None, folder: Path, token: str | None) -> Async
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
-        found = await find_run(transport, folder, head, token, print_line=log.warning)
-        keys = Keys(run_id=found.run_id, secret="", token=found.token)
-        registry = RegistryClient(transport, found.url, keys)
-        latest = [await registry.directory()]
+        found = await find_run(transport, folder, head, token, print_line=log.warning, nemo_gym=True)
+        latest: list[Directory] = []
 
-        async def follow() -> Directory:
-            latest[0] = await registry.directory()
-            return latest[0]
+        def keep(directory: Directory) -> None:
+            latest[:] = [directory]
 
-        client = ServerClient(transport, keys, AddressBook(follow), clock=lag.now)
-        yield StackAccess(found, StackClients(client, registry), lambda: latest[0])
+        clients = clients_of(found, transport, lag, keep)
+        await clients.client.book.refresh()
+        yield StackAccess(found, clients, lambda: latest[0])
     finally:
         await transport.close()
 

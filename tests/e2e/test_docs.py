@@ -50,7 +50,11 @@ SOKOBAN_EVALUATION = INSTALLED / "docs" / "sokoban-evaluation.md"
 """Its blocks are shell programs; test_sokoban_evaluation_page.py runs them."""
 AUTHORING = {INSTALLED / "docs" / name for name in ("environments.md", "agents.md", "model-servers.md")}
 """Pages whose commands need the files of the page; test_authoring_pages.py runs them."""
-ELSEWHERE = {SOKOBAN_EVALUATION, *AUTHORING}
+NEMO_GYM_SERVERS = INSTALLED / "docs" / "nemo-gym-servers.md"
+"""Its commands need NeMo Gym; tests/external/nemo_gym/test_servers_page.py runs them."""
+OTHER_STACKS = INSTALLED / "docs" / "serving-other-stacks.md"
+"""Its commands need the config of the page; test_other_stacks_page.py runs them."""
+ELSEWHERE = {SOKOBAN_EVALUATION, OTHER_STACKS, NEMO_GYM_SERVERS, *AUTHORING}
 EXPORTED = {
     "policy_base_url": "http://127.0.0.1:10240/v1",
     "policy_api_key": "dummy",

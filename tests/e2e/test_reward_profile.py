@@ -190,3 +190,13 @@ def test_help_explains_every_option(tmp_path: Path, run_profile: Command) -> Non
 @pytest.mark.parametrize("words", every("ng_reward_profile"), ids=" ".join)
 def test_every_documented_profile_line_has_known_options(words: list[str]) -> None:
     read_options(ProfileOptions, words[1:])
+
+
+@pytest.mark.parametrize(
+    "where", ["where=reward < 0.5 and tool_calls >= 1", '+where="reward < 0.5"', "+where= reward == 0"]
+)
+def test_an_expression_selects_the_rollouts_of_the_report(tmp_path: Path, run_profile: Command, where: str) -> None:
+    write(tmp_path / "rollouts.jsonl", grid([1, 2], 3))
+    done = run_profile("+jsonl_fpath=rollouts.jsonl", where)
+    assert done.status == 0, done.err
+    assert "rollouts: 3 measured" in done.out

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rollyard.services.server.settings import alternatives
+from rollyard.services.server.setting_types import alternatives
 
 
 def tables(model: type[BaseModel], *, head: str = "key") -> str:

@@ -32,6 +32,7 @@ from rollyard.responses_api_models.upstream.response_parsing import json_bytes
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
+from rollyard.services.responses.policy_endpoint import POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
@@ -100,8 +101,8 @@ class TrainerApi:
         self._watching: asyncio.Task[None] | None = None
 
     def guarded(self, path: str, handler: Handler) -> Handler:
-        """Put the handler of a model call behind the gate; return the handler of a control call unchanged."""
-        return handler if path == UPDATE or path in POSTS else self._gate.guarded(handler)
+        """Put the handler of a call to this server's policy behind the gate; return any other handler unchanged."""
+        return handler if path in (UPDATE, POLICY_PATH) or path in POSTS else self._gate.guarded(handler)
 
     def mount(self, server: Server) -> None:
         """Register the endpoints on `server`. If they are disabled, they return an error that explains how to enable

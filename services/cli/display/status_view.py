@@ -27,9 +27,11 @@ def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
     wide = console.width >= WIDE
     ready = sum(instance.ready for instance in snapshot.servers)
     parts: list[RenderableType] = [
-        _servers(snapshot.servers, wide),
-        Text(plain_line(f"run {snapshot.run_id}, head {snapshot.head}: {ready} of {len(snapshot.servers)} ready")),
+        _servers(snapshot.servers, wide, counted=snapshot.stack == "rollyard"),
+        Text(plain_line(f"{_run_title(snapshot)}, head {snapshot.head}: {ready} of {len(snapshot.servers)} ready")),
     ]
+    origins = {instance.server_name: instance.origin for instance in snapshot.servers if instance.origin}
+    parts += [Text(plain_line(f"{name}: {origin}")) for name, origin in origins.items()]
     parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _older_code(snapshot.servers)]
     running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
     for collection in running or snapshot.collections[:1]:
@@ -48,14 +50,19 @@ def _older_code(instances: Iterable[ServerInstance]) -> list[str]:
     return [f"{name} runs older code than is on disk: {', '.join(files)}" for name, files in changed.items()]
 
 
-def _servers(instances: Iterable[ServerInstance], wide: bool) -> Table:
+def _run_title(snapshot: RunSnapshot) -> str:
+    return "a stack of NeMo Gym" if snapshot.stack == "nemo_gym" else f"run {snapshot.run_id}"
+
+
+def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) -> Table:
+    """`counted`: whether the head counts requests, sessions and restarts."""
     titles = ("name", "family", "url", "ready") if wide else ("name", "port", "ready")
     numbers = (
         ("uptime", "requests", "req/s", "in flight", "sessions", "restarts")
         if wide
         else ("up", "reqs", "/s", "busy", "open", "rest.")
     )
-    table = _table(titles, numbers, gap=2 if wide else 1)
+    table = _table(titles, numbers if counted else numbers[:1], gap=2 if wide else 1)
     for instance in instances:
         family = f"{instance.server_type}/{instance.name}"
         address = (family, instance.url or "") if wide else (str(instance.port or ""),)
@@ -65,13 +72,15 @@ def _servers(instances: Iterable[ServerInstance], wide: bool) -> Table:
             *address,
             ", ".join(filter(None, ["yes" if instance.ready else instance.status, instance.phase])),
             duration(instance.uptime_seconds) if wide else _format_uptime(instance.uptime_seconds),
-            instance.requests,
-            f"{instance.requests_per_s:.1f}" if instance.requests_per_s < 100 else round(instance.requests_per_s),
-            instance.in_flight,
-            instance.sessions,
-            instance.restarts,
+            *(_counters(instance) if counted else ()),
         )
     return table
+
+
+def _counters(instance: ServerInstance) -> tuple[object, ...]:
+    rate = instance.requests_per_s
+    shown_rate = f"{rate:.1f}" if rate < 100 else round(rate)
+    return instance.requests, shown_rate, instance.in_flight, instance.sessions, instance.restarts
 
 
 def _stages(stages: Iterable[StageActivity]) -> Table:

@@ -17,6 +17,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from rollyard.services.config.nemo_gym.folders import installed_version
 from rollyard.services.config.plugins import PLUGINS
 from rollyard.services.config.server_code.code_files import CODE, files_of
 from rollyard.services.config.server_code.file_digest import DIGITS, file_digest
@@ -54,12 +55,28 @@ def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], setti
     paths |= {name: path for name in setting_values if (path := _named_file(name)) is not None}
     absolute = (text for source in closure.sources.values() for text in source.texts if text.startswith("/"))
     paths |= {name: path for name in absolute if (path := _named_file(name)) and not _is_system(path)}
-    files = {name: file_digest(path) for name, path in paths.items()}
     packages = declared_packages(folder, {extra for source in closure.sources.values() for extra in source.extras})
-    digest = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
-    code = ServerCode(digest=digest.hexdigest()[:DIGITS], files=dict(sorted(files.items())), packages=packages)
+    code = _server_code(paths, packages)
     folders = {closure.display_name(folder): str(folder) for folder in closure.folders}
     return LoadedCode(code, CodeSources(paths={name: str(path) for name, path in paths.items()}, folders=folders))
+
+
+def foreign_code(folder: Path, entrypoint: str, root: Path) -> ServerCode:
+    """Return the code of a NeMo Gym server: its folder's code, the files that it names, and NeMo Gym's version.
+
+    `root`: the folder that contains NeMo Gym's folders.
+    """
+    folder = folder.resolve()
+    closure = _CodeClosure(folder, entrypoint, frozenset())
+    paths = {str(path.relative_to(root.resolve())): path for path in {*closure.files, *closure.named(())}}
+    version = installed_version(root)
+    return _server_code(paths, {"nemo-gym": version} if version else {})
+
+
+def _server_code(paths: Mapping[str, Path], packages: dict[str, str]) -> ServerCode:
+    files = {name: file_digest(path) for name, path in paths.items()}
+    digest = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
+    return ServerCode(digest=digest.hexdigest()[:DIGITS], files=dict(sorted(files.items())), packages=packages)
 
 
 class _CodeClosure:

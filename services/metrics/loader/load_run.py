@@ -5,11 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
+from numpy.typing import NDArray
+
 from rollyard.services.datasets.data_files import DataFile
+from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.columns import chosen, displayable
 from rollyard.services.metrics.loader.parallel_reader import Progress, Read, read
+from rollyard.services.metrics.loader.rollout_parser import RolloutParser
+from rollyard.services.metrics.loader.where import parsed_condition, rollouts_where
 from rollyard.services.metrics.profile import Run, run_of
-from rollyard.services.metrics.run_plan import read_run_plan
+from rollyard.services.metrics.run_plan import RunPlan, read_run_plan
 
 
 def load(
@@ -21,11 +27,18 @@ def load(
     materialized: Path | None = None,
     workers: int = 1,
     progress: Progress | None = None,
+    where: str | None = None,
 ) -> Run:
-    """Load the run from a rollout file. `name` defaults to the file's stem. Raises OperatorError or RunError, as `read`
-    does.
+    """Load the run from a rollout file. `name` defaults to the file's stem.
+
+    `where`: an expression; only the measured rollouts that meet it count, and no rollouts are expected. Raises
+    OperatorError or RunError, as `read` does; OperatorError if `where` is not an expression or no rollout meets it.
     """
+    condition = None if where is None else parsed_condition(where)
     file = read(path, workers=workers, progress=progress)
+    if where is not None and condition is not None:
+        mask = rollouts_where(path, file.columns, condition)
+        return _selected_run(path, name, file, where, mask, pass_threshold)
     return run_from_columns(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
 
 
@@ -64,4 +77,21 @@ def run_from_columns(
             columns = chosen(columns, expected)
     shown, shown_path = displayable(name or path.stem), displayable(str(path), 4096)
     run = run_of(shown, shown_path, columns, plan, pass_threshold=pass_threshold, indexed=file.indexed, notes=notes)
+    return replace(run, file=path)
+
+
+def _selected_run(
+    path: Path, name: str, file: Read, where: str, mask: NDArray[np.bool_], pass_threshold: float | None
+) -> Run:
+    if not mask.any():
+        raise OperatorError(f"where: none of the {len(mask):,} rollouts in {path} meets {where}")
+    columns = replace(chosen(file.columns, mask), unmeasured=RolloutParser().columns().unmeasured)
+    note = (
+        f"Only {mask.sum():,} of {len(mask):,} measured rollouts are counted, those with {where}. Missing and "
+        "failed rollouts are not counted."
+    )
+    shown, shown_path = displayable(name or path.stem), displayable(str(path), 4096)
+    run = run_of(
+        shown, shown_path, columns, RunPlan(), pass_threshold=pass_threshold, indexed=file.indexed, notes=[note]
+    )
     return replace(run, file=path)

@@ -18,7 +18,10 @@ def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[S
             known = [*sorted(names), *FAMILIES]
             hint = did_you_mean(name, known)
             raise OperatorError(f"+only={name!r} is neither a server nor a family{hint} (known: {', '.join(known)})")
-    selected = [spec for spec in servers if spec.name in only or spec.family in families]
+    # Servers that run elsewhere are watched by the head's process alone.
+    selected = [
+        spec for spec in servers if (spec.name in only or spec.family in families) and spec.external_url is None
+    ]
     if only and not selected:
         raise OperatorError(f"the configs do not define any server of the family {', '.join(only)}")
     return selected

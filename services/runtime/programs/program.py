@@ -27,6 +27,8 @@ class Program:
         self, process: asyncio.subprocess.Process, name: str, log: Path, offset: int, *, ends_abruptly: bool = False
     ) -> None:
         self.name = name
+        self.pid = process.pid
+        """Process id of the guard, whose only child is the program."""
         self.log = log
         self.started = time.time()
         self.ended: asyncio.Task[int] = asyncio.create_task(self._wait(process))

@@ -64,7 +64,8 @@ async def _probe(environment: Environment, row: Json, tool: Json) -> tuple[list[
     """Call the tool, each time in a new episode. Return the problems and the doubtful results."""
     name, parameters = tool["name"], tool.get("parameters") or {}
     sampler = ArgumentSampler(parameters)
-    problems, doubts = [], []
+    problems: list[str] = []
+    doubts: list[str] = []
     for arguments in (sampler.smallest(), sampler.complete(Random(name))):
         reply = await _call(environment, row, name, arguments)
         if reply.status >= 500:

@@ -222,7 +222,7 @@ async def test_memory_that_grows_with_every_episode_fails(tmp_path: Path) -> Non
 async def test_a_tool_that_raises_fails_and_the_other_checks_run(tmp_path: Path) -> None:
     class Broken(Dice):
         @tool
-        async def roll(self, sides: int) -> int:
+        async def roll(self, sides: int, times: int = 1) -> list[int]:
             raise RuntimeError("no dice")
 
     found = await findings(Broken, tmp_path)

@@ -29,13 +29,13 @@ BASE = "http://head:1"
 class HeadHarness:
     """A head with one environment and one agent, without a socket."""
 
-    def __init__(self, root: Path, keys: Keys = KEYS, title: str = "") -> None:
+    def __init__(self, root: Path, keys: Keys = KEYS, title: str = "", family: str = "responses_api_agents") -> None:
         self.environment_folder, self.agent_folder = make_folder(root), make_folder(root, "agents")
         peer = f"{{peer: {{type: resources_servers, name: environment}}, title: '{title}'}}"
         text = "policy_api_key: sk-1234\n" + server_yaml(
             self.environment_folder, "{api_key: '${policy_api_key}', speed: 3}"
         )
-        config = load_text(root, text + server_yaml(self.agent_folder, peer, "agent", "responses_api_agents"))
+        config = load_text(root, text + server_yaml(self.agent_folder, peer, "agent", family))
         self.transport = LocalTransport(HttpTransport())
         self.registry = registry = ServerRegistry(keys.run_id, config.servers, config.identity())
         context = Context("head", keys, make_client({}, self.transport))
@@ -117,6 +117,14 @@ async def test_the_config_is_a_json_string_of_yaml_with_the_address_in_each_serv
     assert (environment_block["host"], environment_block["port"], environment_block["speed"]) == ("127.0.0.1", 7001, 3)
     assert (agent_block["host"], agent_block["port"]) == ("127.0.0.1", 7002)
     assert tree["head_server"] == {"host": "127.0.0.1", "port": 11000}
+
+
+async def test_agents_are_served_under_the_family_name_that_nemo_gym_reads(tmp_path: Path) -> None:
+    head = HeadHarness(tmp_path, family="agents")
+    await head.register("agent", 7002)
+    tree = yaml.safe_load(await head.read("/global_config_dict_yaml"))
+    assert list(tree["agent"]) == ["responses_api_agents"]
+    assert tree["agent"]["responses_api_agents"][head.agent_folder]["port"] == 7002
 
 
 async def test_an_unregistered_server_has_no_port_in_the_config(head: HeadHarness) -> None:

@@ -1,0 +1,1 @@
+"""Lets other projects' programs use Rollyard's environments, over the protocols that they speak."""

@@ -1,0 +1,161 @@
+"""NemoGymHead: reads the servers of a NeMo Gym stack from its head.
+
+NeMo Gym's head serves its merged config and the list of the processes that it started. It has no run id, does not know
+whether a server is ready or which code it runs, and accepts no reports.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from yaml import YAMLError
+
+from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.config.references import servers_named
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.head.activity import Collection
+from rollyard.services.http.response_failures import raise_for_status, with_server
+from rollyard.services.http.transport import Transport
+from rollyard.services.run_types import Directory, ServerCode
+from rollyard.services.server.settings import is_secret, redacted
+from rollyard.services.types import Json, Record
+
+DEADLINE_S = 10.0
+NOTE = (
+    "note: the head at {url} is NeMo Gym's, which does not report the code of its servers: a resumed collection is "
+    "refused if their settings have changed, but not if their code has"
+)
+_NOT_IDENTITY = frozenset({"host", "port", "num_workers", "datasets", "entrypoint"})
+"""Settings that do not affect rollouts. Ports change with every start."""
+_ANY_ADDRESS = ("0.0.0.0", "::", "")
+
+
+class NemoGymProcess(Record):
+    """An entry of `/server_instances`."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    process_name: str
+    server_type: str
+    name: str
+    dir_path: str | None = None
+    entrypoint: str | None = None
+    host: str | None = None
+    port: int | None = None
+    url: str | None = None
+    pid: int | None = None
+    start_time: float | None = None
+
+
+_PROCESSES = TypeAdapter(list[NemoGymProcess])
+
+
+class NemoGymHead:
+    """Reads from the head at `url`. The methods raise Failure if it does not respond as NeMo Gym's head does."""
+
+    def __init__(self, transport: Transport, url: str, token: str | None = None) -> None:
+        """`token`: the run token of a Rollyard head, which serves the same two endpoints."""
+        self._transport = transport
+        self._url = url
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
+
+    async def directory(self) -> Directory:
+        """Return the servers in the head's config. Each counts as ready: a call to one that is not waits for it."""
+        tree = await self.config()
+        found = {str(name): server for name, node in tree.items() if (server := _server_of(node))}
+        return Directory(
+            run_id="",
+            servers={name: [self._url_of(raw)] for name, (_, _, raw) in found.items()},
+            families={name: family for name, (family, _, _) in found.items()},
+            settings={
+                name: {"implementation": f"{family}/{implementation}", **_identity(raw)}
+                for name, (family, implementation, raw) in found.items()
+            },
+            references={name: servers_named(raw, found) for name, (_, _, raw) in found.items()},
+        )
+
+    async def code(self) -> dict[str, ServerCode]:
+        """Return {}: the servers' code is unknown."""
+        return {}
+
+    async def report_collection(self, collection: Collection) -> None:
+        """Do nothing: the head accepts no reports. `X_status.json` shows the status of the collection."""
+
+    async def processes(self) -> list[NemoGymProcess]:
+        """Return the processes that the stack started, whether or not they still run."""
+        body = await self._get("/server_instances")
+        try:
+            return _PROCESSES.validate_json(body)
+        except ValidationError as error:
+            raise self._malformed("/server_instances", body) from error
+
+    async def config(self) -> Json:
+        """Return the merged config, with references resolved where possible."""
+        body = await self._get("/global_config_dict_yaml")
+        try:
+            tree = OmegaConf.create(orjson.loads(body))
+        except (ValueError, TypeError, YAMLError, OmegaConfBaseException, AssertionError) as error:
+            raise self._malformed("/global_config_dict_yaml", body) from error
+        if not isinstance(tree, DictConfig):
+            raise self._malformed("/global_config_dict_yaml", body)
+        try:
+            plain = OmegaConf.to_container(tree, resolve=True)
+        except OmegaConfBaseException:  # a value that only their process can resolve
+            plain = OmegaConf.to_container(tree, resolve=False)
+        assert isinstance(plain, dict)
+        return {str(key): value for key, value in plain.items()}
+
+    def _url_of(self, raw: Json) -> str:
+        host = str(raw["host"])
+        if host in _ANY_ADDRESS:
+            host = urlsplit(self._url).hostname or "127.0.0.1"
+        return f"http://[{host}]:{raw['port']}" if ":" in host else f"http://{host}:{raw['port']}"
+
+    async def _get(self, path: str) -> bytes:
+        try:
+            response = await self._transport.send("GET", self._url + path, b"", self._headers, DEADLINE_S)
+            return raise_for_status(response, "head").body
+        except Failure as failure:
+            raise with_server(failure, "head") from failure
+
+    def _malformed(self, path: str, body: bytes) -> Failure:
+        detail = f"the response of {self._url}{path} is not that of a NeMo Gym head: {body[:200]!r}"
+        return Failure(FailureKind.MALFORMED_ANSWER, detail, server="head")
+
+
+async def is_nemo_gym_head(transport: Transport, url: str) -> bool:
+    """Return whether the server at `url` responds as NeMo Gym's head does."""
+    head = NemoGymHead(transport, url)
+    try:
+        await head.directory()
+        await head.processes()
+    except Failure:
+        return False
+    return True
+
+
+def _server_of(node: Any) -> tuple[str, str, Json] | None:
+    """Return the family, implementation and settings of a server instance; None for any other entry of the config."""
+    if not isinstance(node, dict):
+        return None
+    for key, implementations in node.items():
+        family = ALIASES.get(key, key)
+        if family not in FAMILIES or not isinstance(implementations, dict):
+            continue
+        for implementation, raw in implementations.items():
+            if isinstance(raw, dict) and raw.get("host") is not None and raw.get("port"):
+                return family, str(implementation), raw
+    return None
+
+
+def _identity(raw: Json) -> Json:
+    return {
+        key: redacted(value)
+        for key, value in raw.items()
+        if key not in _NOT_IDENTITY and not key.endswith("base_url") and not is_secret(key)
+    }

@@ -1,0 +1,154 @@
+"""Tools of other frameworks' environments: whatever they answer is text for the model, as NeMo Gym's agent gives it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.types import Json
+from tests.support.foreign_servers import foreign_environment
+from tests.support.in_process import Script, calls, says
+
+ROW: Json = {"responses_create_params": {"input": "Go."}, "gold": 4}
+PROBLEM = {"type": "urn:rollyard:session_lost", "title": "session lost", "status": 410, "detail": "gone"}
+
+
+def environment(answer: Callable[[], Response]) -> FastAPI:
+    """An environment whose only tool answers with `answer`."""
+    app = FastAPI()
+
+    @app.post("/seed_session")
+    async def seed_session() -> Json:
+        return {}
+
+    @app.post("/tool")
+    async def tool() -> Response:
+        return answer()
+
+    @app.post("/verify")
+    async def verify(request: Request) -> Json:
+        return {**await request.json(), "reward": 1.0}
+
+    return app
+
+
+async def played(answer: Callable[[], Response], **settings: Any) -> Json:
+    """The rollout of a model that calls the tool once."""
+    script = Script([[calls("tool", {})], [says("I see")]])
+    async with foreign_environment(environment(answer), script, SimpleAgent, **settings) as stack:
+        return await stack.run(ROW)
+
+
+def output(rollout: Json) -> str:
+    text: str = rollout["response"]["output"][1]["output"]
+    return text
+
+
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 405, 409, 413, 418, 422, 429, 500, 501, 502, 503, 504])
+@pytest.mark.parametrize(
+    ("body", "media_type"),
+    [
+        (b'{"detail":"no such table"}', "application/json"),
+        (b"\"ValueError('x')\"", "application/json"),
+        (b"Internal Server Error", "text/plain"),
+        (b"<html>bad gateway</html>", "text/html"),
+        (b'{"detail":', "application/json"),
+        (b"", "application/json"),
+        (orjson.dumps({"title": "Not found", "status": 404}), "application/problem+json"),
+        (orjson.dumps(PROBLEM), "application/problem+json"),
+    ],
+)
+async def test_an_error_of_a_tool_reaches_the_model_as_the_body_of_the_response(
+    status: int, body: bytes, media_type: str
+) -> None:
+    rollout = await played(lambda: Response(body, status, media_type=media_type))
+    assert (output(rollout), rollout["reward"]) == (body.decode(), 1.0)
+
+
+@pytest.mark.parametrize("body", [b'"text"', b'{"a": 1}', b"plain", b"[1, 2]", b"na\xc3\xafve"])
+async def test_the_answer_of_a_tool_reaches_the_model_unchanged(body: bytes) -> None:
+    assert output(await played(lambda: Response(body))) == body.decode()
+
+
+async def test_bytes_that_are_not_text_do_not_break_the_episode() -> None:
+    assert output(await played(lambda: Response(b"\xff\xfe", 500))) == "��"
+
+
+async def test_a_failure_that_a_rollyard_server_behind_the_environment_reports_stays_a_failure() -> None:
+    problem = orjson.dumps({**PROBLEM, "server": "sandbox"})
+    with pytest.raises(Failure) as raised:
+        await played(lambda: Response(problem, 410, media_type="application/problem+json"))
+    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.SESSION_LOST, "sandbox")
+
+
+async def test_a_redirect_is_a_failure_of_the_environment() -> None:
+    with pytest.raises(Failure) as raised:
+        await played(lambda: Response(b"", 302, headers={"location": "http://elsewhere/"}))
+    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.SERVER_ERROR, "environment")
+
+
+def hanging(path: str) -> FastAPI:
+    """An environment in which one path never answers."""
+    app = environment(lambda: Response(b"{}"))
+
+    @app.middleware("http")
+    async def hang(request: Request, call_next: Any) -> Any:
+        if request.url.path == path:
+            await asyncio.Event().wait()
+        return await call_next(request)
+
+    return app
+
+
+async def test_a_tool_that_hangs_costs_a_call_and_buys_no_second_attempt() -> None:
+    script = Script([[calls("tool", {})], [says("I see")]])
+    async with foreign_environment(hanging("/tool"), script, SimpleAgent, tool_timeout_s=0.2) as stack:
+        rollout = await stack.run(ROW)
+    assert orjson.loads(output(rollout)) == {"error": "The tool did not respond within 0.2 s."}
+    assert rollout["reward"] == 1.0
+
+
+@pytest.mark.parametrize("path", ["/seed_session", "/verify"])
+async def test_an_environment_that_hangs_is_a_timeout_of_the_environment(path: str) -> None:
+    script = Script([[says("I see")]])
+    async with foreign_environment(hanging(path), script, SimpleAgent, tool_timeout_s=0.2) as stack:
+        with pytest.raises(Failure) as raised:
+            await stack.run(ROW)
+    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.TIMEOUT, "environment")
+
+
+async def test_a_tool_whose_connection_breaks_is_a_failure_and_is_not_called_again() -> None:
+    called = []
+
+    def broken() -> Response:
+        called.append(1)
+        raise Failure(FailureKind.CONNECTION_LOST, "the connection broke")
+
+    with pytest.raises(Failure) as raised:
+        await played(broken)
+    assert (raised.value.kind, called) == (FailureKind.CONNECTION_LOST, [1])
+
+
+@pytest.mark.parametrize("body", [b"[]", b"plain", b'{"reward": "1"}', b'{"reward": NaN}', b"{}"])
+async def test_a_malformed_verdict_is_a_failure_and_never_a_reward(body: bytes) -> None:
+    app = FastAPI()
+
+    @app.post("/seed_session")
+    async def seed_session() -> Json:
+        return {}
+
+    @app.post("/verify")
+    async def verify() -> Response:
+        return Response(body)
+
+    async with foreign_environment(app, Script([[says("4")]]), SimpleAgent) as stack:
+        with pytest.raises(Failure) as raised:
+            await stack.run(ROW)
+    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "environment")

@@ -1,0 +1,296 @@
+"""Environments that offer their tools over MCP, and what an agent makes of their errors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import orjson
+import pytest
+from fastapi import FastAPI, Request, Response
+
+from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.types import Json
+from tests.support.foreign_servers import foreign_environment
+from tests.support.in_process import Script, calls, says
+
+ROW: Json = {"responses_create_params": {"input": "Weather?", "tools": []}, "city": "Paris"}
+SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+TOOLS = [
+    {"name": "get_weather", "description": "The weather.", "inputSchema": SCHEMA},
+    {"name": "geo/where.is", "inputSchema": {"type": "object"}},
+]
+Reply = Callable[[Json], Any]
+
+
+class McpEnvironment:
+    """A foreign environment with /mcp. `replies` answers methods differently: a result, or a whole Response."""
+
+    def __init__(
+        self, replies: dict[str, Reply] | None = None, *, events: bool = False, announced: Any = "default"
+    ) -> None:
+        self.requests: list[tuple[dict[str, str], Json]] = []
+        self.verified: Json = {}
+        self.events = events
+        self.replies: dict[str, Reply] = {
+            "initialize": lambda _: {"protocolVersion": "2025-03-26", "capabilities": {}, "serverInfo": {}},
+            "notifications/initialized": lambda _: Response(status_code=202),
+            "tools/list": lambda _: {"tools": TOOLS},
+            "tools/call": lambda params: {"content": [{"type": "text", "text": f"sunny in {params['arguments']}"}]},
+            **(replies or {}),
+        }
+        self.app = app = FastAPI()
+        metadata = {"server_name": "weather", "url_path": "/mcp", "headers": {"X-Token": "t"}}
+        self.metadata = metadata if announced == "default" else announced
+
+        @app.post("/seed_session")
+        async def seed_session(response: Response) -> Json:
+            response.set_cookie("session", "s1")
+            return {} if self.metadata is None else {"mcp": self.metadata}
+
+        @app.post("/mcp")
+        async def mcp(request: Request) -> Response:
+            message = await request.json()
+            self.requests.append((dict(request.headers), message))
+            found = self.replies[message["method"]](message.get("params") or {})
+            if isinstance(found, Response):
+                return found
+            reply = found if "error" in found else {"result": found}
+            return self._encoded({"jsonrpc": "2.0", "id": message["id"], **reply}, message["method"])
+
+        @app.post("/verify")
+        async def verify(request: Request) -> Json:
+            self.verified = await request.json()
+            return {**self.verified, "reward": 1.0}
+
+    def _encoded(self, reply: Json, method: str) -> Response:
+        headers = {"mcp-session-id": "connection-1"} if method == "initialize" else {}
+        if not self.events:
+            return Response(orjson.dumps(reply), media_type="application/json", headers=headers)
+        notice = b'data: {"jsonrpc":"2.0","method":"notifications/message","params":{}}\n\n'
+        lines = b"".join(
+            b"data: " + line + b"\n" for line in orjson.dumps(reply, option=orjson.OPT_INDENT_2).split(b"\n")
+        )
+        body = b": hello\n\n" + notice + b"event: message\n" + lines + b"\n"
+        return Response(body, media_type="text/event-stream", headers=headers)
+
+    @property
+    def methods(self) -> list[str]:
+        return [message["method"] for _, message in self.requests]
+
+
+async def played(
+    environment: McpEnvironment, turns: list[Any] | None = None, row: Json = ROW, **settings: Any
+) -> tuple[Json, Script]:
+    script = Script(turns or [[calls("get_weather", {"city": "Paris"})], [says("sunny")]])
+    async with foreign_environment(environment.app, script, SimpleAgent, **settings) as stack:
+        return await stack.run(row), script
+
+
+def output(rollout: Json) -> Any:
+    return rollout["response"]["output"][1]["output"]
+
+
+@pytest.mark.parametrize("events", [False, True])
+async def test_the_model_gets_the_servers_tools_and_its_calls_go_to_the_server(events: bool) -> None:
+    environment = McpEnvironment(events=events)
+    rollout, script = await played(environment)
+    assert environment.methods == ["initialize", "notifications/initialized", "tools/list", "tools/call"]
+    assert script.requests[0]["tools"] == [
+        {
+            "type": "function",
+            "name": "get_weather",
+            "description": "The weather.",
+            "parameters": SCHEMA,
+            "strict": False,
+        },
+        {"type": "function", "name": "geo/where.is", "parameters": {"type": "object"}, "strict": False},
+    ]
+    assert output(rollout) == "sunny in {'city': 'Paris'}"
+    assert environment.requests[3][1]["params"] == {"name": "get_weather", "arguments": {"city": "Paris"}}
+    assert environment.verified["responses_create_params"]["tools"] == script.requests[0]["tools"]
+
+
+async def test_requests_carry_the_episodes_cookie_the_announced_headers_and_what_the_server_chose() -> None:
+    environment = McpEnvironment()
+    await played(environment)
+    first, last = environment.requests[0][0], environment.requests[-1][0]
+    assert (first["cookie"], first["x-token"], first["accept"]) == (
+        "session=s1",
+        "t",
+        "application/json, text/event-stream",
+    )
+    assert "mcp-session-id" not in first
+    assert (last["mcp-session-id"], last["mcp-protocol-version"], last["x-token"]) == (
+        "connection-1",
+        "2025-03-26",
+        "t",
+    )
+
+
+async def test_the_pages_of_a_list_are_read_until_there_is_no_cursor() -> None:
+    pages = {None: {"tools": TOOLS[:1], "nextCursor": "2"}, "2": {"tools": TOOLS[1:], "nextCursor": None}}
+    environment = McpEnvironment({"tools/list": lambda params: pages[params.get("cursor")]})
+    _, script = await played(environment)
+    assert [tool["name"] for tool in script.requests[0]["tools"]] == ["get_weather", "geo/where.is"]
+
+
+async def test_a_list_without_an_end_is_a_failure() -> None:
+    environment = McpEnvironment({"tools/list": lambda _: {"tools": [], "nextCursor": "again"}})
+    with pytest.raises(Failure, match="pages"):
+        await played(environment)
+
+
+async def test_a_name_that_is_no_path_is_called_too() -> None:
+    environment = McpEnvironment()
+    await played(environment, [[calls("geo/where.is", "")], [says("here")]])
+    assert environment.requests[3][1]["params"] == {"name": "geo/where.is", "arguments": {}}
+
+
+async def test_the_rows_own_tools_stay_and_are_called_by_path() -> None:
+    environment = McpEnvironment()
+
+    @environment.app.post("/dice")
+    async def dice() -> Json:
+        return {"value": 4}
+
+    own = {"type": "function", "name": "dice", "parameters": {"type": "object"}, "strict": False}
+    row = {"responses_create_params": {"input": "Go.", "tools": [own]}}
+    rollout, script = await played(environment, [[calls("dice", {})], [says("4")]], row)
+    assert [tool["name"] for tool in script.requests[0]["tools"]] == ["dice", "get_weather", "geo/where.is"]
+    assert orjson.loads(output(rollout)) == {"value": 4}
+
+
+@pytest.mark.parametrize(
+    ("reply", "words"),
+    [
+        ({"content": [{"type": "text", "text": "no such city"}], "isError": True}, "no such city"),
+        ({"error": {"code": -32602, "message": "Unknown tool: x"}}, '{"error":"Unknown tool: x"}'),
+        ({"error": {"code": -32603, "message": "it broke"}}, '{"error":"it broke"}'),
+        ({"error": "odd"}, '{"error":"odd"}'),
+        (Response(b'{"detail":"bad"}', 400, media_type="application/json"), '{"detail":"bad"}'),
+        (Response(b"no session", 404), "no session"),
+        (Response(b"broken", 500), "broken"),
+    ],
+)
+async def test_an_error_of_a_tool_is_text_for_the_model(reply: Any, words: str) -> None:
+    rollout, _ = await played(McpEnvironment({"tools/call": lambda _: reply}))
+    assert (output(rollout), rollout["reward"]) == (words, 1.0)
+
+
+@pytest.mark.parametrize("arguments", ["{", "[1]", '{"city": NaN}', "null"])
+async def test_invalid_arguments_never_reach_the_server(arguments: str) -> None:
+    environment = McpEnvironment()
+    rollout, _ = await played(environment, [[calls("get_weather", arguments)], [says("sorry")]])
+    assert "tools/call" not in environment.methods
+    assert "Expected a JSON object with" in output(rollout)
+
+
+PROBLEM = orjson.dumps({"type": "urn:rollyard:session_lost", "status": 410, "detail": "gone", "server": "inner"})
+BROKEN: list[Any] = [
+    {"error": {"code": -32603, "message": "it broke"}},
+    {"error": {"code": -32602, "message": "bad version"}},
+    Response(b"broken", 500),
+    Response(b"not found", 404),
+    Response(b"", 202),
+    Response(b"plain"),
+    Response(b"[]", media_type="application/json"),
+    Response(b'{"jsonrpc":"2.0","id":99,"result":{}}', media_type="application/json"),
+    Response(PROBLEM, 410, media_type="application/problem+json"),
+]
+
+
+@pytest.mark.parametrize("method", ["initialize", "tools/list"])
+@pytest.mark.parametrize("reply", BROKEN)
+async def test_a_server_that_does_not_list_its_tools_is_a_failure_and_never_has_no_tools(
+    method: str, reply: Any
+) -> None:
+    script = Script([[says("never")]])
+    async with foreign_environment(McpEnvironment({method: lambda _: reply}).app, script, SimpleAgent) as stack:
+        with pytest.raises(Failure) as raised:
+            await stack.run(ROW)
+    assert raised.value.problem.server in ("environment", "inner")
+    assert not script.requests
+
+
+@pytest.mark.parametrize("tools", [None, {}, [1], [{"name": 5}], [{"name": ""}], [{"title": "x"}]])
+async def test_a_malformed_list_of_tools_is_a_failure(tools: Any) -> None:
+    with pytest.raises(Failure) as raised:
+        await played(McpEnvironment({"tools/list": lambda _: {"tools": tools}}))
+    assert raised.value.kind is FailureKind.MALFORMED_ANSWER
+
+
+@pytest.mark.parametrize(
+    "reply",
+    [
+        Response(b"plain"),
+        Response(b"", 202),
+        {"error": {"code": -32601, "message": "Method not found"}},
+        {"error": {"code": -32600, "message": "Invalid request"}},
+        Response(PROBLEM, 410, media_type="application/problem+json"),
+    ],
+)
+async def test_an_error_in_the_protocol_of_a_call_is_a_failure(reply: Any) -> None:
+    with pytest.raises(Failure):
+        await played(McpEnvironment({"tools/call": lambda _: reply}))
+
+
+async def test_a_tool_that_hangs_costs_a_call_and_buys_no_second_attempt() -> None:
+    environment = McpEnvironment()
+
+    @environment.app.middleware("http")
+    async def hang(request: Request, call_next: Any) -> Any:
+        if b"tools/call" in await request.body():
+            await asyncio.Event().wait()
+        return await call_next(request)
+
+    rollout, _ = await played(environment, tool_timeout_s=0.3)
+    assert orjson.loads(output(rollout)) == {"error": "The tool did not respond within 0.3 s."}
+
+
+@pytest.mark.parametrize(
+    "metadata", [[], "x", 5, True, {"url_path": 5}, {"headers": []}, {"headers": {"a": 1}}, {"url_path": None}]
+)
+async def test_malformed_metadata_is_a_failure(metadata: Any) -> None:
+    with pytest.raises(Failure) as raised:
+        await played(McpEnvironment(announced=metadata))
+    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "environment")
+
+
+async def test_a_redirect_to_the_path_with_a_slash_is_followed() -> None:
+    environment = McpEnvironment(announced={"url_path": "mcp2", "headers": {}})
+    server = next(route for route in environment.app.router.routes if getattr(route, "path", "") == "/mcp")
+
+    @environment.app.post("/mcp2")
+    async def redirect() -> Response:
+        return Response(status_code=307, headers={"location": "http://environment:1/mcp2/"})
+
+    environment.app.post("/mcp2/")(server.endpoint)  # type: ignore[attr-defined]
+    rollout, _ = await played(environment)
+    assert output(rollout) == "sunny in {'city': 'Paris'}"
+
+
+async def test_a_server_that_is_not_announced_is_found_once_for_rows_without_tools() -> None:
+    environment = McpEnvironment(announced=None)
+    script = Script([[calls("get_weather", {"city": "Paris"})], [says("sunny")]] * 2, repeat=False)
+    async with foreign_environment(environment.app, script, SimpleAgent) as stack:
+        rollouts = [await stack.run(ROW) for _ in range(2)]
+    assert [output(rollout) for rollout in rollouts] == ["sunny in {'city': 'Paris'}"] * 2
+    assert environment.methods.count("initialize") == 3
+    assert "cookie" not in environment.requests[0][0]  # the probe belongs to no episode
+
+
+async def test_an_unannounced_server_that_reports_an_error_is_a_failure() -> None:
+    environment = McpEnvironment({"initialize": lambda _: {"error": {"code": 1, "message": "no"}}}, announced=None)
+    with pytest.raises(Failure, match="JSON-RPC error"):
+        await played(environment)
+
+
+@pytest.mark.parametrize("answer", [Response(b"{}"), Response(b"no", 404), Response(b"x", 500), Response(b"plain")])
+async def test_an_environment_that_takes_every_path_for_a_tool_has_no_mcp_server(answer: Response) -> None:
+    environment = McpEnvironment({"initialize": lambda _: answer}, announced=None)
+    rollout, script = await played(environment, [[says("done")]])
+    assert rollout["reward"] == 1.0
+    assert script.requests[0].get("tools") == []

@@ -1,0 +1,179 @@
+"""Collecting from a NeMo Gym stack, and its status. tests/external/nemo_gym does the same with the real package."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fastapi.responses import JSONResponse
+
+import rollyard
+from rollyard.collection_summary import CollectionSummary
+from rollyard.errors import OperatorError, RunError
+from rollyard.services.cli.find_run import find_run
+from rollyard.services.interop.nemo_gym.head import NemoGymHead
+from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
+from rollyard.services.types import Json
+from tests.support.fixtures import http_transport
+from tests.support.nemo_gym_stack import NemoGymStack, graded, nemo_gym_stack
+from tests.support.stacks import keys_of, read_rows
+
+ROWS: list[Json] = [
+    {"responses_create_params": {"input": f"question {number}"}, "gold": "A", "skills_ref": {"hash": "h"}}
+    for number in range(3)
+]
+AGENT = "mcqa_simple_agent"
+
+
+async def collect(stack: NemoGymStack, folder: Path, **options: Any) -> CollectionSummary:
+    async with rollyard.connect(stack.url, folder=folder) as connection:
+        return await rollyard.collect(connection, ROWS, folder / "out.jsonl", **{"num_repeats": 2, **options})
+
+
+async def test_every_rollout_is_stored_once_with_the_fields_of_both_stacks(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack:
+        summary = await collect(stack, tmp_path)
+    rows = read_rows(tmp_path / "out.jsonl")
+    assert summary.state == "complete"
+    assert keys_of(rows) == [(task, repeat) for task in range(3) for repeat in range(2)]
+    for row in rows:
+        assert row["agent_ref"] == {"name": AGENT}
+        assert row["reward"] == 1.0
+        assert row["expected_answer"] == "A"
+        assert row["skills_ref"] == {"hash": "h"}
+        assert row["_ng_attempt_index"] == 0
+
+
+async def test_the_agent_receives_the_row_as_from_its_own_collector_and_no_header_of_rollyard(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack:
+        await collect(stack, tmp_path, responses_create_params={"temperature": 0.5}, num_repeats=1)
+    request = next(one for one in stack.requests if one["_ng_task_index"] == 1)
+    assert request["responses_create_params"] == {"input": "question 1", "temperature": 0.5}
+    assert (request["agent_ref"], request["_ng_rollout_index"]) == ({"name": AGENT}, 0)
+    assert not [name for headers in stack.headers for name in headers if name.startswith(("x-rollyard", "authoriz"))]
+
+
+async def test_status_500_is_tried_again_and_becomes_failure_rows_without_a_reward(tmp_path: Path) -> None:
+    def broken(row: Json, attempt: int) -> Json | JSONResponse:
+        task = row["_ng_task_index"]
+        failing = task == 2 or (task == 1 and attempt == 0)
+        return JSONResponse("ValueError('bad')", 500) if failing else graded(row, attempt)
+
+    async with nemo_gym_stack(NemoGymStack(broken)) as stack:
+        summary = await collect(stack, tmp_path, num_repeats=1, max_attempts=2)
+    failures = read_rows(tmp_path / "out_failures.jsonl")
+    assert summary.state == "incomplete"
+    assert keys_of(read_rows(tmp_path / "out.jsonl")) == [(0, 0), (1, 0)]
+    assert keys_of(failures) == [(1, 0), (2, 0), (2, 0)]
+    for failure in failures:
+        assert failure["failure_kind"] == "server_error"
+        assert failure["server"] == AGENT
+        assert failure["upstream_status"] == 500
+        assert "ValueError('bad')" in failure["detail"]
+        assert "reward" not in failure
+
+
+async def test_a_failure_that_an_agent_reports_with_status_200_is_not_a_reward(tmp_path: Path) -> None:
+    def failing(row: Json, attempt: int) -> Json:
+        answer = {**graded(row, attempt), "reward": 0.0}
+        match row["_ng_task_index"]:
+            case 0:
+                return {**answer, "_ng_failure_class": "timeout_exceeded", "_ng_failure_terminal": True}
+            case 1:
+                return {**answer, "_ng_failure_class": "sandbox"} if attempt == 0 else graded(row, attempt)
+            case _:
+                return {**answer, "_ng_no_persist": True} if attempt == 0 else graded(row, attempt)
+
+    async with nemo_gym_stack(NemoGymStack(failing)) as stack:
+        await collect(stack, tmp_path, num_repeats=1)
+        again = await collect(stack, tmp_path, num_repeats=1)
+    assert keys_of(read_rows(tmp_path / "out.jsonl")) == [(1, 0), (2, 0)]
+    assert again.state == "incomplete"
+    assert stack.attempts == {(0, 0): 1, (1, 0): 2, (2, 0): 2}
+
+
+@pytest.mark.parametrize("reward", [None, "1", True])
+async def test_an_answer_without_a_number_as_reward_is_a_failure(tmp_path: Path, reward: Any) -> None:
+    async with nemo_gym_stack(NemoGymStack(lambda row, attempt: {**graded(row, attempt), "reward": reward})) as stack:
+        await collect(stack, tmp_path, num_repeats=1, max_attempts=1)
+    assert read_rows(tmp_path / "out.jsonl") == []
+    assert {row["failure_kind"] for row in read_rows(tmp_path / "out_failures.jsonl")} == {"malformed_answer"}
+
+
+async def test_a_collection_continues_after_the_stack_was_restarted_on_other_ports(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack(hold=asyncio.Event())) as stack:
+        collecting = asyncio.create_task(collect(stack, tmp_path))
+        while len(stack.requests) < 6:
+            await asyncio.sleep(0.01)
+        collecting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await collecting
+        assert stack.hold is not None
+        stack.hold.set()
+    assert read_rows(tmp_path / "out.jsonl") == []
+    async with nemo_gym_stack(NemoGymStack()) as restarted:
+        summary = await collect(restarted, tmp_path)
+        repeated = await collect(restarted, tmp_path)
+    assert (summary.state, repeated.state) == ("complete", "complete")
+    assert len(restarted.requests) == 6
+
+
+async def test_a_changed_setting_of_a_server_that_the_rows_reach_refuses_the_resume(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack:
+        await collect(stack, tmp_path)
+        stack.max_steps = 6
+        with pytest.raises(OperatorError, match="max_steps"):
+            await collect(stack, tmp_path, num_repeats=3)
+
+
+async def test_an_unknown_agent_is_refused_with_the_agents_of_the_stack(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack:
+        with pytest.raises(OperatorError, match=f"no agent 'mcqa_agent' .* {AGENT}"):
+            await collect(stack, tmp_path, agent_name="mcqa_agent")
+    assert not stack.requests
+
+
+async def test_no_secret_of_the_config_reaches_the_files(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack:
+        await collect(stack, tmp_path)
+    assert not [path.name for path in tmp_path.rglob("*.json*") if b"sk-of-this-test" in path.read_bytes()]
+
+
+async def test_a_server_bound_to_all_addresses_is_called_on_the_host_of_the_head() -> None:
+    async with nemo_gym_stack(NemoGymStack(host="0.0.0.0")) as stack, http_transport() as transport:
+        directory = await NemoGymHead(transport, stack.url).directory()
+    assert directory.servers[AGENT] == [stack.agent_url]
+
+
+async def test_the_status_probes_every_server(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack, http_transport() as transport:
+        head = await find_run(transport, tmp_path, stack.url, None, nemo_gym=True)
+        snapshot = await fetch_nemo_gym_snapshot(transport, head)
+    found = {one.server_name: (one.server_type, one.ready, one.status) for one in snapshot.servers}
+    assert found == {
+        AGENT: ("agents", True, "success"),
+        "policy_model": ("responses_api_models", False, "connection_error"),
+    }
+
+
+async def test_commands_that_need_a_rollyard_head_still_refuse_nemo_gyms(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack, http_transport() as transport:
+        with pytest.raises(RunError, match="not a Rollyard head"):
+            await find_run(transport, tmp_path, stack.url, None)
+
+
+async def test_a_server_that_is_not_a_head_is_refused(tmp_path: Path) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack, http_transport() as transport:
+        with pytest.raises(RunError, match="not a Rollyard head"):
+            await find_run(transport, tmp_path, stack.agent_url, None, nemo_gym=True)
+
+
+async def test_the_default_head_may_be_nemo_gyms(tmp_path: Path) -> None:
+    notes: list[str] = []
+    async with nemo_gym_stack(NemoGymStack()) as stack, http_transport() as transport:
+        head = await find_run(transport, tmp_path, None, "t0ken", notes.append, default=stack.url, nemo_gym=True)
+    assert (head.stack, head.token, head.url) == ("nemo_gym", None, stack.url)
+    assert notes == [f"using the NeMo Gym stack at {stack.url}: no run was started from this folder"]

@@ -1,0 +1,209 @@
+"""Runs with servers that are not Rollyard's: programs of NeMo Gym, and servers that run elsewhere."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import orjson
+import pytest
+import uvicorn
+from fastapi import FastAPI, Request, Response
+
+from rollyard.services.config.load import load
+from rollyard.services.config.run_config import RunConfig
+from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.services.http.session import Session
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.run_types import ServerInstance
+from rollyard.services.runtime.hosting import bind
+from rollyard.services.runtime.stack import Stack
+from rollyard.services.types import Json
+from tests.support.fixtures import until
+from tests.support.foreign_folders import SCRIPTED_MODEL, entry, make_root, program_entry
+from tests.support.processes import alive, processes_with
+from tests.support.stacks import colocated, processes
+
+Start = Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]]
+ROW = {"responses_create_params": {"input": [{"role": "user", "content": "count"}]}, "wanted": 4}
+
+
+def run_config(root: Path, counter: Json) -> RunConfig:
+    model = root / "responses_api_models" / "scripted_model"
+    model.mkdir(parents=True)
+    (model / "app.py").write_text(SCRIPTED_MODEL)
+    references = {
+        "resources_server": {"type": "resources_servers", "name": "counter"},
+        "model_server": {"type": "responses_api_models", "name": "policy_model"},
+    }
+    tree = {
+        "counter": counter,
+        "policy_model": entry("responses_api_models", "scripted_model"),
+        "agent": entry("responses_api_agents", "simple_agent", entrypoint="app.py", **references),
+    }
+    return load([tree], [], [root, INSTALLED], {})
+
+
+async def play(stack: Stack) -> Json:
+    answer: Json = orjson.loads((await stack.client.post("agent", "/run", orjson.dumps(ROW), 120.0)).body)
+    return answer
+
+
+def shown(stack: Stack, name: str = "counter") -> ServerInstance:
+    return next(one for one in stack.registry.instances() if one.server_name == name)
+
+
+def external_app(down: asyncio.Event | None = None) -> FastAPI:
+    """The counter as a server that someone else runs. It sets a cookie, and has only /openapi.json."""
+    app, totals = FastAPI(), dict[str, int]()
+
+    @app.post("/seed_session")
+    async def seed(response: Response) -> Json:
+        totals["s"] = 0
+        response.set_cookie("elsewhere", "s")
+        return {}
+
+    @app.post("/add")
+    async def add(request: Request) -> Json:
+        totals[request.cookies["elsewhere"]] += (await request.json())["x"]
+        return {"total": totals["s"]}
+
+    @app.post("/verify")
+    async def verify(request: Request) -> Json:
+        body = await request.json()
+        seen = {"cookies": sorted(request.cookies), "headers": sorted(request.headers)}
+        return {**body, "reward": float(totals["s"] == body["wanted"]), "seen": seen}
+
+    return app
+
+
+@contextlib.asynccontextmanager
+async def served(port: int = 0) -> AsyncIterator[int]:
+    """Serve the external counter; yields its port."""
+    sock = bind("127.0.0.1", port)
+    server = uvicorn.Server(uvicorn.Config(external_app(), log_config=None, lifespan="off"))
+    serving = asyncio.create_task(server.serve(sockets=[sock]))
+    await until(lambda: server.started)
+    try:
+        yield int(sock.getsockname()[1])
+    finally:
+        server.should_exit = True
+        await serving
+
+
+@pytest.mark.parametrize("start", [colocated, processes])
+async def test_an_agent_plays_a_program_of_nemo_gym(tmp_path: Path, start: Start) -> None:
+    make_root(tmp_path)
+    async with start(run_config(tmp_path, program_entry()), tmp_path) as stack:
+        rollout = await play(stack)
+        assert rollout["reward"] == 1.0
+        assert rollout["seen"]["cookies"] == ["counter_session"]
+        assert not [name for name in rollout["seen"]["headers"] if name.startswith("x-rollyard")]
+        assert shown(stack).origin.startswith("NeMo Gym, ")
+        pid = shown(stack).pid
+    assert pid is not None and not alive(pid)
+
+
+async def test_a_program_starts_ray_only_when_it_uses_it(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    async with colocated(run_config(tmp_path, program_entry()), tmp_path):
+        assert not (tmp_path / "nemo_gym" / "ray_started").exists()
+
+
+async def test_a_program_with_its_own_ray_cluster_connects_to_it(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    async with colocated(run_config(tmp_path, program_entry(ray_head_node_address="127.0.0.1:1")), tmp_path):
+        assert (tmp_path / "nemo_gym" / "ray_started").exists()
+
+
+async def test_a_killed_program_starts_again_and_open_sessions_are_lost(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    async with colocated(run_config(tmp_path, program_entry()), tmp_path) as stack:
+        session = Session(stack.client, "counter")
+        await session.post("/seed_session", b"{}", 60.0)
+        killed = shown(stack).pid
+        assert killed is not None
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: shown(stack).ready and shown(stack).pid != killed)
+        await stack.client.book.refresh()
+        with pytest.raises(Failure) as raised:
+            await session.post("/verify", orjson.dumps(ROW), 60.0)
+        assert raised.value.kind is FailureKind.SESSION_LOST
+        assert (await play(stack))["reward"] == 1.0 and shown(stack).restarts == 1
+
+
+async def test_a_program_that_ends_during_the_start_fails_it_with_the_end_of_its_log(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    with pytest.raises(RunError, match=r"(?s)counter exited before it was ready.*the counter refuses to start"):
+        async with colocated(run_config(tmp_path, program_entry(refuses=True)), tmp_path):
+            pass
+
+
+async def test_what_a_program_started_ends_with_the_run(tmp_path: Path) -> None:
+    orphan = "import subprocess\nsubprocess.Popen(['sleep', '1000'], start_new_session=True)\n"
+    folder = make_root(tmp_path)
+    (folder / "app.py").write_text(orphan + (folder / "app.py").read_text())
+    async with colocated(run_config(tmp_path, program_entry()), tmp_path):
+        assert list(processes_with("NEMO_GYM_CONFIG_PATH", "counter"))
+    assert not [pid for pid in processes_with("NEMO_GYM_CONFIG_PATH", "counter") if _belongs_to(pid, tmp_path)]
+
+
+def _belongs_to(pid: int, folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return f"PYTHONPATH={folder}".encode() in Path(f"/proc/{pid}/environ").read_bytes()
+    return False
+
+
+@pytest.mark.parametrize("start", [colocated, processes])
+async def test_an_agent_plays_a_server_that_runs_elsewhere(tmp_path: Path, start: Start) -> None:
+    async with served() as port:
+        counter = entry("resources_servers", "counter", host="127.0.0.1", port=port)
+        async with start(run_config(tmp_path, counter), tmp_path) as stack:
+            rollout = await play(stack)
+            assert rollout["reward"] == 1.0 and rollout["seen"]["cookies"] == ["elsewhere"]
+            assert shown(stack).origin == f"external, http://127.0.0.1:{port}"
+            assert shown(stack).status == "success"
+
+
+async def test_the_runs_token_is_not_sent_to_a_server_that_runs_elsewhere(tmp_path: Path) -> None:
+    async with served() as port:
+        counter = entry("resources_servers", "counter", url=f"http://127.0.0.1:{port}")
+        async with colocated(run_config(tmp_path, counter), tmp_path, token="secret") as stack:
+            headers = (await play(stack))["seen"]["headers"]
+    assert "cookie" in headers and "authorization" not in headers
+
+
+async def test_a_server_that_goes_down_and_comes_back_is_noticed(tmp_path: Path) -> None:
+    messages: list[str] = []
+    async with contextlib.AsyncExitStack() as first:
+        port = await first.enter_async_context(served())
+        counter = entry("resources_servers", "counter", host="127.0.0.1", port=port)
+        async with processes(run_config(tmp_path, counter), tmp_path, messages=messages) as stack:
+            session = Session(stack.client, "counter")
+            await session.post("/seed_session", b"{}", 60.0)
+            await first.aclose()
+            await until(lambda: shown(stack).status == "connection_error")
+            assert not stack.registry.directory().servers["counter"]
+            async with served(port):
+                await until(lambda: shown(stack).ready)
+                await stack.client.book.refresh()
+                with pytest.raises(Failure) as raised:
+                    await session.post("/verify", orjson.dumps(ROW), 60.0)
+                assert raised.value.kind is FailureKind.SESSION_LOST
+                assert (await play(stack))["reward"] == 1.0
+    assert any("counter does not respond at" in line for line in messages)
+    assert any("counter responds again at" in line for line in messages)
+
+
+async def test_a_server_that_never_responds_fails_the_start_with_its_address(tmp_path: Path) -> None:
+    with contextlib.closing(bind("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    counter = entry("resources_servers", "counter", host="127.0.0.1", port=port, start_timeout_s=0.5)
+    with pytest.raises(RunError, match=rf"counter does not respond at http://127.0.0.1:{port} within 0.5 s"):
+        async with colocated(run_config(tmp_path, counter), tmp_path):
+            pass

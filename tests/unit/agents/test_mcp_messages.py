@@ -1,0 +1,54 @@
+"""The reply to a request, found in the body of an MCP server's response."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from rollyard.agents.mcp_tools.messages import event_data, reply_to
+from rollyard.services.http.transport import HttpResponse
+
+REPLY = {"jsonrpc": "2.0", "id": 7, "result": {"tools": []}}
+TEXT = orjson.dumps(REPLY).decode()
+OTHER = '{"jsonrpc":"2.0","id":8,"result":{}}'
+NOTICE = '{"jsonrpc":"2.0","method":"notifications/progress","params":{"progress":1}}'
+REQUEST_OF_THE_SERVER = '{"jsonrpc":"2.0","id":7,"method":"ping"}'
+
+
+def answer(body: str, content_type: str) -> HttpResponse:
+    return HttpResponse(200, {"content-type": content_type}, body.encode())
+
+
+@pytest.mark.parametrize("body", [TEXT, f"[{NOTICE}, {OTHER}, {TEXT}]", f" \n{TEXT}\n"])
+def test_the_reply_is_found_in_a_json_body(body: str) -> None:
+    assert reply_to(7, answer(body, "application/json")) == REPLY
+
+
+@pytest.mark.parametrize(
+    "stream",
+    [
+        f"event: message\ndata: {TEXT}\n\n",
+        f"data:{TEXT}\n\n",
+        f"id: 1\nretry: 5\ndata: \n\nevent: message\ndata: {NOTICE}\n\ndata: {OTHER}\n\ndata: {TEXT}\n\n",
+        f"data: {REQUEST_OF_THE_SERVER}\n\ndata: {TEXT}\n\n",
+        f": a comment\r\ndata: {TEXT}\r\n\r\n",
+        f"data: {TEXT}\r\r",
+        f"data: {TEXT}",
+        'data: {"jsonrpc": "2.0",\ndata: "id": 7,\ndata: "result": {"tools": []}}\n\n',
+        f"data: not JSON\n\ndatabase: x\ndata: {TEXT}\n\n",
+        f"data: [{NOTICE},{TEXT}]\n\n",
+    ],
+)
+def test_the_reply_is_found_among_the_events_of_a_stream(stream: str) -> None:
+    assert reply_to(7, answer(stream, "text/event-stream; charset=utf-8")) == REPLY
+
+
+@pytest.mark.parametrize("body", ["", "null", "[]", "x", OTHER, NOTICE, REQUEST_OF_THE_SERVER, "[1]", '{"id":7}'])
+@pytest.mark.parametrize("content_type", ["application/json", "text/event-stream", "text/html"])
+def test_a_body_without_the_reply_has_none(body: str, content_type: str) -> None:
+    assert reply_to(7, answer(body, content_type)) is None
+    assert reply_to(7, answer(f"data: {body}\n\n", content_type)) is None
+
+
+def test_the_lines_of_an_event_are_joined_by_line_breaks() -> None:
+    assert list(event_data("data: a\ndata\ndata: b\n\n\ndata: c")) == ["a\n\nb", "c"]

@@ -1,0 +1,94 @@
+"""Statistics of verify responses, in NeMo Gym's format."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+import pytest
+
+from rollyard.resources_servers.aggregate_metrics import aggregate, is_identifier
+from rollyard.services.types import Json
+
+
+def row(task: int, rollout: int, reward: float, **more: Any) -> Json:
+    return {"_ng_task_index": task, "_ng_rollout_index": rollout, "reward": reward, **more}
+
+
+def test_every_numeric_field_gets_five_statistics() -> None:
+    metrics = aggregate([row(0, 0, 1.0, moves=2), row(0, 1, 0.0, moves=4), row(1, 0, 0.0, moves=9)])["agent_metrics"]
+    names = [metrics[f"{name}/moves"] for name in ("mean", "max", "min", "median", "std")]
+    assert names == [5.0, 9.0, 2.0, 4.0, pytest.approx(math.sqrt(13))]
+
+
+def test_one_rollout_has_a_deviation_of_zero() -> None:
+    assert aggregate([row(0, 0, 1.0)])["agent_metrics"]["std/reward"] == 0.0
+
+
+def test_tokens_are_read_from_the_usage_of_the_response() -> None:
+    usage = {"input_tokens": 10, "output_tokens": 2, "input_tokens_details": {"cached_tokens": 1}}
+    metrics = aggregate([row(0, 0, 1.0, response={"usage": usage})])["agent_metrics"]
+    assert (metrics["mean/input_tokens"], metrics["max/output_tokens"]) == (10.0, 2.0)
+
+
+@pytest.mark.parametrize(
+    "name", ["_ng_task_index", "task_index", "id", "level_id", "idx", "room_seed", "created_at", "uuid", "row_IDX"]
+)
+def test_an_identifier_is_not_averaged(name: str) -> None:
+    assert is_identifier(name)
+    assert not [key for key in aggregate([row(0, 0, 1.0, **{name: 7})])["agent_metrics"] if key.endswith(f"/{name}")]
+
+
+@pytest.mark.parametrize("name", ["reward", "moves", "valid", "inside", "grid"])
+def test_a_measurement_is_not_an_identifier(name: str) -> None:
+    assert not is_identifier(name)
+
+
+def test_each_task_has_a_group_with_its_index_and_rollouts() -> None:
+    groups = aggregate([row(7, 1, 0.0), row(7, 0, 1.0), row(3, 0, 1.0)])["group_level_metrics"]
+    assert [(group["_ng_task_index"], group["num_rollouts"], group["mean/reward"]) for group in groups] == [
+        (3, 1, 1.0),
+        (7, 2, 0.5),
+    ]
+    assert [info["rollout_id"] for info in groups[1]["rollout_infos"]] == ["7:1", "7:0"]
+
+
+def test_pass_rates_are_unbiased_estimates_in_percent() -> None:
+    metrics = aggregate([row(0, n, float(n == 0)) for n in range(4)] + [row(1, n, 0.0) for n in range(4)])[
+        "key_metrics"
+    ]
+    assert [metrics[f"pass@{k}/accuracy"] for k in (1, 2, 4)] == pytest.approx([12.5, 25.0, 50.0])
+    assert metrics["pass@1[avg-of-1]/accuracy"] == 50.0
+
+
+def test_success_decides_what_passes_if_the_environment_reports_it() -> None:
+    rows = [row(0, 0, 0.2, success=True), row(0, 1, 0.9, success=False)]
+    assert aggregate(rows)["agent_metrics"]["pass@1/accuracy"] == 50.0
+
+
+def test_rewards_on_a_scale_have_no_pass_rate() -> None:
+    assert not [name for name in aggregate([row(0, 0, 0.3)])["agent_metrics"] if name.startswith("pass@")]
+
+
+def test_a_task_with_fewer_rollouts_is_left_out_of_larger_k() -> None:
+    metrics = aggregate([row(0, 0, 1.0), row(0, 1, 1.0), row(1, 0, 0.0)])["agent_metrics"]
+    assert (metrics["pass@1/accuracy"], metrics["pass@2/accuracy"]) == (50.0, 100.0)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan, 1e300])
+def test_a_value_that_is_not_usable_is_left_out_and_counted(value: float) -> None:
+    metrics = aggregate([row(0, 0, 1.0, score=value), row(0, 1, 1.0, score=2.0)])["agent_metrics"]
+    assert (metrics["mean/score"], metrics["std/score"], metrics["left_out/score"]) == (2.0, 0.0, 1)
+    assert b"null" not in orjson.dumps(metrics)
+
+
+def test_no_responses_have_no_metrics() -> None:
+    assert aggregate([]) == {"agent_metrics": {}, "key_metrics": {}, "group_level_metrics": []}
+
+
+@pytest.mark.parametrize(
+    "broken", [{"response": 1}, {"response": {"usage": []}}, {"_ng_task_index": "a"}, {"reward": None}]
+)
+def test_a_malformed_response_does_not_stop_the_others(broken: Json) -> None:
+    assert aggregate([{**row(0, 0, 1.0), **broken}, row(1, 0, 1.0)])["agent_metrics"]["max/reward"] == 1.0

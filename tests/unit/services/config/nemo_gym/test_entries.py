@@ -1,0 +1,231 @@
+"""How entries of NeMo Gym's configs become servers."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollyard.services.config.load import load
+from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.types import Json
+from tests.support.foreign_folders import entry, make_root, program_entry
+
+MODEL = entry("responses_api_models", "builtin_model")
+RESOURCES = {"type": "resources_servers", "name": "counter"}
+POLICY = {"type": "responses_api_models", "name": "policy_model"}
+
+
+def load_tree(root: Path, tree: Json, *overrides: str) -> RunConfig:
+    return load([tree], parse_overrides(overrides), [root, INSTALLED], {})
+
+
+def server(config: RunConfig, name: str) -> ServerSpec:
+    return next(spec for spec in config.servers if spec.name == name)
+
+
+def agent_of(root: Path, implementation: str, **settings: Any) -> RunConfig:
+    make_root(root)
+    agent = entry("responses_api_agents", implementation, resources_server=RESOURCES, model_server=POLICY, **settings)
+    return load_tree(root, {"counter": program_entry(), "policy_model": MODEL, "agent": agent})
+
+
+def test_a_folder_of_nemo_gym_becomes_a_program_with_all_settings_passed_on(tmp_path: Path) -> None:
+    folder = make_root(tmp_path)
+    config = load_tree(tmp_path, {"counter": program_entry(odd={"x": 1}, nothing=None)})
+    (spec,) = config.servers
+    assert spec.program is not None and spec.program.python == Path(sys.executable)
+    assert (spec.folder, spec.raw["odd"], spec.raw["nothing"]) == (folder.resolve(), {"x": 1}, None)
+
+
+def test_the_folder_of_a_config_is_found_from_anywhere(tmp_path: Path) -> None:
+    folder = make_root(tmp_path / "gym")
+    path = folder / "configs" / "counter.yaml"
+    path.write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
+    config = load([str(path)], parse_overrides([f"+python={sys.executable}"]), [tmp_path, INSTALLED], {})
+    assert config.servers[0].folder == folder.resolve()
+
+
+def test_a_config_may_list_further_configs(tmp_path: Path) -> None:
+    folder = make_root(tmp_path / "gym")
+    (folder / "configs" / "counter.yaml").write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
+    benchmark = tmp_path / "gym" / "benchmarks" / "one" / "config.yaml"
+    benchmark.parent.mkdir(parents=True)
+    benchmark.write_text("config_paths: [resources_servers/counter/configs/counter.yaml]\n")
+    config = load([str(benchmark)], parse_overrides([f"+python={sys.executable}"]), [tmp_path, INSTALLED], {})
+    assert [spec.name for spec in config.servers] == ["counter"]
+
+
+def test_without_an_interpreter_the_start_is_refused_with_what_to_set(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    with pytest.raises(OperatorError, match=r"counter: .* set python: .* venv: .* install: uv"):
+        load_tree(tmp_path, {"counter": entry("resources_servers", "counter", entrypoint="app.py")})
+
+
+def test_the_interpreter_of_the_environment_that_holds_the_folder_is_used(tmp_path: Path) -> None:
+    site = tmp_path / "env" / "lib" / "python3.12" / "site-packages"
+    make_root(site)
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    config = load_tree(site, {"counter": entry("resources_servers", "counter", entrypoint="app.py")})
+    assert config.servers[0].program is not None and config.servers[0].program.python == python
+
+
+def test_configs_of_the_environment_on_the_command_line_are_found_by_their_relative_paths(tmp_path: Path) -> None:
+    folder = make_root(tmp_path / "env" / "lib" / "python3.12" / "site-packages")
+    (folder / "configs" / "counter.yaml").write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    config = load(
+        ["resources_servers/counter/configs/counter.yaml"],
+        parse_overrides([f"+venv={tmp_path / 'env'}"]),
+        [tmp_path, INSTALLED],
+        {},
+    )
+    assert config.servers[0].program is not None and config.servers[0].program.python == python
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"python": "/nowhere/python"}, "counter.python is '/nowhere/python', which is not a program"),
+        ({"venv": "/nowhere"}, "counter.venv is '/nowhere', which has no bin/python"),
+        ({"python": sys.executable, "venv": "/nowhere"}, "counter has both python and venv"),
+        ({"install": "pip"}, "'install' is 'pip'"),
+        ({"python": sys.executable, "host": "0.0.0.0"}, "counter.host is '0.0.0.0', but NeMo Gym's servers check no"),
+        ({"python": sys.executable, "replicas": 2}, "'replicas' is 2"),
+        ({"pyhton": sys.executable}, "unknown option 'pyhton', did you mean 'python'"),
+    ],
+)
+def test_an_invalid_launch_setting_is_refused_with_its_value(tmp_path: Path, settings: Json, message: str) -> None:
+    make_root(tmp_path)
+    with pytest.raises(OperatorError, match=message):
+        load_tree(tmp_path, {"counter": entry("resources_servers", "counter", **settings)})
+
+
+def test_rollyards_own_server_is_not_hidden_by_one_of_the_same_name(tmp_path: Path) -> None:
+    make_root(tmp_path, name="gsm8k")
+    config = load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", entrypoint="app.py")})
+    assert config.servers[0].folder == (INSTALLED / "resources_servers" / "gsm8k").resolve()
+    assert any("Rollyard's own resources_servers/gsm8k is used" in note for note in config.notes)
+
+
+def test_an_entry_with_an_interpreter_asks_for_nemo_gyms_server_of_that_name(tmp_path: Path) -> None:
+    folder = make_root(tmp_path, name="gsm8k")
+    config = load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", python=sys.executable)})
+    assert config.servers[0].program is not None and config.servers[0].folder == folder.resolve()
+
+
+def test_an_interpreter_for_a_server_that_nemo_gym_lacks_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="no folder resources_servers/gsm8k has such a server"):
+        load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", python=sys.executable)})
+
+
+def test_an_agent_that_both_have_is_rollyards(tmp_path: Path) -> None:
+    spec = server(agent_of(tmp_path, "simple_agent", max_steps=6), "agent")
+    assert (spec.family, spec.implementation, spec.program) == ("agents", "simple_agent", None)
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "setting"),
+    [
+        ("gymnasium_agent", "turn_agent", ("sum_steps", True)),
+        ("tool_simulation_agent", "simple_agent", ("execute_tools", False)),
+        ("non_executing_simple_agent", "simple_agent", ("execute_tools", False)),
+        ("finance_agent", "simple_agent", ("execute_tools", True)),
+    ],
+)
+def test_an_agent_that_makes_the_same_calls_plays_for_nemo_gyms(
+    tmp_path: Path, theirs: str, ours: str, setting: tuple[str, object]
+) -> None:
+    config = agent_of(tmp_path, theirs, max_steps=4)
+    spec = server(config, "agent")
+    key, value = setting
+    assert spec.implementation == ours and getattr(spec.settings, key) is value
+    assert any(f"{ours} plays for NeMo Gym's {theirs}" in note for note in config.notes)
+    assert list(config.tree["agent"]["responses_api_agents"]) == [ours]
+
+
+def test_settings_without_a_counterpart_are_named(tmp_path: Path) -> None:
+    config = agent_of(tmp_path, "finance_agent", truncate_on_overflow=True, tool_call_timeout=9.0)
+    assert any("not used: truncate_on_overflow" in note for note in config.notes)
+    assert server(config, "agent").settings.model_dump()["tool_timeout_s"] == 9.0
+
+
+def test_an_agent_that_nothing_replaces_is_refused_with_how_to_run_it(tmp_path: Path) -> None:
+    make_root(tmp_path, family="responses_api_agents", name="langgraph_agent")
+    with pytest.raises(OperatorError, match=r"no agent 'langgraph_agent', and none that makes the same calls.*venv="):
+        agent_of(tmp_path, "langgraph_agent")
+
+
+def test_nemo_gyms_own_agent_runs_in_its_interpreter_on_request(tmp_path: Path) -> None:
+    make_root(tmp_path, family="responses_api_agents", name="langgraph_agent")
+    spec = server(agent_of(tmp_path, "langgraph_agent", python=sys.executable), "agent")
+    assert spec.program is not None and spec.family == "agents"
+
+
+def test_settings_of_nemo_gyms_model_servers_are_translated(tmp_path: Path) -> None:
+    settings: Json = {
+        "model": "hub/model",
+        "hf_home": "/models",
+        "debug": True,
+        "vllm_serve_env_vars": {"A": 1},
+        "vllm_serve_kwargs": {"tensor_parallel_size": 2, "trust_remote_code": True, "max_model_len": None},
+    }
+    config = load_tree(tmp_path, {"policy_model": entry("responses_api_models", "local_vllm_model", **settings)})
+    raw = config.servers[0].raw
+    assert raw["environment"] == {"HF_HOME": "/models", "A": "1"}
+    assert (raw["tensor_parallel_size"], raw["extra_flags"]) == (2, {"trust_remote_code": True})
+    assert any("debug has no effect" in note for note in config.notes)
+
+
+def test_a_misspelt_setting_of_a_model_server_is_still_refused(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match="unknown option 'hf_hom'"):
+        load_tree(tmp_path, {"policy_model": entry("responses_api_models", "local_vllm_model", model="m", hf_hom="x")})
+
+
+def test_the_key_of_a_judge_may_be_null(tmp_path: Path) -> None:
+    settings: Json = {"openai_base_url": "http://127.0.0.1:9/v1", "openai_api_key": None, "openai_model": "m"}
+    config = load_tree(tmp_path, {"judge": entry("responses_api_models", "openai_model", **settings)})
+    assert config.servers[0].implementation == "openai_model"
+
+
+def test_a_setting_of_the_server_that_resembles_ours_is_passed_on(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    config = load_tree(tmp_path, {"counter": program_entry(env={"A": 1}, python_version="3.9")})
+    assert config.servers[0].raw["env"] == {"A": 1}
+
+
+def test_a_reference_to_a_server_that_the_run_lacks_is_refused(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    judge = {"type": "responses_api_models", "name": "judge"}
+    with pytest.raises(OperatorError, match=r"counter\.judge_model_server refers to 'judge'"):
+        load_tree(tmp_path, {"counter": program_entry(judge_model_server=judge)})
+
+
+def test_a_judge_that_is_null_is_left_to_the_server(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    config = load_tree(tmp_path, {"counter": program_entry(judge_model_server=None, judge_name=None)})
+    assert config.servers[0].raw["judge_model_server"] is None
+
+
+def test_a_value_that_must_be_set_is_named_with_the_option_that_sets_it(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    with pytest.raises(OperatorError, match=r"counter\.resources_servers\.counter\.name: .*\+\+counter\.resources"):
+        load_tree(tmp_path, {"counter": program_entry(name="???")})
+
+
+def test_an_ordinary_mapping_gets_no_hint_about_families(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    config = load_tree(
+        tmp_path,
+        {"counter": program_entry(), "checks": {"agent": {"labels": ["a"], "rewards": {}}, "args": {"x": {}, "y": 1}}},
+    )
+    assert len(config.servers) == 1

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.config.load import load
+from rollyard.services.config.run_config import ServerSpec
+from rollyard.services.errors import OperatorError
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.types import Json
+from tests.support.foreign_folders import entry, make_root
+
+
+def external(root: Path, settings: Json, family: str = "resources_servers", name: str = "mcqa") -> ServerSpec:
+    (spec,) = load([{"mine": entry(family, name, **settings)}], [], [root, INSTALLED], {}).servers
+    return spec
+
+
+@pytest.mark.parametrize("family", ["resources_servers", "responses_api_models", "responses_api_agents", "agents"])
+def test_an_entry_of_any_family_may_name_a_server_by_host_and_port(tmp_path: Path, family: str) -> None:
+    spec = external(tmp_path, {"host": "10.0.0.5", "port": 8080}, family)
+    assert spec.external_url == "http://10.0.0.5:8080" and spec.is_foreign
+
+
+def test_an_entry_may_name_a_server_by_url(tmp_path: Path) -> None:
+    assert external(tmp_path, {"url": "https://gym.example/mcqa/"}).external_url == "https://gym.example/mcqa"
+
+
+def test_a_url_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
+    spec = external(tmp_path, {"url": "http://127.0.0.1:9"}, name="gsm8k")
+    assert spec.external_url == "http://127.0.0.1:9"
+
+
+def test_host_and_port_of_rollyards_own_server_are_the_address_on_which_it_listens(tmp_path: Path) -> None:
+    spec = external(tmp_path, {"host": "127.0.0.1", "port": 9}, name="gsm8k")
+    assert spec.external_url is None and (spec.settings.host, spec.settings.port) == ("127.0.0.1", 9)
+
+
+def test_host_and_port_without_an_entrypoint_name_a_running_server_of_nemo_gym(tmp_path: Path) -> None:
+    make_root(tmp_path, name="mcqa")
+    assert external(tmp_path, {"host": "127.0.0.1", "port": 9}).external_url == "http://127.0.0.1:9"
+
+
+def test_catalogue_entries_of_an_external_server_are_accepted(tmp_path: Path) -> None:
+    settings = {"url": "http://127.0.0.1:9", "domain": "math", "verified": False, "license": "MIT", "description": "x"}
+    assert external(tmp_path, settings).external_url == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"url": "http://127.0.0.1:9", "host": "127.0.0.1"}, "mine has url and host; an external server has either"),
+        ({"port": 9}, "mine has port, .* needs url, or both host and port"),
+        ({"url": "127.0.0.1:9"}, "mine.url is '127.0.0.1:9'; expected a URL"),
+        ({"url": "http://a:b@127.0.0.1:9"}, "contains credentials"),
+        ({"url": "http://127.0.0.1:9/?a=b"}, "expected a base URL"),
+        ({"url": "http://127.0.0.1:9", "replicas": 2}, "replicas is 2, but an external server has one address"),
+        ({"url": "http://127.0.0.1:9", "max_step": 2}, "unknown option 'max_step'"),
+        ({"host": "127.0.0.1", "port": 99999}, "'port' is 99999"),
+        ({"url": "http://127.0.0.1:9", "entrypoint": "app.py"}, "no folder resources_servers/mcqa"),
+    ],
+)
+def test_an_entry_that_contradicts_itself_is_refused_with_one_line(
+    tmp_path: Path, settings: Json, message: str
+) -> None:
+    with pytest.raises(OperatorError, match=message) as raised:
+        external(tmp_path, settings)
+    assert "\n" not in str(raised.value)
