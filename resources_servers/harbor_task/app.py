@@ -40,6 +40,7 @@ class HarborTask(Environment[HarborSettings]):
         "files and background processes stay. There is no network. Do what the task asks for, check your work, and "
         "then answer with a short message without a tool call."
     )
+    stateless = False
     shared: ClassVar[Workshop]
 
     @classmethod
