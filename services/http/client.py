@@ -89,6 +89,11 @@ class ServerClient:
         _, response = await self.reach(server, path, body, timeout_s)
         return raise_for_status(response, server)
 
+    async def get(self, server: str, path: str, timeout_s: float) -> HttpResponse:
+        """GET from the least busy ready instance; the response may have any status. Raises Failure without one."""
+        url = await self._pick(server, timeout_s)
+        return await self.transport.send("GET", url + path, b"", {**self._headers, TO_HEADER: server}, timeout_s)
+
     async def reach(
         self,
         server: str,

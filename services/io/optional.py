@@ -33,6 +33,9 @@ EXTRAS = {
     "vllm": Extra(("vllm",), "engines that the run starts (local_vllm_model)"),
     "convert": Extra(("torch", "transformers", "safetensors"), "conversion of DCP checkpoints to Hugging Face format"),
     "train": Extra(("torch", "transformers", "trl", "peft", "accelerate", "datasets"), "training the policy"),
+    "openenv": Extra(("websockets",), "ng_serve"),
+    "gymnasium": Extra(("gymnasium",), "the environment gymnasium_text"),
+    "verifiers": Extra(("verifiers",), "the environment verifiers_environment"),
     "ray": Extra(("ray",), "servers on a Ray cluster (+ray_head_node_address)"),
 }
 

@@ -15,6 +15,8 @@ import pytest
 import yaml
 
 from rollyard.resources_servers.gsm8k.app import server
+from rollyard.services.cli.arguments.submit_options import parse_arguments
+from rollyard.services.cli.arguments.train_arguments import read_arguments
 from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.compare import CompareOptions
 from rollyard.services.cli.diagnostics.environment.command import EnvironmentOptions
@@ -28,9 +30,7 @@ from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.prepare_data import PrepareOptions
 from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.cli.status import StatusOptions
-from rollyard.services.cli.submit_options import parse_arguments
 from rollyard.services.cli.track import TrackOptions
-from rollyard.services.cli.train_arguments import read_arguments
 from rollyard.services.cli.viewer import ViewerOptions
 from rollyard.services.config.load import load
 from rollyard.services.datasets.settings import MixtureSettings
