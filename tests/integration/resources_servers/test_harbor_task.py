@@ -13,9 +13,8 @@ from rollyard.resources_servers.harbor_task import prepare
 from rollyard.resources_servers.harbor_task.app import HarborTask
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES
 from rollyard.services.errors import Failure, FailureKind, OperatorError
-from rollyard.services.sandbox.shell.records import BoxLimits
-from rollyard.services.sandbox.shell.shell_box import ShellBox, plan_for
 from rollyard.testing import Rollout, calls, play
+from tests.support.shell_boxes import why_no_box
 from tests.unit.resources_servers.harbor_task.folders import write_task
 
 ANY_IMAGE = ["*"]
@@ -24,11 +23,8 @@ DONE = calls("bash", command="touch /app/done")
 
 @pytest.fixture(autouse=True)
 async def boxes_are_possible() -> None:
-    try:
-        box = await ShellBox.start(plan_for(BoxLimits()))
-    except OperatorError as error:
-        pytest.skip(f"this host allows no shell box: {error}")
-    await box.close()
+    if why := await why_no_box():
+        pytest.skip(f"this host allows no shell box: {why}")
 
 
 async def episode(folder: Path, turns: list[Any], *, name: str = "task", **settings: Any) -> Rollout:
