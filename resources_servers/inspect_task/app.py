@@ -30,6 +30,7 @@ class Loaded:
 
 
 class InspectTask(EpisodeTools[InspectSettings]):
+    stateless = False
     shared: ClassVar[Loaded]
 
     @classmethod

@@ -1,0 +1,1 @@
+"""Reads a Dockerfile and turns it into steps that a box can execute."""

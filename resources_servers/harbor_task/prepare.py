@@ -1,0 +1,84 @@
+"""Write rows for task folders in Harbor's format, and list the tasks that cannot be played here."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from itertools import islice
+from pathlib import Path
+
+from rollyard.resources_servers.dataset_sources import write_rows
+from rollyard.resources_servers.harbor_task.settings import HarborSettings
+from rollyard.resources_servers.harbor_task.task_box import TaskBox
+from rollyard.resources_servers.harbor_task.task_folder import TaskFolder
+from rollyard.resources_servers.harbor_task.task_set import load_tasks
+from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
+from rollyard.services.io.script import ScriptParser, positive, run_script
+from rollyard.services.io.terminal import plain
+from rollyard.services.rollouts.rollout_files import check_output
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = ScriptParser(description=__doc__)
+    parser.add_argument("--tasks", type=Path, help="folder of task folders (default: the two examples)")
+    parser.add_argument("--output", type=Path, required=True, help="the JSONL file to write")
+    parser.add_argument(
+        "--accept-image", action="append", default=[], help="like the setting accept_images; repeatable"
+    )
+    parser.add_argument(
+        "--check-solutions", action="store_true", help="write only tasks whose own solution gets the reward 1"
+    )
+    parser.add_argument("--limit", type=positive, help="maximum number of rows to write (default: all)")
+    options = parser.parse_args(arguments)
+    check_output(options.output, ())
+    settings = HarborSettings(tasks=options.tasks, accept_images=tuple(options.accept_image))
+    tasks = load_tasks(settings)
+    refused, playable = dict(tasks.refused), dict(tasks.playable)
+    if options.check_solutions:
+        problems = asyncio.run(_check(list(playable.values()), settings))
+        refused |= problems
+    for name, reason in sorted(refused.items()):
+        print(plain(f"{name}: {reason}"), file=sys.stderr)
+    rows = (
+        {"task": name, "task_sha256": task.digest} for name, task in sorted(playable.items()) if name not in refused
+    )
+    count = write_rows(options.output, islice(rows, options.limit))
+    print(f"{count} rows -> {options.output}; {len(refused)} tasks cannot be played here")
+
+
+async def _check(tasks: list[TaskFolder], settings: HarborSettings) -> dict[str, str]:
+    """Return why the solutions of some tasks do not get the reward 1."""
+    slots = asyncio.Semaphore(len(os.sched_getaffinity(0)))
+    problems: dict[str, str] = {}
+
+    async def check(task: TaskFolder) -> None:
+        async with slots:
+            if problem := await _solution_problem(task, settings):
+                problems[task.name] = problem
+
+    await asyncio.gather(*map(check, tasks))
+    return problems
+
+
+async def _solution_problem(task: TaskFolder, settings: HarborSettings) -> str:
+    try:
+        box = await TaskBox.build(task, settings, asyncio.Semaphore(1))
+    except UnsupportedTask as error:
+        return str(error)
+    try:
+        solved = await box.solve()
+        tested = await box.test()
+    except UnsupportedTask as error:
+        return str(error)
+    finally:
+        await box.close()
+    if tested.reward.reward >= 1.0:
+        return ""
+    output = " ".join((solved.output[-200:] + tested.output[-200:]).split())
+    why = tested.reward.problem or output
+    return f"its own solution gets the reward {tested.reward.reward:g} here: {why}"
+
+
+if __name__ == "__main__":
+    run_script(main)

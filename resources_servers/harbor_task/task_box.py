@@ -1,0 +1,131 @@
+"""The box of one episode: built from the task's Dockerfile, used by the model, and finally by the tests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollyard.resources_servers.harbor_task.box_files import copied, tree
+from rollyard.resources_servers.harbor_task.dockerfile.build import Copy, Run
+from rollyard.resources_servers.harbor_task.rewards import MAX_BYTES, TestReward, read_reward
+from rollyard.resources_servers.harbor_task.settings import HarborSettings
+from rollyard.resources_servers.harbor_task.task_folder import ENVIRONMENT, SOLUTION, TESTS, TaskFolder
+from rollyard.resources_servers.harbor_task.unsupported import UnsupportedTask
+from rollyard.services.sandbox.shell.records import BoxEntry, CommandResult
+from rollyard.services.sandbox.shell.shell_box import BoxDied, BoxRefused, ShellBox, plan_for
+
+VERIFIER_LOGS = "/logs/verifier"
+_LOGS = ("/logs/agent", VERIFIER_LOGS, "/logs/artifacts")
+
+
+@dataclass(frozen=True)
+class Tested:
+    """What the tests found."""
+
+    reward: TestReward
+    output: str
+    timed_out: bool = False
+
+
+class TaskBox:
+    """A box with the task's files."""
+
+    def __init__(self, task: TaskFolder, settings: HarborSettings, box: ShellBox, slots: asyncio.Semaphore) -> None:
+        self._task = task
+        self._settings = settings
+        self._box = box
+        self._slots = slots
+        paths = [str(path / "bin") for path in settings.host_paths if (path / "bin").is_dir()]
+        self._env = {**task.build.env, "PATH": ":".join([*paths, task.build.env["PATH"]])}
+
+    @classmethod
+    async def build(cls, task: TaskFolder, settings: HarborSettings, slots: asyncio.Semaphore) -> TaskBox:
+        """Start a box and execute the Dockerfile. Raises UnsupportedTask if an instruction fails."""
+        limits, config = settings.limits, task.config
+        less = {
+            "memory_mb": min(limits.memory_mb, max(config.memory_mb or limits.memory_mb, 64)),
+            "storage_mb": min(limits.storage_mb, config.storage_mb or limits.storage_mb),
+        }
+        plan = plan_for(
+            limits.model_copy(update=less),
+            visible=[str(path) for path in settings.host_paths],
+            folders=[*_LOGS, *task.build.folders],
+        )
+        box = cls(task, settings, await ShellBox.start(plan, output_limit=limits.output_kb * 1024), slots)
+        try:
+            await box._execute_build()
+        except BaseException:
+            await box.close()
+            raise
+        return box
+
+    async def run(self, argv: Sequence[str], timeout_s: float, env: dict[str, str] | None = None) -> CommandResult:
+        """Run a command in the task's working directory. Raises BoxDied."""
+        async with self._slots:
+            variables = {**self._env, **(env or {})}
+            return await self._box.run(argv, cwd=self._task.build.workdir, env=variables, timeout_s=timeout_s)
+
+    async def test(self) -> Tested:
+        """Copy the tests into the box, run them, and read the reward. What the model broke gives the reward 0."""
+        try:
+            return await self._test()
+        except (BoxDied, BoxRefused) as error:
+            return Tested(TestReward(0.0, problem=f"the tests cannot run: {error}"), "")
+
+    async def solve(self) -> CommandResult:
+        """Run the task's own solution. Raises UnsupportedTask if it has none."""
+        if not (self._task.path / SOLUTION / "solve.sh").is_file():
+            raise UnsupportedTask("solution/solve.sh is missing")
+        await self._box.write(list(tree(self._task.path / SOLUTION, "/solution")))
+        limit_s = self._task.config.agent.timeout_sec or self._settings.episode_s
+        return await self.run(("/bin/bash", "-c", "bash /solution/solve.sh"), limit_s)
+
+    async def close(self) -> None:
+        await self._box.close()
+
+    async def _test(self) -> Tested:
+        if not self._settings.keep_processes:
+            await self._box.kill_processes()
+        for path in ("/tests", VERIFIER_LOGS):
+            await self._box.remove(path)
+        files = [BoxEntry(path=VERIFIER_LOGS, kind="folder"), *tree(self._task.path / TESTS, "/tests")]
+        files = [one.model_copy(update={"mode": 0o755}) if one.path == "/tests/test.sh" else one for one in files]
+        await self._box.write(files)
+        verifier = self._task.config.verifier
+        limit_s = min(verifier.timeout_sec, self._settings.max_test_s)
+        result = await self.run(("/bin/bash", "-c", "/tests/test.sh"), limit_s, verifier.env)
+        found = [await self._box.read(f"{VERIFIER_LOGS}/reward.{kind}", MAX_BYTES) for kind in ("json", "txt")]
+        await self._box.remove("/tests")
+        if result.timed_out:
+            reward = TestReward(0.0, problem=f"the tests did not finish within {limit_s:g} s")
+            return Tested(reward, result.output, timed_out=True)
+        return Tested(read_reward(*found, self._settings.reward_key), result.output)
+
+    async def _execute_build(self) -> None:
+        limit_s = min(self._task.config.environment.build_timeout_sec, self._settings.max_build_s)
+        deadline = time.monotonic() + limit_s
+        for step in self._task.build.steps:
+            try:
+                if isinstance(step, Copy):
+                    await self._copy(step)
+                else:
+                    await self._run_step(step, max(deadline - time.monotonic(), 0.1))
+            except (BoxRefused, BoxDied) as error:
+                raise step.instruction.refuse(str(error)) from error
+
+    async def _copy(self, step: Copy) -> None:
+        probe = await self._box.run(("test", "-d", step.target), env=self._env)
+        context = self._task.path / ENVIRONMENT
+        await self._box.write(await asyncio.to_thread(copied, step, context, probe.exit_code == 0))
+
+    async def _run_step(self, step: Run, left_s: float) -> None:
+        async with self._slots:
+            result = await self._box.run(step.argv, cwd=step.cwd, env=step.env, timeout_s=left_s)
+        if result.timed_out:
+            raise step.instruction.refuse("it did not finish within environment.build_timeout_sec")
+        if result.exit_code != 0:
+            raise step.instruction.refuse(
+                f"it failed with exit code {result.exit_code}: {result.output[-500:].strip()}"
+            )
