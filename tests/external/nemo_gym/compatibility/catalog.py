@@ -49,6 +49,11 @@ class Environment:
         """The file in the folder that is run."""
         return str(self.server_settings.get("entrypoint", "app.py"))
 
+    @property
+    def group(self) -> int:
+        """How many rollouts of a row must run at the same time, because the server compares them."""
+        return int(self.server_settings.get("num_rollouts_per_prompt", 1))
+
     def rows(self) -> list[Row]:
         if self.rows_path is None:
             return []

@@ -24,6 +24,10 @@ def compare(environment: Environment, python: Path, folder: Path) -> Result:
     theirs = _played(environment, python, folder, "theirs")
     if not theirs.starts:
         return _result(environment, False, (), (), reason(theirs.problem or "", environment.folder))
+    if not any((row.get("responses_create_params") or {}).get("input") for row in environment.rows()):
+        return _result(
+            environment, True, tuple(theirs.rewards), (), f"agent: {environment.named_agent} writes the prompts"
+        )
     if all(reward is None for reward in theirs.rewards):
         why = reason(theirs.problem or "", environment.folder)
         return _result(environment, True, tuple(theirs.rewards), (), f"no row plays: {why}")

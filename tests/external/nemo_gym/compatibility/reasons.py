@@ -21,7 +21,10 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (r"(\w*api_key)\n\s+Input should be a valid string", "external service: needs {0}"),
     (r"(?i)sandbox.*?(?:connect|refused)|127\.0\.0\.1:600\d", "external service: a code sandbox"),
     (r"TAVILY|tavily", "external service: Tavily"),
-    (r"CUDA|nvidia-smi", "GPU"),
+    (r"CUDA|nvidia-smi|['\"{]GPU['\"]?:", "GPU"),
+    (r"(google_api_key)\n\s+Field required", "external service: needs {0}"),
+    (r"entrypoint\n\s+Field required", "part of a config: completes that of another environment"),
+    (r"^ended before it listened\s*$", "a base class: its program defines a class and ends"),
     (r"FileNotFoundError: .*?'([^']+)'", "missing file {0}"),
 )  # fmt: skip
 """A pattern in the printed text -> the reason. The first that matches applies."""
