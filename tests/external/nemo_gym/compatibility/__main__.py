@@ -10,7 +10,6 @@ from pathlib import Path
 from tests.external.nemo_gym.compatibility import results, table
 from tests.external.nemo_gym.compatibility.catalog import PYTHON, Environment, environments
 from tests.external.nemo_gym.compatibility.comparison import compare
-from tests.external.nemo_gym.compatibility.ray_cluster import ray_cluster
 from tests.external.nemo_gym.compatibility.results import Result
 from tests.external.nemo_gym.compatibility.warm_python import WarmPython
 
@@ -42,7 +41,7 @@ def play(chosen: list[Environment], folder: Path, jobs: int, *, cold: bool = Fal
     """Play the environments, `jobs` at a time, and print each result."""
     warm = None if cold else WarmPython(folder)
     try:
-        with ray_cluster(chosen, folder), ThreadPoolExecutor(jobs) as threads:
+        with ThreadPoolExecutor(jobs) as threads:
             python = PYTHON if warm is None else warm.python
             played = []
             for result in threads.map(lambda one: compare(one, python, folder), chosen):

@@ -38,9 +38,6 @@ class ServerProcess:
             time.sleep(0.1)
         return f"did not listen within {limit_s:.0f} s"
 
-    def is_running(self) -> bool:
-        return self._process.poll() is None
-
     def printed(self) -> str:
         """The end of what the server has printed."""
         return self._log.read_text(errors="replace")[-6000:]
