@@ -105,7 +105,8 @@ def _of_config(root: Path, config: Path) -> Iterator[Environment]:
         _, named, settings = own[0] if own else ("", None, {})
         examples = [path for _, _, agent in own for path in _examples(root, agent)]
         name = _name(config, kind) + (f"/{server}" if number else "")
-        for path in list(dict.fromkeys(examples)) or [_default_rows(config, folder)]:
+        paths: list[Path | None] = [*dict.fromkeys(examples)]
+        for path in paths or [_default_rows(config, folder)]:
             plays = named if named in PLAYABLE_AGENTS else "simple_agent"
             differs = None if plays == named else named or "none"
             first = not examples or path == examples[0]
