@@ -81,7 +81,8 @@ class ServerEntries:
             self.notes.append(
                 f"{name}: {chosen.implementation} plays for NeMo Gym's {implementation} ({chosen.why}){without}"
             )
-            folder = find_folder(family, chosen.implementation, self._roots)
+            found = find_folders(family, chosen.implementation, self._roots)
+            folder = next(folder for folder in found if not is_nemo_gym_server(folder, "app.py"))
             return self._own(name, family, chosen.implementation, folder, settings)
         if foreign and family == "agents":
             raise OperatorError(agents.refusal(name, implementation))

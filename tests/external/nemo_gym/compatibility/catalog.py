@@ -49,6 +49,11 @@ class Environment:
         """The file in the folder that is run."""
         return str(self.server_settings.get("entrypoint", "app.py"))
 
+    @property
+    def group(self) -> int:
+        """How many rollouts of a row must run at the same time, because the server compares them."""
+        return int(self.server_settings.get("num_rollouts_per_prompt", 1))
+
     def rows(self) -> list[Row]:
         if self.rows_path is None:
             return []
@@ -100,7 +105,8 @@ def _of_config(root: Path, config: Path) -> Iterator[Environment]:
         _, named, settings = own[0] if own else ("", None, {})
         examples = [path for _, _, agent in own for path in _examples(root, agent)]
         name = _name(config, kind) + (f"/{server}" if number else "")
-        for path in list(dict.fromkeys(examples)) or [_default_rows(config, folder)]:
+        paths: list[Path | None] = [*dict.fromkeys(examples)]
+        for path in paths or [_default_rows(config, folder)]:
             plays = named if named in PLAYABLE_AGENTS else "simple_agent"
             differs = None if plays == named else named or "none"
             first = not examples or path == examples[0]

@@ -13,6 +13,8 @@ from tests.external.nemo_gym.compatibility.results import Result
 from tests.external.nemo_gym.compatibility.scripted_model import ModelServer, ScriptedModel
 from tests.external.nemo_gym.compatibility.scripts import script_of
 
+WITHOUT_PROMPT = "agent: the rows have no prompt, which an agent of its own writes"
+
 
 def compare(environment: Environment, python: Path, folder: Path) -> Result:
     """The rewards of both sides. `python`: the interpreter of NeMo Gym's programs. `folder`: for logs and runs."""
@@ -24,6 +26,8 @@ def compare(environment: Environment, python: Path, folder: Path) -> Result:
     theirs = _played(environment, python, folder, "theirs")
     if not theirs.starts:
         return _result(environment, False, (), (), reason(theirs.problem or "", environment.folder))
+    if not any((row.get("responses_create_params") or {}).get("input") for row in environment.rows()):
+        return _result(environment, True, tuple(theirs.rewards), (), WITHOUT_PROMPT)
     if all(reward is None for reward in theirs.rewards):
         why = reason(theirs.problem or "", environment.folder)
         return _result(environment, True, tuple(theirs.rewards), (), f"no row plays: {why}")

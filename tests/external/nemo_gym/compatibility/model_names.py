@@ -8,11 +8,22 @@ from typing import Any
 from tests.external.nemo_gym.compatibility.processes import HOST
 
 
+def with_models(node: Any) -> Any:
+    """A copy of a config in which model servers that a user must choose (`???`) are the policy model."""
+    if isinstance(node, dict):
+        chosen = {"name": "policy_model"} if _is_reference(node) and node.get("name") == "???" else {}
+        return {**{key: with_models(value) for key, value in node.items()}, **chosen}
+    return [with_models(item) for item in node] if isinstance(node, list) else node
+
+
+def _is_reference(node: dict[str, Any]) -> bool:
+    return node.get("type") == "responses_api_models" and isinstance(node.get("name"), str)
+
+
 def model_names(node: Any) -> set[str]:
     """Names of all model servers that a config refers to."""
     if isinstance(node, dict):
-        refers = node.get("type") == "responses_api_models" and isinstance(node.get("name"), str)
-        return ({node["name"]} if refers else set()).union(*map(model_names, node.values()))
+        return ({node["name"]} if _is_reference(node) else set()).union(*map(model_names, node.values()))
     return set().union(*map(model_names, node)) if isinstance(node, list) else set()
 
 

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from tests.external.nemo_gym.compatibility.catalog import PLAYABLE_AGENTS, Environment, site_packages
-from tests.external.nemo_gym.compatibility.model_names import model_names, values
+from tests.external.nemo_gym.compatibility.model_names import model_names, values, with_models
 from tests.external.nemo_gym.compatibility.processes import HOST
-from tests.external.nemo_gym.compatibility.reference import ROW_LIMIT_S, START_LIMIT_S, Played
+from tests.external.nemo_gym.compatibility.reference import ROW_LIMIT_S, START_LIMIT_S, Played, mean_reward
 from tests.external.nemo_gym.compatibility.warm_python import server_environment
 
 BIN = Path(sys.executable).parent
@@ -62,15 +62,21 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
 def run_configs(environment: Environment, model_port: int, folder: Path) -> tuple[list[Path], str]:
     """The config files of the run, and the name of the agent that plays.
 
-    The first is NeMo Gym's own file, as it is, unless it names an agent that is replaced, or a model that is not
-    scripted: then it is a copy without these.
+    The first is NeMo Gym's own file, as it is, unless it names an agent that is replaced, a model that is not scripted,
+    or a second environment: then it is a copy without these.
     """
-    tree: dict[str, Any] = yaml.safe_load(environment.config.read_text())
+    written: dict[str, Any] = yaml.safe_load(environment.config.read_text())
+    tree: dict[str, Any] = with_models(written)
     agents = {name: entry for name, entry in tree.items() if _family(entry) == "responses_api_agents"}
-    unplayable = [name for name, entry in agents.items() if next(iter(_settings(entry))) not in PLAYABLE_AGENTS]
-    dropped = {name for name, entry in tree.items() if _family(entry) == "responses_api_models"}.union(unplayable)
+    dropped = {
+        name
+        for name, entry in tree.items()
+        if (_family(entry) == "responses_api_models")
+        or (_family(entry) == "resources_servers" and name != environment.resources_name)
+        or (name in agents and not _plays(entry, environment))
+    }
     own = environment.config
-    if dropped:
+    if dropped or tree != written:
         own = folder / "config.yaml"
         own.write_text(yaml.safe_dump({name: entry for name, entry in tree.items() if name not in dropped}))
     model = {"responses_api_models": {"openai_model": {"url": f"http://{HOST}:{model_port}"}}}
@@ -78,7 +84,7 @@ def run_configs(environment: Environment, model_port: int, folder: Path) -> tupl
         **values(model_port, folder),
         **dict.fromkeys(("policy_model", *model_names(tree)), model),
     }
-    agent = next((name for name, entry in agents.items() if name not in dropped and _plays(entry, environment)), None)
+    agent = next((name for name in agents if name not in dropped), None)
     if agent is None:
         agent = AGENT
         settings = {
@@ -103,8 +109,10 @@ def _settings(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def _plays(entry: dict[str, Any], environment: Environment) -> bool:
-    settings = next(iter(_settings(entry).values()))
-    return bool((settings.get("resources_server") or {}).get("name") == environment.resources_name)
+    """Whether an agent of the config can play the environment."""
+    implementation, settings = next(iter(_settings(entry).items()))
+    server = (settings.get("resources_server") or {}).get("name")
+    return implementation in PLAYABLE_AGENTS and bool(server == environment.resources_name)
 
 
 def _collected(environment: Environment, agent: str, folder: Path) -> Played:
@@ -119,8 +127,8 @@ def _collected(environment: Environment, agent: str, folder: Path) -> Played:
             f"+agent_name={agent}",
             f"+input_jsonl_fpath={source}",
             f"+output_jsonl_fpath={output}",
-            "+num_repeats=1",
-            "+num_samples_in_parallel=1",
+            f"+num_repeats={environment.group}",
+            f"+num_samples_in_parallel={environment.group}",
             "+max_attempts=1",
             "+max_failure_rate=1.0",
             f"+rollout_timeout_s={ROW_LIMIT_S}",
@@ -132,9 +140,10 @@ def _collected(environment: Environment, agent: str, folder: Path) -> Played:
         timeout=ROW_LIMIT_S * len(rows) + 120,
         check=False,
     )
-    rewards: list[float | None] = [None] * len(rows)
+    groups: list[list[float]] = [[] for _ in rows]
     for rollout in _lines(output):
-        rewards[rollout["_ng_task_index"]] = rollout["reward"]
+        groups[rollout["_ng_task_index"]].append(rollout["reward"])
+    rewards = [mean_reward(group) if len(group) == environment.group else None for group in groups]
     failures = _lines(output.with_name("rollouts_failures.jsonl"))
     if None not in rewards:
         return Played(True, rewards)

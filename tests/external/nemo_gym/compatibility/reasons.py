@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 PATTERNS: tuple[tuple[str, str], ...] = (
-    (r"No module named '([\w.]+)'", "package"),
+    (r"No module named \\*'([\w.]+)", "package"),
     (r"'git', 'clone', .*?'(https://[^']+)'", "download: clones {0}"),
     (r"git clone .*?(https://\S+?)['\s\"]", "download: clones {0}"),
     (r"Couldn't reach '([^']+)' on the Hub", "download: dataset {0}"),
@@ -15,13 +15,17 @@ PATTERNS: tuple[tuple[str, str], ...] = (
     (r"pre-loading metadata \((~\d+ GB)", "download: test data ({0})"),
     (r"uv is required", "download: builds an environment with packages from the index at its start"),
     (r"Failed to load SEC ticker data", "download: company tickers of the SEC"),
+    (r"current node timed out during startup", "Ray: its cluster did not start on this host within 30 s"),
     (r"URLError", "download: {url}"),
     (r"_ensure_sif|apptainer|singularity", "container: Apptainer, and an image from a registry"),
     (r"No such file or directory: '?docker|docker\.errors|'docker'", "Docker"),
     (r"(\w*api_key)\n\s+Input should be a valid string", "external service: needs {0}"),
     (r"(?i)sandbox.*?(?:connect|refused)|127\.0\.0\.1:600\d", "external service: a code sandbox"),
     (r"TAVILY|tavily", "external service: Tavily"),
-    (r"CUDA|nvidia-smi", "GPU"),
+    (r"CUDA|nvidia-smi|['\"{]GPU['\"]?:", "GPU"),
+    (r"(google_api_key)\n\s+Field required", "external service: needs {0}"),
+    (r"entrypoint\n\s+Field required", "part of a config: completes that of another environment"),
+    (r"^ended before it listened\s*$", "a base class: its program defines a class and ends"),
     (r"FileNotFoundError: .*?'([^']+)'", "missing file {0}"),
 )  # fmt: skip
 """A pattern in the printed text -> the reason. The first that matches applies."""
@@ -40,9 +44,10 @@ def reason(printed: str, folder: Path) -> str:
 
 def _url(traceback: str) -> str:
     """The first address in the last of the servers' files that a traceback names."""
-    files = re.findall(r'File "([^"]*/resources_servers/[^"]+)"', traceback)
-    found = re.search(r"https://[^\s\"'`)]+", Path(files[-1]).read_text()) if files else None
-    return found[0] if found else "an address"
+    for name in reversed(re.findall(r'File "([^"]*/resources_servers/[^"]+)"', traceback)):
+        if (path := Path(name)).is_file() and (found := re.search(r"https://[^\s\"'`){}]+", path.read_text())):
+            return found[0]
+    return "data, when it starts"
 
 
 def _package(module: str, folder: Path) -> str:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import urllib.error
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ from typing import Any
 import yaml
 
 from tests.external.nemo_gym.compatibility.catalog import Environment, Row, site_packages
-from tests.external.nemo_gym.compatibility.model_names import model_names, values
+from tests.external.nemo_gym.compatibility.model_names import model_names, values, with_models
 from tests.external.nemo_gym.compatibility.processes import HOST, ServerProcess, free_port
 from tests.external.nemo_gym.compatibility.warm_python import server_environment
 
@@ -54,7 +56,9 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
         agent = start(AGENT, site_packages() / "responses_api_agents" / environment.agent, "app.py")
         if problem := agent.wait_until_listening(START_LIMIT_S):
             return Played(True, [], f"agent {problem}\n{agent.printed()}")
-        answers = [_run(ports[AGENT], row) for row in rows]
+        with ThreadPoolExecutor(environment.group) as threads:
+            answers = [_mean(list(threads.map(_run, [ports[AGENT]] * environment.group, [row] * environment.group)))
+                       for row in rows]  # fmt: skip
         failed = [answer for answer in answers if isinstance(answer, str)]
         rewards = [None if isinstance(answer, str) else answer for answer in answers]
         return Played(True, rewards, f"{failed[0]}\n{server.printed()}" if failed else None)
@@ -66,7 +70,7 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
 
 def server_config(environment: Environment, model_port: int, ports: dict[str, int], folder: Path) -> dict[str, Any]:
     """The config as NeMo Gym's launcher resolves it, with the scripted model in place of every model."""
-    tree: dict[str, Any] = yaml.safe_load(environment.config.read_text())
+    tree: dict[str, Any] = with_models(yaml.safe_load(environment.config.read_text()))
     model = {"responses_api_models": {"openai_model": {"entrypoint": "app.py", "host": HOST, "port": model_port}}}
     kept = {name: entry for name, entry in tree.items() if not isinstance(entry, dict) or "resources_servers" in entry}
     settings = next(iter(kept[environment.resources_name]["resources_servers"].values()))
@@ -87,6 +91,17 @@ def server_config(environment: Environment, model_port: int, ports: dict[str, in
         **dict.fromkeys(("policy_model", *model_names(tree)), model),
         AGENT: {"responses_api_agents": {environment.agent: agent}},
     }
+
+
+def _mean(answers: list[float | str]) -> float | str:
+    """The mean reward of a group, or the first error in it."""
+    failed = [answer for answer in answers if isinstance(answer, str)]
+    return failed[0] if failed else mean_reward([answer for answer in answers if not isinstance(answer, str)])
+
+
+def mean_reward(rewards: list[float]) -> float:
+    """The mean, independent of the order; a single reward unchanged."""
+    return math.fsum(rewards) / len(rewards)
 
 
 def _run(port: int, row: Row) -> float | str:

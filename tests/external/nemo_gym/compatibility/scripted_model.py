@@ -7,6 +7,7 @@ of turns that the model has had. Every other request comes from an environment t
 from __future__ import annotations
 
 import json
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from hashlib import sha256
@@ -113,12 +114,20 @@ def call(name: str, arguments: dict[str, Any] | str) -> dict[str, Any]:
     }
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Ignore clients that hang up, as servers do when they are stopped."""
+        if not isinstance(sys.exception(), ConnectionError):
+            super().handle_error(request, client_address)
+
+
 class ModelServer:
     """A `ScriptedModel` over HTTP on a free port, until `close`."""
 
     def __init__(self, model: ScriptedModel) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(model))
-        self._server.daemon_threads = True
+        self._server = _Server(("127.0.0.1", 0), _handler(model))
         self.port = self._server.server_port
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
         self._thread.start()

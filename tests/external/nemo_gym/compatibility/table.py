@@ -29,6 +29,12 @@ that is weak evidence; the column *rewards* shows how many different ones there 
 Agents with a program or service of their own, such as `claude_code_agent`, are replaced by `simple_agent` on both
 sides; the column *agent* shows the replaced one in parentheses. Servers run on a CPU, without downloads, with the
 packages of `requirements/nemo-gym.lock`; the last column says what else an environment needs.
+Programs that install system packages fail for the servers, because a server may call them when it starts (`gdpval`
+calls `apt-get`). A constant 0 can also mean that a service is missing on both sides: `math_formal_lean` has no Lean
+sandbox here, and `simple_agent` does not use the MCP tools of `example_mcp_weather`.
+
+To save time, NeMo Gym's programs run in forks of one interpreter that has imported `nemo_gym`; the option `--cold` of
+`python -m tests.external.nemo_gym.compatibility` starts each in an interpreter of its own.
 """
 
 

@@ -31,9 +31,11 @@ def main() -> None:
     listener.bind(sys.argv[1])
     listener.listen()
     calls: dict[int, socket.socket] = {}
+    sources: list[Any]
     while True:
         _report_ended(calls)
-        ready, _, _ = select.select([0, listener, *calls.values()], [], [], POLL_S)
+        sources = [0, listener, *calls.values()]
+        ready, _, _ = select.select(sources, [], [], POLL_S)
         for source in ready:
             if source == 0 and not os.read(0, 1):
                 for pid in calls:

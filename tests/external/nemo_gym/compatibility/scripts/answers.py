@@ -73,6 +73,11 @@ def function(row: Row, right: bool) -> str:
     return f"```python\ndef transform(grid):\n    return {result}\n```"
 
 
+def board(row: Row, right: bool) -> str:
+    lines = row["expected_output"] if right else [[0]]
+    return "\\boxed{" + "\n".join(" ".join(map(str, line)) for line in lines) + "}"
+
+
 def molecule(row: Row, right: bool) -> str:
     ideal = row["verifier_metadata"].get("ideal")
     return f"<answer>{ideal if right else 'C'}</answer>"
@@ -113,7 +118,7 @@ ANSWERS: dict[str, Script] = {
     "imo_gradingbench": wrapped("The grade is "),
     "math_proof_judgement": wrapped(""),
     "mrcr": wrapped(""),
-    "nvarc/inductive": once(function),
+    "nvarc": once(lambda row, right: (function if row.get("agent_mode") == "inductive" else board)(row, right)),
     "proof_genselect": once(
         lambda row, right: (
             f"<best_solution>{row['correct_index'] if right else 3 - row['correct_index']}</best_solution>"
