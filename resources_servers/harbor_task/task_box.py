@@ -96,12 +96,13 @@ class TaskBox:
         verifier = self._task.config.verifier
         limit_s = min(verifier.timeout_sec, self._settings.max_test_s)
         result = await self.run(("/bin/bash", "-c", "/tests/test.sh"), limit_s, verifier.env)
-        found = [await self._box.read(f"{VERIFIER_LOGS}/reward.{kind}", MAX_BYTES) for kind in ("json", "txt")]
+        json_file = await self._box.read(f"{VERIFIER_LOGS}/reward.json", MAX_BYTES)
+        text_file = await self._box.read(f"{VERIFIER_LOGS}/reward.txt", MAX_BYTES)
         await self._box.remove("/tests")
         if result.timed_out:
             reward = TestReward(0.0, problem=f"the tests did not finish within {limit_s:g} s")
             return Tested(reward, result.output, timed_out=True)
-        return Tested(read_reward(*found, self._settings.reward_key), result.output)
+        return Tested(read_reward(json_file, text_file, self._settings.reward_key), result.output)
 
     async def _execute_build(self) -> None:
         limit_s = min(self._task.config.environment.build_timeout_sec, self._settings.max_build_s)

@@ -37,7 +37,7 @@ async def openenv_server(settings: OpenEnvSettings) -> AsyncIterator[OpenEnvServ
     connector = aiohttp.TCPConnector(limit=0)  # one connection per episode; `max_sessions` limits them
     async with contextlib.AsyncExitStack() as stack:
         http = await stack.enter_async_context(aiohttp.ClientSession(connector=connector, headers=headers))
-        url = settings.url or await stack.enter_async_context(_container(settings))
+        url = await stack.enter_async_context(_container(settings)) if settings.url is None else settings.url
         for scheme, plain in _SCHEMES.items():
             url = plain + url.removeprefix(scheme) if url.startswith(scheme) else url
         url = url.rstrip("/").removesuffix("/ws")

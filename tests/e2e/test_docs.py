@@ -208,7 +208,8 @@ def test_every_documented_command_line_has_known_options_and_its_files_exist_or_
     name: str,
 ) -> None:
     for words in every(name):
-        model = {"tokens": TokenOptions, "env": EnvironmentOptions}.get(words[1] if words[1:] else "", OPTIONS[name])
+        actions: dict[str, type[Options]] = {"tokens": TokenOptions, "env": EnvironmentOptions}
+        model = actions.get(words[1] if words[1:] else "", OPTIONS[name])
         overrides = words[1:] if model is OPTIONS[name] else words[2:]
         if model is EnvironmentOptions:
             overrides = [f"+name={overrides[0]}", *overrides[1:]]

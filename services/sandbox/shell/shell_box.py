@@ -78,7 +78,7 @@ class ShellBox:
                 *_FLAGS,
                 "-m",
                 _MODULE,
-                stdin=other,
+                stdin=other.fileno(),
                 stdout=errors,
                 stderr=errors,
                 env=environment,

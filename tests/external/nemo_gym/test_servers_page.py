@@ -36,8 +36,8 @@ async def test_the_page_starts_nemo_gyms_environment_and_plays_it(tmp_path: Path
         assert shown.status == 0 and f"mcqa: NeMo Gym, {tmp_path}/gym/bin/python" in shown.out
         assert collected.status == 0, collected.out + collected.err
     rows = read_rows(tmp_path / "results" / "mcqa.jsonl")
-    given = next(Path(with_this_python(word.partition("=")[2])) for word in collect if "input_jsonl" in word)
-    assert len(rows) == len((tmp_path / given).read_bytes().splitlines())
+    inputs = next(Path(with_this_python(word.partition("=")[2])) for word in collect if "input_jsonl" in word)
+    assert len(rows) == len((tmp_path / inputs).read_bytes().splitlines())
     assert all(row["expected_answer"] and row["reward"] in (0.0, 1.0) for row in rows)
     assert "servers ready!" in running.printed
 

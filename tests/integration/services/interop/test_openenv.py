@@ -151,7 +151,7 @@ async def test_a_thousand_sessions_play_at_once_and_leave_nothing_open(sokoban: 
     async def play(number: int) -> float:
         async with sokoban.http.ws_connect(sokoban.url + "/ws") as socket:
             await ask(socket, "reset", {"index": number % 5})
-            return sum([(await ask(socket, "step", MOVES))["data"]["reward"] for _ in range(3)])
+            return float(sum([(await ask(socket, "step", MOVES))["data"]["reward"] for _ in range(3)]))
 
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)):
         rewards = await asyncio.gather(*(play(number) for number in range(1000)))
