@@ -93,25 +93,24 @@ class Trainer:
         )
         (folder / "nemo_gym_env.yaml").write_text(OmegaConf.to_yaml(ENV_YAML))
         self.port = free_port()
-        self.config = DictConfig(
-            {
-                "config_paths": [str(folder / "wall.yaml")],
-                "policy_model_name": "tiny",
-                "policy_api_key": "dummy_key",
-                "policy_base_url": urls,
-                "default_host": "10.9.8.7",
-                "port_range_low": 5000,
-                "port_range_high": 5999,
-                "global_aiohttp_connector_limit_per_host": 16_384,
-                "global_aiohttp_connector_limit": 65_536,
-                "ray_head_node_address": "10.9.8.7:6379",
-                "uv_venv_dir": "/opt/venvs",
-                "skip_venv_if_present": True,
-                HEAD_SERVER_KEY_NAME: {"host": "0.0.0.0", "port": self.port},
-                "policy_model": {"responses_api_models": {"vllm_model": {"text_tool_parser": "hermes"}}},
-                **more,
-            }
-        )
+        content: dict[Any, Any] = {
+            "config_paths": [str(folder / "wall.yaml")],
+            "policy_model_name": "tiny",
+            "policy_api_key": "dummy_key",
+            "policy_base_url": urls,
+            "default_host": "10.9.8.7",
+            "port_range_low": 5000,
+            "port_range_high": 5999,
+            "global_aiohttp_connector_limit_per_host": 16_384,
+            "global_aiohttp_connector_limit": 65_536,
+            "ray_head_node_address": "10.9.8.7:6379",
+            "uv_venv_dir": "/opt/venvs",
+            "skip_venv_if_present": True,
+            HEAD_SERVER_KEY_NAME: {"host": "0.0.0.0", "port": self.port},
+            "policy_model": {"responses_api_models": {"vllm_model": {"text_tool_parser": "hermes"}}},
+            **more,
+        }
+        self.config = DictConfig(content)
         self.dotenv = folder / "nemo_gym_env.yaml"
         self.helper = RunHelper()
 
