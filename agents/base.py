@@ -153,7 +153,7 @@ class Agent(Server, Generic[S]):
             finally:
                 if environment.may_be_open and not episode.closed:
                     state.enter("close", environment.server)
-                    await self.__closer.close(environment)
+                    await self.__closer.close(environment, episode.disconnect)
             check_reward(verdict, "/verify", environment.server)
             timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - state.started, 6)}
         outcome = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}

@@ -200,6 +200,11 @@ class Episode:
         self.closed = "response" not in verdict
         return verdict
 
+    async def disconnect(self) -> None:
+        """End the connection to the environment's MCP server. Raises Failure if it cannot be reached."""
+        if self._mcp is not None:
+            await self._mcp.client.close()
+
     def response(self) -> Response:
         """Return the episode as one Response: the model's last one, with the items of all turns and the total usage."""
         usage = cast(Usage, self.conversation.usage)

@@ -7,7 +7,9 @@ idempotent and is retried a few times. If all attempts fail, the environment's i
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import Awaitable, Callable
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.session import Session
@@ -33,9 +35,12 @@ class SessionCloser:
         self._running: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MAX_CONCURRENT_RETRIES)
 
-    async def close(self, environment: Session) -> None:
-        """Close the session that `environment` has, or may have, opened. Returns once it is closed, or after WAIT_S."""
-        task = asyncio.create_task(self._close(environment))
+    async def close(self, environment: Session, disconnect: Callable[[], Awaitable[None]]) -> None:
+        """Close the session that `environment` has, or may have, opened. Returns once it is closed, or after WAIT_S.
+
+        `disconnect` is called once before, to end what the episode opened within the session.
+        """
+        task = asyncio.create_task(self._close(environment, disconnect))
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         await asyncio.wait({task}, timeout=WAIT_S)
@@ -47,7 +52,9 @@ class SessionCloser:
             for task in left:
                 task.cancel()
 
-    async def _close(self, environment: Session) -> None:
+    async def _close(self, environment: Session, disconnect: Callable[[], Awaitable[None]]) -> None:
+        with contextlib.suppress(Failure):  # the server ends it after its own idle limit
+            await disconnect()
         if await self._try_close(environment, last=False):
             return
         async with self._slots:

@@ -68,7 +68,7 @@ class ResourcesServer(Server):
             verified_idle_s=settings.verified_idle_s,
             limit=settings.max_sessions,
         )
-        stateless = is_stateless(environment, has_tools=bool(self._tools))
+        stateless = is_stateless(environment, has_tools=bool(self._tools) or issubclass(environment, EpisodeTools))
         self._rows = RowVerdicts(environment.__name__, stateless, self._sessions, self._open_session)
         self._dataset: ServedDataset | None = None
         self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
@@ -112,9 +112,7 @@ class ResourcesServer(Server):
         await self._lifespan.leave()
 
     async def check(self) -> None:
-        """Open the served dataset, and enter and exit the environment's lifespan. Raises the errors that would prevent
-        the server from starting.
-        """
+        """Open the served dataset, and enter and exit the lifespan. Raises the errors that would prevent the start."""
         await self._open_dataset()
         await self._new_lifespan().check()
 

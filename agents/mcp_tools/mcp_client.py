@@ -20,6 +20,7 @@ from rollyard.services.http.transport import HttpResponse
 from rollyard.services.types import Json
 
 PROTOCOL_VERSION = "2025-06-18"
+CLOSE_TIMEOUT_S = 10.0
 _INITIALIZE: Json = {
     "protocolVersion": PROTOCOL_VERSION,
     "capabilities": {},
@@ -87,6 +88,11 @@ class McpClient:
         if details.get("code") in _NOT_OF_THE_MODEL:
             raise self._error("tools/call", error)
         return error_answer(str(details.get("message") or error))
+
+    async def close(self) -> None:
+        """End the connection if the server keeps one. Raises Failure if the server cannot be reached."""
+        if "mcp-session-id" in self._headers:
+            await self._session.delete(self._path, min(self._timeout_s, CLOSE_TIMEOUT_S), self._headers)
 
     async def _result(self, method: str, params: Json) -> tuple[HttpResponse, Json]:
         request_id, response = await self._request(method, params)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -43,8 +44,13 @@ async def open_tools(session: Session, metadata: Any, timeout_s: float) -> McpTo
         detail = f"/seed_session returned mcp with url_path {path!r:.100}; expected {{url_path: text, headers: object}}"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=session.server)
     client = McpClient(session, f"/{path.lstrip('/')}", headers, timeout_s)
-    await client.open()
-    tools = await client.tools()
+    try:
+        await client.open()
+        tools = await client.tools()
+    except Failure:
+        with contextlib.suppress(Failure):
+            await client.close()
+        raise
     return McpTools(client, tools, frozenset(tool["name"] for tool in tools))
 
 

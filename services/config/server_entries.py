@@ -14,6 +14,7 @@ from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, fin
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.server.settings import ServerSettings, parse_settings
 from rollyard.services.types import Json
 
@@ -72,12 +73,8 @@ class ServerEntries:
         if is_external(raw, has_own_folder=own is not None) and not (own and _has_setting(family, own, "url")):
             return external_server(name, family, implementation, raw)
         if own is not None:
-            if foreign and foreign[0] == folders[0]:
-                self.notes.append(
-                    f"{name}: Rollyard's own {family}/{implementation} is used; to run NeMo Gym's in {foreign[0]}, set "
-                    "python: or venv: in its entry"
-                )
-            return self._own(name, family, implementation, own, raw)
+            self._note_choice(name, family, implementation, own, foreign)
+            return self._own(name, family, implementation, own, raw, also_theirs=bool(foreign))
         if family == "agents" and (chosen := agents.replacement(implementation)) is not None:
             settings, dropped = agents.replaced_settings(raw, chosen)
             without = f"; not used: {', '.join(dropped)}" if dropped else ""
@@ -103,7 +100,21 @@ class ServerEntries:
             )
         return foreign_server(name, family, implementation, raw, folder, self._tree)
 
-    def _own(self, name: str, family: str, implementation: str, folder: Path, raw: Json) -> ServerSpec:
+    def _note_choice(self, name: str, family: str, implementation: str, own: Path, foreign: Sequence[Path]) -> None:
+        """Note which server is used if several folders have one of that name."""
+        installed = (INSTALLED / family / implementation).resolve()
+        if foreign:
+            self.notes.append(
+                f"{name}: Rollyard's {family}/{implementation} is used; to run NeMo Gym's in {foreign[0]}, set python: "
+                "or venv: in its entry"
+            )
+        elif own != installed and (installed / "app.py").is_file():
+            self.notes.append(f"{name}: {own} is used instead of Rollyard's own {family}/{implementation}")
+
+    def _own(
+        self, name: str, family: str, implementation: str, folder: Path, raw: Json, *, also_theirs: bool = False
+    ) -> ServerSpec:
+        """`also_theirs`: NeMo Gym has a server of that name, too."""
         if family == "responses_api_models":
             raw, without_effect = model_servers.translated(implementation, raw)
             if without_effect:
@@ -114,7 +125,11 @@ class ServerEntries:
             settings = parse_settings(ServerSettings, base, name)
         else:
             kind = load_server(family, folder, str(raw.get("entrypoint", "app.py")))
-            settings = parse_settings(kind.Settings, raw, name)
+            try:
+                settings = parse_settings(kind.Settings, raw, name)
+            except OperatorError as error:
+                hint = "; NeMo Gym's own server runs if python: or venv: is set in its entry" * also_theirs
+                raise OperatorError(f"{error}{hint}") from error
         return ServerSpec(name, family, implementation, folder, settings, raw, isolated)
 
 

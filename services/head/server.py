@@ -107,7 +107,7 @@ class Head(Server):
         return list(reversed(self._collections.values()))
 
     async def _prometheus_targets(self, request: Request) -> list[Json]:
-        """Return the addresses of all servers for Prometheus's http_sd_configs.
+        """Return the addresses of Rollyard's servers for Prometheus's http_sd_configs.
 
         The head's own address is taken from the request's Host header.
         """
@@ -120,7 +120,7 @@ class Head(Server):
                 "labels": {"name": one.server_name, "family": one.server_type, **run},
             }
             for one in self.registry.instances()
-            if one.url is not None
+            if one.url is not None and not one.origin  # other servers have no metrics in this form
         ]
         return [head, *servers]
 

@@ -143,7 +143,12 @@ class ServerClient:
         return await self._retry_connection(server, self._clock() + timeout_s, attempt)
 
     async def send(
-        self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        path: str,
+        body: bytes,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
     ) -> HttpResponse:
         """POST to one instance; the response may have any status.
 
@@ -153,10 +158,7 @@ class ServerClient:
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
         is_foreign = self.book.foreign_instance(url) is not None
         try:
-            if is_foreign:
-                all_headers: Mapping[str, str] = _headers_for_foreign(headers or {})
-            else:
-                all_headers = {**self._headers, **headers} if headers else self._headers
+            all_headers = self._headers_for(url, headers)
             response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
         finally:
             self._in_flight[url] -= 1
@@ -167,6 +169,20 @@ class ServerClient:
         if response.headers.get(RUN_HEADER) != self._run_id:
             raise Failure(FailureKind.WRONG_RUN, f"the server at {url} does not belong to run {self._run_id}")
         return response
+
+    async def delete(self, url: str, path: str, timeout_s: float, headers: Mapping[str, str]) -> HttpResponse:
+        """DELETE a path of one instance; the response may have any status."""
+        return await self.transport.send("DELETE", url + path, b"", self._headers_for(url, headers), timeout_s)
+
+    def _headers_for(self, url: str, headers: Mapping[str, str] | None) -> Mapping[str, str]:
+        """Return the headers of a call with the given ones added.
+
+        Servers of other frameworks receive neither the run's token nor Rollyard's headers.
+        """
+        if self.book.foreign_instance(url) is None:
+            return {**self._headers, **headers} if headers else self._headers
+        given = {name: value for name, value in (headers or {}).items() if not name.startswith("x-rollyard-")}
+        return {"content-type": "application/json", **given}
 
     async def _retry_connection(self, server: str, until: float, attempt: Callable[[float], Awaitable[T]]) -> T:
         """Return the result of `attempt`, retrying it if the connection fails, because then nothing was sent.
@@ -237,9 +253,3 @@ class ServerClient:
         if now > self._next_log.get(server, 0.0):
             log.warning("%s: %s; retrying for up to %g s", server, why, round(wait_s, 2))
         self._next_log[server] = now + LOG_EVERY_S
-
-
-def _headers_for_foreign(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return a call's own headers, such as cookies, without the run's token and Rollyard's headers."""
-    given = {name: value for name, value in headers.items() if not name.startswith("x-rollyard-")}
-    return {"content-type": "application/json", **given}

@@ -66,6 +66,11 @@ class Session:
         """Like `send`, but returns the body, and raises the reported Failure unless the status is 2xx."""
         return raise_for_status(await self.send(path, body, timeout_s, headers), self.server).body
 
+    async def delete(self, path: str, timeout_s: float, headers: Mapping[str, str]) -> None:
+        """DELETE a path of the instance that opened the session, whatever it responds."""
+        if self._url is not None:
+            await self._client.delete(self._url, path, timeout_s, {**self._headers, **headers})
+
     @property
     def cookies(self) -> tuple[str, ...]:
         """The session's cookies, each as `name=value`."""

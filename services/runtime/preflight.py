@@ -20,6 +20,7 @@ from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.run_types import Directory, Keys
 from rollyard.services.runtime.check_process import check_in_process
+from rollyard.services.runtime.foreign import uv_environment
 from rollyard.services.runtime.foreign.foreign_servers import check_access
 from rollyard.services.runtime.hosting import bind, bind_for
 from rollyard.services.runtime.launcher import LocalLauncher
@@ -33,6 +34,7 @@ class Preflight:
     def __init__(self, specs: Sequence[ServerSpec], keys: Keys, environ: Mapping[str, str]) -> None:
         self._specs = specs
         self._keys = keys
+        self._environ = environ
         self._transport = HttpTransport()
         self._endpoints = endpoint_transport(environ)
         self._servers: list[Server] = []
@@ -48,6 +50,7 @@ class Preflight:
             try:
                 if spec.is_foreign:
                     check_access(spec, self._specs, self._keys)
+                    await self._install(spec, cache)
                 elif spec.isolated:
                     await check_in_process(spec, self._keys, LocalLauncher(cache))
                 else:
@@ -68,6 +71,11 @@ class Preflight:
         """Close the connections."""
         await self._transport.close()
         await self._endpoints.close()
+
+    async def _install(self, spec: ServerSpec, cache: Path) -> None:
+        """Install what a NeMo Gym server requires, before the time of the start counts."""
+        if spec.program is not None and spec.program.install:
+            await asyncio.to_thread(uv_environment.install, spec.folder, spec.program, cache, self._environ)
 
     async def _check_here(self, spec: ServerSpec) -> None:
         kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rollyard.services.backoff import Restarts
 from rollyard.services.config.plugins import FAMILIES, load_server
@@ -25,6 +25,7 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
 from rollyard.services.run_types import AccessRules, Directory, HeadFile, Keys
 from rollyard.services.runtime.check_process import check_in_process
+from rollyard.services.runtime.concurrent_start import all_or_first_error
 from rollyard.services.runtime.foreign.addresses import with_ports
 from rollyard.services.runtime.foreign.foreign_servers import ForeignServers
 from rollyard.services.runtime.hosting import HostedServer, bind, bind_for
@@ -161,7 +162,7 @@ class Stack:
                 restarts=self._restarts,
             )
             starting.append(self._supervisor.start())
-        await _all_or_first_error(starting)
+        await all_or_first_error(starting)
         await self._wait_for_remote()
         count = len(self.config.servers)
         self._print_line(f"All {count} / {count} servers ready!")
@@ -267,14 +268,3 @@ class Stack:
             f"port {port} is taken{owner}; the head listens on http://{host}:{sock.getsockname()[1]} instead"
         )
         return sock
-
-
-async def _all_or_first_error(starting: Iterable[Awaitable[None]]) -> None:
-    """Wait for all; if one raises, cancel the others and raise its error."""
-    tasks = [asyncio.ensure_future(one) for one in starting]
-    try:
-        await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -45,7 +45,12 @@ from tests.support.doc_pages import commands
 from tests.support.stacks import read_rows
 from tests.unit.resources_servers.answers.grading import in_process_server
 
-PAGES = [INSTALLED / "README.md", *sorted((INSTALLED / "docs").glob("*.md")), *INSTALLED.glob("*/*/README.md")]
+PAGES = [
+    INSTALLED / "README.md",
+    *sorted((INSTALLED / "docs").glob("*.md")),
+    *INSTALLED.glob("docs/trainers/*.md"),
+    *INSTALLED.glob("*/*/README.md"),
+]
 SOKOBAN_EVALUATION = INSTALLED / "docs" / "sokoban-evaluation.md"
 """Its blocks are shell programs; test_sokoban_evaluation_page.py runs them."""
 AUTHORING = {INSTALLED / "docs" / name for name in ("environments.md", "agents.md", "model-servers.md")}

@@ -73,9 +73,13 @@ class Running:
 
 @contextlib.asynccontextmanager
 async def ng_run(
-    *arguments: str, cwd: Path, env: Mapping[str, str] | None = None, name: str = "ng_run"
+    *arguments: str,
+    cwd: Path,
+    env: Mapping[str, str] | None = None,
+    name: str = "ng_run",
+    ready_s: float = DEADLINE_S,
 ) -> AsyncIterator[Running]:
-    """`ng_run` with all servers ready; ended with SIGINT."""
+    """`ng_run` with all servers ready, within `ready_s`; ended with SIGINT."""
     log = cwd / f"{name}.log"
     with log.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
@@ -83,7 +87,7 @@ async def ng_run(
         )
     running = Running(process, cwd, log)
     try:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(ready_s):
             while "servers ready!" not in running.printed:
                 assert process.returncode is None, running.printed
                 await asyncio.sleep(0.02)

@@ -82,7 +82,11 @@ def _example(config: RunConfig, agent_spec: ServerSpec) -> Path:
     """Return the file with example rows for the agent's environment. Raises OperatorError if there is none."""
     named = {value.name for _, value in agent_spec.settings if isinstance(value, ServerRef)}
     for spec in config.servers:
-        if spec.name in named and (path := spec.folder / "data" / "example.jsonl").is_file():
+        if (
+            spec.external_url is None
+            and spec.name in named
+            and (path := spec.folder / "data" / "example.jsonl").is_file()
+        ):
             return path
     raise OperatorError(f"no example rows for {agent_spec.name}; pass some with +input_jsonl_fpath=rows.jsonl")
 

@@ -13,6 +13,7 @@ from rollyard.services.errors import RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.transport import Transport
 from rollyard.services.run_types import Heartbeat, Registration
+from rollyard.services.runtime.concurrent_start import all_or_first_error
 from rollyard.services.runtime.foreign.health_probe import Health, HealthProbe
 
 log = logging.getLogger(__name__)
@@ -62,7 +63,7 @@ class ExternalServers:
 
     async def start(self) -> None:
         """Wait until each server responds, then keep watching. Raises RunError if one does not respond in time."""
-        await asyncio.gather(*(self._wait_for(server) for server in self._servers))
+        await all_or_first_error(self._wait_for(server) for server in self._servers)
         self._watches = [asyncio.create_task(self._watch(server)) for server in self._servers]
 
     async def stop(self) -> None:

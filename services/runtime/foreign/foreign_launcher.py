@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -82,6 +83,10 @@ class ForeignLauncher:
             f"{spec.family}/{spec.implementation} of NeMo Gym in {python}",
         )
         process = ForeignProcess(program)
+        phase = f"waiting for {url_of(spec)}"  # shown while the program starts, which may take a minute
+        self._registry.register(
+            Registration(name=spec.name, instance=launch.instance, url=url_of(spec), pid=process.pid, phase=phase)
+        )
         watch = asyncio.create_task(self._watch(spec, launch.instance, process))
         self._watches.add(watch)
         watch.add_done_callback(self._watches.discard)
@@ -103,7 +108,7 @@ class ForeignLauncher:
             "HF_DATASETS_CACHE": str(cache),
             **self._environ,
             # Programs may start `python` or tools of their environment by name.
-            "PATH": f"{python.parent}:{self._environ.get('PATH', '')}",
+            "PATH": f"{python.parent}:{self._environ.get('PATH', os.defpath)}",
             "PYTHONPATH": ":".join([str(spec.folder), *paths]),
             CONFIG_VARIABLE: self._config,
             NAME_VARIABLE: spec.name,

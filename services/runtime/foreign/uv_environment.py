@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import hashlib
+import logging
 import re
 import shutil
 import subprocess
@@ -16,6 +17,8 @@ from pathlib import Path
 from rollyard.services.config.nemo_gym.folders import installed_version
 from rollyard.services.config.run_config import ForeignProgram
 from rollyard.services.errors import OperatorError
+
+log = logging.getLogger(__name__)
 
 DEFAULT_PYTHON = "3.12"
 _RELATIVE = re.compile(r"(?:^|[\s@=])(?:file:)?\.\.?/|^-e\s+\.", re.IGNORECASE)
@@ -79,6 +82,7 @@ def _build(
     uv: str, home: Path, base: str, folder: Path, arguments: list[str], listed: str, environ: Mapping[str, str]
 ) -> None:
     # This process holds the lock, so an existing folder without a link to it is left over from a build that was killed.
+    log.warning("uv installs the requirements of %s into %s, which may take minutes", folder, home)
     building = home.with_name(f"{home.name}.building")
     for leftover in (building, home):
         shutil.rmtree(leftover, ignore_errors=True)

@@ -57,6 +57,10 @@ class StackSession:
             raise OperatorError(f"the stack has the agents {', '.join(sorted(agents)) or '(none)'}: choose one of them")
         return name or agents[0]
 
+    def url(self, server: str) -> str:
+        """Return the address of a ready instance of a server. Raises RunError if there is none."""
+        return self._connection.url(server)
+
     def publisher(self, folder: Path, *, keep: int = 2, timeout_s: float = 600.0) -> Publish:
         """Return a function that publishes weights through the policy's model server, which needs
         `trainer_endpoints: true`. `folder`: where the versions are stored, for the engines to read. `keep`: how many of

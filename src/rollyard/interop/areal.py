@@ -53,7 +53,8 @@ class StackAgent:
         ending, treatment = self._player.settings.endings.of_row(played)
         if treatment is not Treatment.PLAYED:
             raise Rejected(f"the episode ended with {ending}, whose treatment is {treatment}")
-        if not is_reward(reward := played.get("reward")):
+        reward: Any = played.get("reward")
+        if not is_reward(reward):
             raise RunError(f"the rollout has reward {reward!r:.100}; {EXPECTED}")
         return float(reward)
 

@@ -29,7 +29,8 @@ def with_this_python(word: str) -> str:
 async def test_the_page_starts_nemo_gyms_environment_and_plays_it(tmp_path: Path) -> None:
     (tmp_path / "gym").symlink_to(VENV)
     (start,), (collect,), (status,) = lines("ng_run"), lines("ng_collect_rollouts"), lines("ng_status")
-    async with ng_run(*start[1:], "+head_port=0", f"+ready_timeout_s={START_S}", cwd=tmp_path) as running:
+    given = (*start[1:], "+head_port=0", f"+ready_timeout_s={START_S}")
+    async with ng_run(*given, cwd=tmp_path, ready_s=START_S) as running:
         shown = await command(*status, cwd=tmp_path)
         collected = await command(*map(with_this_python, collect), cwd=tmp_path)
         assert shown.status == 0 and f"mcqa: NeMo Gym, {tmp_path}/gym/bin/python" in shown.out
@@ -45,7 +46,8 @@ async def test_nemo_gyms_own_agent_plays_with_rollyards_model_server(tmp_path: P
     (tmp_path / "gym").symlink_to(VENV)
     own_agent = "++mcqa_simple_agent.responses_api_agents.simple_agent.venv=gym"
     (start,), (collect,) = lines("ng_run"), lines("ng_collect_rollouts")
-    async with ng_run(*start[1:], own_agent, "+head_port=0", f"+ready_timeout_s={START_S}", cwd=tmp_path):
+    given = (*start[1:], own_agent, "+head_port=0", f"+ready_timeout_s={START_S}")
+    async with ng_run(*given, cwd=tmp_path, ready_s=START_S):
         shown = await command("ng_status", "+json=true", cwd=tmp_path)
         collected = await command(*map(with_this_python, collect), cwd=tmp_path)
         assert collected.status == 0, collected.out + collected.err

@@ -13,7 +13,7 @@ from fastapi import FastAPI, Request, Response
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
-from tests.support.foreign_servers import foreign_environment
+from tests.support.foreign_servers import TOKEN_KEYS, foreign_environment
 from tests.support.in_process import Script, calls, says
 
 ROW: Json = {"responses_create_params": {"input": "Weather?", "tools": []}, "city": "Paris"}
@@ -32,6 +32,7 @@ class McpEnvironment:
         self, replies: dict[str, Reply] | None = None, *, events: bool = False, announced: Any = "default"
     ) -> None:
         self.requests: list[tuple[dict[str, str], Json]] = []
+        self.ended: list[tuple[str, str]] = []
         self.verified: Json = {}
         self.events = events
         self.replies: dict[str, Reply] = {
@@ -59,6 +60,11 @@ class McpEnvironment:
                 return found
             reply = found if "error" in found else {"result": found}
             return self._encoded({"jsonrpc": "2.0", "id": message["id"], **reply}, message["method"])
+
+        @app.delete("/mcp")
+        async def end(request: Request) -> Json:
+            self.ended.append((request.headers["mcp-session-id"], request.headers["x-token"]))
+            return {}
 
         @app.post("/verify")
         async def verify(request: Request) -> Json:
@@ -128,6 +134,23 @@ async def test_requests_carry_the_episodes_cookie_the_announced_headers_and_what
         "2025-03-26",
         "t",
     )
+
+
+async def test_the_connection_ends_with_the_episode_even_if_it_fails() -> None:
+    environment = McpEnvironment()
+    await played(environment)
+    assert environment.ended == [("connection-1", "t")]
+    failing = McpEnvironment({"tools/list": lambda _: {"tools": 5}})
+    with pytest.raises(Failure):
+        await played(failing)
+    assert failing.ended == [("connection-1", "t")]
+
+
+async def test_the_servers_own_authorization_is_sent_and_the_runs_token_is_not() -> None:
+    announced = {"url_path": "/mcp", "headers": {"Authorization": "Bearer of-the-environment", "X-Token": "t"}}
+    environment = McpEnvironment(announced=announced)
+    await played(environment, keys=TOKEN_KEYS)
+    assert {headers["authorization"] for headers, _ in environment.requests} == {"Bearer of-the-environment"}
 
 
 async def test_the_pages_of_a_list_are_read_until_there_is_no_cursor() -> None:

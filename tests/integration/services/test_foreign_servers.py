@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
@@ -58,9 +58,19 @@ def shown(stack: Stack, name: str = "counter") -> ServerInstance:
     return next(one for one in stack.registry.instances() if one.server_name == name)
 
 
-def external_app(down: asyncio.Event | None = None) -> FastAPI:
-    """The counter as a server that someone else runs. It sets a cookie, and has only /openapi.json."""
+def external_app(broken: Mapping[str, tuple[int, bytes]]) -> FastAPI:
+    """The counter as a server that someone else runs. It sets a cookie, and has only /openapi.json.
+
+    `broken`: path -> status and body with which it responds instead.
+    """
     app, totals = FastAPI(), dict[str, int]()
+
+    @app.middleware("http")
+    async def respond(request: Request, proceed: Callable[[Request], Awaitable[Response]]) -> Response:
+        if request.url.path in broken:
+            status, body = broken[request.url.path]
+            return Response(body, status)
+        return await proceed(request)
 
     @app.post("/seed_session")
     async def seed(response: Response) -> Json:
@@ -83,10 +93,10 @@ def external_app(down: asyncio.Event | None = None) -> FastAPI:
 
 
 @contextlib.asynccontextmanager
-async def served(port: int = 0) -> AsyncIterator[int]:
+async def served(port: int = 0, broken: Mapping[str, tuple[int, bytes]] | None = None) -> AsyncIterator[int]:
     """Serve the external counter; yields its port."""
     sock = bind("127.0.0.1", port)
-    server = uvicorn.Server(uvicorn.Config(external_app(), log_config=None, lifespan="off"))
+    server = uvicorn.Server(uvicorn.Config(external_app(broken or {}), log_config=None, lifespan="off"))
     serving = asyncio.create_task(server.serve(sockets=[sock]))
     await until(lambda: server.started)
     try:
@@ -100,6 +110,7 @@ async def served(port: int = 0) -> AsyncIterator[int]:
 async def test_an_agent_plays_a_program_of_nemo_gym(tmp_path: Path, start: Start) -> None:
     make_root(tmp_path)
     async with start(run_config(tmp_path, program_entry()), tmp_path) as stack:
+        assert shown(stack).ready and not shown(stack).phase
         rollout = await play(stack)
         assert rollout["reward"] == 1.0
         assert rollout["seen"]["cookies"] == ["counter_session"]
@@ -135,6 +146,19 @@ async def test_a_killed_program_starts_again_and_open_sessions_are_lost(tmp_path
             await session.post("/verify", orjson.dumps(ROW), 60.0)
         assert raised.value.kind is FailureKind.SESSION_LOST
         assert (await play(stack))["reward"] == 1.0 and shown(stack).restarts == 1
+
+
+async def test_a_program_whose_code_changed_does_not_join_the_run_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = make_root(tmp_path)
+    async with colocated(run_config(tmp_path, program_entry()), tmp_path) as stack:
+        killed = shown(stack).pid
+        assert killed is not None and stack.registry.code["counter"].files
+        (folder / "app.py").write_text((folder / "app.py").read_text() + "\n# changed\n")
+        os.kill(killed, signal.SIGKILL)
+        await until(lambda: "the code of counter changed since this run started" in caplog.text)
+        assert not shown(stack).ready
 
 
 async def test_a_program_that_ends_during_the_start_fails_it_with_the_end_of_its_log(tmp_path: Path) -> None:
@@ -207,3 +231,32 @@ async def test_a_server_that_never_responds_fails_the_start_with_its_address(tmp
     with pytest.raises(RunError, match=rf"counter does not respond at http://127.0.0.1:{port} within 0.5 s"):
         async with colocated(run_config(tmp_path, counter), tmp_path):
             pass
+
+
+async def test_a_server_that_accepts_connections_but_never_responds_fails_the_start(tmp_path: Path) -> None:
+    with contextlib.closing(bind("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        counter = entry("resources_servers", "counter", host="127.0.0.1", port=port, start_timeout_s=0.5)
+        with pytest.raises(RunError, match=rf"counter does not respond at http://127.0.0.1:{port} within 0.5 s"):
+            async with colocated(run_config(tmp_path, counter), tmp_path):
+                pass
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "body", "kind"),
+    [
+        ("/seed_session", 500, b"boom", FailureKind.SERVER_ERROR),
+        ("/verify", 500, b'"boom"', FailureKind.SERVER_ERROR),
+        ("/verify", 200, b"<html>", FailureKind.MALFORMED_ANSWER),
+        ("/verify", 200, b'{"reward": "high"}', FailureKind.MALFORMED_ANSWER),
+    ],
+)
+async def test_a_broken_response_of_a_foreign_server_is_a_failure_that_names_it(
+    tmp_path: Path, path: str, status: int, body: bytes, kind: FailureKind
+) -> None:
+    async with served(broken={path: (status, body)}) as port:
+        counter = entry("resources_servers", "counter", host="127.0.0.1", port=port)
+        async with colocated(run_config(tmp_path, counter), tmp_path) as stack:
+            with pytest.raises(Failure) as raised:
+                await play(stack)
+    assert (raised.value.kind, raised.value.problem.server) == (kind, "counter")

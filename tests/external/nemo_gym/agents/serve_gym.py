@@ -4,6 +4,9 @@
 server at MODEL_PORT. The process ends when its standard input is closed.
 """
 
+# The packages of that interpreter are not installed where mypy runs.
+# mypy: ignore-errors
+
 from __future__ import annotations
 
 import asyncio

@@ -22,7 +22,7 @@ def script_of(*tools: tuple[str, object]) -> FullScript:
     return FullScript([*turns, [says("ok")]])
 
 
-BREAKING = (
+BREAKING: tuple[tuple[str, object], ...] = (
     ("raises", {}),
     ("rejects", {"city": "Paris"}),
     ("rejects", {"town": 1}),
@@ -46,7 +46,7 @@ async def test_every_answer_of_a_tool_is_the_same_under_both_agents(gym: Gym) ->
 @pytest.mark.parametrize(("expected", "reward"), [(7, 1.0), (8, 0.0)])
 async def test_the_session_lives_in_cookies_of_seed_tools_and_verify(gym: Gym, expected: int, reward: float) -> None:
     row = {**ROW, "initial_count": 3, "expected_count": expected}
-    tools = (("increment_counter", {"count": 4}), ("get_counter_value", {}))
+    tools: tuple[tuple[str, object], ...] = (("increment_counter", {"count": 4}), ("get_counter_value", {}))
     theirs = await gym.their_rollout("counter_agent", script_of(*tools), row)
     async with gym.our_agent("counter", script_of(*tools), SimpleAgent) as stack:
         ours = await stack.run(row)

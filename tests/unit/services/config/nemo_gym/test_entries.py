@@ -14,6 +14,7 @@ from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
+from tests.support.fixtures import PLAIN_APP
 from tests.support.foreign_folders import entry, make_root, program_entry
 
 MODEL = entry("responses_api_models", "builtin_model")
@@ -114,7 +115,7 @@ def test_rollyards_own_server_is_not_hidden_by_one_of_the_same_name(tmp_path: Pa
     make_root(tmp_path, name="gsm8k")
     config = load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", entrypoint="app.py")})
     assert config.servers[0].folder == (INSTALLED / "resources_servers" / "gsm8k").resolve()
-    assert any("Rollyard's own resources_servers/gsm8k is used" in note for note in config.notes)
+    assert any("Rollyard's resources_servers/gsm8k is used" in note for note in config.notes)
 
 
 def test_an_entry_with_an_interpreter_asks_for_nemo_gyms_server_of_that_name(tmp_path: Path) -> None:
@@ -189,6 +190,24 @@ def test_settings_of_nemo_gyms_model_servers_are_translated(tmp_path: Path) -> N
 def test_a_misspelt_setting_of_a_model_server_is_still_refused(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="unknown option 'hf_hom'"):
         load_tree(tmp_path, {"policy_model": entry("responses_api_models", "local_vllm_model", model="m", hf_hom="x")})
+
+
+def test_an_unknown_setting_of_a_server_that_nemo_gym_also_has_is_refused_with_how_to_run_that_one(
+    tmp_path: Path,
+) -> None:
+    make_root(tmp_path, family="responses_api_models", name="vllm_model")
+    settings = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "brand_new": 1}
+    with pytest.raises(OperatorError, match=r"unknown option 'brand_new'.*NeMo Gym's own server runs if"):
+        load_tree(tmp_path, {"policy_model": entry("responses_api_models", "vllm_model", **settings)})
+
+
+def test_a_users_own_server_of_the_same_name_is_used_with_a_note(tmp_path: Path) -> None:
+    folder = tmp_path / "resources_servers" / "gsm8k"
+    folder.mkdir(parents=True)
+    (folder / "app.py").write_text(PLAIN_APP)
+    config = load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k")})
+    assert config.servers[0].folder == folder.resolve()
+    assert any(f"{folder.resolve()} is used instead of Rollyard's own" in note for note in config.notes)
 
 
 def test_the_key_of_a_judge_may_be_null(tmp_path: Path) -> None:

@@ -1,0 +1,71 @@
+"""vf-eval of verifiers plays our environments through its NeMoGymTaskset, with our built-in model as its endpoint."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import rollyard
+from tests.support.background_loop import background_loop
+from tests.support.doc_pages import page
+from tests.support.stacks import SOKOBAN, read_rows
+
+ROOT = Path(rollyard.__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Sokoban with its agent and the built-in model, and GSM8K without an agent."""
+    gsm8k = {"gsm8k_resources_server": {"resources_servers": {"gsm8k": {"entrypoint": "app.py"}}}}
+    with background_loop() as run:
+        running = rollyard.stack([SOKOBAN, gsm8k], colocate=True, folder=tmp_path_factory.mktemp("stack"))
+        run(running.start())
+        yield running
+        run(running.stop())
+
+
+def evaluate(stack: Any, server: str, dataset: str, folder: Path) -> list[dict[str, Any]]:
+    """The traces of two tasks, evaluated with the configuration that docs/trainers/verifiers.md shows."""
+    [config] = [block for block in page("trainers/verifiers.md").split("```") if block.startswith("toml\n")]
+    for documented, here in (
+        ("http://127.0.0.1:8001", stack.url(server)),
+        ("http://127.0.0.1:8002", stack.url("policy_model")),
+        ("resources_servers/grl_sokoban/data/example.jsonl", str(ROOT / dataset)),
+    ):
+        assert documented in config
+        config = config.replace(documented, here)
+    file = folder / "eval.toml"
+    file.write_text(config.removeprefix("toml\n"))
+    # verifiers starts its harness with uv, which is in the same environment.
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "POLICY_API_KEY": "none"}
+    command = [str(Path(sys.executable).with_name("vf-eval")), "@", str(file), "--no-rich"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=environ, cwd=folder)
+    assert done.returncode == 0, done.stderr[-3000:]
+    [traces] = folder.glob("outputs/*/traces.jsonl")
+    return [trace for episode in read_rows(traces) for trace in episode["traces"]]
+
+
+def test_sokoban_is_played_with_its_tool_and_solved(stack: Any, tmp_path: Path) -> None:
+    traces = evaluate(
+        stack, "grl_sokoban_resources_server", "resources_servers/grl_sokoban/data/example.jsonl", tmp_path
+    )
+    assert len(traces) == 2
+    for trace in traces:
+        assert not trace["errors"], trace["errors"]
+        assert trace["metrics"]["success"] == 1.0 and trace["metrics"]["moves"] >= 1
+        assert trace["info"]["nemo_gym"]["success"] is True
+
+
+def test_answers_to_gsm8k_are_verified(stack: Any, tmp_path: Path) -> None:
+    traces = evaluate(stack, "gsm8k_resources_server", "resources_servers/gsm8k/data/example.jsonl", tmp_path)
+    assert len(traces) == 2
+    for trace in traces:
+        assert not trace["errors"], trace["errors"]
+        assert trace["info"]["nemo_gym"]["extracted_answer"] == "42"  # what the built-in model always answers
