@@ -91,9 +91,10 @@ async def gym_stack(folder: Path, endpoint: str, port: int) -> AsyncIterator[Gym
             (folder / "venvs" / server / ".venv").symlink_to(VENV)
     (folder / "without_ray").mkdir(exist_ok=True)
     (folder / "without_ray" / "sitecustomize.py").write_text(WITHOUT_RAY)
+    printed = folder / f"gym-{port}.log"
     path = f"{VENV}/bin{os.pathsep}{os.environ['PATH']}"
     configs = "resources_servers/mcqa/configs/mcqa.yaml,responses_api_models/openai_model/configs/openai_model.yaml"
-    with (folder / "gym.log").open("ab") as log:
+    with printed.open("wb") as log:
         process = await asyncio.create_subprocess_exec(
             *(str(VENV / "bin" / "gym"), "env", "start", f"+config_paths=[{configs}]"),
             *(f"+policy_base_url={endpoint}/v1", "+policy_api_key=sk-of-this-test", "+policy_model_name=m"),
@@ -109,14 +110,15 @@ async def gym_stack(folder: Path, endpoint: str, port: int) -> AsyncIterator[Gym
     stack = GymStack(folder, f"127.0.0.1:{port}", process, transport)
     try:
         async with asyncio.timeout(START_S):
-            while "servers ready!" not in (folder / "gym.log").read_text().rpartition("Waiting for servers")[2]:
-                assert process.returncode is None, (folder / "gym.log").read_text()[-3000:]
+            while "servers ready!" not in printed.read_text():
+                assert process.returncode is None, printed.read_text()[-3000:]
                 await asyncio.sleep(0.2)
         yield stack
     finally:
         await transport.close()
         families = _family_of(process.pid)
-        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(ProcessLookupError):  # it exits by itself when it notices a dead server
+            process.send_signal(signal.SIGINT)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(process.wait(), 60)
         for pid in families:  # what it left behind

@@ -93,7 +93,7 @@ class Trainer:
         )
         (folder / "nemo_gym_env.yaml").write_text(OmegaConf.to_yaml(ENV_YAML))
         self.port = free_port()
-        settings: Json = {
+        content: dict[Any, Any] = {
             "config_paths": [str(folder / "wall.yaml")],
             "policy_model_name": "tiny",
             "policy_api_key": "dummy_key",
@@ -110,7 +110,7 @@ class Trainer:
             "policy_model": {"responses_api_models": {"vllm_model": {"text_tool_parser": "hermes"}}},
             **more,
         }
-        self.config = DictConfig(settings)
+        self.config = DictConfig(content)
         self.dotenv = folder / "nemo_gym_env.yaml"
         self.helper = RunHelper()
 
