@@ -85,7 +85,6 @@ def test_only_the_command_line_reads_the_environment() -> None:
         "services/runtime/ray_actor.py",
         "services/launchers/slurm/job_runner.py",
         "services/launchers/sagemaker/container/__main__.py",
-        "services/interop/nemo_gym/trainer/run_helper.py",  # a trainer calls it in place of a command
     }
     for path in (ROOT / "services").rglob("*.py"):
         place = str(path.relative_to(ROOT))
@@ -165,7 +164,7 @@ def test_a_package_that_an_extra_asks_for_and_the_lock_lacks_is_named(subset: Mo
 
 def test_every_extra_that_does_not_bring_torch_is_in_the_lock(subset: ModuleType) -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    # verifiers requires openai<3, so it is in a lock of its own.
+    # inspect and verifiers require other versions of shared packages, so they are in locks of their own.
     assert subset.main(sorted(extras - {"convert", "inspect", "train", "verifiers", "vllm"}))
 
 

@@ -174,6 +174,7 @@ def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
         "ng_eval_launcher",
         "ng_init",
         "ng_run",
+        "ng_serve",
         "ng_submit",
         "ng_train",
     }
