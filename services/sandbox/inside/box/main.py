@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -83,4 +82,4 @@ def _serve(channel: Channel, plan: BoxPlan) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
