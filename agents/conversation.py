@@ -6,6 +6,7 @@ from typing import cast
 
 import orjson
 
+from rollyard.agents.row_checks import missing_input
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.tool_calls import offered, sendable_items
 from rollyard.services.rollout_types import Response, ResponseItem
@@ -15,11 +16,13 @@ from rollyard.services.types import TOKEN_FIELDS, Json
 class Conversation:
     """The messages and tools of one episode. Items are plain JSON objects, which are not validated."""
 
-    def __init__(self, params: Json) -> None:
+    def __init__(self, params: Json, row: Json | None = None) -> None:
+        """`row` is the dataset row that contains `params`, for messages about it."""
         start = params.get("input")
         self._sent: list[ResponseItem] = []
         self._tools = offered(params.get("tools"))
         self.params = params
+        self._row = {} if row is None else row
         self._changed = False
         self.start: list[ResponseItem] = (
             [{"role": "user", "content": start}] if isinstance(start, str) else list(start or [])
@@ -42,12 +45,7 @@ class Conversation:
             self.start = [*before, *self.start, *observed]
             self._changed = True
         if not has_input and all(item.get("role") in ("system", "developer") for item in self.start):
-            detail = (
-                "the row has no responses_create_params.input, and the environment does not add any; expected an "
-                "`input` (a string or a list), or a user_template in the environment that builds it from the row's "
-                "fields"
-            )
-            raise Failure(FailureKind.BAD_TASK, detail)
+            raise missing_input(self._row)
 
     def offer(self, tools: list[Json]) -> None:
         """Add tools to those of the request, except those whose names it already has."""

@@ -15,7 +15,7 @@ from rollyard.agents.timings import Timings
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
 from rollyard.agents.tool_call_checks import arguments_body, expected_arguments, is_tool_name
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.response_failures import with_server
+from rollyard.services.http.response_failures import raise_for_status, reported_failure, with_server
 from rollyard.services.http.session import Session
 from rollyard.services.responses.server_answers import read_answer, read_response
 from rollyard.services.responses.tool_calls import read_arguments, read_items, read_name
@@ -24,6 +24,9 @@ from rollyard.services.token_types import PrefixMismatchSummary
 from rollyard.services.types import FinishReason, Json
 
 MODEL_PATH = "/v1/responses"
+ABSENT = (404, 405, 501)
+"""Statuses of a path that a server does not have."""
+_REJECTED = (400, 413, 422)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,9 @@ class Episode:
         try:
             body = await self._model.post(self._model_path, self.conversation.request(), self._model_timeout_s)
         except Failure as failure:
+            if self._model.foreign and self._model_path != MODEL_PATH:
+                detail = "policy_base_url requires a model server of Rollyard, and this one is of another framework"
+                raise Failure(FailureKind.BAD_REQUEST, detail, server=self._model.server) from failure
             # Before the first response there is no episode to end: the task itself does not fit.
             if failure.kind is not FailureKind.CONTEXT_OVERFLOW or not self.timings.model_calls:
                 raise
@@ -142,7 +148,7 @@ class Episode:
         Raises Failure bad_task if there is still no message for the model to respond to.
         """
         started = self._state.enter("seed", self._environment.server)
-        body = await self._environment.post("/seed_session", row, self._tool_timeout_s)
+        body = await self._open("/seed_session", row)
         seeded = read_answer(body or b"{}", self._environment.server)
         self._mcp = await self._mcp_tools(seeded)
         self.timings.add("seed", self._state.finish("seed", started))
@@ -153,6 +159,22 @@ class Episode:
             raise with_server(failure, self._environment.server) from failure
         if self._mcp is not None:
             self.conversation.offer(self._mcp.tools)
+
+    async def _open(self, path: str, row: bytes) -> bytes:
+        """Open the session at `path` with the row. Raises Failure bad_task if another framework's server rejects it."""
+        response = await self._environment.send(path, row, self._tool_timeout_s)
+        server = self._environment.server
+        if response.status in _REJECTED and reported_failure(response, server) is None:
+            excerpt = response.body[:2000].decode("utf-8", "replace")
+            detail = f"{path} rejected the row (status {response.status}): {excerpt}"
+            raise Failure(FailureKind.BAD_TASK, detail, server=server, upstream_status=response.status)
+        if response.status in ABSENT and reported_failure(response, server) is None:
+            other = "turn_agent for /reset and /step" if path == "/seed_session" else "simple_agent for tools"
+            detail = (
+                f"the environment does not serve POST {path} (status {response.status}); try another agent: {other}"
+            )
+            raise Failure(FailureKind.BAD_REQUEST, detail, server=server, upstream_status=response.status)
+        return raise_for_status(response, server).body
 
     async def _mcp_tools(self, seeded: Json) -> McpTools | None:
         """Open the environment's MCP server. It is announced by `/seed_session`, or found at /mcp if the row has no

@@ -21,6 +21,8 @@ from rollyard.resources_servers.environment import (
     bind,
     is_stateless,
 )
+from rollyard.resources_servers.episode_metrics import EpisodeMetrics
+from rollyard.resources_servers.episode_tools import EpisodeTools, call_episode_tool, with_episode_tools
 from rollyard.resources_servers.examples import example_rows
 from rollyard.resources_servers.lifespan import Lifespan
 from rollyard.resources_servers.models import Models
@@ -28,7 +30,7 @@ from rollyard.resources_servers.orphaned_sessions import OrphanedSessions
 from rollyard.resources_servers.result_encoding import encoded, storable
 from rollyard.resources_servers.returned import reset_result, seed_items, turn_result, verdict_json
 from rollyard.resources_servers.row_verdicts import RowVerdicts
-from rollyard.resources_servers.served_dataset import ServedDataset, missing_dataset, open_dataset
+from rollyard.resources_servers.served_dataset import ServedDataset, configured_dataset, missing_dataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_tool_call, tools_of
 from rollyard.services.errors import Failure, FailureKind
@@ -70,10 +72,9 @@ class ResourcesServer(Server):
         self._rows = RowVerdicts(environment.__name__, stateless, self._sessions, self._open_session)
         self._dataset: ServedDataset | None = None
         self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
+        self.measure(EpisodeMetrics(lambda: self._sessions.failed_closes))
         self._watchers: list[asyncio.Task[None]] = []
-        verify: Handler = self._verify
-        if settings.failures_as_rows:
-            verify = with_failure_rows(verify, self.name)
+        verify = with_failure_rows(self._verify, self.name) if settings.failures_as_rows else self._verify
         routes: list[tuple[str, Handler]] = [
             ("/seed_session", self._seed),
             ("/reset", self._reset),
@@ -99,7 +100,7 @@ class ResourcesServer(Server):
 
     async def start(self) -> None:
         """Open the served dataset, enter the environment's lifespan, then watch for idle and orphaned sessions."""
-        self._dataset = await self._opened_dataset()
+        self._dataset = await self._open_dataset()
         self._environment.shared = await self._lifespan.enter()
         self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
 
@@ -114,19 +115,14 @@ class ResourcesServer(Server):
         """Open the served dataset, and enter and exit the environment's lifespan. Raises the errors that would prevent
         the server from starting.
         """
-        await self._opened_dataset()
+        await self._open_dataset()
         await self._new_lifespan().check()
+
+    async def _open_dataset(self) -> ServedDataset | None:
+        return await asyncio.to_thread(configured_dataset, self.settings, self.folder)
 
     def _new_lifespan(self) -> Lifespan:
         return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))
-
-    async def _opened_dataset(self) -> ServedDataset | None:
-        settings = self.settings
-        assert isinstance(settings, EnvironmentSettings)
-        if settings.served_dataset is None:
-            return None
-        roots = [Path.cwd(), *([self.folder] if self.folder else [])]
-        return await asyncio.to_thread(open_dataset, settings.served_dataset, settings.datasets, roots)
 
     async def _seed(self, call: RawRequest) -> RawResponse:
         """Open a session for a dataset row and return its id in a signed cookie.
@@ -143,6 +139,8 @@ class ResourcesServer(Server):
             return seed_items(await bad_task_as_failure(session.episode.seed()))
 
         observation = await self._sessions.set_up(session, set_up)
+        if isinstance(session.episode, EpisodeTools):
+            added = with_episode_tools(added, row, session.episode.episode_tools())
         answer = {**added, "observation": observation} if observation else added
         body = encoded(answer, "seed returned items")
         return RawResponse(body, headers=((b"set-cookie", self._sessions.cookie(session)),))
@@ -208,6 +206,9 @@ class ResourcesServer(Server):
         name = call.path[1:]
         try:
             if (used := self._tools.get(name)) is None:
+                if isinstance(session.episode, EpisodeTools):
+                    async with self._sessions.turn(session):
+                        return await call_episode_tool(session.episode, name, call.body)
                 known = ", ".join(sorted(self._tools)) or "none"
                 raise InvalidToolCall(f"There is no tool {name[:200]!r}. Tools: {known}.")
             arguments = used.parse(call.body)
@@ -230,7 +231,7 @@ class ResourcesServer(Server):
         except Failure as lost:
             if ends:
                 raise
-            return await self._rows.verify(call, verification, lost)
+            return await self._rows.verify(call, verification, lost, self._dataset)
         if session.turn_based and self._environment.verify is Environment.verify:
             # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
             return RawResponse(

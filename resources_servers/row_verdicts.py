@@ -39,10 +39,14 @@ class RowVerdicts:
         """NeMo Gym's name for `stateless`."""
         return "unknown" if self.stateless is None else "stateless" if self.stateless else "unsupported"
 
-    async def verify(self, call: RawRequest, request: Verification, lost: Failure) -> bytes:
-        """Return the verdict on the row in the request, with all fields of both.
+    async def verify(
+        self, call: RawRequest, request: Verification, lost: Failure, dataset: ServedDataset | None
+    ) -> bytes:
+        """Return the verdict on the row in the request, with all fields of the request.
 
-        `lost`: why the request has no session. Raises Failure if the row is not enough for a verdict.
+        `lost`: why the request has no session. `dataset`: adds fields that the request lacks, from its row with the
+        same prompt, because NeMo Evaluator's native mode leaves out `expected_answer`. Raises Failure if the row is not
+        enough for a verdict.
         """
         if not self.stateless:
             raise self._needs_session(lost)
@@ -50,7 +54,8 @@ class RowVerdicts:
             detail = "the request has no session and no `response`; expected the row and the model's `response`"
             raise Failure(FailureKind.BAD_REQUEST, detail)
         row = {key: value for key, value in request.row.items() if key != "response"}
-        verdict = await self._verdict(call, row, request)
+        known = dataset.row_with_prompt(row.get("responses_create_params")) if dataset is not None else {}
+        verdict = await self._verdict(call, {**known, **row}, request)
         return encoded({**request.row, **verdict}, "verify returned a Verdict")
 
     async def verify_text(self, call: RawRequest, body: Json, dataset: ServedDataset | None) -> bytes:

@@ -2,25 +2,39 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import orjson
+
+from rollyard.resources_servers.environment import EnvironmentSettings
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 
 
 class ServedDataset:
     """The rows of one file. Rows of a plain file are read again on demand; those of other formats stay in memory."""
 
-    def __init__(self, name: str, file: Any, rows: Sequence[tuple[int, int]] | Sequence[Json]) -> None:
+    def __init__(
+        self, name: str, file: Any, rows: Sequence[tuple[int, int]] | Sequence[Json], prompts: dict[bytes, int]
+    ) -> None:
+        """`prompts`: digest of each `responses_create_params` that only one row has -> index of the row."""
         self.name = name
         self._file = file
         self._rows = rows
+        self._prompts = prompts
 
     def __len__(self) -> int:
         return len(self._rows)
+
+    def row_with_prompt(self, params: object) -> Json:
+        """Return the only row with these `responses_create_params`; empty if there is none."""
+        index = self._prompts.get(_digest(params)) if params else None
+        return {} if index is None else self.row(index)
 
     def row(self, index: object) -> Json:
         """Return a row. Raises Failure bad_request if there is no row with this index."""
@@ -36,6 +50,17 @@ class ServedDataset:
             return row_at(self._file, *found)
         except OperatorError as error:
             raise Failure(FailureKind.SERVER_ERROR, str(error)) from error
+
+
+def configured_dataset(settings: ServerSettings, folder: Path | None) -> ServedDataset | None:
+    """Open the dataset of the setting `served_dataset`; None without it. `folder`: the environment's.
+
+    Raises OperatorError, as `open_dataset` does.
+    """
+    assert isinstance(settings, EnvironmentSettings)
+    if settings.served_dataset is None:
+        return None
+    return open_dataset(settings.served_dataset, settings.datasets, [Path.cwd(), *([folder] if folder else [])])
 
 
 def open_dataset(wanted: str, entries: Sequence[Json], roots: Sequence[Path]) -> ServedDataset:
@@ -62,14 +87,26 @@ def open_dataset(wanted: str, entries: Sequence[Json], roots: Sequence[Path]) ->
     plain = is_plain(file)
     places_of_rows: list[tuple[int, int]] = []
     values: list[Json] = []
-    for row in rows_of(file):
+    prompts: dict[bytes, int] = {}
+    repeated: set[bytes] = set()
+    for index, row in enumerate(rows_of(file)):
         if row.problem:
             raise OperatorError(f"served_dataset {address}: line {row.line}{row.problem}")
+        if params := row.value.get("responses_create_params"):
+            if (digest := _digest(params)) in prompts:
+                repeated.add(digest)
+            prompts[digest] = index
         if plain:
             places_of_rows.append((row.offset, row.line_hash))
         else:
             values.append(row.value)
-    return ServedDataset(wanted, file, places_of_rows if plain else values)
+    for digest in repeated:
+        del prompts[digest]
+    return ServedDataset(wanted, file, places_of_rows if plain else values, prompts)
+
+
+def _digest(params: object) -> bytes:
+    return hashlib.blake2b(orjson.dumps(params, option=orjson.OPT_SORT_KEYS), digest_size=16).digest()
 
 
 def missing_dataset() -> Failure:

@@ -33,6 +33,8 @@ class SessionCleanup:
     def __init__(self) -> None:
         self._running: set[asyncio.Task[None]] = set()
         self._slots = asyncio.Semaphore(MAX_PARALLEL)
+        self.failed = 0
+        """Number of episodes whose `close` raised, exceeded its deadline or cancelled itself."""
 
     def __len__(self) -> int:
         return len(self._running)
@@ -63,7 +65,7 @@ class SessionCleanup:
         acquired = await _acquire(name, turn, wait_s)
         try:
             async with self._slots:
-                await _close_episode(name, episode)
+                self.failed += not await _close_episode(name, episode)
         finally:
             if acquired:
                 turn.release()
@@ -79,7 +81,9 @@ async def _acquire(name: str, turn: asyncio.Lock, wait_s: float) -> bool:
     return True
 
 
-async def _close_episode(name: str, episode: Closable) -> None:
+async def _close_episode(name: str, episode: Closable) -> bool:
+    """Return whether the episode closed. Failures are logged."""
+
     async def close() -> None:
         await episode.close()
 
@@ -95,3 +99,6 @@ async def _close_episode(name: str, episode: Closable) -> None:
         log.error("closing session %s failed: the environment cancelled its own close", name)
     elif error := closing.exception():
         log.error("closing session %s failed", name, exc_info=error)
+    else:
+        return True
+    return False

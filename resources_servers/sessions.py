@@ -80,6 +80,11 @@ class Sessions(Generic[T]):
         return len(self._open) + len(self._cleanup)
 
     @property
+    def failed_closes(self) -> int:
+        """Number of episodes whose `close` failed."""
+        return self._cleanup.failed
+
+    @property
     def open_now(self) -> list[OpenEpisode[T]]:
         """The open sessions, oldest first."""
         return list(self._open.values())

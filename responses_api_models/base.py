@@ -1,4 +1,4 @@
-"""Defines the base class for model servers, which serve a model through OpenAI's APIs.
+"""Defines the base class for model servers, which serve a model through OpenAI's APIs and Anthropic's.
 
     class Echo(ModelServer[EchoSettings]):
         async def responses(self, request: Json, call: Call) -> Json: ...
@@ -8,19 +8,22 @@
 The type argument is the settings class; the settings are in `self.settings`.
 You must define `responses`: it takes a Responses create request and returns a complete Response object (plain dicts).
 You may define `chat` (by default, Chat Completions requests are converted for `responses` and the results back),
-`models`, and, if the model streams, `stream_responses` and `stream_chat` (by default, the finished response is sent as
-a stream). The base class provides the routes of both APIs and returns errors as problem documents. If the caller
-disconnects, your coroutine is cancelled or your stream is closed, which lets an engine behind it abort the request.
+`models`, `count_tokens`, and, if the model streams, `stream_responses` and `stream_chat` (by default, the finished
+response is sent as a stream). Requests of Anthropic's Messages API are always converted. The base class provides the
+routes, and returns errors as problem documents or, on Anthropic's routes, in its format. If the caller disconnects,
+your coroutine is cancelled or your stream is closed, which lets an engine behind it abort the request.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import orjson
 
+from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, AnthropicApi
+from rollyard.responses_api_models.anthropic_errors import as_anthropic_error
 from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.episode_policies import EpisodePolicies
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
@@ -39,6 +42,9 @@ S = TypeVar("S", bound=ServerSettings)
 
 class ModelServer(Server, Generic[S]):
     settings: S
+    passes_stop: ClassVar[bool] = False
+    """Whether `responses` supports `stop`, a list of stop sequences, and reports the one that ended the response as
+    `stop_sequence`. Otherwise, messages in Anthropic's format are cut at the first one."""
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -49,6 +55,10 @@ class ModelServer(Server, Generic[S]):
         super().__init__(settings, context)
         self.route("/v1/responses", self.__serve_responses, cancellable=True)
         self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)
+        anthropic = AnthropicApi(self.responses, self.stream_responses, self.count_tokens, passes_stop=self.passes_stop)
+        for path, handler in ((MESSAGES, anthropic.create), (COUNT_TOKENS, anthropic.count_tokens)):
+            self.route(path, handler, cancellable=True)
+            self.format_errors(path, as_anthropic_error)
         self.route(POLICY_PATH, EpisodePolicies(settings, context, self.models).respond, cancellable=True)
         self.app.get("/v1/models")(self.__list_models)
         self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
@@ -69,6 +79,14 @@ class ModelServer(Server, Generic[S]):
             answer = answer.body
         response: Json = orjson.loads(answer) if isinstance(answer, bytes) else answer
         return conversion.response_to_chat(response)
+
+    async def count_tokens(self, request: Json, call: RawRequest) -> int:
+        """Return the exact number of tokens in the prompt of a Responses create request.
+
+        By default, raises Failure bad_request with status 501.
+        """
+        detail = f"{self.name} cannot count tokens: its model server has no tokenizer; read the usage of a response"
+        raise Failure(FailureKind.BAD_REQUEST, detail, status=501)
 
     def models(self) -> list[str]:
         """Return the model names for `GET /v1/models`."""

@@ -164,7 +164,8 @@ def test_a_package_that_an_extra_asks_for_and_the_lock_lacks_is_named(subset: Mo
 
 def test_every_extra_that_does_not_bring_torch_is_in_the_lock(subset: ModuleType) -> None:
     extras = set(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"])
-    assert subset.main(sorted(extras - {"convert", "train", "vllm"}))
+    # verifiers requires openai<3, so it is in a lock of its own.
+    assert subset.main(sorted(extras - {"convert", "train", "verifiers", "vllm"}))
 
 
 def test_locks_hold_hashes_and_no_address() -> None:

@@ -64,7 +64,7 @@ class McpClient:
         found: list[Json] = []
         cursor = None
         for _ in range(MAX_PAGES):
-            params = {} if cursor is None else {"cursor": cursor}
+            params: Json = {} if cursor is None else {"cursor": cursor}
             _, result = await self._result("tools/list", params)
             listed = result.get("tools")
             if not isinstance(listed, list) or not all(_is_tool(tool) for tool in listed):

@@ -14,15 +14,13 @@ from typing import Any, cast
 import orjson
 
 from rollyard.agents.conversation import without_tokens
-from rollyard.agents.episode import Episode
+from rollyard.agents.episode import ABSENT, Episode
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status, with_server
 from rollyard.services.responses.server_answers import read_answer
 from rollyard.services.rollout_types import PlayedEpisode, Response, ResponseItem
 from rollyard.services.rollouts.rewards import check_reward
 from rollyard.services.types import FinishReason, Json
-
-_ABSENT = (404, 405, 501)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +54,7 @@ class TurnEpisode(Episode):
     async def seed(self, row: bytes) -> None:
         """Open the session with `/reset`. The first observation becomes the last message of the first model request."""
         started = self._state.enter("seed", self._environment.server)
-        body = await self._environment.post("/reset", row, self._tool_timeout_s)
+        body = await self._open("/reset", row)
         self.timings.add("seed", self._state.finish("seed", started))
         self._row = orjson.loads(row)
         opened = self._read(body, "/reset")
@@ -105,7 +103,7 @@ class TurnEpisode(Episode):
             started = self._state.enter("verify", self._environment.server)
             response = await self._environment.send("/verify", body, self._tool_timeout_s, headers)
             problem = response.headers.get("content-type", "").startswith(PROBLEM_TYPE)
-            if problem or response.status not in _ABSENT:
+            if problem or response.status not in ABSENT:
                 self.timings.add("verify", self._state.finish("verify", started))
                 verdict = read_answer(
                     raise_for_status(response, self._environment.server).body, self._environment.server

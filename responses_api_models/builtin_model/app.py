@@ -21,6 +21,7 @@ from rollyard.responses_api_models.builtin_model.fault_injection import Faults, 
 from rollyard.responses_api_models.builtin_model.policy import ErrorRates, SokobanPolicy
 from rollyard.responses_api_models.builtin_model.random_calls import callable_tools, random_turn
 from rollyard.responses_api_models.builtin_model.random_draws import RandomDraws
+from rollyard.responses_api_models.convert.requests import refuse_logprobs, refuse_state
 from rollyard.services.http.request import Handler, RawRequest
 from rollyard.services.server.app import Context
 from rollyard.services.server.settings import ServerSettings
@@ -93,7 +94,13 @@ class BuiltinModel(ModelServer[BuiltinModelSettings]):
     def models(self) -> list[str]:
         return [self.settings.model]
 
+    async def count_tokens(self, request: Json, call: RawRequest) -> int:
+        """Return the number that the usage of a response reports."""
+        return response.input_tokens(len(board_parser.read(request).text))
+
     async def responses(self, request: Json, call: RawRequest) -> Json:
+        refuse_state(request)
+        refuse_logprobs(request, self.name)
         temperature = response.temperature_of(request, self.settings.temperature)
         seed = response.seed_of(request)
         conversation = board_parser.read(request)

@@ -11,7 +11,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
 BYTES_PER_TOKEN = 4
-ECHOED = ("instructions", "max_output_tokens", "metadata", "previous_response_id", "reasoning", "text", "top_p", "user")
+ECHOED = ("instructions", "max_output_tokens", "metadata", "reasoning", "text", "top_p", "user")
 
 
 def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: str, input_bytes: int) -> Json:
@@ -25,7 +25,7 @@ def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: 
         item = {"id": f"fc_{tag}", "type": "function_call", "call_id": f"call_{tag}", "name": turn.name}
         item["arguments"] = text
     item["status"] = "completed"
-    input_tokens = input_bytes // BYTES_PER_TOKEN + 1
+    prompt_tokens = input_tokens(input_bytes)
     output_tokens = len(text) // BYTES_PER_TOKEN + 1
     get = request.get
     whole: Json = {
@@ -42,16 +42,21 @@ def response(request: Json, turn: Turn, *, model: str, temperature: float, tag: 
         "tool_choice": get("tool_choice") or "auto",
         "tools": [_tool(tool) for tool in get("tools") or ()],
         "usage": {
-            "input_tokens": input_tokens,
+            "input_tokens": prompt_tokens,
             "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
             "output_tokens": output_tokens,
             "output_tokens_details": {"reasoning_tokens": 0},
-            "total_tokens": input_tokens + output_tokens,
+            "total_tokens": prompt_tokens + output_tokens,
         },
     }
     for name in ECHOED:
         whole[name] = get(name)
     return whole
+
+
+def input_tokens(size: int) -> int:
+    """Return the number of tokens of a conversation of `size` bytes."""
+    return size // BYTES_PER_TOKEN + 1
 
 
 def _tool(tool: Json) -> Json:

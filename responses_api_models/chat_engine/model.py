@@ -15,6 +15,7 @@ from pydantic import SecretStr
 
 from rollyard.responses_api_models.base import ModelServer
 from rollyard.responses_api_models.chat_engine.capabilities import Capabilities
+from rollyard.responses_api_models.chat_engine.prompt_tokens import count_prompt_tokens
 from rollyard.responses_api_models.chat_engine.settings import ChatEngineSettings
 from rollyard.responses_api_models.chat_engine.special_tokens import SpecialTokens
 from rollyard.responses_api_models.chat_engine.token_backends.completions import CompletionsBackend
@@ -45,6 +46,8 @@ S = TypeVar("S", bound=ChatEngineSettings)
 
 class ChatEngineModel(ModelServer[S]):
     """Serves both OpenAI APIs through an engine's Chat Completions endpoint."""
+
+    passes_stop = True
 
     def __init__(self, settings: S, context: Context, replicas: Replicas, api_key: SecretStr | None) -> None:
         self.upstream = Upstream(replicas, settings, api_key, context.external_transport)
@@ -175,6 +178,14 @@ class ChatEngineModel(ModelServer[S]):
         body, _ = await self._special_tokens.treated(await self._chat_body(request), request_context)
         chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
         return self._stream(stream_proxy.chat(chunks, stream_proxy.event_reporter(self.name, call)), request_context)
+
+    async def count_tokens(self, request: Json, call: RawRequest) -> int:
+        """Let the engine render and tokenize the prompt. Raises Failure (501) if it cannot."""
+        request_context = RequestContext.of(call)
+        body = await self._complete_body(conversion.request_to_chat(_sendable(request), self._dialect))
+        body["messages"] = without_traces(body["messages"])
+        body, _ = await self._special_tokens.treated(body, request_context)
+        return await count_prompt_tokens(self.upstream, body, request_context)
 
     def models(self) -> list[str]:
         return [self._model]

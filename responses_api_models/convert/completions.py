@@ -48,7 +48,8 @@ def _response(answer: Json, choice: Json, message: Json, request: Json, dialect:
     output = _output(message, serial, dialect, text_logprobs(choice) if wants_logprobs(request) else [])
     finish_last(output[-1], choice.get("finish_reason"), message)
     output[-1].update(token_fields(answer, choice, message))
-    return response_around(output, {**answer, "id": serial}, request, choice.get("finish_reason"))
+    answer = {**answer, "id": serial, **stop_sequence_of(choice)}
+    return response_around(output, answer, request, choice.get("finish_reason"))
 
 
 def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
@@ -57,6 +58,13 @@ def finish_last(item: Json, finish_reason: Any, message: Json) -> None:
         item["status"] = "incomplete"
     if extra := message.keys() - _MESSAGE_KEYS:  # e.g. OpenRouter's reasoning_details, which must be sent back
         item.update({key: message[key] for key in extra if message[key] and key not in item})
+
+
+def stop_sequence_of(choice: Json) -> Json:
+    """Return the stop sequence that ended a choice, as the field `stop_sequence`; empty if the engine reports none."""
+    # vLLM's name and SGLang's. Both also report the id of a stop token, which is not a sequence of the request.
+    found = choice.get("stop_reason") if choice.get("stop_reason") is not None else choice.get("matched_stop")
+    return {"stop_sequence": found} if isinstance(found, str) and choice.get("finish_reason") == "stop" else {}
 
 
 def response_around(output: list[Json], answer: Json, request: Json, finish_reason: Any) -> Json:

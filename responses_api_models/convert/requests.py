@@ -11,11 +11,12 @@ from rollyard.services.types import Json
 
 __all__ = ["Dialect", "apply_metadata", "chat_request_to_responses", "request_to_chat"]
 
-_STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
+STATEFUL = ("previous_response_id", "conversation", "prompt", "background")
+"""Fields of a Responses create request that refer to something that the server would have to store."""
 _CONVERTED = (
     {"input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "text", "reasoning", "max_output_tokens"}
     | {"top_logprobs", "include", "metadata", "stream", "stream_options"}
-    | set(_STATEFUL)
+    | set(STATEFUL)
 )
 _CHAT_CONVERTED = (
     {"messages", "tools", "tool_choice", "max_tokens", "max_completion_tokens", "response_format", "reasoning_effort"}
@@ -26,11 +27,7 @@ _DEFAULT = Dialect()
 
 def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
     """Convert a Responses create request to a Chat Completions request."""
-    for name in _STATEFUL:
-        if request.get(name):
-            raise unconvertible(
-                name, "this server does not store conversations; send the complete conversation as `input`"
-            )
+    refuse_state(request)
     conversation = request.get("input")
     if isinstance(conversation, str):
         messages: list[Json] = [{"role": "user", "content": conversation}]
@@ -63,6 +60,22 @@ def request_to_chat(request: Json, dialect: Dialect = _DEFAULT) -> Json:
         body["metadata"] = metadata
         apply_metadata(body)
     return body
+
+
+def refuse_state(request: Json) -> None:
+    """Raises Failure bad_request if a Responses create request refers to a stored conversation."""
+    for name in STATEFUL:
+        if request.get(name):
+            raise unconvertible(
+                name, "this server does not store conversations; send the complete conversation as `input`"
+            )
+
+
+def refuse_logprobs(request: Json, server: str) -> None:
+    """Raises Failure bad_request if a Responses create request asks for log-probabilities."""
+    if wants_logprobs(request):
+        name = "top_logprobs" if request.get("top_logprobs") else "include"
+        raise unconvertible(name, f"{server} has no log-probabilities: its model is a program; remove the field")
 
 
 def wants_logprobs(request: Json) -> bool:

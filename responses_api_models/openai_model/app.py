@@ -16,14 +16,24 @@ from rollyard.responses_api_models.streaming.first_events import ChatStreamStart
 from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advice
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
-from rollyard.responses_api_models.upstream.response_parsing import completion_bytes, encode_request, response_bytes
+from rollyard.responses_api_models.upstream.response_parsing import (
+    completion_bytes,
+    encode_request,
+    json_object,
+    response_bytes,
+)
 from rollyard.responses_api_models.upstream.settings import EndpointSettings
 from rollyard.responses_api_models.upstream.upstream import Upstream
+from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest, RawResponse
+from rollyard.services.responses.response_validity import malformed
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
 from rollyard.services.responses.tool_calls import offered, sendable_items, sendable_messages
 from rollyard.services.server.app import Context
 from rollyard.services.types import Json
+
+COUNTED = ("input", "instructions", "tools", "tool_choice", "parallel_tool_calls", "reasoning", "text")
+"""Fields that OpenAI's endpoint for counting tokens accepts."""
 
 
 class OpenaiModel(ModelServer[EndpointSettings]):
@@ -68,6 +78,22 @@ class OpenaiModel(ModelServer[EndpointSettings]):
             "/chat/completions", self._complete_body(request), request_context, ChatStreamStart
         )
         return _stream(stream_proxy.chat(events, stream_proxy.event_reporter(self.name, call)), request_context)
+
+    async def count_tokens(self, request: Json, call: RawRequest) -> int:
+        """Let the endpoint count the tokens, as OpenAI's does. Raises Failure (501) if it cannot."""
+        request_context = RequestContext.of(call)
+        body = self._complete_body({key: request[key] for key in COUNTED if key in request})
+        try:
+            answer = await self._upstream.post("/responses/input_tokens", body, json_object, request_context)
+        except Failure as failure:
+            if failure.problem.upstream_status not in (404, 405, 501):
+                raise
+            detail = "the endpoint cannot count tokens: it has no /responses/input_tokens; read the usage of a response"
+            raise Failure(FailureKind.BAD_REQUEST, detail, status=501) from failure
+        count = answer.get("input_tokens")
+        if not isinstance(count, int):
+            raise malformed("has no input_tokens", answer)
+        return count
 
     def models(self) -> list[str]:
         return [self.settings.model]

@@ -17,6 +17,7 @@ from rollyard.responses_api_models.convert.completions import (
     finish_last,
     logprobs_of_text,
     response_around,
+    stop_sequence_of,
     text_logprobs,
     text_of,
 )
@@ -104,6 +105,7 @@ class ResponseEvents:
             if reason := choice.get("finish_reason"):
                 check_finish(reason)
                 self._finish_reason = reason
+                self._answer.update(stop_sequence_of(choice))
 
     def _delta(self, delta: Json, choice: Json) -> Iterator[Event]:
         reasoning = delta.get("reasoning_content") or delta.get("reasoning") or ""

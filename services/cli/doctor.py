@@ -6,17 +6,21 @@ import sys
 from typing import NoReturn
 
 from rollyard.services.cli.diagnostics import machine, sandbox, tokens
+from rollyard.services.cli.diagnostics.environment import command as environment
 from rollyard.services.cli.options import run_command
 from rollyard.services.errors import did_you_mean
 from rollyard.services.io.exit_status import EXIT_USAGE
 from rollyard.services.io.terminal import plain_output
 
-CHECKS = ("sandbox", "tokens")
+CHECKS = ("env", "sandbox", "tokens")
 
 
 def main() -> None:
     """Entry point. The first argument can be the name of a check."""
     word, *arguments = sys.argv[1:] or [""]
+    if word == "env":
+        command, example = "ng_doctor env", environment.EXAMPLE
+        run_command(command, environment.EnvironmentOptions, example, environment.run, arguments)
     if word == "tokens":
         run_command("ng_doctor tokens", tokens.TokenOptions, tokens.EXAMPLE, tokens.run, arguments)
     if word == "sandbox":

@@ -10,12 +10,12 @@ from contextlib import closing
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from rollyard.services.errors import Failure, FailureKind, RunError
-from rollyard.services.head.identity import origin_of, run_id_of
+from rollyard.services.errors import Failure, RunError
+from rollyard.services.head.identity import origin_of
 from rollyard.services.http.access.peer_user import own_uid
 from rollyard.services.http.access.socket_owners import kernel_sockets, listener_owner
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.nemo_gym.head import is_nemo_gym_head
+from rollyard.services.interop.identify_head import identify_head
 from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.run_dir import running_heads
 
@@ -72,7 +72,7 @@ async def find_run(
         url = (head if "://" in head else f"http://{head}").rstrip("/")
         named = HeadFile(run_id="", url=url, pid=0, token=token)
         try:
-            return await _identify(transport, named, nemo_gym=nemo_gym)
+            return await identify_head(transport, named, nemo_gym=nemo_gym)
         except Failure as failure:
             raise _not_found([f"{url}: {failure.problem.detail}"]) from failure
     tried: list[str] = []
@@ -84,7 +84,7 @@ async def find_run(
             tried.append(refused)
             continue
         try:
-            found = await _identify(transport, candidate, nemo_gym=nemo_gym and not candidate.run_id)
+            found = await identify_head(transport, candidate, nemo_gym=nemo_gym and not candidate.run_id)
             run_id = found.run_id
             if found.stack == "nemo_gym":
                 print_line(f"using the NeMo Gym stack at {candidate.url}: no run was started from this folder")
@@ -101,16 +101,6 @@ async def find_run(
             continue
         return candidate.model_copy(update={"run_id": run_id, "token": candidate.token or token})
     raise _not_found(tried)
-
-
-async def _identify(transport: HttpTransport, head: HeadFile, *, nemo_gym: bool) -> HeadFile:
-    """Return `head` with the id of its run, or as the head of a NeMo Gym stack. Raises Failure if it is neither."""
-    try:
-        return head.model_copy(update={"run_id": await run_id_of(transport, head)})
-    except Failure as failure:
-        if nemo_gym and failure.kind is FailureKind.WRONG_RUN and await is_nemo_gym_head(transport, head.url):
-            return head.model_copy(update={"stack": "nemo_gym", "token": None})
-        raise
 
 
 def _heads_above(here: Path) -> list[HeadFile]:

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from rollyard.services.cli.submit_options import COMMANDS, parse_arguments
+from rollyard.services.cli.arguments.submit_options import COMMANDS, parse_arguments
 from rollyard.services.errors import OperatorError, RollyardError
 from rollyard.services.io.durations import duration
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, exit_status

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from anyio.from_thread import start_blocking_portal
 
+from rollyard.services.cli.arguments.train_arguments import TrainOptions, read_arguments
 from rollyard.services.cli.display.train_view import Messages, result
 from rollyard.services.cli.options import run_command
-from rollyard.services.cli.train_arguments import TrainOptions, read_arguments
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.services.io.foreground import run_foreground
 from rollyard.services.io.own_command import own_command

@@ -15,7 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from rollyard.services.config.nemo_gym.folders import with_roots_of
-from rollyard.services.config.nemo_gym.foreign import LAUNCH_KEYS
+from rollyard.services.config.nemo_gym.foreign import LAUNCH_KEYS, with_chosen_environment
 from rollyard.services.config.nemo_gym.inheritance import expand, missing_values
 from rollyard.services.config.overrides import Override, apply
 from rollyard.services.config.plugins import ALIASES, FAMILIES
@@ -37,22 +37,25 @@ def load(
     environ: Mapping[str, str],
     *,
     options: Iterable[str] = (),
+    env_file: Path | None = Path("env.yaml"),
 ) -> RunConfig:
     """Merge, resolve and validate the configs. Raises OperatorError if they are invalid.
 
     `config_paths`: file names, or mappings with the contents of a file.
     `options`: names of the command's options, which are suggested when an unknown key resembles one.
+    `env_file`: the file whose settings override `config_paths`, relative to the first of `roots`; None: there is none.
     """
     if not config_paths:
         raise OperatorError("no config given; expected '+config_paths=[a.yaml,b.yaml]'")
     tree = OmegaConf.create({})
-    env_file = roots[0] / "env.yaml"
+    env_path = None if env_file is None else roots[0] / env_file
+    roots = with_chosen_environment(roots, overrides)
     given = config_files(config_paths, roots)
-    files = {path.absolute(): file_digest(path) for path in (*given, env_file) if isinstance(path, Path)}
+    files = {path.absolute(): file_digest(path) for path in (*given, env_path) if isinstance(path, Path)}
     for path in given:
         tree = _merge(tree, read_yaml(path) if isinstance(path, Path) else OmegaConf.create(dict(path)))
-    if env_file.is_file():
-        tree = _merge(tree, read_yaml(env_file))
+    if env_path is not None and env_path.is_file():
+        tree = _merge(tree, read_yaml(env_path))
     _check_top_level_keys(tree, overrides, options)
     apply(tree, overrides)
     tree = expand(tree)

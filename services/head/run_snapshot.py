@@ -53,22 +53,17 @@ class RunSnapshot(Record):
     note: str = ""
 
 
+async def fetch_instances(transport: Transport, head: HeadFile) -> list[ServerInstance]:
+    """Fetch every instance of the run, ready or not. Raises Failure if the head does not respond."""
+    return await _read(transport, head, "/server_instances", _INSTANCES)
+
+
 async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
     """Fetch the current state of the run. Raises Failure if the head does not respond."""
-    headers = {"authorization": f"Bearer {head.token}"} if head.token else {}
-
-    async def read(path: str, kind: TypeAdapter[T]) -> T:
-        response = await transport.send("GET", head.url + path, b"", headers, HEAD_DEADLINE_S)
-        try:
-            return kind.validate_json(raise_for_status(response, "head").body)
-        except ValidationError as error:
-            detail = f"the response of {head.url}{path} has an unexpected format: {error.errors()[0]['msg']}"
-            raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error
-
     servers, collections = await asyncio.gather(
-        read("/server_instances", _INSTANCES), read("/collections", _COLLECTIONS)
+        fetch_instances(transport, head), _read(transport, head, "/collections", _COLLECTIONS)
     )
-    activity = await fetch_activity(transport, servers, headers, MAX_EPISODES)
+    activity = await fetch_activity(transport, servers, _headers(head), MAX_EPISODES)
     failures = sorted((row for one in collections for row in one.failures), key=lambda row: row.time)
     return RunSnapshot(
         run_id=head.run_id,
@@ -82,6 +77,19 @@ async def fetch_snapshot(transport: Transport, head: HeadFile) -> RunSnapshot:
         collections=collections,
         failures=failures[-MAX_FAILURES:],
     )
+
+
+def _headers(head: HeadFile) -> dict[str, str]:
+    return {"authorization": f"Bearer {head.token}"} if head.token else {}
+
+
+async def _read(transport: Transport, head: HeadFile, path: str, kind: TypeAdapter[T]) -> T:
+    response = await transport.send("GET", head.url + path, b"", _headers(head), HEAD_DEADLINE_S)
+    try:
+        return kind.validate_json(raise_for_status(response, "head").body)
+    except ValidationError as error:
+        detail = f"the response of {head.url}{path} has an unexpected format: {error.errors()[0]['msg']}"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server="head") from error
 
 
 def _stuck(stages: Sequence[StageActivity]) -> list[str]:

@@ -89,6 +89,11 @@ class ServerClient:
         _, response = await self.reach(server, path, body, timeout_s)
         return raise_for_status(response, server)
 
+    async def get(self, server: str, path: str, timeout_s: float) -> HttpResponse:
+        """GET from the least busy ready instance; the response may have any status. Raises Failure without one."""
+        url = await self._pick(server, timeout_s)
+        return await self.transport.send("GET", url + path, b"", {**self._headers, TO_HEADER: server}, timeout_s)
+
     async def reach(
         self,
         server: str,
@@ -148,9 +153,10 @@ class ServerClient:
         self._in_flight[url] = self._in_flight.get(url, 0) + 1
         is_foreign = self.book.foreign_instance(url) is not None
         try:
-            all_headers = {**self._headers, **headers} if headers else self._headers
             if is_foreign:
-                all_headers = _headers_for_foreign(all_headers)
+                all_headers: Mapping[str, str] = _headers_for_foreign(headers or {})
+            else:
+                all_headers = {**self._headers, **headers} if headers else self._headers
             response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
         finally:
             self._in_flight[url] -= 1
@@ -234,6 +240,6 @@ class ServerClient:
 
 
 def _headers_for_foreign(headers: Mapping[str, str]) -> dict[str, str]:
-    return {
-        name: value for name, value in headers.items() if name != "authorization" and not name.startswith("x-rollyard-")
-    }
+    """Return a call's own headers, such as cookies, without the run's token and Rollyard's headers."""
+    given = {name: value for name, value in headers.items() if not name.startswith("x-rollyard-")}
+    return {"content-type": "application/json", **given}

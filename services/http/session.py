@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import email.utils
+import time
 from collections.abc import Mapping
 
 from rollyard.services.errors import Failure, FailureKind
@@ -95,6 +97,26 @@ class Session:
     def _remember(self, cookies: tuple[str, ...]) -> None:
         jar = dict(pair.partition("=")[::2] for pair in self._headers.get("cookie", "").split("; ") if pair)
         for cookie in cookies:
-            name, _, value = cookie.partition(";")[0].strip().partition("=")
-            jar[name] = value
-        self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
+            pair, _, attributes = cookie.partition(";")
+            name, _, value = pair.strip().partition("=")
+            if _is_expired(attributes):
+                jar.pop(name, None)
+            elif name:
+                jar[name] = value
+        self._headers.pop("cookie", None)
+        if jar:
+            self._headers["cookie"] = "; ".join(f"{name}={value}" for name, value in jar.items())
+
+
+def _is_expired(attributes: str) -> bool:
+    """Return whether the attributes of a Set-Cookie value delete the cookie. Max-Age has precedence over Expires."""
+    given = {
+        name.strip().lower(): value.strip() for name, _, value in (one.partition("=") for one in attributes.split(";"))
+    }
+    if (age := given.get("max-age", "")).lstrip("-").isdigit():
+        return int(age) <= 0
+    try:
+        expires = email.utils.parsedate_to_datetime(given["expires"])
+    except (KeyError, ValueError):
+        return False
+    return expires.timestamp() <= time.time()

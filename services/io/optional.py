@@ -26,12 +26,16 @@ EXTRAS = {
     "hub": Extra(("huggingface_hub", "pyarrow"), "rows from the Hugging Face hub; Parquet and Arrow files"),
     "zstd": Extra(("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",), "rows in .zst files"),
     "aws": Extra(("boto3",), "rows, orders and checkpoints at s3://"),
+    "inspect": Extra(("inspect_ai",), "the environment inspect_task"),
     "lm-eval": Extra(("lm_eval",), "ng_lm_eval"),
     "wandb": Extra(("wandb",), "ng_track +to=wandb"),
     "mlflow": Extra(("mlflow",), "ng_track +to=mlflow"),
     "vllm": Extra(("vllm",), "engines that the run starts (local_vllm_model)"),
     "convert": Extra(("torch", "transformers", "safetensors"), "conversion of DCP checkpoints to Hugging Face format"),
     "train": Extra(("torch", "transformers", "trl", "peft", "accelerate", "datasets"), "training the policy"),
+    "openenv": Extra(("websockets",), "ng_serve"),
+    "gymnasium": Extra(("gymnasium",), "the environment gymnasium_text"),
+    "verifiers": Extra(("verifiers",), "the environment verifiers_environment"),
     "ray": Extra(("ray",), "servers on a Ray cluster (+ray_head_node_address)"),
 }
 

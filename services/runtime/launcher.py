@@ -110,8 +110,9 @@ def _feed(process: subprocess.Popen[bytes], stdin_data: bytes) -> None:
 class LocalLauncher:
     """Starts servers as child processes, which the kernel kills when this process exits."""
 
-    def __init__(self, cache: Path) -> None:
+    def __init__(self, cache: Path, environ: Mapping[str, str] = os.environ) -> None:
         self._cache = cache
+        self._environ = environ
 
     async def launch(self, launch: Launch, log: Path) -> Process:
         """Start the process. Builds a Python environment for it first if the server's folder requires one."""
@@ -119,7 +120,7 @@ class LocalLauncher:
         folder = Path(launch.folder)
         if needs_isolation(folder):
             python = await asyncio.to_thread(interpreter_for, folder, self._cache)
-        environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
+        environment = {**self._environ, "PYTHONUNBUFFERED": "1"}
         stdin_data = launch.model_dump_json().encode()
         # -P: files in the working directory must not shadow modules (the same holds for ng_run itself).
         command = [str(python), "-P", "-m", "rollyard.services.runtime.serve"]

@@ -138,7 +138,7 @@ async def started(
         keys,
         RunFolder.create(folder, keys.run_id),
         print_line=print_line,
-        launcher=None if colocate else LocalLauncher(cache_folder(environ)),
+        launcher=None if colocate else LocalLauncher(cache_folder(environ), environ),
         head_port=head_port,
         ready_timeout_s=ready_timeout_s,
         environ=environ,

@@ -118,7 +118,7 @@ class Stack:
             self.config,
             self.registry,
             self._transport,
-            environ=os.environ if environ is None else environ,
+            environ=environ or {},
             folder=folder.base,
             print_line=print_line,
             ready_timeout_s=ready_timeout_s,

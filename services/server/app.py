@@ -80,6 +80,7 @@ class Server:
         self.in_flight = 0
         self.__routes: dict[str, _Route] = {}
         self.__rest: _Route | None = None
+        self.__error_formats: dict[str, Callable[[RawResponse], RawResponse]] = {}
         self.__run_header = (RUN_HEADER.encode(), context.keys.run_id.encode())
         self.__own_name = context.name.encode()
         self.__token = context.keys.token
@@ -127,6 +128,10 @@ class Server:
         """Serve all POST requests whose path has no route. By default, these requests get status 404."""
         self.__rest = _Route("other", handler, False, self.__metrics.route("other"))
 
+    def format_errors(self, path: str, convert: Callable[[RawResponse], RawResponse]) -> None:
+        """Convert the error responses of `path`, for APIs whose clients expect their own format."""
+        self.__error_formats[path] = convert
+
     def measure(self, source: MetricSource) -> None:
         """Add the metrics of `source` to this server's /metrics."""
         self.__metrics.add(source)
@@ -141,7 +146,7 @@ class Server:
         try:
             if rejection := self.__rejection(scope):
                 self.__metrics.route("refused").observe(rejection.status, 0.0)
-                await self.__send(send, rejection)
+                await self.__send(send, self.__formatted(scope["path"], rejection))
             elif scope["method"] == "POST" and (route := self.__routes.get(scope["path"], self.__rest)):
                 await self.__serve(route, scope, receive, send)
             else:
@@ -182,6 +187,8 @@ class Server:
             response = await self.__respond(
                 route, scope, receive, lambda: watchers.append(_watch(receive, disconnected))
             )
+            if response.status >= 400:
+                response = self.__formatted(route.path, response)
             if response.stream is not None and not watchers:
                 watchers.append(_watch(receive, disconnected))
             await self.__send(send, response)
@@ -214,6 +221,10 @@ class Server:
             if task is None or task.cancelling():
                 raise
             return self.__errors.raised(error, scope["path"])  # the handler awaited something that was cancelled
+
+    def __formatted(self, path: str, error: RawResponse) -> RawResponse:
+        convert = self.__error_formats.get(path)
+        return error if convert is None else convert(error)
 
     async def __send(self, send: Send, response: RawResponse) -> None:
         headers = [(b"content-type", response.content_type), self.__run_header, *response.headers]

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
-from pydantic import BaseModel
+from pydantic import AliasChoices, BaseModel
 
 
 def takes_list(annotation: Any) -> bool:
@@ -78,12 +78,21 @@ def _annotation_at(model: type[BaseModel], path: Sequence[Any]) -> Any:
             return None
         (kind,) = kinds
         if _is_model(kind):
-            field = kind.model_fields.get(str(part))
-            annotation = field.annotation if field is not None else None
+            annotation = _field_annotation(kind, str(part))
         else:
             inner = get_args(kind)
             annotation = inner[-1] if get_origin(kind) is dict and inner else inner[0] if inner else None
     return annotation
+
+
+def _field_annotation(model: type[BaseModel], name: str) -> Any:
+    """Return the type of a field by its name or one of its aliases."""
+    for key, field in model.model_fields.items():
+        choices = field.validation_alias
+        aliases = choices.choices if isinstance(choices, AliasChoices) else [choices, field.alias]
+        if name == key or name in aliases:
+            return field.annotation
+    return None
 
 
 def _is_model(kind: Any) -> bool:

@@ -15,8 +15,11 @@ import pytest
 import yaml
 
 from rollyard.resources_servers.gsm8k.app import server
+from rollyard.services.cli.arguments.submit_options import parse_arguments
+from rollyard.services.cli.arguments.train_arguments import read_arguments
 from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.compare import CompareOptions
+from rollyard.services.cli.diagnostics.environment.command import EnvironmentOptions
 from rollyard.services.cli.diagnostics.machine import DoctorOptions
 from rollyard.services.cli.diagnostics.tokens import TokenOptions
 from rollyard.services.cli.eval import ACTIONS
@@ -27,9 +30,7 @@ from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.prepare_data import PrepareOptions
 from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.cli.status import StatusOptions
-from rollyard.services.cli.submit_options import parse_arguments
 from rollyard.services.cli.track import TrackOptions
-from rollyard.services.cli.train_arguments import read_arguments
 from rollyard.services.cli.viewer import ViewerOptions
 from rollyard.services.config.load import load
 from rollyard.services.datasets.settings import MixtureSettings
@@ -49,7 +50,11 @@ SOKOBAN_EVALUATION = INSTALLED / "docs" / "sokoban-evaluation.md"
 """Its blocks are shell programs; test_sokoban_evaluation_page.py runs them."""
 AUTHORING = {INSTALLED / "docs" / name for name in ("environments.md", "agents.md", "model-servers.md")}
 """Pages whose commands need the files of the page; test_authoring_pages.py runs them."""
-ELSEWHERE = {SOKOBAN_EVALUATION, *AUTHORING}
+NEMO_GYM_SERVERS = INSTALLED / "docs" / "nemo-gym-servers.md"
+"""Its commands need NeMo Gym; tests/external/nemo_gym/test_servers_page.py runs them."""
+OTHER_STACKS = INSTALLED / "docs" / "serving-other-stacks.md"
+"""Its commands need the config of the page; test_other_stacks_page.py runs them."""
+ELSEWHERE = {SOKOBAN_EVALUATION, OTHER_STACKS, NEMO_GYM_SERVERS, *AUTHORING}
 EXPORTED = {
     "policy_base_url": "http://127.0.0.1:10240/v1",
     "policy_api_key": "dummy",
@@ -187,8 +192,10 @@ def test_every_documented_command_line_has_known_options_and_its_files_exist_or_
     name: str,
 ) -> None:
     for words in every(name):
-        model = TokenOptions if words[1:2] == ["tokens"] else OPTIONS[name]
-        overrides = [word for word in words[1:] if word != "tokens"]
+        model = {"tokens": TokenOptions, "env": EnvironmentOptions}.get(words[1] if words[1:] else "", OPTIONS[name])
+        overrides = words[1:] if model is OPTIONS[name] else words[2:]
+        if model is EnvironmentOptions:
+            overrides = [f"+name={overrides[0]}", *overrides[1:]]
         files, overrides = split_arguments(overrides) if name in POSITIONAL else ([], overrides)
         assert {*files} <= {*CREATED, *EXAMPLE_NAMES}
         options, _ = read_options(model, overrides, rest=name == "ng_doctor")
@@ -275,9 +282,17 @@ async def test_the_documented_verdict_is_what_the_environment_returns() -> None:
 BUILTIN_MODEL = "responses_api_models/builtin_model/configs/builtin_model.yaml"
 
 
+EXTERNAL = ("inspect_task",)
+"""Environments of packages that are not installed beside the others. Tests in tests/external play their examples."""
+
+
 async def test_every_example_row_is_played_to_the_end(tmp_path: Path) -> None:
     """One run of all environments; each environment's own config must also be complete without the others."""
-    examples = {path.parent.parent.name: path for path in INSTALLED.glob("resources_servers/*/data/example.jsonl")}
+    examples = {
+        path.parent.parent.name: path
+        for path in INSTALLED.glob("resources_servers/*/data/example.jsonl")
+        if path.parent.parent.name not in EXTERNAL
+    }
     assert examples
     configs = {name: f"resources_servers/{name}/configs/{name}.yaml" for name in examples}
     agents = {

@@ -143,3 +143,8 @@ def test_servers_with_older_code_than_on_disk_are_named() -> None:
     text = render(busy_run().model_copy(update={"servers": [old, server("other")]}), 160)
     assert "! coin runs older code than is on disk: resources_servers/coin/app.py" in text
     assert "other runs older" not in text
+
+
+def test_a_server_that_is_not_rollyards_is_shown_with_where_it_runs() -> None:
+    external = server("mcqa").model_copy(update={"origin": "external, http://10.0.0.5:8080"})
+    assert "mcqa: external, http://10.0.0.5:8080" in render(busy_run(servers=[external]), 100)

@@ -8,28 +8,12 @@ from typing import Any
 
 from rollyard.agents.base import Agent
 from rollyard.services.http.client import AddressBook, RetryPolicy, ServerClient
-from rollyard.services.http.transport import ASGIApp, HttpResponse, HttpTransport, LocalTransport
+from rollyard.services.http.transport import ASGIApp, HttpTransport, LocalTransport
 from rollyard.services.run_types import Directory, Keys
 from rollyard.services.server.app import Context
 from tests.support.in_process import KEYS, InProcessServers, Script, agent
 
 TOKEN_KEYS = Keys(run_id="test", secret="a secret of this test", token="run-token")
-
-
-class MixedClient(ServerClient):
-    """Sends nothing of Rollyard's to the foreign servers, and expects nothing of it from them."""
-
-    foreign: tuple[str, ...] = ()
-
-    async def send(
-        self, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
-    ) -> HttpResponse:
-        if not url.startswith(self.foreign):
-            return await super().send(url, path, body, timeout_s, headers)
-        given = {name: value for name, value in (headers or {}).items() if not name.startswith("x-rollyard")}
-        return await self.transport.send(
-            "POST", url + path, body, {"content-type": "application/json", **given}, timeout_s
-        )
 
 
 @contextlib.asynccontextmanager
@@ -51,10 +35,10 @@ async def foreign_environment(
 
     async def directory() -> Directory:
         urls = {name: [f"http://{name}:1"] for name in names}
-        return Directory(run_id=keys.run_id, servers=urls, families={}, settings={})
+        foreign = {"http://environment:1": "environment"}
+        return Directory(run_id=keys.run_id, servers=urls, families={}, settings={}, foreign=foreign)
 
-    client = MixedClient(transport, keys, AddressBook(directory), RetryPolicy(wait_s=0.2))
-    client.foreign = ("http://environment:1",)
+    client = ServerClient(transport, keys, AddressBook(directory), RetryPolicy(wait_s=0.2))
     model = script.model(Context("model", keys, client))
     player = agent(kind, **settings)(Context("agent", keys, client))
     transport.mount("http://environment:1", app)

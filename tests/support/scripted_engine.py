@@ -203,11 +203,12 @@ async def post_json(server: Server, path: str, request: Json) -> tuple[HttpRespo
 
 
 @contextlib.asynccontextmanager
-async def listening(server: ASGIApp) -> AsyncIterator[str]:
-    """Serve with a real uvicorn on a free port and yield the base URL."""
+async def listening(server: ASGIApp, port: int = 0) -> AsyncIterator[str]:
+    """Serve with a real uvicorn on `port`, or on a free one, and yield the base URL."""
     # Only if the protocol is given does asyncio set TCP_NODELAY, without which each response takes 40 ms longer.
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP) as held:
-        held.bind(("127.0.0.1", 0))
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", port))
         config = uvicorn.Config(server, log_level="error", ws="none", lifespan="off", loop="none")
         config.load()
         # uvicorn's `serve` would take over pytest's signal handlers and need 0.1 s to notice that it is to stop.

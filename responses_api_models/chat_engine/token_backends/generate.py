@@ -103,7 +103,9 @@ class GenerateBackend:
             "/chat/completions/derender", orjson.dumps(parsing), read, request_context
         )
         if isinstance(stop := choice.get("stop_reason"), str):
-            _cut_stop(first_choice(completion)[1], stop, len(stop) * bool(body.get("include_stop_str_in_output")))
+            parsed, message = first_choice(completion)
+            parsed["stop_reason"] = stop
+            _cut_stop(message, stop, len(stop) * bool(body.get("include_stop_str_in_output")))
         return completion
 
 

@@ -30,6 +30,8 @@ def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
         _servers(snapshot.servers, wide, counted=snapshot.stack == "rollyard"),
         Text(plain_line(f"{_run_title(snapshot)}, head {snapshot.head}: {ready} of {len(snapshot.servers)} ready")),
     ]
+    origins = {instance.server_name: instance.origin for instance in snapshot.servers if instance.origin}
+    parts += [Text(plain_line(f"{name}: {origin}")) for name, origin in origins.items()]
     parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _older_code(snapshot.servers)]
     running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
     for collection in running or snapshot.collections[:1]:

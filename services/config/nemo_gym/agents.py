@@ -61,6 +61,6 @@ def refusal(name: str, implementation: str) -> str:
     """Return the message for an agent that nothing of ours replaces."""
     return (
         f"{name}: Rollyard has no agent {implementation!r}, and none that makes the same calls. To run NeMo Gym's own, "
-        f"set python: or venv: in its entry (++{name}.responses_api_agents.{implementation}.venv=/path/to/venv); or "
-        "name another agent, such as simple_agent"
+        f"set python: or venv: in its entry (++{name}.responses_api_agents.{implementation}.venv=/path/to/venv); "
+        f"or leave the agent out with '~{name}'"
     )

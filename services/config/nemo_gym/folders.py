@@ -65,6 +65,14 @@ def with_roots_of(files: Iterable[Path], roots: Sequence[Path]) -> list[Path]:
     return extended
 
 
+def root_of_environment(interpreter: Path) -> Path | None:
+    """Return the folder of NeMo Gym's files in the interpreter's environment; None if it is not installed there."""
+    for packages in sorted((interpreter.parent.parent / "lib").glob("python*/site-packages")):
+        if (packages / "nemo_gym").is_dir():
+            return packages
+    return None
+
+
 def nemo_gym_folder(family: str, implementation: str, entrypoint: str, roots: Sequence[Path]) -> Path | None:
     """Return the first folder with NeMo Gym's server of that name."""
     for root in roots:

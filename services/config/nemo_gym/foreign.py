@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import difflib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from rollyard.services.config.nemo_gym.folders import root_of_environment
 from rollyard.services.config.nemo_gym.interpreters import belonging_to, chosen
+from rollyard.services.config.overrides import Override
 from rollyard.services.config.run_config import ForeignProgram, ServerSpec
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import is_loopback
@@ -69,6 +72,14 @@ def foreign_server(name: str, family: str, implementation: str, raw: Json, folde
     )
 
 
+def with_chosen_environment(roots: Sequence[Path], overrides: Sequence[Override]) -> list[Path]:
+    """Return the search path, extended by the environment of `+python` or `+venv`, in which NeMo Gym is installed."""
+    given = {override.key: override.value for override in overrides if override.key in ("python", "venv")}
+    interpreter = chosen(parse_settings(LaunchSettings, given, "the command line"), "the command line")
+    root = root_of_environment(interpreter) if interpreter is not None else None
+    return [*roots, *([root] if root is not None and root not in roots else [])]
+
+
 def asks_for_foreign(raw: Json) -> bool:
     """Return whether an entry asks for NeMo Gym's program, even if Rollyard has a server of the same name."""
     return any(raw.get(key) is not None for key in LAUNCH_KEYS)
@@ -82,7 +93,7 @@ def _given(raw: Json) -> dict[str, Any]:
 
 def _check_spelling(owner: str, raw: Json) -> None:
     """Raise OperatorError for a misspelt name of one of Rollyard's own settings, which would have no effect."""
-    own = (*LAUNCH_KEYS, "start_timeout_s")
+    own = ("python", "install", "start_timeout_s")  # not venv: an `env` of the server's own resembles it
     for key in raw:
         near = difflib.get_close_matches(key, own, n=1, cutoff=0.8)
         if near and key not in own:

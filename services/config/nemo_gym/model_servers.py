@@ -8,6 +8,8 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 
 _RENAMED = {"openai_default_headers": "default_headers"}
+_KEYS = frozenset({"api_key", "openai_api_key"})
+"""Null in many configs of judges, whose key comes from an environment variable that need not be set."""
 _WITHOUT_EFFECT = frozenset({"debug", "num_concurrent_requests", "uses_interleaved_reasoning", "num_workers"})
 """Settings that change nothing for callers: log level, and limits that Rollyard's servers do not have."""
 _SERVE_SETTINGS = frozenset(
@@ -20,7 +22,11 @@ _SERVE_SETTINGS = frozenset(
 def translated(implementation: str, raw: Json) -> tuple[Json, list[str]]:
     """Return the settings under Rollyard's names, and the names of those that have no effect."""
     without_effect = sorted(_WITHOUT_EFFECT & raw.keys())
-    settings = {_RENAMED.get(key, key): value for key, value in raw.items() if key not in _WITHOUT_EFFECT}
+    settings = {
+        _RENAMED.get(key, key): value
+        for key, value in raw.items()
+        if key not in _WITHOUT_EFFECT and not (key in _KEYS and value is None)
+    }
     if implementation == "local_vllm_model":
         settings = _with_serve_arguments(settings)
     return settings, without_effect

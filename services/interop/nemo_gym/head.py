@@ -58,13 +58,15 @@ _PROCESSES = TypeAdapter(list[NemoGymProcess])
 class NemoGymHead:
     """Reads from the head at `url`. The methods raise Failure if it does not respond as NeMo Gym's head does."""
 
-    def __init__(self, transport: Transport, url: str) -> None:
+    def __init__(self, transport: Transport, url: str, token: str | None = None) -> None:
+        """`token`: the run token of a Rollyard head, which serves the same two endpoints."""
         self._transport = transport
         self._url = url
+        self._headers = {"authorization": f"Bearer {token}"} if token else {}
 
     async def directory(self) -> Directory:
         """Return the servers in the head's config. Each counts as ready: a call to one that is not waits for it."""
-        tree = await self._config()
+        tree = await self.config()
         found = {str(name): server for name, node in tree.items() if (server := _server_of(node))}
         return Directory(
             run_id="",
@@ -92,7 +94,7 @@ class NemoGymHead:
         except ValidationError as error:
             raise self._malformed("/server_instances", body) from error
 
-    async def _config(self) -> Json:
+    async def config(self) -> Json:
         """Return the merged config, with references resolved where possible."""
         body = await self._get("/global_config_dict_yaml")
         try:
@@ -116,7 +118,7 @@ class NemoGymHead:
 
     async def _get(self, path: str) -> bytes:
         try:
-            response = await self._transport.send("GET", self._url + path, b"", {}, DEADLINE_S)
+            response = await self._transport.send("GET", self._url + path, b"", self._headers, DEADLINE_S)
             return raise_for_status(response, "head").body
         except Failure as failure:
             raise with_server(failure, "head") from failure

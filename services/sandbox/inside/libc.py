@@ -82,6 +82,11 @@ def hide_memory() -> None:
     prctl(_PR_SET_DUMPABLE, 0)
 
 
+def show_memory() -> None:
+    """Undo `hide_memory`, which a change of user implies: this process owns its files in /proc again."""
+    prctl(_PR_SET_DUMPABLE, 1)
+
+
 def no_new_privileges() -> None:
     """Make this process and its children ignore setuid bits, irrevocably and across exec."""
     prctl(_PR_SET_NO_NEW_PRIVS, 1)

@@ -16,6 +16,8 @@ from rollyard.services.sandbox.inside import landlock, libc, syscall_numbers
 _AUDIT = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _CLONE_THREAD = 0x10000
 _AF_UNIX, _NON_STREAM_BITS = 1, 0xE
+_SHELL_SOCKETS = (_AF_UNIX, 2, 10, 16)
+"""Address families: local, IPv4, IPv6, and netlink, which programs use to list network interfaces."""
 _O_TRUNC = 0o1000
 _F_SETLEASE = 1024
 _F_SETOWN, _F_SETSIG, _F_SETOWN_EX, _FIOSETOWN, _SIOCSPGRP = 8, 10, 15, 0x8901, 0x8902
@@ -34,18 +36,19 @@ class _Program(ctypes.Structure):
     _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_void_p)]
 
 
-def install(*, namespaces: bool) -> None:
+def install(*, namespaces: bool, shell: bool = False) -> None:
     """Install a permanent seccomp filter for this process and its children. Raises OSError if the kernel lacks seccomp.
 
-    Without `namespaces`, child processes (but not threads), signals and changes to file metadata are also refused.
+    Without `namespaces`, child processes (but not threads), signals and changes to file metadata are also refused. A
+    `shell`, which needs namespaces, may also use sockets, queues and priorities, which its namespaces separate.
     """
-    code = _assemble(os.uname().machine, namespaces)
+    code = _assemble(os.uname().machine, namespaces, shell)
     buffer = ctypes.create_string_buffer(code, len(code))
     program = _Program(len(code) // 8, ctypes.cast(buffer, ctypes.c_void_p))
     libc.prctl(_PR_SET_SECCOMP, _FILTER, ctypes.addressof(program))
 
 
-def _assemble(machine: str, namespaces: bool) -> bytes:
+def _assemble(machine: str, namespaces: bool, shell: bool) -> bytes:
     if machine not in _AUDIT:
         raise OSError(errno.ENOSYS, f"the seccomp filter does not support {machine}, only {', '.join(_AUDIT)}")
     architecture_index = 0 if machine == "x86_64" else 1
@@ -57,24 +60,34 @@ def _assemble(machine: str, namespaces: bool) -> bytes:
     instructions += [(_LOAD, 0, 0, _NUMBER)]
     if machine == "x86_64":  # x32 calls are the same calls with other numbers
         instructions += [(_AT_LEAST, 0, 1, 0x40000000), (_RETURN, 0, 0, _KILL)]
+    for name in syscall_numbers.SHELL if shell else ():
+        del refused[name]
     for numbers in refused.values():
         if (number := numbers[architecture_index]) is not None:
             instructions += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _REFUSE)]
     # A filter cannot read the flags of clone3, which are in memory; libraries fall back to clone.
     instructions += [(_EQUAL, 0, 1, syscall_numbers.CLONE3[architecture_index] or 0), (_RETURN, 0, 0, _ABSENT)]
-    for numbers, conditions in _by_arguments(namespaces):
+    for numbers, conditions in _by_arguments(namespaces, shell):
         if (number := numbers[architecture_index]) is not None:
             instructions += [(_EQUAL, 0, len(conditions) + 1, number), *conditions, (_RETURN, 0, 0, _ALLOW)]
     instructions += [(_RETURN, 0, 0, _ALLOW)]
     return b"".join(struct.pack("=HBBI", *line) for line in instructions)
 
 
-def _by_arguments(namespaces: bool) -> Iterator[tuple[tuple[int, int] | tuple[int, None], list[Instruction]]]:
+def _by_arguments(
+    namespaces: bool, shell: bool
+) -> Iterator[tuple[tuple[int, int] | tuple[int, None], list[Instruction]]]:
     """Yield system calls, each at most once, with the conditions under which they are refused."""
     # A process may lower its own limits (first argument 0), but not those of others.
     yield syscall_numbers.PRLIMIT64, _refuse_unless(0, _EQUAL, 0)
     # Datagram sockets can send to any address without `connect`, e.g. to the host's log.
-    yield syscall_numbers.SOCKETPAIR, [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)]
+    if shell:  # AF_VSOCK reaches the host of a virtual machine from every network namespace
+        yield syscall_numbers.SOCKET, _refuse_unless_any(0, _SHELL_SOCKETS)
+    else:
+        yield (
+            syscall_numbers.SOCKETPAIR,
+            [*_refuse_unless(0, _EQUAL, _AF_UNIX), *_refuse_if(1, _ANY_BIT, _NON_STREAM_BITS)],
+        )
     # A lease on a file of the interpreter, if this user owns it, blocks other processes that open the file.
     leases = _refuse_if(1, _EQUAL, _F_SETLEASE)
     if namespaces:
@@ -111,3 +124,9 @@ def _refuse_if(argument: int, test: int, value: int) -> list[Instruction]:
 def _refuse_unless(argument: int, test: int, value: int) -> list[Instruction]:
     """Refuse the call unless `test` holds for the lower 32 bits of the argument."""
     return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), (test, 1, 0, value), (_RETURN, 0, 0, _REFUSE)]
+
+
+def _refuse_unless_any(argument: int, values: tuple[int, ...]) -> list[Instruction]:
+    """Refuse the call unless the argument is one of `values`."""
+    tests = [(_EQUAL, len(values) - number, 0, value) for number, value in enumerate(values)]
+    return [(_LOAD, 0, 0, _ARGUMENTS + 8 * argument), *tests, (_RETURN, 0, 0, _REFUSE)]

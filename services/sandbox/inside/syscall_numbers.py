@@ -49,6 +49,12 @@ NO_CHANGES = {
 Landlock does not restrict changes to modes, owners and times (and, before version 3, lengths) by a file's owner, who
 may be this user. A filter cannot read the arguments of openat2, which are in memory.
 """
+SHELL = (
+    "socket", "connect", "bind", "listen", "shmget", "semget", "msgget", "mq_open", "memfd_create", "mknodat", "mknod",
+    "setpriority", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr", "ioprio_set",
+    "pidfd_open", "pidfd_send_signal",
+)  # fmt: skip
+"""Calls of NEVER that a shell box allows: its namespaces and the lack of capabilities confine them."""
 CLONE, CLONE3, PRLIMIT64, PRCTL = (56, 220), (435, 435), (302, 261), (157, 167)
-SOCKETPAIR, FCNTL, IOCTL, OPEN, OPENAT = (53, 199), (72, 25), (16, 29), (2, None), (257, 56)
+SOCKET, SOCKETPAIR, FCNTL, IOCTL, OPEN, OPENAT = (41, 198), (53, 199), (72, 25), (16, 29), (2, None), (257, 56)
 """Calls that are refused depending on their arguments."""

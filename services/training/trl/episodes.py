@@ -20,6 +20,7 @@ from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
 from rollyard.services.training.sequences.training_sequence import SequenceError, SequenceRules
 from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.services.types import Json
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +88,20 @@ class Episodes:
         `params`: create parameters besides those of the settings, which override them. Raises RunError if its tokens
         cannot be trained on, or if its agent cannot be reached.
         """
+        played = await self.measure(rollout, params)
+        if isinstance(played, GroupMember):
+            return played
+        settings = self._settings
+        try:
+            return member_of_row(played, task_key(rollout.row), settings.sequences, settings.endings)
+        except SequenceError as error:
+            raise RunError(f"a rollout of {rollout.agent} cannot be trained on: {error}") from error
+
+    async def measure(self, rollout: Rollout, params: Mapping[str, Any]) -> Json | GroupMember:
+        """Return the row of a rollout, whether or not it has tokens, or a member if it failed in every attempt.
+
+        Raises RunError if the agent cannot be reached.
+        """
         settings, key = self._settings, task_key(rollout.row)
         try:
             body = rollout.body({**params, **settings.params}, seeded=False)
@@ -99,10 +114,8 @@ class Episodes:
             return member_of_failure(key, rollout.rollout_index, failure.kind, self._treatment(failure))
         finally:
             self.ended += 1
-        try:
-            return member_of_row(orjson.loads(line), key, settings.sequences, settings.endings)
-        except SequenceError as error:
-            raise RunError(f"a rollout of {rollout.agent} cannot be trained on: {error}") from error
+        row: Json = orjson.loads(line)
+        return row
 
     async def _measured(self, rollout: Rollout, body: bytes, key: str) -> bytes:
         """Return the row as JSON. Raises the Failure of the last attempt."""

@@ -61,6 +61,27 @@ async def test_a_text_about_a_row_of_the_evaluator_is_verified_by_its_expected_a
     assert verdict["reward"] == 1.0
 
 
+async def test_a_native_request_without_its_gold_answer_gets_it_from_the_row_with_the_same_prompt() -> None:
+    async with in_process_servers({"environment": environment(Gsm8k, **SERVED)}) as stack:
+        row = orjson.loads(Path(EXAMPLES).read_bytes().splitlines()[1])
+        body = {"responses_create_params": row["responses_create_params"], "verifier_metadata": {}}
+        content = [{"type": "output_text", "text": "\\boxed{10}"}]
+        body["response"] = {"output": [{"type": "message", "role": "assistant", "content": content}]}
+        known = orjson.loads((await send(stack, "POST", "/verify", body)).body)
+        unknown = await send(stack, "POST", "/verify", {**body, "responses_create_params": {"input": "10?"}})
+    assert (known["reward"], unknown.status) == (1.0, 422)
+
+
+async def test_a_prompt_that_several_rows_have_identifies_none(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.jsonl"
+    line = {"responses_create_params": {"input": "1+1?"}, "question": "1+1?"}
+    rows.write_bytes(b"".join(orjson.dumps({**line, "expected_answer": n}) + b"\n" for n in "23"))
+    served = environment(Gsm8k, equality="numbers", served_dataset=str(rows))
+    async with in_process_servers({"environment": served}) as stack:
+        answer = await send(stack, "POST", "/verify", {**line, "response": {"output": []}})
+    assert answer.status == 422
+
+
 async def test_the_number_of_tasks_is_served() -> None:
     async with in_process_servers({"environment": environment(Gsm8k, **SERVED)}) as stack:
         assert orjson.loads((await send(stack, "GET", "/dataset_size")).body) == {"size": 5}

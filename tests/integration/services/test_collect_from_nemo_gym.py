@@ -1,4 +1,4 @@
-"""Rollyard's collector and status against the servers of a NeMo Gym stack. tests/external/nemo_gym uses the real ones."""
+"""Collecting from a NeMo Gym stack, and its status. tests/external/nemo_gym does the same with the real package."""
 
 from __future__ import annotations
 

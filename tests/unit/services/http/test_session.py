@@ -91,3 +91,16 @@ async def test_send_returns_an_error_response_and_post_raises_it() -> None:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         assert (await session.send("/x", b"{}", 5.0)).status == 500
         assert await failure_kind_of(session.post("/x", b"{}", 5.0)) is FailureKind.SERVER_ERROR
+
+
+async def test_a_cookie_that_the_server_deletes_is_not_sent_again() -> None:
+    first = http(b"{}", "200 OK", "r1", "set-cookie: a=1", "set-cookie: b=2; Max-Age=60", "set-cookie: c=3")
+    gone = ("set-cookie: a=; Max-Age=0", "set-cookie: b=x; expires=Thu, 01 Jan 1970 00:00:00 GMT", "set-cookie: ;")
+    last = ("set-cookie: c=3; Max-Age=-1; Expires=Fri, 01 Jan 2999 00:00:00 GMT", "set-cookie: d=4; expires=never")
+    script = [first, http(b"{}", "200 OK", "r1", *gone), http(b"{}", "200 OK", "r1", *last), http()]
+    async with peer(*script) as other, http_transport() as transport:
+        session = Session(make_client({"s": [other.url]}, transport), "s")
+        for _ in range(4):
+            await session.post("/x", b"{}", 5.0)
+        assert [b"cookie: a=1; b=2; c=3\r\n" in other.seen[1], b"cookie: c=3\r\n" in other.seen[2]] == [True, True]
+        assert b"cookie: d=4\r\n" in other.seen[3]

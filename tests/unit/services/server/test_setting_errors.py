@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 import pytest
-from pydantic import BaseModel, ConfigDict, SecretStr
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, SecretStr
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
@@ -26,6 +26,7 @@ class Settings(BaseModel):
     judges: list[Judge | str] = []
     api_key: SecretStr = SecretStr("")
     timeout: float = 1.0
+    url: str | list[str] = Field("", validation_alias=AliasChoices("url", "openai_url"))
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,7 @@ class Settings(BaseModel):
         ({"judge": {}}, "x: 'judge.name' is missing"),
         ({"judge": {"name": "a", "weight": "much"}}, "x: 'judge.weight' is 'much': expected an integer or a number"),
         ({"judges": ["a", 5]}, "x: 'judges.1' is 5: expected a mapping or a string"),
+        ({"openai_url": None}, "x: 'openai_url' is null: expected a string or a list"),
         ({"timeout": None}, "x: 'timeout' is null, but it should be a valid number"),
         ({"api_key": None}, "x: 'api_key' is null, but it should be a valid string"),
         ({"api_key": ["sk-1"]}, "x: 'api_key' is ***, but it should be a valid string"),

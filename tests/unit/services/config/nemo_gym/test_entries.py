@@ -77,6 +77,21 @@ def test_the_interpreter_of_the_environment_that_holds_the_folder_is_used(tmp_pa
     assert config.servers[0].program is not None and config.servers[0].program.python == python
 
 
+def test_configs_of_the_environment_on_the_command_line_are_found_by_their_relative_paths(tmp_path: Path) -> None:
+    folder = make_root(tmp_path / "env" / "lib" / "python3.12" / "site-packages")
+    (folder / "configs" / "counter.yaml").write_text("counter: {resources_servers: {counter: {entrypoint: app.py}}}\n")
+    python = tmp_path / "env" / "bin" / "python"
+    python.parent.mkdir()
+    python.symlink_to(sys.executable)
+    config = load(
+        ["resources_servers/counter/configs/counter.yaml"],
+        parse_overrides([f"+venv={tmp_path / 'env'}"]),
+        [tmp_path, INSTALLED],
+        {},
+    )
+    assert config.servers[0].program is not None and config.servers[0].program.python == python
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
@@ -174,6 +189,18 @@ def test_settings_of_nemo_gyms_model_servers_are_translated(tmp_path: Path) -> N
 def test_a_misspelt_setting_of_a_model_server_is_still_refused(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="unknown option 'hf_hom'"):
         load_tree(tmp_path, {"policy_model": entry("responses_api_models", "local_vllm_model", model="m", hf_hom="x")})
+
+
+def test_the_key_of_a_judge_may_be_null(tmp_path: Path) -> None:
+    settings: Json = {"openai_base_url": "http://127.0.0.1:9/v1", "openai_api_key": None, "openai_model": "m"}
+    config = load_tree(tmp_path, {"judge": entry("responses_api_models", "openai_model", **settings)})
+    assert config.servers[0].implementation == "openai_model"
+
+
+def test_a_setting_of_the_server_that_resembles_ours_is_passed_on(tmp_path: Path) -> None:
+    make_root(tmp_path)
+    config = load_tree(tmp_path, {"counter": program_entry(env={"A": 1}, python_version="3.9")})
+    assert config.servers[0].raw["env"] == {"A": 1}
 
 
 def test_a_reference_to_a_server_that_the_run_lacks_is_refused(tmp_path: Path) -> None:

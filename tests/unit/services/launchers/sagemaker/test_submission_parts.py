@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.cli.eval_arguments import read_arguments
+from rollyard.services.cli.arguments.eval_arguments import read_arguments
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.launchers.sagemaker.docker import run_command

@@ -1,0 +1,1 @@
+"""Environment: a task of inspect_ai, with its own solver, tools and scorers."""

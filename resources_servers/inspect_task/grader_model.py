@@ -1,0 +1,30 @@
+"""A model of inspect_ai that a model server of the run answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rollyard.resources_servers.base import Models
+from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
+from rollyard.resources_servers.inspect_task.message_items import items_of
+from rollyard.services.errors import Failure, FailureKind
+
+
+def grader_model(package: InspectPackage, models: Models, server: str, timeout_s: float) -> Any:
+    """Return the model. A call fails with the server's Failure; tools are not supported."""
+
+    async def respond(messages: list[Any], tools: list[Any], _: Any) -> Any:
+        if tools:
+            detail = f"a scorer offers tools to the grader {server}; only graders without tools are supported"
+            raise Failure(FailureKind.BAD_TASK, detail)
+        response = await models.respond(server, {"input": items_of(messages)}, timeout_s=timeout_s)
+        texts = [
+            part["text"]
+            for item in response["output"]
+            if isinstance(item, dict) and item.get("type") == "message"
+            for part in item.get("content") or ()
+            if isinstance(part, dict) and isinstance(part.get("text"), str)
+        ]
+        return package.model.ModelOutput.from_content(server, "".join(texts))
+
+    return package.policy(respond)

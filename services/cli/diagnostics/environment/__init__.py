@@ -1,0 +1,1 @@
+"""Checks of one environment, over its HTTP API: `ng_doctor env`."""

@@ -1,0 +1,121 @@
+"""ng_doctor env: checks one environment with scripted episodes; no model is needed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from pathlib import Path
+
+import orjson
+import uvloop
+from pydantic import Field
+
+from rollyard.services.cli.diagnostics.environment.checks import findings
+from rollyard.services.cli.diagnostics.environment.target import Target, config_for, connected, is_url, started
+from rollyard.services.cli.diagnostics.findings import Finding, failed, shown
+from rollyard.services.cli.options import Options, read_options
+from rollyard.services.config.overrides import Override
+from rollyard.services.config.venv import cache_folder
+from rollyard.services.errors import OperatorError, RollyardError, did_you_mean
+from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.process_setup import raise_file_limit
+
+EXAMPLE = "ng_doctor env grl_sokoban"
+
+
+class EnvironmentOptions(Options):
+    """Options of ng_doctor env. Other keys override the configs, as with ng_run."""
+
+    name: str
+    """The environment, given as the first argument: the name or path of its folder, the name of a server in
+    config_paths, or the URL of a running one."""
+    config_paths: tuple[str, ...] = ()
+    """Configs that define the environment; default: the one in its folder."""
+    server_roots: tuple[str, ...] = ()
+    """Additional folders to search for server folders and config files, as for ng_run."""
+    input_jsonl_fpath: Path | None = None
+    """Rows to play; default: the environment's example rows."""
+    examples: int = Field(default=5, ge=1)
+    """Number of rows to play."""
+    episodes: int = Field(default=20, ge=4)
+    """Number of episodes in which leaks must show; as many are played before to warm up."""
+    timeout_s: float = Field(default=120.0, gt=0)
+    """Timeout of one request to the environment."""
+    json_output: bool = Field(default=False, alias="json")
+    """Print the findings as JSON."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Play an environment's examples with scripted actions: seeds, tool schemas, verdicts, their cost, and leaks.
+
+    No model is called, except by the environment itself. The exit status is 1 if a check fails.
+    """
+    words = [f"+name={word}" if _is_name(word) else word for word in arguments]
+    options, overrides = read_options(EnvironmentOptions, words, rest=True)
+    passed = uvloop.run(_check(options, overrides))
+    return EXIT_DONE if passed else EXIT_FAILED
+
+
+def _is_name(word: str) -> bool:
+    return not word.startswith(("+", "-", "~")) and ("=" not in word or is_url(word))
+
+
+async def _check(options: EnvironmentOptions, overrides: list[Override]) -> bool:
+    raise_file_limit()
+    target = _target(options, overrides)
+    found: list[Finding] = []
+    async for finding in _findings(options, target, _progress(options)):
+        found.append(finding)
+        if not options.json_output:
+            print(shown(finding), flush=True)
+    wrong = [finding.name for finding in found if finding.status == "failed"]
+    if options.json_output:
+        listed = [finding.model_dump() for finding in found]
+        print(orjson.dumps({"ok": not wrong, "findings": listed}, option=orjson.OPT_INDENT_2).decode())
+    else:
+        print(f"failed: {', '.join(dict.fromkeys(wrong))}" if wrong else "All checks of the environment passed.")
+    return not wrong
+
+
+def _target(options: EnvironmentOptions, overrides: list[Override]) -> AbstractAsyncContextManager[Target]:
+    if is_url(options.name):
+        if overrides:
+            hint = did_you_mean(overrides[0].top, EnvironmentOptions.model_fields)
+            raise OperatorError(
+                f"unknown option {overrides[0].shown!r}{hint}; a running server has its settings already"
+            )
+        return connected(options.name)
+    roots = [Path.cwd(), *(Path(root).resolve() for root in options.server_roots), INSTALLED]
+    names = [*EnvironmentOptions.model_fields, "json"]
+    config, name = config_for(options.name, options.config_paths, overrides, roots, os.environ, names)
+    return started(config, name, cache_folder(os.environ), os.environ)
+
+
+async def _findings(
+    options: EnvironmentOptions, target: AbstractAsyncContextManager[Target], progress: Callable[[str], None]
+) -> AsyncIterator[Finding]:
+    try:
+        async with target as environment:
+            async for finding in findings(
+                environment,
+                rows_file=options.input_jsonl_fpath,
+                examples=options.examples,
+                episodes=options.episodes,
+                timeout_s=options.timeout_s,
+                progress=progress,
+            ):
+                yield finding
+    except OperatorError:
+        raise
+    except RollyardError as error:
+        yield failed("start", str(error))
+
+
+def _progress(options: EnvironmentOptions) -> Callable[[str], None]:
+    """Return a function that shows a line that the next one overwrites, if a person is watching."""
+    if options.json_output or not sys.stderr.isatty():
+        return lambda _: None
+    return lambda text: print(f"  ...     {text}", end="\r", file=sys.stderr, flush=True)

@@ -1,0 +1,11 @@
+"""Rollyard under the name by which trainers import NeMo Gym. It contains only what they import."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rollyard.services.io.search_path import INSTALLED
+
+PARENT_DIR = Path(INSTALLED)
+"""The folder that contains the folders of servers and configs."""
+ROLLYARD = True

@@ -1,0 +1,74 @@
+"""Turns a rollout into a result that the post-processing of NeMo RL and of verl's recipe accepts."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.services.interop.nemo_gym.trainer.token_rules import is_trainable, placeholder, remove_after_violation
+from rollyard.services.training.endings import EndingRules, Treatment
+from rollyard.services.types import Json
+
+UNSUMMED = "unsummed_reward_components"
+"""Key of reward components whose sum is not the reward. NeMo RL ends the step if `reward_components` are such."""
+
+
+def to_result(row: Json, answer: Json, rules: EndingRules, agent: str) -> Json:
+    """Return the answer of `/run` with `instance_config.mask_sample`, and without what a trainer would reject.
+
+    Raises Failure malformed_answer if there is no response, and RunError if the model server records no token ids.
+    """
+    response = answer.get("response")
+    output = response.get("output") if isinstance(response, dict) else None
+    if not isinstance(response, dict) or not isinstance(output, list) or not all(isinstance(o, dict) for o in output):
+        detail = "/run returned no response with output items, so there is nothing to train on"
+        raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
+    if output and not any("generation_token_ids" in item for item in output):
+        raise RunError(
+            f"the rollout of {agent} has no token ids: set return_token_id_information: true on its model server, as "
+            "responses_api_models/vllm_model/configs/vllm_model_for_training.yaml does"
+        )
+    reason, treatment = rules.of_row(answer)
+    masked = "" if treatment is Treatment.PLAYED else f"the episode ended with {reason}"
+    if answer.get("mask_sample") or _instance_config(answer).get("mask_sample"):
+        masked = "the agent or environment set mask_sample"
+    violation = remove_after_violation(output)
+    masked = masked or violation
+    if not any(map(is_trainable, output)):
+        masked = masked or "the model generated no tokens"
+        output.append(placeholder())
+    result = {**_with_summed_components(answer), "agent_ref": row["agent_ref"]}
+    result.setdefault("responses_create_params", row.get("responses_create_params", {}))
+    return _masked(result, masked)
+
+
+def failed_result(row: Json, failure: Failure) -> Json:
+    """Return the masked result of a rollout that failed permanently. Its reward has no meaning."""
+    response = {"id": "failed", "object": "response", "output": [placeholder()], "status": "failed", "error": None}
+    result = {**row, "response": response, "reward": 0.0, "failure_kind": str(failure.kind)}
+    return _masked(result, f"{failure.kind} at {failure.problem.server or '?'}: {failure.problem.detail}")
+
+
+def _masked(result: Json, reason: str) -> Json:
+    shown = {"mask_reason": reason} if reason else {}
+    config = {**_instance_config(result), "mask_sample": bool(reason), **shown}
+    return {**result, "instance_config": config, "mask_sample": bool(reason)}
+
+
+def _instance_config(answer: Json) -> Json:
+    given = answer.get("instance_config")
+    return given if isinstance(given, dict) else {}
+
+
+def _with_summed_components(answer: Json) -> Json:
+    components: Any = answer.get("reward_components")
+    if components is None or _is_sum(components, answer["reward"]):
+        return answer
+    return {**{name: value for name, value in answer.items() if name != "reward_components"}, UNSUMMED: components}
+
+
+def _is_sum(components: Any, reward: float) -> bool:
+    if not isinstance(components, dict) or not all(isinstance(one, int | float) for one in components.values()):
+        return False
+    return math.isclose(sum(components.values()), reward, rel_tol=1e-5, abs_tol=1e-6)

@@ -1,0 +1,1 @@
+"""Serves an environment over OpenEnv's protocol."""

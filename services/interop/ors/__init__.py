@@ -1,0 +1,1 @@
+"""Serves an environment over ORS, the Open Reward Standard."""

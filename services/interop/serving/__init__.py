@@ -1,0 +1,1 @@
+"""What all protocols share: the environment, its tasks, its episodes, and the listener."""

@@ -1,0 +1,1 @@
+"""Runs inside a shell box: sets up its namespaces and files, then executes commands. See services/sandbox/shell."""

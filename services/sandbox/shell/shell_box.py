@@ -1,0 +1,190 @@
+"""ShellBox: starts a box and sends it commands."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+import os
+import socket
+import struct
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+from rollyard.services.errors import OperatorError, RollyardError
+from rollyard.services.io.search_path import IMPORT_ROOT
+from rollyard.services.sandbox.inside.box.plan import BoxPlan
+from rollyard.services.sandbox.inside.channel import framed
+from rollyard.services.sandbox.shell.records import BoxEntry, BoxLimits, CommandResult
+from rollyard.services.types import Json
+
+_MODULE = "rollyard.services.sandbox.inside.box.main"
+_FLAGS = ("-S", "-s", "-P", "-B", "-u", "-W", "ignore")
+_START_S = 60.0
+_ANSWER_S = 30.0
+"""Extra time after a command's own for the box to answer."""
+_CHUNK = 8 << 20
+"""Files are sent in messages of about this size; the channel's limit is 32 MiB, and base64 adds a third."""
+MIB = 1 << 20
+
+
+class BoxDied(RollyardError):
+    """The box has ended, or does not answer: out of memory, or killed."""
+
+
+class BoxRefused(RollyardError):
+    """The box could not do what the server asked, because of files that its commands created."""
+
+
+def plan_for(limits: BoxLimits, *, visible: Sequence[str] = (), folders: Sequence[str] = ()) -> BoxPlan:
+    """Return a plan with these limits. `visible`: folders of the host to show; `folders`: writable ones to create."""
+    return BoxPlan(
+        visible=tuple(visible),
+        folders=tuple(folders),
+        storage=limits.storage_mb * MIB,
+        memory=limits.memory_mb * MIB,
+        processes=limits.processes,
+        open_files=limits.open_files,
+    )
+
+
+class ShellBox:
+    """One running box. Calls must not overlap."""
+
+    def __init__(self, process: asyncio.subprocess.Process, end: socket.socket, output_limit: int) -> None:
+        self._process = process
+        self._end = end
+        self._output_limit = output_limit
+        self.missing: tuple[str, ...] = ()
+        """Parts of a machine that this host does not allow."""
+
+    @property
+    def pid(self) -> int:
+        """The process that contains the box; its end is the box's."""
+        return self._process.pid
+
+    @classmethod
+    async def start(cls, plan: BoxPlan, *, output_limit: int = 64 * 1024) -> Self:
+        """Start a box. Raises OperatorError if this host does not allow one."""
+        own, other = socket.socketpair()
+        own.setblocking(False)
+        environment = {"PYTHONPATH": str(IMPORT_ROOT), "LC_ALL": "C.UTF-8"}
+        with other, tempfile.TemporaryFile(prefix="rollyard-box-") as errors:
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                *_FLAGS,
+                "-m",
+                _MODULE,
+                stdin=other,
+                stdout=errors,
+                stderr=errors,
+                env=environment,
+                cwd="/",
+            )
+            other.close()
+            box = cls(process, own, output_limit)
+            try:
+                async with asyncio.timeout(_START_S):
+                    answer = await box._exchange(plan.fields())
+            except (BoxDied, TimeoutError) as error:
+                await box.close()
+                errors.seek(0)
+                text = errors.read()[-1000:].decode(errors="replace").strip()
+                raise OperatorError(f"a shell box cannot start: {text or error}") from error
+            except BaseException:
+                await box.close()
+                raise
+        if "refused" in answer:
+            await box.close()
+            raise OperatorError(
+                f"a shell box cannot start on this host: {answer['refused']}. It needs user namespaces: allow them "
+                "(sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_userns), or use another host"
+            )
+        box.missing = tuple(answer["ready"])
+        return box
+
+    async def run(
+        self, argv: Sequence[str], *, cwd: str = "/", env: Mapping[str, str] | None = None, timeout_s: float = 60.0
+    ) -> CommandResult:
+        """Run a command until it exits or its time is over. Processes in the background continue.
+
+        Raises BoxDied if the box has ended.
+        """
+        order = {"argv": list(argv), "cwd": cwd, "env": dict(env or {}), "timeout_s": timeout_s}
+        result = await self._order("run", timeout_s + _ANSWER_S, output_limit=self._output_limit, **order)
+        return CommandResult(**result)
+
+    async def write(self, entries: Sequence[BoxEntry]) -> None:
+        """Create files, folders and links. Raises BoxRefused if they cannot be created."""
+        pending: list[Json] = []
+        size = 0
+        for entry in entries:
+            fields = entry.model_dump(exclude={"data"})
+            pending.append({**fields, "data": base64.b64encode(entry.data).decode()})
+            size += len(entry.data)
+            if size > _CHUNK:
+                await self._order("write", entries=pending)
+                pending, size = [], 0
+        if pending:
+            await self._order("write", entries=pending)
+
+    async def read(self, path: str, limit: int) -> bytes | None:
+        """Return the first `limit` bytes of a regular file; None if there is none."""
+        found = await self._order("read", path=path, limit=limit)
+        return None if "missing" in found else base64.b64decode(found["data"])
+
+    async def remove(self, path: str) -> None:
+        """Remove a file or folder, if it exists. Raises BoxRefused if it cannot be removed."""
+        await self._order("remove", path=path)
+
+    async def kill_processes(self) -> None:
+        """Kill every process of the box. Its files stay."""
+        await self._order("kill")
+
+    async def close(self) -> None:
+        """End the box and all its processes."""
+        self._end.close()
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        await self._process.wait()
+
+    async def _order(self, action: str, wait_s: float = _ANSWER_S, **order: Any) -> Any:
+        try:
+            async with asyncio.timeout(wait_s):
+                answer = await self._exchange({"do": action, **order})
+        except TimeoutError as error:
+            await self.close()
+            raise BoxDied("the box does not answer") from error
+        if "error" in answer:
+            raise BoxRefused(str(answer["error"]))
+        return answer["result"]
+
+    async def _exchange(self, message: Json) -> Json:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.sock_sendall(self._end, framed(message))
+            (length,) = struct.unpack("=I", await self._exactly(4))
+            answer: Json = json.loads(await self._exactly(length))
+        except (OSError, ValueError) as error:
+            raise BoxDied(f"the box has ended: {error}") from error
+        return answer
+
+    async def _exactly(self, count: int) -> bytes:
+        loop = asyncio.get_running_loop()
+        pieces = []
+        while count:
+            piece = await loop.sock_recv(self._end, min(count, 1 << 20))
+            if not piece:
+                raise OSError("it closed its connection")
+            pieces.append(piece)
+            count -= len(piece)
+        return b"".join(pieces)
+
+
+def is_visible(path: str, visible: Sequence[str]) -> bool:
+    """Return whether the host's file `path` can be read in a box that shows the folders `visible`."""
+    real = os.path.realpath(path)
+    return any(f"{real}/".startswith(f"{os.path.realpath(folder).rstrip('/')}/") for folder in visible)
