@@ -61,7 +61,9 @@ NEMO_GYM = {INSTALLED / "docs" / name for name in ("nemo-gym-servers.md", "colle
 """Their commands need NeMo Gym; tests/external/nemo_gym runs them."""
 OTHER_STACKS = INSTALLED / "docs" / "serving-other-stacks.md"
 """Its commands need the config of the page; test_other_stacks_page.py runs them."""
-ELSEWHERE = {SOKOBAN_EVALUATION, OTHER_STACKS, *NEMO_GYM, *AUTHORING}
+INSPECT = INSTALLED / "resources_servers" / "inspect_task" / "README.md"
+"""Its commands need inspect_ai; tests/external/inspect runs them."""
+ELSEWHERE = {SOKOBAN_EVALUATION, OTHER_STACKS, INSPECT, *NEMO_GYM, *AUTHORING}
 EXPORTED = {
     "policy_base_url": "http://127.0.0.1:10240/v1",
     "policy_api_key": "dummy",
@@ -238,6 +240,8 @@ def modules() -> list[list[str]]:
 def test_every_documented_script_has_an_importable_module_known_options_and_existing_files(words: list[str]) -> None:
     assert words[1] == "-m"
     module = importlib.import_module(words[2])
+    if hasattr(module, "__path__"):
+        module = importlib.import_module(f"{words[2]}.__main__")
     for before, path in pairwise(words):
         if before in ("--local", "--input", "--shots-from", "--apart-from", "--rollouts-path", "--levels-folder"):
             assert path in (*CREATED, *EXAMPLE_NAMES) or (INSTALLED / path).exists(), path
@@ -300,8 +304,8 @@ async def test_the_documented_verdict_is_what_the_environment_returns() -> None:
 BUILTIN_MODEL = "responses_api_models/builtin_model/configs/builtin_model.yaml"
 
 
-EXTERNAL = ("inspect_task",)
-"""Environments of packages that are not installed beside the others. Tests in tests/external play their examples."""
+EXTERNAL = ("inspect_task", "openenv_environment", "verifiers_environment")
+"""Environments of packages or servers that are not beside the others. Tests in tests/external play their examples."""
 
 
 async def test_every_example_row_is_played_to_the_end(tmp_path: Path) -> None:
