@@ -74,10 +74,12 @@ def test_the_trainer_plays_the_calls_of_the_model_and_trains_on_the_verdicts(
     class CallingTrainer(GRPOTrainer):  # type: ignore[misc]
         has_called = False
 
-        def _generate_single_turn(self, *arguments: Any, **more: Any) -> Any:
-            found, log_probs = super()._generate_single_turn(*arguments, **more)
-            first, self.has_called = not self.has_called, True
-            return ([list(call) for _ in found] if first else [ids[:8] for ids in found]), log_probs
+        def _generate_single_turn(self, prompt_ids: Any, *arguments: Any, **more: Any) -> Any:
+            if not self.has_called:
+                self.has_called = True
+                return [list(call) for _ in prompt_ids], None
+            self.generation_config.max_new_tokens = 8  # noise that never ends
+            return super()._generate_single_turn(prompt_ids, *arguments, **more)
 
     trainer = CallingTrainer(
         model=make_model(),
