@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
 
 from rollyard.interop.nemo_gym import path_entry
+from rollyard.services.io.script import ScriptParser
 
 
 def main(arguments: Sequence[str]) -> int:
     """Print the folder."""
-    argparse.ArgumentParser("python -m rollyard.interop.nemo_gym", description=__doc__).parse_args(arguments)
+    ScriptParser(prog="python -m rollyard.interop.nemo_gym", description=__doc__).parse_args(arguments)
     print(path_entry())
     return 0
 
