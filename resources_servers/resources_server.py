@@ -100,7 +100,7 @@ class ResourcesServer(Server):
 
     async def start(self) -> None:
         """Open the served dataset, enter the environment's lifespan, then watch for idle and orphaned sessions."""
-        self._dataset = await self._open_dataset()
+        self._dataset = await configured_dataset(self.settings, self.folder)
         self._environment.shared = await self._lifespan.enter()
         self._watchers = [asyncio.create_task(self._sessions.reap()), asyncio.create_task(self._orphans.watch())]
 
@@ -113,11 +113,8 @@ class ResourcesServer(Server):
 
     async def check(self) -> None:
         """Open the served dataset, and enter and exit the lifespan. Raises the errors that would prevent the start."""
-        await self._open_dataset()
+        await configured_dataset(self.settings, self.folder)
         await self._new_lifespan().check()
-
-    async def _open_dataset(self) -> ServedDataset | None:
-        return await asyncio.to_thread(configured_dataset, self.settings, self.folder)
 
     def _new_lifespan(self) -> Lifespan:
         return Lifespan(self.environment.__name__, lambda: self._environment.lifespan(self.settings))

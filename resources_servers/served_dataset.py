@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -52,7 +53,7 @@ class ServedDataset:
             raise Failure(FailureKind.SERVER_ERROR, str(error)) from error
 
 
-def configured_dataset(settings: ServerSettings, folder: Path | None) -> ServedDataset | None:
+async def configured_dataset(settings: ServerSettings, folder: Path | None) -> ServedDataset | None:
     """Open the dataset of the setting `served_dataset`; None without it. `folder`: the environment's.
 
     Raises OperatorError, as `open_dataset` does.
@@ -60,7 +61,8 @@ def configured_dataset(settings: ServerSettings, folder: Path | None) -> ServedD
     assert isinstance(settings, EnvironmentSettings)
     if settings.served_dataset is None:
         return None
-    return open_dataset(settings.served_dataset, settings.datasets, [Path.cwd(), *([folder] if folder else [])])
+    roots = [Path.cwd(), *([folder] if folder else [])]
+    return await asyncio.to_thread(open_dataset, settings.served_dataset, settings.datasets, roots)
 
 
 def open_dataset(wanted: str, entries: Sequence[Json], roots: Sequence[Path]) -> ServedDataset:

@@ -127,7 +127,8 @@ class _RolloutIndex(TypedDict, total=False):
 class DatasetRow(TypedDict):
     """A line of a dataset. All other keys belong to the environment, which receives the entire row."""
 
-    responses_create_params: CreateParams
+    responses_create_params: NotRequired[CreateParams]
+    """May be absent if the environment adds the input."""
     agent_ref: NotRequired[AgentRef | None]
     dataset_name: NotRequired[str]
     """Name of the mixture's dataset to which the row belongs."""

@@ -158,7 +158,7 @@ async def test_an_unreachable_engine_is_reported_as_a_problem_of_the_server() ->
     assert (status, content["type"], content["server"]) == (502, "urn:rollyard:connection_lost", "policy_model")
 
 
-@pytest.mark.parametrize("path", ["/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/messages"])
+@pytest.mark.parametrize("path", ["/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/embeddings"])
 async def test_unlisted_endpoints_are_not_forwarded(path: str) -> None:
     engine = WeightEngine()
     async with trainer_server(engine) as policy:
