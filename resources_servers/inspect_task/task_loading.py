@@ -48,7 +48,7 @@ def digest(sample: Any) -> str:
 
 
 def _drop_message_ids(content: Json) -> None:
-    """Remove the ids of chat messages, which inspect_ai makes anew in each process."""
+    """Remove the ids of chat messages, which inspect_ai creates at random in each process."""
     if isinstance(messages := content.get("input"), list):
         for message in messages:
             message.pop("id", None)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import signal
 import socket
 from collections.abc import Sequence
@@ -18,12 +17,12 @@ from omegaconf import OmegaConf
 from pydantic import Field
 
 from rollyard.api import connect, stack
+from rollyard.services.cli.arguments.listening_token import listening_token
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.plugins import ALIASES
 from rollyard.services.config.yaml_files import find_config, read_yaml
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.interop.openenv.app import openenv_app
 from rollyard.services.interop.ors.app import ors_app
 from rollyard.services.interop.serving.environment import ServedEnvironment
@@ -84,7 +83,7 @@ def run(arguments: Sequence[str]) -> int:
     """
     options, others = read_options(ServeOptions, arguments, rest=True)
     logging.basicConfig(level=logging.WARNING, format="ng_serve: %(message)s")
-    token = _token(options)
+    token = listening_token(options.host, options.token, "the environment", "drop +host")
     raise_file_limit()
     with _socket(options) as sock:
         uvloop.run(_serve(options, [override.text for override in others], sock, token))
@@ -144,19 +143,6 @@ def _app(options: ServeOptions, environment: ServedEnvironment) -> FastAPI:
     if options.protocol == "openenv":
         return openenv_app(environment, **limits)
     return ors_app(environment, version=version("rollyard"), **limits)
-
-
-def _token(options: ServeOptions) -> str | None:
-    """Return the required token, or None. Raises OperatorError if other hosts could play without one."""
-    if is_loopback(options.host):
-        return options.token
-    token = options.token or os.environ.get("ROLLYARD_TOKEN")
-    if not token:
-        raise OperatorError(
-            f"the environment would be open to other hosts on {options.host} without a token: add +token=..., export "
-            "ROLLYARD_TOKEN=..., or drop +host"
-        )
-    return token
 
 
 def _socket(options: ServeOptions) -> socket.socket:

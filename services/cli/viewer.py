@@ -19,6 +19,7 @@ import uvloop
 from pydantic import Field
 from starlette.types import ASGIApp
 
+from rollyard.services.cli.arguments.listening_token import listening_token
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.positional import rollout_files, split_arguments
@@ -47,6 +48,8 @@ EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
 FIRST_PORT = 8080
 _PORTS = 100
 _EVERY_ADDRESS = ("0.0.0.0", "::")
+
+_THROUGH_SSH = "drop +host and open the page through ssh -L 8080:127.0.0.1:8080"
 
 
 class ViewerOptions(Options):
@@ -98,7 +101,7 @@ def run(arguments: Sequence[str]) -> int:
     replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
     if options.export is not None:
         return _export(file_index, replays, options.export, options.export_limit)
-    token = _token(options)
+    token = listening_token(options.host, options.token, "the rollouts", _THROUGH_SSH)
     with _socket(options) as sock:
         uvloop.run(_serve(options, file_index, replays, sock, token))
     return EXIT_DONE
@@ -201,19 +204,6 @@ def _uvicorn(app: ASGIApp, peers: Peers) -> uvicorn.Config:
         server_header=False,
         timeout_graceful_shutdown=1,
     )
-
-
-def _token(options: ViewerOptions) -> str | None:
-    """Return the required token, or None. Raises OperatorError if other hosts could open the page without one."""
-    if is_loopback(options.host):
-        return options.token
-    token = options.token or os.environ.get("ROLLYARD_TOKEN")
-    if not token:
-        raise OperatorError(
-            f"the rollouts would be open to other hosts on {options.host} without a token: add +token=... or export "
-            "ROLLYARD_TOKEN=..., or drop +host and open the page through ssh -L 8080:127.0.0.1:8080"
-        )
-    return token
 
 
 def _socket(options: ViewerOptions) -> socket.socket:

@@ -6,7 +6,6 @@ steps is played over the WebSocket `/ws`; a session lives as long as its connect
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 
@@ -35,12 +34,8 @@ def openenv_app(environment: ServedEnvironment, *, max_sessions: int, idle_s: fl
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        reaping = asyncio.create_task(sessions.reap())
-        try:
+        async with sessions.open():
             yield
-        finally:
-            reaping.cancel()
-            await sessions.close()
 
     app = FastAPI(title=environment.name, version=VERSION, redoc_url=None, lifespan=lifespan)
     app.state.sessions = sessions

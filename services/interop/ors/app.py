@@ -6,7 +6,6 @@ A client asks for a session id (`/create_session`), opens an episode (`/create`)
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import secrets
 from collections.abc import AsyncIterator
@@ -37,13 +36,11 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
 
     @contextlib.asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        reaping = asyncio.create_task(sessions.reap())
-        try:
-            yield
-        finally:
-            reaping.cancel()
-            await calls.close()
-            await sessions.close()
+        async with sessions.open():
+            try:
+                yield
+            finally:
+                await calls.close()
 
     app = FastAPI(title=environment.name, redoc_url=None, lifespan=lifespan)
     app.state.sessions = sessions

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -71,6 +73,16 @@ class SessionStore(Generic[T]):
         closing.add_done_callback(self._closing.discard)
         await asyncio.shield(closing)
         return True
+
+    @contextlib.asynccontextmanager
+    async def open(self) -> AsyncIterator[None]:
+        """End idle sessions while the block runs, and all others after it."""
+        reaping = asyncio.create_task(self.reap())
+        try:
+            yield
+        finally:
+            reaping.cancel()
+            await self.close()
 
     async def reap(self) -> None:
         """End idle sessions. Runs until it is cancelled."""

@@ -76,7 +76,7 @@ async def test_a_background_process_that_holds_the_output_does_not_delay_the_com
 @pytest.mark.parametrize(
     "command",
     [
-        "ls /home/* /root/.* -d 2>/dev/null | grep -v '/root/[.]*$' | grep .",  # files of users
+        "find /home /root -mindepth 1 2>/dev/null | grep .",  # files of users
         "cat /etc/shadow",
         "touch /usr/bin/written",
         "touch /etc/ld.so.cache",
@@ -84,7 +84,7 @@ async def test_a_background_process_that_holds_the_output_does_not_delay_the_com
         "unshare -r true",
         "ls -d /proc/[0-9][0-9][0-9][0-9]*",  # no process of this host is visible
         "cat /proc/1/environ",
-        "ls /proc/1/root/",
+        "ls /proc/1/root",
         "ls /dev/sd* /dev/vd* /dev/kmsg",
         "echo b > /proc/sysrq-trigger",
         "python3 -c 'import socket; socket.create_connection((\"10.0.0.1\", 80), 0.5)'",
