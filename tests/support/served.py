@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from rollyard.services.interop.ors.app import ors_app
 from rollyard.services.interop.serving.environment import ServedEnvironment
 from rollyard.services.interop.serving.listener import listening
 from rollyard.services.interop.serving.open_environment import open_environment
+from rollyard.services.interop.serving.task_list import TaskList
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import colocated, load_config
@@ -26,6 +27,11 @@ MakeApp = Callable[[ServedEnvironment], FastAPI]
 
 def openenv(environment: ServedEnvironment) -> FastAPI:
     return openenv_app(environment, max_sessions=5000, idle_s=600.0)
+
+
+def openenv_of_first_task(environment: ServedEnvironment) -> FastAPI:
+    """Serve the first example only, because MCP has no reset, and its episodes are for a random task."""
+    return openenv(replace(environment, tasks=TaskList(environment.tasks.rows[:1])))
 
 
 def ors(environment: ServedEnvironment) -> FastAPI:

@@ -12,12 +12,19 @@ from openenv.core.env_server.mcp_types import CallToolAction, CallToolObservatio
 from openenv.core.generic_client import GenericEnvClient
 from openenv.core.mcp_client import MCPToolClient
 
-from tests.support.served import Served, openenv, served
+from tests.support.served import Served, openenv, openenv_of_first_task, served
 
 
 @pytest.fixture(scope="module")
 async def sokoban(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     async with served("grl_sokoban", openenv, tmp_path_factory.mktemp("sokoban"), max_steps=3) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def first_room(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    folder = tmp_path_factory.mktemp("first_room")
+    async with served("grl_sokoban", openenv_of_first_task, folder, max_steps=3) as found:
         yield found
 
 
@@ -71,10 +78,10 @@ async def test_the_client_reads_an_error_for_an_invalid_reset_and_goes_on(gsm8k:
         assert (await env.reset(seed=1)).done is False
 
 
-async def test_a_session_of_the_mcp_route_is_played_by_the_production_client(sokoban: Served) -> None:
-    async with MCPToolClient(base_url=sokoban.url) as env:
+async def test_a_session_of_the_mcp_route_is_played_by_the_production_client(first_room: Served) -> None:
+    async with MCPToolClient(base_url=first_room.url) as env:
         env.use_production_mode = True
         assert [tool.name for tool in await env.list_tools()] == ["step", "submit"]
         steps = [await env.call_tool("step", actions=["Up"]) for _ in range(3)]
     assert [step["done"] for step in steps] == [False, False, True]
-    await sokoban.until_closed()
+    await first_room.until_closed()

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from tests.support.served import Served, openenv, served
+from tests.support.served import Served, openenv, openenv_of_first_task, served
 
 MOVES = {"type": "call_tool", "tool_name": "step", "arguments": {"actions": ["Up"]}}
 
@@ -18,6 +18,13 @@ MOVES = {"type": "call_tool", "tool_name": "step", "arguments": {"actions": ["Up
 @pytest.fixture(scope="module")
 async def sokoban(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
     async with served("grl_sokoban", openenv, tmp_path_factory.mktemp("sokoban"), max_steps=3) as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+async def first_room(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Served]:
+    folder = tmp_path_factory.mktemp("first_room")
+    async with served("grl_sokoban", openenv_of_first_task, folder, max_steps=3) as found:
         yield found
 
 
@@ -205,9 +212,9 @@ async def test_malformed_json_rpc_gets_an_error_code(sokoban: Served, body: Any,
     assert (status, answer["error"]["code"]) == (200, code)
 
 
-async def test_an_mcp_session_keeps_its_episode_between_requests(sokoban: Served) -> None:
+async def test_an_mcp_session_keeps_its_episode_between_requests(first_room: Served) -> None:
     async def rpc(method: str, **params: Any) -> Any:
-        _, answer = await sokoban.post("/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
+        _, answer = await first_room.post("/mcp", {"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
         return answer["result"]
 
     session_id = (await rpc("openenv/session/create"))["session_id"]
@@ -215,7 +222,7 @@ async def test_an_mcp_session_keeps_its_episode_between_requests(sokoban: Served
     steps = [await rpc("tools/call", **call) for _ in range(3)]
     assert [step["_meta"]["openenv"]["done"] for step in steps] == [False, False, True]
     assert (await rpc("openenv/session/close", session_id=session_id))["closed"] is True
-    await sokoban.until_closed()
+    await first_room.until_closed()
 
 
 async def test_an_mcp_socket_lists_the_tools_and_the_one_that_submits(sokoban: Served) -> None:
