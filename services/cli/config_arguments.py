@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from rollyard.services.config.overrides import Override
-from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.errors import OperatorError, did_you_mean
 
 

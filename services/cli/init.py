@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Literal
 
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.config.plugins import FAMILIES
+from rollyard.services.config.server_folders import FAMILIES
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.search_path import INSTALLED

@@ -19,7 +19,7 @@ from pydantic import Field
 from rollyard.api import connect, stack
 from rollyard.services.cli.arguments.listening_token import listening_token
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.config.plugins import ALIASES
+from rollyard.services.config.server_folders import ALIASES
 from rollyard.services.config.yaml_files import find_config, read_yaml
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.errors import OperatorError, RunError

@@ -25,7 +25,8 @@ from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.positional import rollout_files, split_arguments
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
-from rollyard.services.http.access.peer_user import Peers, peer_protocol
+from rollyard.services.http.access.peer_protocol import peer_protocol
+from rollyard.services.http.access.peer_user import Peers
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE

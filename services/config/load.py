@@ -18,11 +18,11 @@ from rollyard.services.config.nemo_gym.folders import with_roots_of
 from rollyard.services.config.nemo_gym.foreign import LAUNCH_KEYS, with_chosen_environment
 from rollyard.services.config.nemo_gym.inheritance import expand, missing_values
 from rollyard.services.config.overrides import Override, apply
-from rollyard.services.config.plugins import ALIASES, FAMILIES
 from rollyard.services.config.references import check_references
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.config.server_entries import ServerEntries
+from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.config.yaml_files import config_files, describe_error, read_yaml
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.types import Json

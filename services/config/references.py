@@ -7,8 +7,8 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from rollyard.services.config.plugins import ALIASES
 from rollyard.services.config.run_config import ServerSpec
+from rollyard.services.config.server_folders import ALIASES
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.types import ServerRef
 

@@ -10,8 +10,9 @@ from rollyard.services.config.external import external_server, is_external
 from rollyard.services.config.nemo_gym import agents, model_servers
 from rollyard.services.config.nemo_gym.folders import is_nemo_gym_server, nemo_gym_folder
 from rollyard.services.config.nemo_gym.foreign import asks_for_foreign, foreign_server
-from rollyard.services.config.plugins import ALIASES, FAMILIES, find_folder, find_folders, load_server
+from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import ServerSpec
+from rollyard.services.config.server_folders import ALIASES, FAMILIES, find_folder, find_folders
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.search_path import INSTALLED

@@ -16,7 +16,7 @@ from omegaconf.errors import (
 from yaml import MarkedYAMLError, YAMLError
 
 from rollyard.services.config.nemo_gym.folders import with_roots_of
-from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.search_path import find_file
 

@@ -13,8 +13,8 @@ import yaml
 from fastapi import Request
 from pydantic import BaseModel, ValidationError
 
-from rollyard.services.config.plugins import ALIASES
 from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.server_folders import ALIASES
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection
 from rollyard.services.head.metrics import HeadMetrics

@@ -15,7 +15,8 @@ import uvicorn
 from rollyard.services.config.server_code.code_version import LoadedCode
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.client import RegistryClient
-from rollyard.services.http.access.peer_user import PeerProtocol, Peers
+from rollyard.services.http.access.peer_protocol import PeerProtocol
+from rollyard.services.http.access.peer_user import Peers
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits
 from rollyard.services.http.loop_lag import LoopLag

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import uvloop
 
-from rollyard.services.config.plugins import FAMILIES, load_server
+from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_code.code_version import loaded_code
+from rollyard.services.config.server_folders import FAMILIES
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient

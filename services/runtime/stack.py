@@ -13,9 +13,10 @@ import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rollyard.services.backoff import Restarts
-from rollyard.services.config.plugins import FAMILIES, load_server
+from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_code.code_version import loaded_code
+from rollyard.services.config.server_folders import FAMILIES
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry

@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import re
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
-from typing import Any, cast
-
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from typing import Any
 
 from rollyard.services.http.access.socket_owners import SocketTable, kernel_sockets, owner
 
 PEER = "peer_uid"
 """Key in a request's `scope["state"]`. The value is the peer's user id, or None if it cannot be determined."""
-_TARGET = re.compile(rb"[A-Za-z][A-Za-z0-9+.-]*://([^/?#]*)")
 
 
 class Peers:
@@ -45,24 +40,6 @@ class Peers:
         return None if uid == self._unmapped else uid
 
 
-class PeerProtocol(HttpToolsProtocol):
-    """Extends uvicorn's protocol: stores the peer's user id, and uses the host from an absolute request target."""
-
-    def __init__(self, *arguments: Any, peers: Peers, **named: Any) -> None:
-        super().__init__(*arguments, **named)
-        self._peers = peers
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self.app_state = {**self.app_state, PEER: self._peers.owner(transport)}
-
-    def on_headers_complete(self) -> None:
-        # RFC 9112, 3.2.2: the host of an absolute target replaces the Host header.
-        if not self.url.startswith(b"/") and (target := _TARGET.match(self.url)):
-            self.headers[:] = [*(pair for pair in self.headers if pair[0] != b"host"), (b"host", target[1])]
-        super().on_headers_complete()
-
-
 def peer_of(scope: Mapping[str, Any]) -> tuple[bool, int | None]:
     """Return whether the peer's user was looked up, and the peer's user id (None if it is unknown)."""
     state = scope.get("state") or {}
@@ -82,8 +59,3 @@ def _unmapped() -> int:
 def own_uid() -> int:
     """Return the id of the user who owns this process's sockets."""
     return os.geteuid()
-
-
-def peer_protocol(peers: Peers) -> type[asyncio.Protocol]:
-    """Return the protocol class for uvicorn's `http` setting."""
-    return cast(type[asyncio.Protocol], partial(PeerProtocol, peers=peers))

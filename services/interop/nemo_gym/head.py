@@ -15,8 +15,8 @@ from omegaconf.errors import OmegaConfBaseException
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 from yaml import YAMLError
 
-from rollyard.services.config.plugins import ALIASES, FAMILIES
 from rollyard.services.config.references import servers_named
+from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.activity import Collection
 from rollyard.services.http.response_failures import raise_for_status, with_server

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 
-from rollyard.services.config.plugins import ALIASES
+from rollyard.services.config.server_folders import ALIASES
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.head.run_snapshot import RunSnapshot
 from rollyard.services.http.transport import Transport

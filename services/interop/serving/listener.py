@@ -12,7 +12,8 @@ from fastapi import FastAPI
 
 from rollyard.services.errors import RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
-from rollyard.services.http.access.peer_user import Peers, peer_protocol
+from rollyard.services.http.access.peer_protocol import peer_protocol
+from rollyard.services.http.access.peer_user import Peers
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.interop.serving.access_middleware import AccessMiddleware
 from rollyard.services.interop.serving.json_body import MAX_BODY

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from rollyard.services.config.plugins import ALIASES, FAMILIES
 from rollyard.services.config.run_config import ServerSpec
+from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.errors import OperatorError, did_you_mean
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.services.config import plugins
+from rollyard.services.config.server_folders import FAMILIES
 from rollyard.services.errors import OperatorError
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import Json
@@ -45,7 +46,7 @@ class Replays:
     def _load(self) -> list[tuple[str, _ReplayFunction]]:
         functions: dict[str, _ReplayFunction] = {}
         for root in self._roots:
-            for family in plugins.FAMILIES:
+            for family in FAMILIES:
                 for path in sorted((root / family).glob(f"*/{FILE}")):
                     name = f"{family}/{path.parent.name}"
                     if name not in functions and (make := self._replay_function(family, name, path)) is not None:

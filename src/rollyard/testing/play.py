@@ -10,7 +10,8 @@ from typing import Any
 
 from rollyard.agents.base import Agent
 from rollyard.resources_servers.base import Environment, ResourcesServer
-from rollyard.services.config.plugins import FAMILIES, load_server
+from rollyard.services.config.plugins import load_server
+from rollyard.services.config.server_folders import FAMILIES
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 from rollyard.testing.in_process import agent_server, environment_server, in_process_servers

@@ -11,9 +11,9 @@ from typing import Any
 
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override
-from rollyard.services.config.plugins import find_folder
 from rollyard.services.config.references import servers_of
 from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.server_folders import find_folder
 from rollyard.services.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.runtime.launcher import LocalLauncher

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from rollyard.services.config.plugins import ALIASES, FAMILIES
+from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.errors import RunError
 from rollyard.services.runtime.run_dir import running_heads
 

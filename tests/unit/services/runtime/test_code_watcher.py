@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.config.plugins import FAMILIES, load_server
+from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_code.code_version import loaded_code
 from rollyard.services.config.server_code.file_digest import file_digest
+from rollyard.services.config.server_folders import FAMILIES
 from rollyard.services.errors import OperatorError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Registration

@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.config.plugins import FAMILIES, load_server
+from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_code.code_version import LoadedCode, loaded_code
 from rollyard.services.config.server_code.disk import REMOVED, CodeOnDisk, DiskChanges
 from rollyard.services.config.server_code.file_digest import file_digest
+from rollyard.services.config.server_folders import FAMILIES
 from tests.support.fixtures import PLAIN_APP, make_folder
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.config.plugins import FAMILIES, load_server
+from rollyard.services.config.plugins import load_server
 from rollyard.services.config.server_code.code_version import loaded_code
+from rollyard.services.config.server_folders import FAMILIES
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.run_types import ServerCode
 from rollyard.services.types import Json
