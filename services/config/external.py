@@ -26,12 +26,12 @@ class ExternalSettings(ServerSettings):
 def is_external(raw: Json, *, has_own_folder: bool) -> bool:
     """Return whether an entry names a server that runs elsewhere.
 
-    That is the case if it has `url`, or `host` and `port`, but no entrypoint. With host and port, a folder of
-    Rollyard's takes precedence: they are then the address on which its server listens.
+    That is the case if it has `url`, or `host` and `port`, but no entrypoint. With an entrypoint, they are the address
+    on which Rollyard's server listens.
     """
     if raw.get("entrypoint") is not None:
         return False
-    return "url" in raw or ("port" in raw and not has_own_folder)
+    return "url" in raw or ("port" in raw and ("host" in raw or not has_own_folder))
 
 
 def external_server(name: str, family: str, implementation: str, raw: Json) -> ServerSpec:

@@ -32,8 +32,22 @@ def test_a_url_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
     assert spec.external_url == "http://127.0.0.1:9"
 
 
-def test_host_and_port_of_rollyards_own_server_are_the_address_on_which_it_listens(tmp_path: Path) -> None:
-    spec = external(tmp_path, {"host": "127.0.0.1", "port": 9}, name="gsm8k")
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [("resources_servers", "gsm8k"), ("responses_api_models", "openai_model"), ("agents", "simple_agent")],
+)
+def test_host_and_port_without_an_entrypoint_win_over_a_folder_of_rollyard(
+    tmp_path: Path, family: str, name: str
+) -> None:
+    spec = external(tmp_path, {"host": "127.0.0.1", "port": 9}, family, name)
+    assert spec.external_url == "http://127.0.0.1:9"
+
+
+@pytest.mark.parametrize("settings", [{"host": "127.0.0.1", "port": 9, "entrypoint": "app.py"}, {"port": 9}])
+def test_with_an_entrypoint_or_without_a_host_rollyards_own_server_listens_there(
+    tmp_path: Path, settings: Json
+) -> None:
+    spec = external(tmp_path, settings, name="gsm8k")
     assert spec.external_url is None and (spec.settings.host, spec.settings.port) == ("127.0.0.1", 9)
 
 
