@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import email.utils
+import re
 import time
 from collections.abc import Mapping
 
@@ -118,10 +119,9 @@ def _is_expired(attributes: str) -> bool:
     given = {
         name.strip().lower(): value.strip() for name, _, value in (one.partition("=") for one in attributes.split(";"))
     }
-    if (age := given.get("max-age", "")).lstrip("-").isdigit():
-        return int(age) <= 0
+    if re.fullmatch(r"-?[0-9]+", age := given.get("max-age", "")):
+        return age.startswith("-") or not age.strip("0")  # a number may be too long for int()
     try:
-        expires = email.utils.parsedate_to_datetime(given["expires"])
-    except (KeyError, ValueError):
+        return email.utils.parsedate_to_datetime(given["expires"]).timestamp() <= time.time()
+    except (KeyError, ValueError, TypeError, OverflowError):
         return False
-    return expires.timestamp() <= time.time()
