@@ -20,7 +20,7 @@ class SimpleAgentSettings(AgentSettings):
 
 
 class SimpleAgent(Agent[SimpleAgentSettings]):
-    """Stops when the model calls no tool or is cut off, after `max_steps` model calls, or with `execute_tools: false`."""
+    """Stops when the model calls no tool or is cut off, after `max_steps` calls, or with `execute_tools: false`."""
 
     async def play(self, episode: Episode) -> FinishReason:
         while True:

@@ -67,7 +67,7 @@ def test_an_ipv6_address_is_written_with_or_without_brackets(tmp_path: Path, hos
 
 
 def test_a_misspelt_key_of_an_address_is_refused_with_the_right_ones(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="mine: no folder .* has url, or host and port, in its entry"):
+    with pytest.raises(OperatorError, match=r"mine: no folder .* has url, or host and port, in its entry"):
         external(tmp_path, {"host": "127.0.0.1", "prot": 9})
 
 

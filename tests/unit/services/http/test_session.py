@@ -89,11 +89,11 @@ async def kept_after(attributes: str) -> bool:
 
 @pytest.mark.parametrize("value", ["", "a=b=c", '"quoted value"', "a,b", "%2F+~", "caf\xe9", "\u65e5\u672c", "a b"])
 async def test_the_value_of_a_cookie_is_sent_back_as_it_came(value: str) -> None:
-    async with peer(http(b"{}", "200 OK", "r1", f"set-cookie: a={value}; Path=/")) as other:
-        async with http_transport() as transport:
-            session = Session(make_client({"s": [other.url]}, transport), "s")
-            for _ in range(2):
-                await session.post("/x", b"{}", 5.0)
+    first = http(b"{}", "200 OK", "r1", f"set-cookie: a={value}; Path=/")
+    async with peer(first) as other, http_transport() as transport:
+        session = Session(make_client({"s": [other.url]}, transport), "s")
+        for _ in range(2):
+            await session.post("/x", b"{}", 5.0)
     assert f"cookie: a={value}\r\n".encode() in other.seen[1]
 
 
