@@ -41,10 +41,7 @@ CONNECT_TIMED_OUT = "connect_timeout"
 The peer may just be busy: if it were not running, its host would have refused the connection.
 """
 KEEPALIVE_S = 15.0
-"""How long to keep idle connections.
-
-This is well below the servers' 75 s, so a connection is not reused just as the server closes it.
-"""
+"""How long to keep idle connections: well below the servers' 75 s, so that none is reused just as it is closed."""
 OTHER_KEEPALIVE_S = 4.0
 """The same for servers of other frameworks: uvicorn closes an idle connection after 5 s unless told otherwise."""
 _POOLED_METHODS = ("GET", "POST")
@@ -106,16 +103,11 @@ class HttpTransport:
     def __init__(self, limits: Limits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None) -> None:
         self._lag = lag or LoopLag()
         self._proxies = proxies
-<<<<<<< HEAD
         self._pool = ConnectionPool(
             KEEPALIVE_S, OTHER_KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag
         )
-        self._aiohttp_client = AiohttpClient(OTHER_KEEPALIVE_S, CONNECT_TIMEOUT_S, limits, self._lag)
-=======
-        self._pool = ConnectionPool(KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag)
         self._limits = limits
         self._aiohttp_client: AiohttpClient | None = None
->>>>>>> 0ffb15d0d27be69ba2d5ce34d57dae42c4d84262
         self._numbers = itertools.count(1)
 
     async def send(
@@ -177,7 +169,7 @@ class HttpTransport:
         if self._aiohttp_client is None:
             from rollyard.services.http.aiohttp_client import AiohttpClient
 
-            self._aiohttp_client = AiohttpClient(KEEPALIVE_S, CONNECT_TIMEOUT_S, self._limits, self._lag)
+            self._aiohttp_client = AiohttpClient(OTHER_KEEPALIVE_S, CONNECT_TIMEOUT_S, self._limits, self._lag)
         return self._aiohttp_client
 
     def _failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
