@@ -29,20 +29,14 @@ class ExternalSettings(ServerSettings):
 def is_external(raw: Json, *, has_own_folder: bool) -> bool:
     """Return whether an entry names a server that runs elsewhere.
 
-    That is the case if it has `url`, or `host` and `port`, but no entrypoint. If Rollyard has a folder of that name,
-    host and port are the address on which its server listens in three cases: the host means all addresses of this
-    one, the port is 0, or the entry has settings that a server elsewhere would not read.
+    That is the case if it has `url`, or `host` and `port`, but no entrypoint. With an entrypoint, or a host that stands
+    for all addresses, they are the address on which Rollyard's server listens.
     """
     if raw.get("entrypoint") is not None:
         return False
     if not has_own_folder:
         return "url" in raw or "port" in raw
-    return "url" in raw or (
-        bool(raw.get("host") and raw.get("port"))
-        and raw["host"] not in _ALL_ADDRESSES
-        and raw.keys() <= ExternalSettings.model_fields.keys()
-        and raw.get("replicas") in (None, 1)
-    )
+    return "url" in raw or ("port" in raw and "host" in raw and raw["host"] not in _ALL_ADDRESSES)
 
 
 def external_server(name: str, family: str, implementation: str, raw: Json) -> ServerSpec:

@@ -97,12 +97,16 @@ class ServerEntries:
         return self._own(name, family, implementation, folder, raw)
 
     def _external(self, name: str, family: str, implementation: str, raw: Json, own: Path | None) -> ServerSpec:
-        spec = external_server(name, family, implementation, raw)
-        if own is not None and "url" not in raw:
-            self.notes.append(
-                f"{name}: {spec.external_url} is a server that runs elsewhere; to start Rollyard's {implementation} "
-                "on that address, add entrypoint: app.py"
-            )
+        hint = f"to start Rollyard's {implementation} on that address, add entrypoint: app.py"
+        confusable = own is not None and "url" not in raw
+        try:
+            spec = external_server(name, family, implementation, raw)
+        except OperatorError as error:
+            if not confusable:
+                raise
+            raise OperatorError(f"{error}; {hint}") from error
+        if confusable:
+            self.notes.append(f"{name}: {spec.external_url} is a server that runs elsewhere; {hint}")
         return spec
 
     def _foreign(self, name: str, family: str, implementation: str, raw: Json, entrypoint: str) -> ServerSpec:

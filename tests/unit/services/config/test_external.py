@@ -42,7 +42,7 @@ def test_a_url_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
         ("responses_api_agents", "simple_agent"),
     ],
 )
-def test_an_entry_of_only_host_and_port_names_a_running_server_even_if_rollyard_has_that_folder(
+def test_host_and_port_without_an_entrypoint_win_over_a_folder_of_rollyard_with_a_note(
     tmp_path: Path, family: str, name: str
 ) -> None:
     config = load([{"mine": entry(family, name, host="127.0.0.1", port=9)}], [], [tmp_path, INSTALLED], {})
@@ -51,14 +51,20 @@ def test_an_entry_of_only_host_and_port_names_a_running_server_even_if_rollyard_
 
 
 @pytest.mark.parametrize(
-    "more", [{"entrypoint": "app.py"}, {"equality": "numbers"}, {"host": "0.0.0.0"}, {"port": 0}, {"replicas": 2}]
+    "settings",
+    [{"host": "127.0.0.1", "port": 9, "entrypoint": "app.py"}, {"port": 9}, {"host": "0.0.0.0", "port": 9}],
 )
-def test_host_and_port_of_a_server_that_is_started_are_the_address_on_which_it_listens(
-    tmp_path: Path, more: Json
+def test_with_an_entrypoint_or_without_a_host_to_call_rollyards_own_server_listens_there(
+    tmp_path: Path, settings: Json
 ) -> None:
-    given = {"host": "127.0.0.1", "port": 9, **more}
-    spec = external(tmp_path, given, name="gsm8k")
-    assert spec.external_url is None and (spec.settings.host, spec.settings.port) == (given["host"], given["port"])
+    spec = external(tmp_path, settings, name="gsm8k")
+    assert spec.external_url is None
+    assert (spec.settings.host, spec.settings.port) == (settings.get("host", "127.0.0.1"), 9)
+
+
+def test_a_setting_of_rollyards_server_is_refused_with_how_to_start_it_on_that_address(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"unknown option 'equality'.*add entrypoint: app.py"):
+        external(tmp_path, {"host": "127.0.0.1", "port": 9, "equality": "numbers"}, name="gsm8k")
 
 
 @pytest.mark.parametrize("host", ["::1", "[::1]"])
