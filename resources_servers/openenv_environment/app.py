@@ -124,7 +124,7 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
         reward, done = answer.get("reward"), answer.get("done")
         if reward is not None:
             self._rewards.append(_number(reward))
-        self._done = done is True
+        self._done = _flag(done)
         field = self.settings.observation_field
         return ToolResult(self._text(answer) if field else _observation(answer), done=self._done)
 
@@ -171,6 +171,13 @@ def _number(reward: object) -> float:
     if isinstance(reward, int | float) and math.isfinite(reward):
         return float(reward)
     raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent the reward {reward!r:.100}")
+
+
+def _flag(done: object) -> bool:
+    """Return whether the episode is over. A wrong type is no "false": the episode would go on after its end."""
+    if done is None or isinstance(done, bool):
+        return done is True
+    raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent done: {done!r:.100}; expected true or false")
 
 
 server = serve(OpenEnvEnvironment)

@@ -137,6 +137,7 @@ async def failure_of(servers: InProcessServers) -> FailureKind:
     ("step", "kind"),
     [
         (None, FailureKind.CONNECTION_LOST),
+        ({"data": {"observation": {}, "reward": 1.0, "done": "true"}}, FailureKind.MALFORMED_ANSWER),
         (failed("SESSION_ERROR"), FailureKind.SERVER_ERROR),
         ({"type": "observation"}, FailureKind.MALFORMED_ANSWER),
         ({"type": "observation", "data": {"observation": 3}}, FailureKind.MALFORMED_ANSWER),
