@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar
 
@@ -22,8 +21,9 @@ from rollyard.resources_servers.openenv_environment.connection import Connection
 from rollyard.resources_servers.openenv_environment.server_process import OpenEnvServer, openenv_server
 from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.io.json_values import is_number
 from rollyard.services.responses.lenient_json import as_text
-from rollyard.services.types import Json
+from rollyard.services.types import MAX_REWARD, Json
 
 _OVER = "The episode is over."
 
@@ -168,7 +168,7 @@ def _observation(answer: Json) -> Json:
 
 
 def _number(reward: object) -> float:
-    if isinstance(reward, int | float) and math.isfinite(reward):
+    if isinstance(reward, bool) or is_number(reward, MAX_REWARD):
         return float(reward)
     raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent the reward {reward!r:.100}")
 
