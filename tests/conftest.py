@@ -16,7 +16,7 @@ _SETTINGS = (
     *("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
     *("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONPATH"),
     *("PYTHONWARNINGS", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "XDG_CACHE_HOME"),
-    # Many containers set it, and each of the hundreds of commands that the tests start would compile every module again.
+    # Many containers set it; each of the hundreds of commands that the tests start would compile every module again.
     "PYTHONDONTWRITEBYTECODE",
 )
 """Variables that change what our commands do or print, or how long they take."""
