@@ -23,9 +23,9 @@ _ANSWERS = ("expected_answer", "answer")
 _VERDICT_FIELDS = ("reward", "extracted_answer", "metadata")
 
 
-def index_in(body: Json) -> Any:
-    """Return the index of a request for a task of the served dataset. None for a request that contains a row itself."""
-    return body["idx"] if body.keys() == {"idx"} else None
+def is_index_request(body: Json) -> bool:
+    """Return True for a request for a task of the served dataset, False for one that contains a row itself."""
+    return body.keys() == {"idx"}
 
 
 def is_text_request(body: Json) -> bool:

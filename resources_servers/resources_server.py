@@ -156,15 +156,16 @@ class ResourcesServer(Server):
 
     def _task(self, body: Json, *, with_tools: bool) -> tuple[Json, Json]:
         """Return the row that the request is about, and what the response says about it."""
-        if (index := evaluator_wire.index_in(body)) is not None:
+        by_index = evaluator_wire.is_index_request(body)
+        if by_index:
             if self._dataset is None:
                 raise missing_dataset()
-            body = self._dataset.row(index)
+            body = self._dataset.row(index := body["idx"])
         try:
             added = self._additions.for_row(body, with_tools=with_tools)
         except BadTask as error:
             raise Failure(FailureKind.BAD_TASK, str(error)) from error
-        if index is not None and self._dataset is not None:
+        if by_index and self._dataset is not None:
             return body, evaluator_wire.task(index, self._dataset.name, body, added)
         return body, {"additions": added} if added else {}
 
@@ -256,7 +257,7 @@ class ResourcesServer(Server):
         rows = call.json().get("verify_responses")
         if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
             raise Failure(FailureKind.BAD_REQUEST, "expected {verify_responses: [...]}, a list of /verify responses")
-        return orjson.dumps(aggregate(rows))
+        return await asyncio.to_thread(lambda: orjson.dumps(aggregate(rows)))
 
     async def _dataset_size(self) -> Json:
         """Return the number of rows of the served dataset."""

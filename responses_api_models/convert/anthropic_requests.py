@@ -2,12 +2,13 @@
 
     system                            ->  instructions
     text block                        ->  message with an input_text or output_text part
+    image block                       ->  message with an input_image part, or such a part of a tool's output
     thinking block                    ->  {"type": "reasoning", "summary": [...]}
     tool_use block                    ->  {"type": "function_call", "call_id", "name", "arguments"}
     tool_result block                 ->  {"type": "function_call_output", "call_id", "output"}
 
-What the Responses API cannot express (images, documents, the provider's own tools, an unfinished answer of the
-assistant) is refused. Fields that neither API defines are copied unchanged.
+Documents, the provider's own tools and an unfinished answer of the assistant are refused. Fields that neither API
+defines are copied unchanged.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ _WITHOUT_EFFECT = frozenset(
 _REFUSED = ("container", "mcp_servers", "context_management", "fallbacks")
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _TEXT = "only text is supported in this place"
+_TEXT_OR_IMAGE = "only text and images are supported in this place"
 
 
 def messages_to_responses(request: Json) -> Json:
@@ -115,13 +117,45 @@ def _user_item(block: Json, where: str) -> Json:
     kind = block.get("type")
     if kind == "text":
         return {"type": "message", "role": "user", "content": [_part("input_text", block, where)]}
+    if kind == "image":
+        return {"type": "message", "role": "user", "content": [_image(block, where)]}
     if kind == "tool_result":
-        output = _text(block.get("content"), f"{where}.content")
-        if block.get("is_error"):
-            output = orjson.dumps({"error": output}).decode()
+        output = _output(block, f"{where}.content")
         call_id = _required(block, "tool_use_id", where)
         return {"type": "function_call_output", "call_id": call_id, "output": output}
-    raise _unsupported(block, where)
+    raise _unsupported(block, where, _TEXT_OR_IMAGE)
+
+
+def _output(block: Json, where: str) -> str | list[Json]:
+    """Return a tool's output: its text or, if it contains images, its parts in their order."""
+    content = block.get("content")
+    if isinstance(content, list) and any(part.get("type") == "image" for part in _objects(content, where)):
+        parts = [
+            _image(part, f"{where}[{index}]") if part.get("type") == "image" else _text_part(part, f"{where}[{index}]")
+            for index, part in enumerate(content)
+        ]
+        return [{"type": "input_text", "text": "error:"}, *parts] if block.get("is_error") else parts
+    text = _text(content, where)
+    return orjson.dumps({"error": text}).decode() if block.get("is_error") else text
+
+
+def _text_part(block: Json, where: str) -> Json:
+    if block.get("type") != "text":
+        raise _unsupported(block, where, _TEXT_OR_IMAGE)
+    return _part("input_text", block, where)
+
+
+def _image(block: Json, where: str) -> Json:
+    source = block.get("source")
+    source = source if isinstance(source, dict) else {}
+    if source.get("type") == "url":
+        url = _required(source, "url", f"{where}.source")
+    elif source.get("type") == "base64":
+        kind, data = (_required(source, name, f"{where}.source") for name in ("media_type", "data"))
+        url = f"data:{kind};base64,{data}"
+    else:
+        raise unconvertible(f"{where}.source", f"found {str(block.get('source'))[:100]!r}; expected base64 or url")
+    return {"type": "input_image", "image_url": url, "detail": "auto"}
 
 
 def _assistant_item(block: Json, where: str) -> Json:
@@ -208,5 +242,5 @@ def _required(value: Json, key: str, where: str) -> str:
     return found
 
 
-def _unsupported(block: Json, where: str) -> Exception:
-    return unconvertible(where, f"found a block of type {str(block.get('type'))[:100]!r}; {_TEXT}")
+def _unsupported(block: Json, where: str, supported: str = _TEXT) -> Exception:
+    return unconvertible(where, f"found a block of type {str(block.get('type'))[:100]!r}; {supported}")

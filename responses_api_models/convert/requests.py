@@ -192,6 +192,8 @@ def chat_request_to_responses(request: Json) -> Json:
         included = body.get("include")
         body["include"] = [*(included if isinstance(included, list) else ()), "message.output_text.logprobs"]
         body["top_logprobs"] = request.get("top_logprobs") or 0
+    elif top := request.get("top_logprobs"):
+        raise unconvertible("top_logprobs", f"found {top} without `logprobs`: set logprobs to true")
     return body
 
 

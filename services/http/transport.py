@@ -45,6 +45,8 @@ KEEPALIVE_S = 15.0
 
 This is well below the servers' 75 s, so a connection is not reused just as the server closes it.
 """
+OTHER_KEEPALIVE_S = 4.0
+"""The same for servers of other frameworks: uvicorn closes an idle connection after 5 s unless told otherwise."""
 _POOLED_METHODS = ("GET", "POST")
 """Requests with these methods use the connection pool unless they need TLS or a proxy. All others use aiohttp."""
 _REQUEST_ERRORS = (TimeoutError, ValueError, OSError)
@@ -104,9 +106,16 @@ class HttpTransport:
     def __init__(self, limits: Limits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None) -> None:
         self._lag = lag or LoopLag()
         self._proxies = proxies
+<<<<<<< HEAD
+        self._pool = ConnectionPool(
+            KEEPALIVE_S, OTHER_KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag
+        )
+        self._aiohttp_client = AiohttpClient(OTHER_KEEPALIVE_S, CONNECT_TIMEOUT_S, limits, self._lag)
+=======
         self._pool = ConnectionPool(KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag)
         self._limits = limits
         self._aiohttp_client: AiohttpClient | None = None
+>>>>>>> 0ffb15d0d27be69ba2d5ce34d57dae42c4d84262
         self._numbers = itertools.count(1)
 
     async def send(

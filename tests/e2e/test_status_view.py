@@ -148,3 +148,13 @@ def test_servers_with_older_code_than_on_disk_are_named() -> None:
 def test_a_server_that_is_not_rollyards_is_shown_with_where_it_runs() -> None:
     external = server("mcqa").model_copy(update={"origin": "external, http://10.0.0.5:8080"})
     assert "mcqa: external, http://10.0.0.5:8080" in render(busy_run(servers=[external]), 100)
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_why_a_server_does_not_respond_has_a_line_of_its_own(width: int) -> None:
+    reason = "no connection to http://10.0.0.5:8080/openapi.json: Connection refused"
+    changes = {"ready": False, "status": "connection_error", "phase": reason}
+    text = render(busy_run(servers=[server("mcqa").model_copy(update=changes)]), width)
+    (row,) = [line for line in text.splitlines() if line.startswith("mcqa ")][:1]
+    assert "connection_error" in row and reason not in row
+    assert f"! mcqa does not respond: {reason}" in " ".join(text.split())

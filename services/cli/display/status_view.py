@@ -32,6 +32,7 @@ def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
     ]
     origins = {instance.server_name: instance.origin for instance in snapshot.servers if instance.origin}
     parts += [Text(plain_line(f"{name}: {origin}")) for name, origin in origins.items()]
+    parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _down(snapshot.servers)]
     parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _older_code(snapshot.servers)]
     running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
     for collection in running or snapshot.collections[:1]:
@@ -43,6 +44,20 @@ def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
     if snapshot.episodes:  # last, because +watch=true cuts off the end in a short terminal
         parts += [Text(), _oldest(snapshot, console.width < NARROW)]
     return Group(*parts)
+
+
+def _down(instances: Iterable[ServerInstance]) -> list[str]:
+    return [f"{one.server_name} does not respond: {one.phase}" for one in instances if _is_down(one) and one.phase]
+
+
+def _is_down(instance: ServerInstance) -> bool:
+    return instance.status == "connection_error"
+
+
+def _state(instance: ServerInstance) -> str:
+    """Return whether a server is ready, or what it waits for. Why one is down is too long for the table."""
+    state = "yes" if instance.ready else instance.status
+    return state if _is_down(instance) or not instance.phase else f"{state}, {instance.phase}"
 
 
 def _older_code(instances: Iterable[ServerInstance]) -> list[str]:
@@ -70,7 +85,7 @@ def _servers(instances: Iterable[ServerInstance], wide: bool, *, counted: bool) 
             table,
             instance.server_name,
             *address,
-            ", ".join(filter(None, ["yes" if instance.ready else instance.status, instance.phase])),
+            _state(instance),
             duration(instance.uptime_seconds) if wide else _format_uptime(instance.uptime_seconds),
             *(_counters(instance) if counted else ()),
         )

@@ -21,6 +21,10 @@ _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (None, 1),
     "presence_penalty": (None, 0),
     "frequency_penalty": (None, 0),
+    "min_tokens": (None, 0),
+    "min_new_tokens": (None, 0),
+    "logit_bias": (None, {}),
+    "stop": ([], (), "", None),
 }
 """Parameters that change what is sampled, which the Responses API lacks, with the values that have no effect."""
 

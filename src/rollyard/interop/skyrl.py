@@ -45,7 +45,10 @@ class StackGenerator:
         """Return SkyRL's GeneratorOutput for a GeneratorInput, with the rows of each prompt in its order."""
         sampling = input_batch.get("sampling_params") or {}
         extras = input_batch.get("env_extras") or [{}] * len(input_batch["prompts"])
-        rows = [row_of(extra.get("row"), prompt) for extra, prompt in zip(extras, input_batch["prompts"], strict=True)]
+        rows = [
+            row_of((extra or {}).get("row"), prompt)
+            for extra, prompt in zip(extras, input_batch["prompts"], strict=True)
+        ]
         playing = (self._player.episode(row, sampling, self._filler_id, self._several) for row in rows)
         episodes = await asyncio.gather(*playing)
         ids = input_batch.get("trajectory_ids")
@@ -57,7 +60,7 @@ class StackGenerator:
         rows = [(number, sequence) for number, episode in enumerate(episodes) for sequence in episode.sequences]
         endings = [episode.member.ending if episode.member.counts else "left_out" for episode in episodes]
         counts = Counter(endings)
-        next_numbers = [number for number, _ in rows[1:]] + [-1]
+        next_numbers = [*(number for number, _ in rows), -1][1:]
         return {
             "prompt_token_ids": [sequence.prompt_ids for _, sequence in rows],
             "response_ids": [sequence.completion_ids for _, sequence in rows],

@@ -87,7 +87,7 @@ async def test_the_number_of_tasks_is_served() -> None:
         assert orjson.loads((await send(stack, "GET", "/dataset_size")).body) == {"size": 5}
 
 
-@pytest.mark.parametrize("index", [5, -1, "0", 1.0, True, [0]])
+@pytest.mark.parametrize("index", [None, 5, -1, "0", 1.0, True, [0]])
 async def test_an_index_outside_the_dataset_is_rejected(index: Any) -> None:
     async with in_process_servers({"environment": environment(Gsm8k, **SERVED)}) as stack:
         answer = await send(stack, "POST", "/seed_session", {"idx": index})

@@ -258,7 +258,7 @@ async def test_a_wrong_config_stops_the_start_with_one_line(here: Path, more: Js
 
 
 async def test_a_row_without_an_agent_is_refused_before_anything_is_sent() -> None:
-    with pytest.raises(ValueError, match=r"row 0 has no agent_ref.name"):
+    with pytest.raises(ValueError, match=r"row 0 has agent_ref .*; expected the agent that runs it"):
         RolloutCollectionHelper().run_examples([{"responses_create_params": {}}], BaseServerConfig(host="h", port=1))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy
 import pytest
 
 from rollyard.interop.episode_player import row_of
@@ -50,3 +51,10 @@ def test_a_prompt_without_a_row_is_a_row_of_its_messages() -> None:
     assert row_of(None, [{"role": "user", "content": "a"}]) == {
         "responses_create_params": {"input": [{"role": "user", "content": "a"}]}
     }
+
+
+def test_a_prompt_may_be_an_array_as_verl_passes_it() -> None:
+    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
+    array = numpy.empty(2, dtype=object)
+    array[:] = messages
+    assert row_of(None, array)["responses_create_params"]["input"] == messages

@@ -100,3 +100,23 @@ async def test_importance_weights_are_needed_to_reweight_constrained_turns() -> 
 async def test_sampling_that_agents_cannot_send_is_refused() -> None:
     with playing(answer) as (player, _), pytest.raises(OperatorError, match="the trainer samples with top_k=20"):
         await StackGenerator(player, filler_id=7).generate(batch("won", sampling={**SAMPLING, "top_k": 20}))
+
+
+@pytest.mark.parametrize("more", [{"stop": ["</search>"]}, {"min_tokens": 3}, {"logit_bias": {"5": -100}}])
+async def test_sampling_that_would_change_what_is_sampled_is_not_ignored(more: Json) -> None:
+    with playing(answer) as (player, agent), pytest.raises(OperatorError, match=next(iter(more))):
+        await StackGenerator(player, filler_id=7).generate(batch("won", sampling={**SAMPLING, **more}))
+    assert agent.requests == []
+
+
+async def test_sampling_options_without_effect_are_accepted() -> None:
+    neutral = {**SAMPLING, "stop": [], "min_tokens": 0, "logit_bias": None}
+    with playing(answer) as (player, _):
+        output = await StackGenerator(player, filler_id=7).generate(batch("won", sampling=neutral))
+    assert output["rewards"] == [1.0]
+
+
+@pytest.mark.parametrize("step_wise", [False, True])
+async def test_an_empty_batch_is_an_empty_output(step_wise: bool) -> None:
+    output = await generated(step_wise=step_wise)
+    assert output["response_ids"] == [] and output["is_last_step"] == ([] if step_wise else None)

@@ -33,14 +33,28 @@ def test_tokens_are_read_from_the_usage_of_the_response() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["_ng_task_index", "task_index", "id", "level_id", "idx", "room_seed", "created_at", "uuid", "row_IDX"]
+    "name",
+    [
+        "_ng_task_index",
+        "task_index",
+        "id",
+        "level_id",
+        "idx",
+        "room_seed",
+        "created_at",
+        "uuid",
+        "row_IDX",
+        "taskId",
+        "level-id",
+        "row_number",
+    ],
 )
 def test_an_identifier_is_not_averaged(name: str) -> None:
     assert is_identifier(name)
     assert not [key for key in aggregate([row(0, 0, 1.0, **{name: 7})])["agent_metrics"] if key.endswith(f"/{name}")]
 
 
-@pytest.mark.parametrize("name", ["reward", "moves", "valid", "inside", "grid"])
+@pytest.mark.parametrize("name", ["reward", "moves", "valid", "inside", "grid", "number", "wrong_number"])
 def test_a_measurement_is_not_an_identifier(name: str) -> None:
     assert not is_identifier(name)
 
@@ -92,3 +106,31 @@ def test_no_responses_have_no_metrics() -> None:
 )
 def test_a_malformed_response_does_not_stop_the_others(broken: Json) -> None:
     assert aggregate([{**row(0, 0, 1.0), **broken}, row(1, 0, 1.0)])["agent_metrics"]["max/reward"] == 1.0
+
+
+def test_a_failed_rollout_counts_as_left_out_and_not_as_a_failed_attempt() -> None:
+    failed = {"_ng_task_index": 0, "_ng_rollout_index": 1, "_ng_failure_class": "timeout"}
+    answer = aggregate([row(0, 0, 1.0, success=True), failed])
+    metrics = answer["agent_metrics"]
+    assert (metrics["pass@1/accuracy"], metrics["left_out/rollouts"]) == (100.0, 1)
+    assert answer["group_level_metrics"][0]["num_rollouts"] == 1
+
+
+def test_a_missing_reward_is_left_out_and_counted() -> None:
+    metrics = aggregate([{**row(0, 0, 0.0), "reward": None}, row(0, 1, 1.0)])["agent_metrics"]
+    assert (metrics["mean/reward"], metrics["pass@1/accuracy"], metrics["left_out/reward"]) == (1.0, 100.0, 1)
+
+
+@pytest.mark.parametrize("index", [3.0, "3"])
+def test_an_index_that_a_client_stored_as_float_or_text_names_the_same_task(index: object) -> None:
+    rows = [row(0, 0, 1.0), row(3, 0, 1.0), {**row(3, 1, 0.0), "_ng_task_index": index}]
+    groups = aggregate(rows)["group_level_metrics"]
+    assert [(group["_ng_task_index"], group["num_rollouts"]) for group in groups] == [(0, 1), (3, 2)]
+
+
+@pytest.mark.parametrize("total", [7, 3000])
+def test_pass_rates_equal_the_quotient_of_binomials(total: int) -> None:
+    metrics = aggregate([row(0, n, float(n < 3)) for n in range(total)])["agent_metrics"]
+    for k in (1, 2, total // 2, total - 3, total):
+        expected = 100.0 * (1 - math.comb(total - 3, k) / math.comb(total, k))
+        assert metrics[f"pass@{k}/accuracy"] == pytest.approx(expected)

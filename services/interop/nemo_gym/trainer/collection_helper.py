@@ -42,8 +42,10 @@ class RolloutCollectionHelper:
         """
         rows = list(examples)
         for number, row in enumerate(rows):
-            if not isinstance((row.get("agent_ref") or {}).get("name"), str):
-                raise ValueError(f"row {number} has no agent_ref.name, which names the agent that runs it")
+            agent = row.get("agent_ref")
+            if not isinstance(agent, Mapping) or not isinstance(agent.get("name"), str):
+                detail = f"row {number} has agent_ref {agent!r:.100}; expected the agent that runs it, as {{name: ...}}"
+                raise ValueError(detail)
         address = head_server_config if head_server_config is None else BaseServerConfig.model_validate(
             head_server_config, from_attributes=True
         )  # fmt: skip

@@ -166,10 +166,10 @@ async def test_a_client_that_leaves_a_stream_disconnects_the_engine() -> None:
 
 
 async def test_an_invalid_request_is_refused_before_it_reaches_the_engine() -> None:
-    image = {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}}
+    document = {"type": "document", "source": {"type": "url", "url": "https://example.com/cat.pdf"}}
     async with anthropic_and_engine() as (client, engine):
-        with pytest.raises(BadRequestError, match="found a block of type 'image'; only text is supported"):
-            await create(client, messages=[{"role": "user", "content": [image]}])
+        with pytest.raises(BadRequestError, match="found a block of type 'document'; only text and images"):
+            await create(client, messages=[{"role": "user", "content": [document]}])
         with pytest.raises(BadRequestError, match="max_tokens: found None"):
             await client.post("/v1/messages", body={"messages": HELLO}, cast_to=object)
     assert engine.requests == []

@@ -15,6 +15,9 @@ from rollyard.services.types import Json
 HELLO: Json = {"model": "m", "max_tokens": 64, "messages": [{"role": "user", "content": "hi"}]}
 IMAGE: Json = {"type": "image", "source": {"type": "url", "url": "https://example.com/cat.png"}}
 
+DOCUMENT: Json = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVB="}}
+INLINE: Json = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBO"}}
+
 
 def user(*blocks: Json) -> Json:
     return {**HELLO, "messages": [{"role": "user", "content": list(blocks)}]}
@@ -72,6 +75,30 @@ def test_a_failed_tool_is_marked_in_its_output() -> None:
     assert messages_to_responses(user(result))["input"][0]["output"] == '{"error":"no such door"}'
 
 
+def test_an_image_of_the_user_becomes_an_image_part() -> None:
+    given = messages_to_responses(user(IMAGE, INLINE))["input"]
+    assert [item["content"][0]["image_url"] for item in given] == [
+        "https://example.com/cat.png",
+        "data:image/png;base64,iVBO",
+    ]
+
+
+def test_an_image_among_the_output_of_a_tool_keeps_its_place() -> None:
+    content = [{"type": "text", "text": "before"}, INLINE, {"type": "text", "text": "after"}]
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": content}
+    output = messages_to_responses(user(result))["input"][0]["output"]
+    assert [part.get("text") or part["image_url"] for part in output] == [
+        "before",
+        "data:image/png;base64,iVBO",
+        "after",
+    ]
+
+
+def test_a_failed_tool_with_an_image_is_marked_too() -> None:
+    result = {"type": "tool_result", "tool_use_id": "t1", "content": [INLINE], "is_error": True}
+    assert messages_to_responses(user(result))["input"][0]["output"][0] == {"type": "input_text", "text": "error:"}
+
+
 def test_a_field_of_neither_api_is_passed_on() -> None:
     converted = messages_to_responses({**HELLO, "top_k": 5, "chat_template_kwargs": {"a": 1}, "temperature": 0.5})
     assert (converted["top_k"], converted["chat_template_kwargs"], converted["temperature"]) == (5, {"a": 1}, 0.5)
@@ -93,10 +120,19 @@ REFUSED: list[tuple[Json, str]] = [
     ({"messages": ["hi"]}, "messages[0]: found 'hi'; expected an object"),
     ({"messages": [{"role": "system", "content": "x"}]}, "messages[0].role: found 'system'"),
     ({"messages": [{"role": "user", "content": None}]}, "messages[0].content: found None"),
-    ({"messages": [{"role": "user", "content": [IMAGE]}]}, "found a block of type 'image'; only text is supported"),
+    ({"messages": [{"role": "user", "content": [DOCUMENT]}]}, "found a block of type 'document'; only text and"),
     (
-        {"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [IMAGE]}]}]},
-        "messages[0].content[0].content[0]: found a block of type 'image'",
+        {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file", "file_id": "f"}}]}]},
+        "messages[0].content[0].source: found",
+    ),
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].source: found 'None'"),
+    (
+        {
+            "messages": [
+                {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "t", "content": [DOCUMENT, IMAGE]}]}
+            ]
+        },
+        "messages[0].content[0].content[0]: found a block of type 'document'",
     ),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0].text: found None"),
     ({"messages": [{"role": "user", "content": [{"type": "tool_result"}]}]}, "tool_use_id: found None"),

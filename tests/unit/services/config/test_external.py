@@ -32,9 +32,43 @@ def test_a_url_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
     assert spec.external_url == "http://127.0.0.1:9"
 
 
-def test_host_and_port_of_rollyards_own_server_are_the_address_on_which_it_listens(tmp_path: Path) -> None:
-    spec = external(tmp_path, {"host": "127.0.0.1", "port": 9}, name="gsm8k")
-    assert spec.external_url is None and (spec.settings.host, spec.settings.port) == ("127.0.0.1", 9)
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("resources_servers", "gsm8k"),
+        ("responses_api_models", "builtin_model"),
+        ("responses_api_models", "vllm_model"),
+        ("agents", "simple_agent"),
+        ("responses_api_agents", "simple_agent"),
+    ],
+)
+def test_an_entry_of_only_host_and_port_names_a_running_server_even_if_rollyard_has_that_folder(
+    tmp_path: Path, family: str, name: str
+) -> None:
+    config = load([{"mine": entry(family, name, host="127.0.0.1", port=9)}], [], [tmp_path, INSTALLED], {})
+    assert config.servers[0].external_url == "http://127.0.0.1:9"
+    assert f"to start Rollyard's {name} on that address, add entrypoint: app.py" in config.notes[0]
+
+
+@pytest.mark.parametrize(
+    "more", [{"entrypoint": "app.py"}, {"equality": "numbers"}, {"host": "0.0.0.0"}, {"port": 0}, {"replicas": 2}]
+)
+def test_host_and_port_of_a_server_that_is_started_are_the_address_on_which_it_listens(
+    tmp_path: Path, more: Json
+) -> None:
+    given = {"host": "127.0.0.1", "port": 9, **more}
+    spec = external(tmp_path, given, name="gsm8k")
+    assert spec.external_url is None and (spec.settings.host, spec.settings.port) == (given["host"], given["port"])
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_ipv6_address_is_written_with_or_without_brackets(tmp_path: Path, host: str) -> None:
+    assert external(tmp_path, {"host": host, "port": 9}).external_url == "http://[::1]:9"
+
+
+def test_a_misspelt_key_of_an_address_is_refused_with_the_right_ones(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"mine: no folder .* has url, or host and port, in its entry"):
+        external(tmp_path, {"host": "127.0.0.1", "prot": 9})
 
 
 def test_host_and_port_without_an_entrypoint_name_a_running_server_of_nemo_gym(tmp_path: Path) -> None:
@@ -55,6 +89,13 @@ def test_catalogue_entries_of_an_external_server_are_accepted(tmp_path: Path) ->
         ({"url": "127.0.0.1:9"}, "mine.url is '127.0.0.1:9'; expected a URL"),
         ({"url": "http://a:b@127.0.0.1:9"}, "contains credentials"),
         ({"url": "http://127.0.0.1:9/?a=b"}, "expected a base URL"),
+        ({"url": "http://127.0.0.1:9/#"}, "expected a base URL"),
+        ({"url": "http://127.0.0.1:9/a b"}, "expected a URL"),
+        ({"url": "http://127.0.0.1\n:9"}, "expected a URL"),
+        ({"host": "a/b", "port": 9}, "mine.host is 'a/b'; expected a host name"),
+        ({"host": "http://a", "port": 9}, "mine.host is 'http://a'; expected a host name"),
+        ({"host": "a b", "port": 9}, "mine.host is 'a b'; expected a host name"),
+        ({"host": "user@a", "port": 9}, "mine.host is 'user@a'; expected a host name"),
         ({"url": "http://127.0.0.1:9", "replicas": 2}, "replicas is 2, but an external server has one address"),
         ({"url": "http://127.0.0.1:9", "max_step": 2}, "unknown option 'max_step'"),
         ({"host": "127.0.0.1", "port": 99999}, "'port' is 99999"),
