@@ -106,16 +106,11 @@ class HttpTransport:
     def __init__(self, limits: Limits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None) -> None:
         self._lag = lag or LoopLag()
         self._proxies = proxies
-<<<<<<< HEAD
         self._pool = ConnectionPool(
             KEEPALIVE_S, OTHER_KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag
         )
-        self._aiohttp_client = AiohttpClient(OTHER_KEEPALIVE_S, CONNECT_TIMEOUT_S, limits, self._lag)
-=======
-        self._pool = ConnectionPool(KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag)
         self._limits = limits
         self._aiohttp_client: AiohttpClient | None = None
->>>>>>> 0ffb15d0d27be69ba2d5ce34d57dae42c4d84262
         self._numbers = itertools.count(1)
 
     async def send(
@@ -177,7 +172,7 @@ class HttpTransport:
         if self._aiohttp_client is None:
             from rollyard.services.http.aiohttp_client import AiohttpClient
 
-            self._aiohttp_client = AiohttpClient(KEEPALIVE_S, CONNECT_TIMEOUT_S, self._limits, self._lag)
+            self._aiohttp_client = AiohttpClient(OTHER_KEEPALIVE_S, CONNECT_TIMEOUT_S, self._limits, self._lag)
         return self._aiohttp_client
 
     def _failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
