@@ -47,8 +47,7 @@ OTHER_KEEPALIVE_S = 4.0
 _POOLED_METHODS = ("GET", "POST")
 """Requests with these methods use the connection pool unless they need TLS or a proxy. All others use aiohttp."""
 _REQUEST_ERRORS = (TimeoutError, ValueError, OSError)
-"""What a request may raise in addition to aiohttp's own errors."""
-"""Exceptions raised when no complete response was received."""
+"""Exceptions raised, besides aiohttp's own, when no complete response was received."""
 
 
 @dataclass(frozen=True, slots=True)
