@@ -108,13 +108,13 @@ def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
     """
     rows = [row for task in tasks for row in task]
     field = "success" if any(isinstance(row.get("success"), bool) for row in rows) else "reward"
-    values = [[value for row in _in_order(task) if _is_measured(value := row.get(field))] for task in tasks]
+    values = [[value for row in _in_order(task) if (value := _measured(row.get(field))) is not None] for task in tasks]
     passed = [task for task in values if task]
     if not passed or any(value not in (0, 1) for task in passed for value in task):
         return {}
     rates: dict[str, float] = {}
     totals = [sum(flags) for flags in passed]
-    none_of_k, passed_of_k = [1.0] * len(passed), [0] * len(passed)
+    none_of_k, passed_of_k = [1.0] * len(passed), [0.0] * len(passed)
     for k in range(1, max(map(len, passed)) + 1):
         reach = [(at, flags) for at, flags in enumerate(passed) if len(flags) >= k]
         for at, flags in reach:
@@ -127,8 +127,8 @@ def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
     return rates
 
 
-def _is_measured(value: object) -> bool:
-    return isinstance(value, int | float) and not math.isnan(value)
+def _measured(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not math.isnan(value) else None
 
 
 def _in_order(task: Sequence[Json]) -> list[Json]:

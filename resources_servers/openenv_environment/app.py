@@ -168,7 +168,7 @@ def _observation(answer: Json) -> Json:
 
 
 def _number(reward: object) -> float:
-    if isinstance(reward, bool) or is_number(reward, MAX_REWARD):
+    if isinstance(reward, bool | int | float) and (isinstance(reward, bool) or is_number(reward, MAX_REWARD)):
         return float(reward)
     raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent the reward {reward!r:.100}")
 

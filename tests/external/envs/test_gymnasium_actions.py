@@ -17,7 +17,7 @@ PARTS = spaces.Dict({"move": spaces.Discrete(3), "say": spaces.Text(5)})
 PAIR = spaces.Tuple((spaces.Discrete(2), spaces.Text(5)))
 
 
-class Levers(gymnasium.Env[int, Any]):
+class Levers(gymnasium.Env[int, Any]):  # type: ignore[misc] # only installed in .venv-envs
     """Two levers; the reward is the sum of their positions."""
 
     action_space = spaces.MultiDiscrete([3, 3])

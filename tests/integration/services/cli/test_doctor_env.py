@@ -211,8 +211,9 @@ async def test_threads_that_outlive_their_episode_fail(tmp_path: Path) -> None:
     stop = threading.Event()
 
     class Leaky(Dice):
-        async def seed(self) -> None:
+        async def seed(self) -> list[Json]:
             threading.Thread(target=stop.wait, daemon=True).start()
+            return []
 
     try:
         assert failed(await findings(Leaky, tmp_path, pid=os.getpid())) == {"threads"}
