@@ -16,6 +16,7 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
+from typing import TypeGuard
 
 from rollyard.services.server.failure_rows import FAILURE_CLASS
 from rollyard.services.types import Json
@@ -113,10 +114,11 @@ def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
     if not passed or any(value not in (0, 1) for task in passed for value in task):
         return {}
     rates: dict[str, float] = {}
-    totals = [sum(flags) for flags in passed]
+    flags_of_tasks = [[value == 1 for value in task] for task in passed]
+    totals = [sum(flags) for flags in flags_of_tasks]
     none_of_k, passed_of_k = [1.0] * len(passed), [0] * len(passed)
     for k in range(1, max(map(len, passed)) + 1):
-        reach = [(at, flags) for at, flags in enumerate(passed) if len(flags) >= k]
+        reach = [(at, flags) for at, flags in enumerate(flags_of_tasks) if len(flags) >= k]
         for at, flags in reach:
             left = len(flags) - k + 1
             none_of_k[at] *= max(left - totals[at], 0) / left
@@ -127,7 +129,7 @@ def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
     return rates
 
 
-def _is_measured(value: object) -> bool:
+def _is_measured(value: object) -> TypeGuard[float]:
     return isinstance(value, int | float) and not math.isnan(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy
 import pytest
@@ -55,6 +56,6 @@ def test_a_prompt_without_a_row_is_a_row_of_its_messages() -> None:
 
 def test_a_prompt_may_be_an_array_as_verl_passes_it() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
-    array = numpy.empty(2, dtype=object)
+    array: Any = numpy.empty(2, dtype=object)
     array[:] = messages
     assert row_of(None, array)["responses_create_params"]["input"] == messages

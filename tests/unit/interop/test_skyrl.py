@@ -110,7 +110,7 @@ async def test_sampling_that_would_change_what_is_sampled_is_not_ignored(more: J
 
 
 async def test_sampling_options_without_effect_are_accepted() -> None:
-    neutral = {**SAMPLING, "stop": [], "min_tokens": 0, "logit_bias": None}
+    neutral: Json = {**SAMPLING, "stop": [], "min_tokens": 0, "logit_bias": None}
     with playing(answer) as (player, _):
         output = await StackGenerator(player, filler_id=7).generate(batch("won", sampling=neutral))
     assert output["rewards"] == [1.0]
