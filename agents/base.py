@@ -170,12 +170,12 @@ class Agent(Server, Generic[S]):
 
         With `"stream": true`, returns the finished episode as a stream of events.
         """
-        params = call.json()
+        params, policy = self.__policies.read(call.json())
         stream = params.get("stream")
         environment = Session(self.client, self.settings.resources_server.name, call.header(b"cookie") or "")
         episode_id = call.header(EPISODE_HEADER.encode()) or uuid.uuid4().hex
         with self.__active_episodes.one(episode_id, params) as state:
-            episode = self.__episode(params, environment, state)
+            episode = self.__episode(params, environment, state, policy=policy)
             await self.play(episode)
         # Some clients keep only the cookies of the last response, but /verify needs the environment's cookies.
         cookies = tuple((b"set-cookie", f"{pair}; Path=/".encode()) for pair in environment.cookies)

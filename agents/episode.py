@@ -43,16 +43,21 @@ class ModelTurn:
 
     @property
     def ending(self) -> FinishReason:
-        """Why the episode ended, if the model did not call a tool in this turn."""
+        """Why the episode ends, if it ends with this turn of the model."""
         if self.ended is not None:
             return self.ended
         if self.response.get("finish_reason") == FinishReason.UNREADABLE_CALL:
             return FinishReason.UNREADABLE_CALL
-        if self.response.get("status") != "incomplete":
-            return FinishReason.ANSWERED
         details = self.response.get("incomplete_details")
         reason = details.get("reason") if isinstance(details, dict) else None
+        if self.response.get("status") != "incomplete" and reason is None:  # NeMo Gym's servers set only the reason
+            return FinishReason.ANSWERED
         return FinishReason.CONTENT_FILTER if reason == "content_filter" else FinishReason.LENGTH
+
+    @property
+    def cut_off(self) -> bool:
+        """True if the model could not finish this turn, so that its tool calls may not be all that it wanted."""
+        return self.ending.truncated
 
 
 class Episode:

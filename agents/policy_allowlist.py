@@ -71,7 +71,11 @@ def parsed_url(url: str) -> ParsedUrl:
     path = tuple(part for part in parsed.path.split("/") if part)
     if any(unquote(part) in (".", "..") or "/" in unquote(part) or "\\" in unquote(part) for part in path):
         raise ValueError("its path contains `.`, `..` or an encoded slash")
+    if "//" in parsed.path:
+        raise ValueError("its path contains an empty segment (//)")
     port = parsed.port  # raises ValueError for a port outside 0-65535
+    if port == 0:
+        raise ValueError("its port is 0")
     return ParsedUrl(parsed.scheme, _host(parsed.hostname), port or (443 if parsed.scheme == "https" else 80), path)
 
 

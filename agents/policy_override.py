@@ -1,4 +1,4 @@
-"""Reads `policy_base_url`, `policy_api_key` and `policy_model_name` from the body of `/run`.
+"""Reads `policy_base_url`, `policy_api_key` and `policy_model_name` from the body of `/run` or `/v1/responses`.
 
 With them, the model calls of one episode go to the caller's own endpoint, such as a trainer's recording proxy, instead
 of the agent's model server. This requires a run token, and `policy_base_url_allowlist` in the agent's settings. The

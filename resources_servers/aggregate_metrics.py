@@ -16,7 +16,6 @@ import math
 import re
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import TypeGuard
 
 from rollyard.services.server.failure_rows import FAILURE_CLASS
 from rollyard.services.types import Json
@@ -109,16 +108,15 @@ def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
     """
     rows = [row for task in tasks for row in task]
     field = "success" if any(isinstance(row.get("success"), bool) for row in rows) else "reward"
-    values = [[value for row in _in_order(task) if _is_measured(value := row.get(field))] for task in tasks]
+    values = [[value for row in _in_order(task) if (value := _measured(row.get(field))) is not None] for task in tasks]
     passed = [task for task in values if task]
     if not passed or any(value not in (0, 1) for task in passed for value in task):
         return {}
     rates: dict[str, float] = {}
-    flags_of_tasks = [[value == 1 for value in task] for task in passed]
-    totals = [sum(flags) for flags in flags_of_tasks]
-    none_of_k, passed_of_k = [1.0] * len(passed), [0] * len(passed)
+    totals = [sum(flags) for flags in passed]
+    none_of_k, passed_of_k = [1.0] * len(passed), [0.0] * len(passed)
     for k in range(1, max(map(len, passed)) + 1):
-        reach = [(at, flags) for at, flags in enumerate(flags_of_tasks) if len(flags) >= k]
+        reach = [(at, flags) for at, flags in enumerate(passed) if len(flags) >= k]
         for at, flags in reach:
             left = len(flags) - k + 1
             none_of_k[at] *= max(left - totals[at], 0) / left
@@ -129,8 +127,8 @@ def _pass_rates(tasks: Sequence[Sequence[Json]]) -> dict[str, float]:
     return rates
 
 
-def _is_measured(value: object) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not math.isnan(value)
+def _measured(value: object) -> float | None:
+    return value if isinstance(value, int | float) and not math.isnan(value) else None
 
 
 def _in_order(task: Sequence[Json]) -> list[Json]:

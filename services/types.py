@@ -97,7 +97,7 @@ class FinishReason(StrEnum):
     MAX_STEPS = "max_steps"
     """The episode reached the agent's own limit on tool calls or turns."""
     LENGTH = "length"
-    """The token limit truncated the model's output before it called a tool."""
+    """The token limit truncated the model's output. Tool calls in it are not run."""
     CONTENT_FILTER = "content_filter"
     """The endpoint withheld the model's output."""
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
+import sys
 
 import pytest
 
@@ -14,8 +16,10 @@ _SETTINGS = (
     *("http_proxy", "https_proxy", "all_proxy", "no_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"),
     *("FORCE_COLOR", "NO_COLOR", "COLUMNS", "LINES", "TTY_COMPATIBLE", "TTY_INTERACTIVE", "PYTHONPATH"),
     *("PYTHONWARNINGS", "PYTHONOPTIMIZE", "PYTHONDEVMODE", "XDG_CACHE_HOME"),
+    # Many containers set it, and each of hundreds of commands that the tests start would compile all modules again.
+    "PYTHONDONTWRITEBYTECODE",
 )
-"""Variables that change what our commands do or print."""
+"""Variables that change what our commands do or print, or how long they take."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -27,6 +31,14 @@ def pytest_configure(config: pytest.Config) -> None:
     raise_file_limit()  # many systems give an ordinary user's shell 1,024: too few for a thousand requests
     for name in _SETTINGS:
         os.environ.pop(name, None)
+    sys.dont_write_bytecode = False  # pytest stores the test modules, whose assertions it rewrites, by the same rule
+    gc.disable()  # until all tests are collected, because nearly everything that is created until then is kept
+
+
+def pytest_collection_finish() -> None:
+    """What was imported and collected stays until the end, so no garbage collection need look at it again."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_xdist_auto_num_workers() -> int:

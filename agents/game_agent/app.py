@@ -15,12 +15,12 @@ class GameAgentSettings(AgentSettings):
 
 
 class GameAgent(Agent[GameAgentSettings]):
-    """Stops when a tool returns `done`, when the model does not call a tool, or after `max_steps` tool calls."""
+    """Stops when a tool returns `done`, when the model calls no tool or is cut off, or after `max_steps` tool calls."""
 
     async def play(self, episode: Episode) -> FinishReason:
         while True:
             turn = await episode.ask()
-            if not turn.calls:
+            if not turn.calls or turn.cut_off:
                 return turn.ending
             answers = [await episode.call(call) for call in turn.calls]
             if any(answer.done for answer in answers):

@@ -10,10 +10,11 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from rollyard.agents.mcp_tools.messages import EVENT_STREAM, reply_to
+from rollyard.agents.mcp_tools.messages import reply_to
 from rollyard.agents.mcp_tools.tool_results import answer_of_result
 from rollyard.agents.tool_answers import ToolAnswer, answer_of, error_answer
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.event_stream import EVENT_STREAM, IsComplete
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpResponse
@@ -106,19 +107,23 @@ class McpClient:
     async def _request(self, method: str, params: Json) -> tuple[int, HttpResponse]:
         self._last_id += 1
         message = {"jsonrpc": "2.0", "id": self._last_id, "method": method, "params": params}
-        return self._last_id, await self._send(message)
+        request_id = self._last_id
+        return request_id, await self._send(message, lambda response: reply_to(request_id, response) is not None)
 
     async def _notify(self, method: str) -> None:
-        raise_for_status(await self._send({"jsonrpc": "2.0", "method": method}), self._session.server)
+        raise_for_status(await self._send({"jsonrpc": "2.0", "method": method}, lambda _: True), self._session.server)
 
-    async def _send(self, message: Json) -> HttpResponse:
+    async def _send(self, message: Json, is_complete: IsComplete) -> HttpResponse:
         body = orjson.dumps(message)
-        response = await self._session.send(self._path, body, self._timeout_s, self._headers)
+        response = await self._session.send(self._path, body, self._timeout_s, self._headers, is_complete)
         # Servers built with Starlette redirect /mcp to /mcp/ without having handled the request.
         location = response.headers.get("location", "")
         if response.status in (307, 308) and urlsplit(location).path == (slashed := f"{self._path}/"):
             self._path = slashed
-            response = await self._session.send(self._path, body, self._timeout_s, self._headers)
+            response = await self._session.send(self._path, body, self._timeout_s, self._headers, is_complete)
+        if response.status == 404 and "mcp-session-id" in self._headers:
+            detail = f"{self._path} no longer knows the connection of this episode: {response.body[:300]!r}"
+            raise Failure(FailureKind.SESSION_LOST, detail, server=self._session.server, upstream_status=404)
         return response
 
     def _message(self, method: str, request_id: int, response: HttpResponse) -> Json:

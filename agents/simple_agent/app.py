@@ -20,12 +20,12 @@ class SimpleAgentSettings(AgentSettings):
 
 
 class SimpleAgent(Agent[SimpleAgentSettings]):
-    """Stops when the model does not call a tool, or after `max_steps` model calls, or with `execute_tools: false`."""
+    """Stops when the model calls no tool or is cut off, after `max_steps` calls, or with `execute_tools: false`."""
 
     async def play(self, episode: Episode) -> FinishReason:
         while True:
             turn = await episode.ask()
-            if not turn.calls or not self.settings.execute_tools:
+            if not turn.calls or turn.cut_off or not self.settings.execute_tools:
                 return turn.ending
             for call in turn.calls:
                 await episode.call(call)

@@ -30,8 +30,9 @@ class Actions:
 
     def __init__(self, space: Any, names: Sequence[str]) -> None:
         self._space = space
-        self._start = int(getattr(space, "start", 0))
-        self._count = int(space.n) if type(space).__name__ == "Discrete" else None
+        is_discrete = type(space).__name__ == "Discrete"  # MultiDiscrete has a `start` as well, which is an array
+        self._start = int(space.start) if is_discrete else 0
+        self._count = int(space.n) if is_discrete else None
         self._is_text = type(space).__name__ == "Text"
         self._names = {name.lower(): self._start + number for number, name in enumerate(names)}
 
@@ -59,13 +60,39 @@ class Actions:
                 raise InvalidAction(f"{_shown(text)} is not an action. Expected {self.expected}.")
             return number
         try:
-            action = self._space.from_jsonable([orjson.loads(stripped)])[0]
+            action = from_json(self._space, orjson.loads(stripped))
             valid = self._space.contains(action)
         except (ValueError, TypeError, KeyError, IndexError, AttributeError) as error:
             raise InvalidAction(f"{_shown(text)} is not an action. Expected {self.expected}.") from error
         if not valid:
             raise InvalidAction(f"{_shown(text)} is outside the action space {self._space}.")
         return action
+
+
+def from_json(space: Any, value: Any) -> Any:
+    """Return a JSON value as an element of the space, which the caller must check with `contains`.
+
+    `from_jsonable` of Dict and Tuple takes the values of each part together, and the spaces of whole numbers cut off
+    decimals. Raises ValueError, TypeError, KeyError, IndexError or AttributeError if the value has another form.
+    """
+    kind = type(space).__name__
+    if kind == "Dict":
+        if value.keys() != space.spaces.keys():
+            raise ValueError(f"expected the keys {', '.join(map(str, space.spaces))}")
+        return {key: from_json(part, value[key]) for key, part in space.spaces.items()}
+    if kind == "Tuple":
+        return tuple(from_json(part, one) for part, one in zip(space.spaces, value, strict=True))
+    if kind in ("Discrete", "MultiDiscrete", "MultiBinary"):
+        _check_whole(value)
+    return space.from_jsonable([value])[0]
+
+
+def _check_whole(value: Any) -> None:
+    for each in value if isinstance(value, list) else [value]:
+        if isinstance(each, list):
+            _check_whole(each)
+        elif not isinstance(each, int) or isinstance(each, bool):
+            raise ValueError(f"{each!r} is not a whole number")
 
 
 def names_of(env_id: str, given: Sequence[str]) -> Sequence[str]:

@@ -72,7 +72,7 @@ def read_config(text: str) -> TaskConfig:
     """Parse task.toml. Raises UnsupportedTask with the key that is invalid, or that a box cannot provide."""
     try:
         config = TaskConfig.model_validate(tomllib.loads(text))
-    except tomllib.TOMLDecodeError as error:
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise UnsupportedTask(f"task.toml is not valid TOML: {error}") from error
     except ValidationError as error:
         problem = error.errors(include_url=False, include_input=False)[0]
@@ -114,6 +114,11 @@ def _refusals(config: TaskConfig) -> list[str]:
             f"{name}.env.{key} = {value!r}: variables of the host are not passed on"
             for key, value in env.items()
             if "${" in value
+        ]
+        found += [
+            f"{name}.env: {key!r} = {value!r:.80} cannot be a variable: its name is empty, or has `=` or NUL in it"
+            for key, value in env.items()
+            if not key or "=" in key or "\0" in key + value
         ]
     return found
 

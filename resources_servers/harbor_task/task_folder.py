@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollyard.resources_servers.harbor_task.dockerfile.build import Build, read_build
+from rollyard.resources_servers.harbor_task.dockerfile.build import Build, absolute, is_read_only, read_build
 from rollyard.resources_servers.harbor_task.dockerfile.images import HostImage
 from rollyard.resources_servers.harbor_task.dockerfile.network import network_command
 from rollyard.resources_servers.harbor_task.task_config import TaskConfig, read_config
@@ -70,10 +70,19 @@ def _build(path: Path, config: TaskConfig, host: HostImage, accepted: Sequence[s
         raise UnsupportedTask(f"{ENVIRONMENT}/Dockerfile is missing; prebuilt images cannot be started")
     build = read_build(_text(dockerfile), host, accepted)
     build.env |= config.environment.env
-    if config.environment.workdir:
-        build.workdir = config.environment.workdir
+    if workdir := config.environment.workdir:
+        build.workdir = _workdir(workdir)
         build.folders.append(build.workdir)
     return build
+
+
+def _workdir(path: str) -> str:
+    if not path.startswith("/"):
+        raise UnsupportedTask(f"{CONFIG}: environment.workdir = {path!r}: expected an absolute path")
+    found = absolute(path)
+    if is_read_only(found):
+        raise UnsupportedTask(f"{CONFIG}: environment.workdir = {path!r}: {found} is read-only in a box")
+    return found
 
 
 def _text(path: Path) -> str:
@@ -112,7 +121,8 @@ def _entries(path: Path, part: str) -> Iterator[tuple[str, str, bytes]]:
         name, mode = file.relative_to(path).as_posix(), file.lstat().st_mode
         if stat.S_ISLNK(mode):
             target = file.readlink()
-            if target.is_absolute() or not file.resolve().is_relative_to(root):
+            # realpath, because resolve() raises RuntimeError for links that form a loop (before Python 3.13)
+            if target.is_absolute() or not Path(os.path.realpath(file)).is_relative_to(root):
                 raise UnsupportedTask(f"{name} is a link to {target}, outside {part}/")
             yield name, "link", os.fsencode(target)
         elif stat.S_ISREG(mode):

@@ -20,11 +20,13 @@ def verdict_of(
     """Return the verdict. Raises Failure if the scorer that gives the reward could not score the episode."""
     name = settings.scorer or next(iter(scores))
     score = scores[name]
+    if score is None:
+        raise Failure(FailureKind.MALFORMED_ANSWER, f"the scorer {name} gave no score (None), which is not a reward")
     reward = _number(score.value, name, settings.score_key, to_float)
     more: Json = {} if score.answer is None else {"extracted_answer": score.answer}
     if score.value in (_RIGHT, _WRONG) or isinstance(score.value, bool):
         more["success"] = reward == 1.0
-    recorded = {key: _recorded(value) for key, value in scores.items()}
+    recorded = {key: _recorded(value) for key, value in scores.items() if value is not None}
     return Verdict(reward=reward, scores=recorded, solver_finished=finished, **more)
 
 

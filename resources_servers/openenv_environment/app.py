@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 from collections.abc import AsyncIterator, Mapping
 from typing import Any, ClassVar
 
@@ -22,8 +21,9 @@ from rollyard.resources_servers.openenv_environment.connection import Connection
 from rollyard.resources_servers.openenv_environment.server_process import OpenEnvServer, openenv_server
 from rollyard.resources_servers.openenv_environment.settings import OpenEnvSettings
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.io.json_values import is_number
 from rollyard.services.responses.lenient_json import as_text
-from rollyard.services.types import Json
+from rollyard.services.types import MAX_REWARD, Json
 
 _OVER = "The episode is over."
 
@@ -124,7 +124,7 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
         reward, done = answer.get("reward"), answer.get("done")
         if reward is not None:
             self._rewards.append(_number(reward))
-        self._done = done is True
+        self._done = _flag(done)
         field = self.settings.observation_field
         return ToolResult(self._text(answer) if field else _observation(answer), done=self._done)
 
@@ -168,9 +168,16 @@ def _observation(answer: Json) -> Json:
 
 
 def _number(reward: object) -> float:
-    if isinstance(reward, int | float) and math.isfinite(reward):
+    if isinstance(reward, bool | int | float) and (isinstance(reward, bool) or is_number(reward, MAX_REWARD)):
         return float(reward)
     raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent the reward {reward!r:.100}")
+
+
+def _flag(done: object) -> bool:
+    """Return whether the episode is over. A wrong type is no "false": the episode would go on after its end."""
+    if done is None or isinstance(done, bool):
+        return done is True
+    raise Failure(FailureKind.MALFORMED_ANSWER, f"the OpenEnv server sent done: {done!r:.100}; expected true or false")
 
 
 server = serve(OpenEnvEnvironment)

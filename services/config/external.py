@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import ClassVar
 from urllib.parse import urlsplit
@@ -12,6 +13,8 @@ from rollyard.services.server.settings import ServerSettings, parse_settings
 from rollyard.services.types import Json
 
 _NO_FOLDER = Path()
+_ALL_ADDRESSES = ("0.0.0.0", "::")
+_HOST = re.compile(r"[\w.:%-]+")
 
 
 class ExternalSettings(ServerSettings):
@@ -26,12 +29,14 @@ class ExternalSettings(ServerSettings):
 def is_external(raw: Json, *, has_own_folder: bool) -> bool:
     """Return whether an entry names a server that runs elsewhere.
 
-    That is the case if it has `url`, or `host` and `port`, but no entrypoint. With an entrypoint, they are the address
-    on which Rollyard's server listens.
+    That is the case if it has `url`, or `host` and `port`, but no entrypoint. With an entrypoint, or a host that stands
+    for all addresses, they are the address on which Rollyard's server listens.
     """
     if raw.get("entrypoint") is not None:
         return False
-    return "url" in raw or ("port" in raw and ("host" in raw or not has_own_folder))
+    if not has_own_folder:
+        return "url" in raw or "port" in raw
+    return "url" in raw or ("port" in raw and "host" in raw and raw["host"] not in _ALL_ADDRESSES)
 
 
 def external_server(name: str, family: str, implementation: str, raw: Json) -> ServerSpec:
@@ -43,7 +48,10 @@ def external_server(name: str, family: str, implementation: str, raw: Json) -> S
             raise OperatorError(f"{name} has {found}; an external server has either url, or host and port")
         url = _checked_url(name, settings.url)
     elif settings.model_fields_set >= {"host", "port"} and settings.port:
-        host = f"[{settings.host}]" if ":" in settings.host else settings.host
+        name_or_address = settings.host.removeprefix("[").removesuffix("]")
+        if not _HOST.fullmatch(name_or_address):
+            raise OperatorError(f"{name}.host is {settings.host!r}; expected a host name or an address")
+        host = f"[{name_or_address}]" if ":" in name_or_address else name_or_address
         url = _checked_url(name, f"http://{host}:{settings.port}")
     else:
         raise OperatorError(
@@ -60,12 +68,13 @@ def _checked_url(name: str, url: str) -> str:
     try:
         parts = urlsplit(url)
         valid = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        valid = valid and url.isprintable() and " " not in url
     except ValueError:
         valid = False
     if not valid:
         raise OperatorError(f"{name}.url is {url!r}; expected a URL such as http://127.0.0.1:8080")
     if parts.username is not None or parts.password is not None:
         raise OperatorError(f"{name}.url contains credentials, which would be visible in logs; drop them")
-    if parts.query or parts.fragment:
+    if "?" in url or "#" in url:
         raise OperatorError(f"{name}.url is {url!r}; expected a base URL, without ? and #")
     return url.rstrip("/")

@@ -72,7 +72,7 @@ class ServerEntries:
         foreign = [folder for folder in folders if is_nemo_gym_server(folder, entrypoint)]
         own = next((folder for folder in folders if folder not in foreign), None)
         if is_external(raw, has_own_folder=own is not None) and not (own and _has_setting(family, own, "url")):
-            return external_server(name, family, implementation, raw)
+            return self._external(name, family, implementation, raw, own)
         if own is not None:
             self._note_choice(name, family, implementation, own, foreign)
             return self._own(name, family, implementation, own, raw, also_theirs=bool(foreign))
@@ -89,7 +89,25 @@ class ServerEntries:
             raise OperatorError(agents.refusal(name, implementation))
         if foreign:
             return foreign_server(name, family, implementation, raw, foreign[0], self._tree)
-        return self._own(name, family, implementation, find_folder(family, implementation, self._roots), raw)
+        try:
+            folder = find_folder(family, implementation, self._roots)
+        except OperatorError as error:
+            elsewhere = "a server that runs elsewhere has url, or host and port, in its entry"
+            raise OperatorError(f"{name}: {error}; {elsewhere}") from error
+        return self._own(name, family, implementation, folder, raw)
+
+    def _external(self, name: str, family: str, implementation: str, raw: Json, own: Path | None) -> ServerSpec:
+        hint = f"to start Rollyard's {implementation} on that address, add entrypoint: app.py"
+        confusable = own is not None and "url" not in raw
+        try:
+            spec = external_server(name, family, implementation, raw)
+        except OperatorError as error:
+            if not confusable:
+                raise
+            raise OperatorError(f"{error}; {hint}") from error
+        if confusable:
+            self.notes.append(f"{name}: {spec.external_url} is a server that runs elsewhere; {hint}")
+        return spec
 
     def _foreign(self, name: str, family: str, implementation: str, raw: Json, entrypoint: str) -> ServerSpec:
         folder = nemo_gym_folder(family, implementation, entrypoint, self._roots)

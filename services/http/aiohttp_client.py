@@ -12,6 +12,7 @@ import aiohttp
 from multidict import CIMultiDictProxy
 from yarl import URL
 
+from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.dialer import ConnectFailed
 from rollyard.services.http.limits import Limits
@@ -62,6 +63,23 @@ class AiohttpClient:
                 response.close()
 
         return response.status, response.headers, chunks()
+
+    def failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
+        """Return what one of aiohttp's errors means; None for any other error."""
+        if not isinstance(error, aiohttp.ClientError):
+            return None
+        if isinstance(error, aiohttp.ClientHttpProxyError):
+            detail = f"no connection to {url}: its proxy responded with status {error.status}"
+            return Failure(FailureKind.UNREACHABLE, detail)
+        if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
+            reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
+            through = "its proxy: " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
+            return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {through}{reason or error}")
+        if isinstance(error, TimeoutError):
+            return Failure(FailureKind.TIMEOUT, f"{url} did not respond within {timeout_s:g} s")
+        if isinstance(error, aiohttp.InvalidURL):
+            return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid URL")
+        return Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({type(error).__name__}: {error})")
 
     async def close(self) -> None:
         """Close all connections."""

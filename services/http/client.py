@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.http.address_book import AddressBook as AddressBook
+from rollyard.services.http.event_stream import IsComplete, post_until
 from rollyard.services.http.response_failures import raise_for_status, with_server
 from rollyard.services.http.transport import CONNECT_TIMED_OUT, HttpResponse, Transport
 from rollyard.services.http.transport import RUN_HEADER as RUN_HEADER  # re-exported for the servers
@@ -102,10 +103,11 @@ class ServerClient:
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
         on_send: Callable[[str], None] | None = None,
+        is_complete: IsComplete | None = None,
     ) -> tuple[str, HttpResponse]:
         """POST to the least busy ready instance. Return its base URL and the response, which may have any status.
 
-        `on_send` is called with the base URL before each request.
+        `on_send` is called with the base URL before each request. `is_complete`: see `send`.
         """
         addressed = {TO_HEADER: server, **(headers or {})}
 
@@ -113,13 +115,20 @@ class ServerClient:
             url = await self._pick(server, left_s)
             if on_send is not None:
                 on_send(url)
-            return url, await self.send(url, path, body, until - self._clock(), addressed)
+            return url, await self.send(url, path, body, until - self._clock(), addressed, is_complete)
 
         until = self._clock() + timeout_s
         return await self._retry_connection(server, until, attempt)
 
     async def reach_again(
-        self, server: str, url: str, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str]
+        self,
+        server: str,
+        url: str,
+        path: str,
+        body: bytes,
+        timeout_s: float,
+        headers: Mapping[str, str],
+        is_complete: IsComplete | None = None,
     ) -> HttpResponse:
         """POST to the instance that holds the caller's session; the response may have any status.
 
@@ -129,7 +138,7 @@ class ServerClient:
 
         async def attempt(left_s: float) -> HttpResponse:
             try:
-                return await self.send(url, path, body, left_s, headers)
+                return await self.send(url, path, body, left_s, headers, is_complete)
             except Failure as failure:
                 lost = failure.kind is FailureKind.WRONG_RUN
                 if failure.kind is FailureKind.UNREACHABLE:
@@ -149,9 +158,11 @@ class ServerClient:
         body: bytes,
         timeout_s: float,
         headers: Mapping[str, str] | None = None,
+        is_complete: IsComplete | None = None,
     ) -> HttpResponse:
         """POST to one instance; the response may have any status.
 
+        `is_complete`: an event stream is read until this is true, and not to its end.
         Raises Failure wrong_run if the instance belongs to a different run. Servers that are not Rollyard's own do not
         say so; they receive neither the run's token nor Rollyard's headers.
         """
@@ -159,7 +170,10 @@ class ServerClient:
         is_foreign = self.book.foreign_instance(url) is not None
         try:
             all_headers = self._headers_for(url, headers)
-            response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
+            if is_complete is None:
+                response = await self.transport.send("POST", url + path, body, all_headers, timeout_s)
+            else:
+                response = await post_until(self.transport, url + path, body, all_headers, timeout_s, is_complete)
         finally:
             self._in_flight[url] -= 1
         if is_foreign:

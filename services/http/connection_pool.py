@@ -56,13 +56,18 @@ def target_of(url: str) -> Target | None:
 class ConnectionPool:
     """Manages keep-alive connections to any number of peers. A connection is reused once its response is complete."""
 
-    def __init__(self, keepalive_s: float, dialer: Dialer, limits: Limits, lag: LoopLag) -> None:
+    def __init__(
+        self, keepalive_s: float, other_keepalive_s: float, dialer: Dialer, limits: Limits, lag: LoopLag
+    ) -> None:
+        """`keepalive_s` is for peers that send the header in `echo`, and `other_keepalive_s` for all others."""
         self._keepalive_s = keepalive_s
+        self._other_keepalive_s = other_keepalive_s
         self._dialer = dialer
         self._limits = limits
         self._lag = lag
         self._budget = CallbackBudget()
         self._idle: dict[tuple[str, int], list[tuple[Connection, float]]] = {}
+        """Connections with the time until which each may be used again."""
         self._open: set[Connection] = set()
 
     async def send(
@@ -89,14 +94,17 @@ class ConnectionPool:
             started = self._lag.now()
             connection = await self._dialer.dial(target.host, target.port, self._new, timeout_s)
             timeout_s -= self._lag.now() - started
+        keepalive_s = self._other_keepalive_s
         try:
             response = await connection.exchange(head, body, timeout_s)
-            if echo is not None and echo[1] in response.headers and response.headers.get(REQUEST_HEADER) != echo[0]:
-                connection.abort()
-                raise InvalidResponse("the response belongs to a different request")
+            if echo is not None and echo[1] in response.headers:
+                if response.headers.get(REQUEST_HEADER) != echo[0]:
+                    connection.abort()
+                    raise InvalidResponse("the response belongs to a different request")
+                keepalive_s = self._keepalive_s
             return response
         finally:
-            self._give_back(target, connection)
+            self._give_back(target, connection, keepalive_s)
 
     def close(self) -> None:
         """Close all connections."""
@@ -107,10 +115,10 @@ class ConnectionPool:
     def _new(self) -> Connection:
         return Connection(self._open, self._limits, self._lag, self._budget)
 
-    def _give_back(self, target: Target, connection: Connection) -> None:
+    def _give_back(self, target: Target, connection: Connection, keepalive_s: float) -> None:
         """Return a reusable connection to the pool and close any other."""
         if connection.reusable:
-            self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic()))
+            self._idle.setdefault((target.host, target.port), []).append((connection, time.monotonic() + keepalive_s))
         else:
             connection.abort()
 
@@ -119,8 +127,8 @@ class ConnectionPool:
         idle = self._idle.get((target.host, target.port))
         if not idle:
             return None
-        oldest = time.monotonic() - self._keepalive_s
-        while idle and idle[0][1] < oldest:
+        now = time.monotonic()
+        while idle and idle[0][1] < now:
             idle.pop(0)[0].abort()
         while idle:
             connection, _ = idle.pop()

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import email.utils
+import re
 import time
 from collections.abc import Mapping
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import RUN_HEADER, TO_HEADER, ServerClient
+from rollyard.services.http.event_stream import IsComplete
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.transport import HttpResponse
 
@@ -38,14 +40,22 @@ class Session:
         self._headers = {TO_HEADER: server, **(headers or {}), **({"cookie": cookie} if cookie else {})}
 
     async def send(
-        self, path: str, body: bytes, timeout_s: float, headers: Mapping[str, str] | None = None
+        self,
+        path: str,
+        body: bytes,
+        timeout_s: float,
+        headers: Mapping[str, str] | None = None,
+        is_complete: IsComplete | None = None,
     ) -> HttpResponse:
-        """POST within the session; the response may have any status. The first call selects the instance."""
+        """POST within the session; the response may have any status. The first call selects the instance.
+
+        `is_complete`: an event stream is read until this is true, and not to its end.
+        """
         all_headers = {**self._headers, **headers} if headers else self._headers
         if (url := self._url or self._sent_to) is None:
             try:
                 url, response = await self._client.reach(
-                    self.server, path, body, timeout_s, all_headers, self._record_url
+                    self.server, path, body, timeout_s, all_headers, self._record_url, is_complete
                 )
             except Failure as failure:
                 if failure.kind in (FailureKind.UNREACHABLE, FailureKind.WRONG_RUN):
@@ -55,7 +65,7 @@ class Session:
             self._instance = self._client.book.foreign_instance(url)
         else:
             self._check_instance(url)
-            response = await self._client.reach_again(self.server, url, path, body, timeout_s, all_headers)
+            response = await self._client.reach_again(self.server, url, path, body, timeout_s, all_headers, is_complete)
         self._url = url
         self.foreign = is_foreign(response)
         if response.cookies:
@@ -118,10 +128,9 @@ def _is_expired(attributes: str) -> bool:
     given = {
         name.strip().lower(): value.strip() for name, _, value in (one.partition("=") for one in attributes.split(";"))
     }
-    if (age := given.get("max-age", "")).lstrip("-").isdigit():
-        return int(age) <= 0
+    if re.fullmatch(r"-?[0-9]+", age := given.get("max-age", "")):
+        return age.startswith("-") or not age.strip("0")  # a number may be too long for int()
     try:
-        expires = email.utils.parsedate_to_datetime(given["expires"])
-    except (KeyError, ValueError):
+        return email.utils.parsedate_to_datetime(given["expires"]).timestamp() <= time.time()
+    except (KeyError, ValueError, TypeError, OverflowError):
         return False
-    return expires.timestamp() <= time.time()

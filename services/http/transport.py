@@ -11,19 +11,20 @@ import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
-import aiohttp
 from multidict import CIMultiDict, CIMultiDictProxy
 from yarl import URL
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.http.aiohttp_client import AiohttpClient
 from rollyard.services.http.connection_pool import ConnectionPool, InvalidHeader, target_of
 from rollyard.services.http.dialer import ConnectFailed, Dialer
 from rollyard.services.http.limits import ENDPOINT_LIMITS, RUN_LIMITS, Limits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.proxies import NO_PROXIES, Proxies
+
+if TYPE_CHECKING:
+    from rollyard.services.http.aiohttp_client import AiohttpClient
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -40,14 +41,13 @@ CONNECT_TIMED_OUT = "connect_timeout"
 The peer may just be busy: if it were not running, its host would have refused the connection.
 """
 KEEPALIVE_S = 15.0
-"""How long to keep idle connections.
-
-This is well below the servers' 75 s, so a connection is not reused just as the server closes it.
-"""
+"""How long to keep idle connections: well below the servers' 75 s, so that none is reused just as it is closed."""
+OTHER_KEEPALIVE_S = 4.0
+"""The same for servers of other frameworks: uvicorn closes an idle connection after 5 s unless told otherwise."""
 _POOLED_METHODS = ("GET", "POST")
 """Requests with these methods use the connection pool unless they need TLS or a proxy. All others use aiohttp."""
-_REQUEST_ERRORS = (aiohttp.ClientError, TimeoutError, ValueError, OSError)
-"""Exceptions raised when no complete response was received."""
+_REQUEST_ERRORS = (TimeoutError, ValueError, OSError)
+"""Exceptions raised, besides aiohttp's own, when no complete response was received."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,8 +102,11 @@ class HttpTransport:
     def __init__(self, limits: Limits = RUN_LIMITS, proxies: Proxies = NO_PROXIES, lag: LoopLag | None = None) -> None:
         self._lag = lag or LoopLag()
         self._proxies = proxies
-        self._pool = ConnectionPool(KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag)
-        self._aiohttp_client = AiohttpClient(KEEPALIVE_S, CONNECT_TIMEOUT_S, limits, self._lag)
+        self._pool = ConnectionPool(
+            KEEPALIVE_S, OTHER_KEEPALIVE_S, Dialer(CONNECT_TIMEOUT_S, self._lag), limits, self._lag
+        )
+        self._limits = limits
+        self._aiohttp_client: AiohttpClient | None = None
         self._numbers = itertools.count(1)
 
     async def send(
@@ -117,10 +120,12 @@ class HttpTransport:
                 echo = (f"{next(self._numbers):x}", RUN_HEADER) if RUN_HEADER in headers else None
                 response = await self._pool.send(method, target, body, headers, timeout_s, echo)
             else:
-                response = await self._aiohttp_client.send(method, _parse_url(url), body, headers, timeout_s, proxy)
+                response = await self._aiohttp().send(method, _parse_url(url), body, headers, timeout_s, proxy)
             return HttpResponse(response.status, response.headers, response.body, _cookies(response.headers))
-        except _REQUEST_ERRORS as error:
-            raise _to_failure(error, url, timeout_s) from error
+        except Exception as error:
+            if failure := self._failure(error, url, timeout_s):
+                raise failure from error
+            raise
 
     async def stream(
         self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
@@ -128,18 +133,22 @@ class HttpTransport:
         self._lag.start()
         try:
             proxy = self._proxies.of_address(_parse_url(url))
-            status, response_headers, chunks = await self._aiohttp_client.stream(
+            status, response_headers, chunks = await self._aiohttp().stream(
                 method, _parse_url(url), body, headers, timeout_s, proxy
             )
-        except _REQUEST_ERRORS as error:
-            raise _to_failure(error, url, timeout_s) from error
+        except Exception as error:
+            if failure := self._failure(error, url, timeout_s):
+                raise failure from error
+            raise
 
         async def checked() -> AsyncIterator[bytes]:
             try:
                 async for chunk in chunks:
                     yield chunk
-            except _REQUEST_ERRORS as error:
-                raise _to_failure(error, url, timeout_s) from error
+            except Exception as error:
+                if failure := self._failure(error, url, timeout_s):
+                    raise failure from error
+                raise
             finally:
                 await chunks.aclose()  # type: ignore[attr-defined]
 
@@ -147,8 +156,26 @@ class HttpTransport:
 
     async def close(self) -> None:
         self._pool.close()
-        await self._aiohttp_client.close()
+        if self._aiohttp_client is not None:
+            await self._aiohttp_client.close()
         self._lag.stop()
+
+    def _aiohttp(self) -> AiohttpClient:
+        """Return the client, creating it on first use.
+
+        Importing aiohttp takes a tenth of the time in which a command or server starts, and most never need it.
+        """
+        if self._aiohttp_client is None:
+            from rollyard.services.http.aiohttp_client import AiohttpClient
+
+            self._aiohttp_client = AiohttpClient(OTHER_KEEPALIVE_S, CONNECT_TIMEOUT_S, self._limits, self._lag)
+        return self._aiohttp_client
+
+    def _failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
+        """Return what a request's error means; None for an error in our own code."""
+        if self._aiohttp_client is not None and (failure := self._aiohttp_client.failure(error, url, timeout_s)):
+            return failure
+        return _to_failure(error, url, timeout_s) if isinstance(error, _REQUEST_ERRORS) else None
 
 
 def endpoint_transport(environ: Mapping[str, str], lag: LoopLag | None = None) -> HttpTransport:
@@ -165,20 +192,10 @@ def _to_failure(error: Exception, url: str, timeout_s: float) -> Failure:
     if isinstance(error, ConnectFailed):
         code = CONNECT_TIMED_OUT if error.timed_out else ""
         return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {error}", code=code)
-    if isinstance(error, aiohttp.ClientHttpProxyError):
-        return Failure(
-            FailureKind.UNREACHABLE, f"no connection to {url}: its proxy responded with status {error.status}"
-        )
-    if isinstance(error, aiohttp.ClientConnectorError | aiohttp.ConnectionTimeoutError):
-        reason = error.os_error.strerror if isinstance(error, aiohttp.ClientConnectorError) else ""
-        through = "its proxy: " if isinstance(error, aiohttp.ClientProxyConnectionError) else ""
-        return Failure(FailureKind.UNREACHABLE, f"no connection to {url}: {through}{reason or error}")
     if isinstance(error, TimeoutError):
         return Failure(FailureKind.TIMEOUT, f"{url} did not respond within {timeout_s:g} s")
     if isinstance(error, InvalidHeader):
         return Failure(FailureKind.BAD_REQUEST, f"a request to {url} cannot be sent: {error}")
-    if isinstance(error, aiohttp.InvalidURL):
-        return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid URL")
     if isinstance(error, ValueError):  # from yarl for an invalid URL, or from Proxies for an invalid proxy
         return Failure(FailureKind.UPSTREAM_REFUSED, f"{url!r} is not a valid URL: {error}")
     return Failure(FailureKind.CONNECTION_LOST, f"the connection to {url} broke ({type(error).__name__}: {error})")

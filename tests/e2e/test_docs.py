@@ -14,6 +14,7 @@ import orjson
 import pytest
 import yaml
 
+from rollyard import collect, connect
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.services.cli.arguments.submit_options import parse_arguments
 from rollyard.services.cli.arguments.train_arguments import read_arguments
@@ -41,7 +42,7 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import parse_settings
-from tests.support.commands import command, config, in_this_process, ng_run
+from tests.support.commands import config, in_this_process, ng_run
 from tests.support.doc_pages import commands
 from tests.support.shell_boxes import why_no_box
 from tests.support.stacks import read_rows
@@ -326,21 +327,24 @@ async def test_every_example_row_is_played_to_the_end(tmp_path: Path) -> None:
         for name, path in configs.items()
     }
 
-    async def collect(name: str) -> None:
-        collected = await command(
-            "ng_collect_rollouts",
-            f"+agent_name={agents[name]}",
-            f"+input_jsonl_fpath={examples[name]}",
-            f"+output_jsonl_fpath={name}.jsonl",
-            "+num_repeats=1",
-            "+responses_create_params.temperature=0",
-            cwd=tmp_path,
-        )
-        assert collected.status == 0, collected.err
-        assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(examples[name]))
+    async with (
+        ng_run(config(BUILTIN_MODEL, *configs.values()), "+colocate=true", "+head_port=0", cwd=tmp_path),
+        connect(folder=tmp_path) as stack,
+    ):
 
-    async with ng_run(config(BUILTIN_MODEL, *configs.values()), "+colocate=true", "+head_port=0", cwd=tmp_path):
-        await asyncio.gather(*map(collect, examples))
+        async def play(name: str) -> None:
+            # What ng_collect_rollouts calls, without the start of a process for each environment.
+            collected = await collect(
+                stack,
+                examples[name],
+                tmp_path / f"{name}.jsonl",
+                agent_name=agents[name],
+                responses_create_params={"temperature": 0},
+            )
+            assert collected.state == "complete", (name, collected)
+            assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(examples[name]))
+
+        await asyncio.gather(*map(play, examples))
 
 
 def test_the_known_create_parameters_are_openais_and_the_seed() -> None:

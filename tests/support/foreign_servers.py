@@ -18,7 +18,7 @@ TOKEN_KEYS = Keys(run_id="test", secret="a secret of this test", token="run-toke
 
 @contextlib.asynccontextmanager
 async def foreign_environment(
-    app: ASGIApp,
+    app: ASGIApp | str,
     script: Script,
     kind: type[Agent[Any]],
     *,
@@ -26,22 +26,24 @@ async def foreign_environment(
     others: Mapping[str, ASGIApp] | None = None,
     **settings: Any,
 ) -> AsyncIterator[InProcessServers]:
-    """Start an agent of `kind` between the scripted model and `app`, a foreign environment.
+    """Start an agent of `kind` between the scripted model and `app`, a foreign environment, or the URL of one.
 
     `others` are further apps by their base URL.
     """
     transport = LocalTransport(HttpTransport())
+    environment = app if isinstance(app, str) else "http://environment:1"
     names = ("environment", "model", "agent")
 
     async def directory() -> Directory:
-        urls = {name: [f"http://{name}:1"] for name in names}
-        foreign = {"http://environment:1": "environment"}
+        urls = {**{name: [f"http://{name}:1"] for name in names}, "environment": [environment]}
+        foreign = {environment: "environment"}
         return Directory(run_id=keys.run_id, servers=urls, families={}, settings={}, foreign=foreign)
 
     client = ServerClient(transport, keys, AddressBook(directory), RetryPolicy(wait_s=0.2))
     model = script.model(Context("model", keys, client))
     player = agent(kind, **settings)(Context("agent", keys, client))
-    transport.mount("http://environment:1", app)
+    if not isinstance(app, str):
+        transport.mount(environment, app)
     transport.mount("http://model:1", model)
     transport.mount("http://agent:1", player)
     for url, other in (others or {}).items():

@@ -128,9 +128,9 @@ class _Reader:
             self.build.env |= dict(word.split("=", 1) for word in words)
         else:
             name, _, value = instruction.text.partition(" ")
-            if not value.strip():
+            if "=" in name or not value.strip():
                 raise instruction.refuse("expected NAME=value")
-            self.build.env[name] = value.strip()
+            self.build.env[name] = _unquoted(value.strip())
 
     def _workdir(self, instruction: Instruction) -> None:
         self.build.workdir = self._absolute(_unquoted(instruction.text), instruction)
@@ -182,11 +182,20 @@ class _Reader:
             raise instruction.refuse("a box has one user, root")
 
     def _absolute(self, path: str, instruction: Instruction) -> str:
-        found = posixpath.normpath(posixpath.join(self.build.workdir, path))
-        found = f"/{found.lstrip('/')}"
-        if any(f"{found}/".startswith(f"{folder}/") for folder in _READ_ONLY):
+        found = absolute(posixpath.join(self.build.workdir, path))
+        if is_read_only(found):
             raise instruction.refuse(f"{found} is read-only in a box")
         return found
+
+
+def absolute(path: str) -> str:
+    """Return the path without `..` and double slashes."""
+    return "/" + posixpath.normpath(path).lstrip("/")
+
+
+def is_read_only(path: str) -> bool:
+    """Return whether an absolute path is in a folder of the host that every box shows."""
+    return any(f"{path}/".startswith(f"{folder}/") for folder in _READ_ONLY)
 
 
 def _unquoted(text: str) -> str:

@@ -47,7 +47,9 @@ class Instruction:
 
 
 def instructions(text: str) -> Iterator[Instruction]:
-    """Yield the instructions. Raises UnsupportedTask for here-documents, and for another escape character than `\\`."""
+    """Yield the instructions. Raises UnsupportedTask for here-documents, NUL, and escape characters other than `\\`."""
+    if "\0" in text:
+        raise UnsupportedTask("environment/Dockerfile contains a NUL character, so it is not a text file")
     for line, logical in _logical_lines(text):
         keyword, _, rest = logical.partition(" ")
         rest = rest.strip()

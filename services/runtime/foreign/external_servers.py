@@ -80,7 +80,7 @@ class ExternalServers:
             if now - started > limit_s:
                 raise RunError(
                     f"{server.spec.name} does not respond at {server.url} within {limit_s:g} s ({health.detail}): "
-                    f"start it, correct its address, or add entrypoint: app.py to start a server of Rollyard there"
+                    f"start it, or correct its address"
                 )
             if reported == started or now - reported > REPORT_S:
                 self._print_line(f"  {server.spec.name:<36} waiting for {server.url} ({health.detail})")

@@ -23,6 +23,8 @@ log = logging.getLogger(__name__)
 DEFAULT_PYTHON = "3.12"
 _RELATIVE = re.compile(r"(?:^|[\s@=])(?:file:)?\.\.?/|^-e\s+\.", re.IGNORECASE)
 """A path relative to the requirements file, as in `-e nemo-gym[dev] @ ../../`."""
+_ROOT = re.compile(r"(?:(?:-e|--editable)[\s=]\s*)?(?:file:)?\.\./\.\./?(?:\[[^\]]*\])?(?:\s+#.*)?")
+"""The root of the checkout, seen from the server's folder."""
 _ITSELF = re.compile(r"^(?:-e\s+|--editable[\s=])?nemo[-_]gym(?:\[[^\]]*\])?\s*(?:@|$|[=<>!~;])", re.IGNORECASE)
 
 
@@ -31,14 +33,14 @@ def requirement_lines(text: str) -> list[str]:
 
     Some of NeMo Gym's files lack a line break after a package, so that this reference follows it on the same line.
     """
-    text = re.sub(r"(?<=[\w\]])-e nemo-gym\[", "\n-e nemo-gym[", text)
+    text = re.sub(r"(?<=[\w\]])\s*-e nemo-gym\[", "\n-e nemo-gym[", text.removeprefix("\ufeff"))
     return [
         line for line in map(str.strip, text.splitlines()) if line and not (_is_itself(line) and _RELATIVE.search(line))
     ]
 
 
 def _is_itself(line: str) -> bool:
-    return bool(_ITSELF.match(line)) or line.rstrip("/") in ("-e ../..", "../..")
+    return bool(_ITSELF.match(line) or _ROOT.fullmatch(line))
 
 
 def install(folder: Path, program: ForeignProgram, cache: Path, environ: Mapping[str, str]) -> Path:

@@ -46,7 +46,7 @@ class Script:
     turns: Turns
     requests: list[Json] = field(default_factory=list)
     """The requests so far, oldest first."""
-    status: str = "completed"
+    status: str | None = "completed"
     incomplete: Json | None = None
     """`incomplete_details` for the status `incomplete`, such as `{"reason": "max_output_tokens"}`."""
     repeat: bool = False

@@ -21,11 +21,18 @@ AGENT = "mcqa_simple_agent"
 REPEATS = 3
 
 
-@pytest.fixture
-async def stack(tmp_path: Path) -> AsyncIterator[tuple[GymStack, Endpoint]]:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    made = tmp_path_factory.mktemp("collect")
+    (made / "gym").symlink_to(VENV)
+    return made
+
+
+@pytest.fixture(scope="module")
+async def stack(folder: Path) -> AsyncIterator[tuple[GymStack, Endpoint]]:
+    """One stack for this module, because a start takes a minute. The last test kills its agent."""
     endpoint = Endpoint()
-    (tmp_path / "gym").symlink_to(VENV)
-    async with listening(endpoint.app) as url, gym_stack(tmp_path, url, free_port()) as running:
+    async with listening(endpoint.app) as url, gym_stack(folder, url, free_port()) as running:
         yield running, endpoint
 
 
@@ -55,9 +62,9 @@ def expected() -> list[tuple[int, int]]:
     return [(task, repeat) for task in range(tasks) for repeat in range(REPEATS)]
 
 
-async def test_the_status_lists_the_servers_of_the_stack(stack: tuple[GymStack, Endpoint], tmp_path: Path) -> None:
+async def test_the_status_lists_the_servers_of_the_stack(stack: tuple[GymStack, Endpoint], folder: Path) -> None:
     running, _ = stack
-    shown = await command(*documented("ng_status", running), "+json=true", cwd=tmp_path)
+    shown = await command(*documented("ng_status", running), "+json=true", cwd=folder)
     assert shown.status == 0, shown.err
     servers = {one["server_name"]: (one["server_type"], one["ready"]) for one in orjson.loads(shown.out)}
     assert servers == {
@@ -68,24 +75,24 @@ async def test_the_status_lists_the_servers_of_the_stack(stack: tuple[GymStack, 
 
 
 async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_were_killed(
-    stack: tuple[GymStack, Endpoint], tmp_path: Path
+    stack: tuple[GymStack, Endpoint], folder: Path
 ) -> None:
     running, endpoint = stack
     endpoint.hold = asyncio.Event()
-    collector = await _started(running, tmp_path)
+    collector = await _started(running, folder)
     async with asyncio.timeout(300):
         while endpoint.requests < 4:
             assert collector.returncode is None
             await asyncio.sleep(0.05)
     endpoint.hold.set()
     async with asyncio.timeout(300):
-        while not rows(tmp_path):
+        while not rows(folder):
             await asyncio.sleep(0.01)
     collector.send_signal(signal.SIGKILL)
     await collector.wait()
 
     endpoint.hold = asyncio.Event()
-    collector, before = await _started(running, tmp_path), endpoint.requests
+    collector, before = await _started(running, folder), endpoint.requests
     async with asyncio.timeout(300):
         while endpoint.requests == before and collector.returncode is None:
             await asyncio.sleep(0.05)
@@ -93,17 +100,17 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
     endpoint.hold.set()
     output, _ = await collector.communicate()
     assert collector.returncode in (0, 1), output.decode()
-    counted = keys_of(rows(tmp_path))
+    counted = keys_of(rows(folder))
     assert len(counted) == len(set(counted))
-    assert all("reward" not in failure for failure in read_rows(tmp_path / "results" / "mcqa_failures.jsonl"))
+    assert all("reward" not in failure for failure in read_rows(folder / "results" / "mcqa_failures.jsonl"))
 
     async with (
         listening(endpoint.app) as url,
-        gym_stack(tmp_path, url, free_port()) as restarted,
+        gym_stack(folder, url, free_port()) as restarted,
     ):
-        finished = await command(*arguments(restarted), cwd=tmp_path)
+        finished = await command(*arguments(restarted), cwd=folder)
         assert finished.status == 0, finished.out + finished.err
-    found = rows(tmp_path)
+    found = rows(folder)
     assert keys_of(found) == expected()
     assert all(row["agent_ref"]["name"] == AGENT and row["reward"] in (0.0, 1.0) for row in found)
     assert all({"response", "expected_answer", "_ng_task_key"} <= row.keys() for row in found)

@@ -138,6 +138,19 @@ async def test_output_cut_off_at_the_token_limit_has_its_own_finish_reason() -> 
     assert (rollout["finish_reason"], rollout["truncated"]) == ("length", True)
 
 
+@pytest.mark.parametrize("kind", [SimpleAgent, GameAgent])
+@pytest.mark.parametrize("status", ["incomplete", None])
+@pytest.mark.parametrize(("reason", "ending"), [("max_output_tokens", "length"), ("content_filter", "content_filter")])
+async def test_tool_calls_of_a_turn_that_was_cut_off_are_not_run(
+    kind: Any, status: str | None, reason: str, ending: str
+) -> None:
+    script = Script([[calls("add", {"amount": 3})], [says("done")]], status=status, incomplete={"reason": reason})
+    async with counting(script, kind) as stack:
+        rollout = await stack.run(ROW)
+    assert (rollout["finish_reason"], rollout["truncated"], rollout["reward"]) == (ending, True, 0.0)
+    assert [item["type"] for item in rollout["response"]["output"]] == ["function_call"]
+
+
 @pytest.mark.parametrize(
     ("call", "error"),
     [

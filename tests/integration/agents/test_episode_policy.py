@@ -133,6 +133,17 @@ async def test_every_turn_of_the_episode_goes_to_its_endpoint() -> None:
     assert [message["role"] for message in proxy.requests[1][2]["messages"]] == ["user", "assistant", "tool"]
 
 
+async def test_a_call_of_the_agents_responses_may_name_its_endpoint_too() -> None:
+    proxy, environment = Proxy([completion({"content": "hi"})]), Environment()
+    async with stack(proxy, environment) as servers:
+        body = {"input": "Go.", **POLICY}
+        answered = await servers.post("agent", "/v1/responses", body, {"authorization": f"Bearer {TOKEN_KEYS.token}"})
+    path, headers, sent = proxy.requests[0]
+    assert (path, headers["authorization"]) == ("/sessions/7/v1/chat/completions", f"Bearer {KEY}")
+    assert not POLICY.keys() & sent.keys() and KEY.encode() not in answered.body
+    assert orjson.loads(answered.body)["output"][0]["content"][0]["text"] == "hi"
+
+
 async def test_without_the_fields_the_episode_uses_the_agents_model_server() -> None:
     proxy = Proxy([completion({"content": "hi"})])
     async with stack(proxy, Environment()) as servers:

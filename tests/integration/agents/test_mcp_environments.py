@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import orjson
 import pytest
 from fastapi import FastAPI, Request, Response
+from fastapi.responses import StreamingResponse
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 from tests.support.foreign_servers import TOKEN_KEYS, foreign_environment
 from tests.support.in_process import Script, calls, says
+from tests.support.scripted_engine import listening
 
 ROW: Json = {"responses_create_params": {"input": "Weather?", "tools": []}, "city": "Paris"}
 SCHEMA = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
@@ -194,7 +196,6 @@ async def test_the_rows_own_tools_stay_and_are_called_by_path() -> None:
         ({"error": {"code": -32603, "message": "it broke"}}, '{"error":"it broke"}'),
         ({"error": "odd"}, '{"error":"odd"}'),
         (Response(b'{"detail":"bad"}', 400, media_type="application/json"), '{"detail":"bad"}'),
-        (Response(b"no session", 404), "no session"),
         (Response(b"broken", 500), "broken"),
     ],
 )
@@ -252,12 +253,39 @@ async def test_a_malformed_list_of_tools_is_a_failure(tools: Any) -> None:
         Response(b"", 202),
         {"error": {"code": -32601, "message": "Method not found"}},
         {"error": {"code": -32600, "message": "Invalid request"}},
+        Response(b'{"jsonrpc":"2.0","id":null,"error":{"code":-32001,"message":"Session not found"}}', 404),
         Response(PROBLEM, 410, media_type="application/problem+json"),
     ],
 )
 async def test_an_error_in_the_protocol_of_a_call_is_a_failure(reply: Any) -> None:
     with pytest.raises(Failure):
         await played(McpEnvironment({"tools/call": lambda _: reply}))
+
+
+@pytest.mark.parametrize("method", ["initialize", "notifications/initialized", "tools/list", "tools/call"])
+async def test_a_stream_that_stays_open_after_the_reply_is_not_waited_for(method: str) -> None:
+    class StayingOpen(McpEnvironment):
+        def _encoded(self, reply: Json, method_of_reply: str) -> Response:
+            response = super()._encoded(reply, method_of_reply)
+            return staying_open(bytes(response.body), dict(response.headers)) if method_of_reply == method else response
+
+    environment = StayingOpen(
+        {"notifications/initialized": lambda _: staying_open(b"", {}, 202)} if "/init" in method else None,
+        events=True,
+    )
+    script = Script([[calls("get_weather", {"city": "Paris"})], [says("sunny")]])
+    async with listening(environment.app) as url, foreign_environment(url, script, SimpleAgent) as stack:
+        rollout = await stack.run(ROW)
+    assert output(rollout) == "sunny in {'city': 'Paris'}"
+
+
+def staying_open(body: bytes, headers: dict[str, str], status: int = 200) -> Response:
+    async def chunks() -> AsyncIterator[bytes]:
+        yield body
+        await asyncio.Event().wait()
+
+    kept = {name: value for name, value in headers.items() if name != "content-length"}
+    return StreamingResponse(chunks(), status, {**kept, "content-type": "text/event-stream"})
 
 
 async def test_a_tool_that_hangs_costs_a_call_and_buys_no_second_attempt() -> None:

@@ -63,6 +63,8 @@ def test_an_entry_allows_a_host_or_a_url_prefix(entry: str, url: str, allowed: b
         "http:///v1",
         "http://trainer:99999/v1",
         "http://trainer:x/v1",
+        "http://trainer:0/v1",
+        "http://trainer//sessions/7",
         "",
     ],
 )

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.services.cli.diagnostics.environment.episode_client import Environment
+from rollyard.services.cli.diagnostics.environment.gold_checks import check_gold
 from rollyard.services.cli.diagnostics.environment.leak_checks import check_leaks
 from rollyard.services.cli.diagnostics.environment.play import tools_of
 from rollyard.services.cli.diagnostics.environment.process_usage import Usage, usage_of
@@ -50,6 +51,7 @@ async def findings(
     checks: list[tuple[str, AsyncIterator[Finding]]] = [
         ("tools", check_tools(environment, rows[0], seen, _with_added(listed, opened))),
         ("same seed", check_seeds(environment, rows, seen)),
+        ("gold", check_gold(environment, rows)),
         ("verify", check_verdicts(environment, rows, seen)),
         ("cost", _single(lambda: measure_cost(environment, rows[0], usage))),
         ("leaks", check_leaks(environment, rows, seen, episodes, usage, progress)),

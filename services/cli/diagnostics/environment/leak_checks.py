@@ -1,4 +1,4 @@
-"""Checks that finished episodes leave nothing behind: sessions, tasks, files, processes, memory."""
+"""Checks that finished episodes leave nothing behind: sessions, tasks, files, processes, threads, memory."""
 
 from __future__ import annotations
 
@@ -94,6 +94,7 @@ def _compare(before: Level, after: Level, episodes: int) -> list[Finding]:
         levels += [
             ("files", before.usage.files, after.usage.files),
             ("processes", before.usage.processes, after.usage.processes),
+            ("threads", before.usage.threads, after.usage.threads),
         ]
     for name, low, high in levels:
         if low is None or high is None:

@@ -23,6 +23,7 @@ class Usage:
     files: int
     """Open file descriptors."""
     processes: int
+    threads: int
 
 
 def usage_of(pid: int) -> Usage:
@@ -31,7 +32,11 @@ def usage_of(pid: int) -> Usage:
     if not found:
         raise ProcessLookupError(f"process {pid} has exited")
     return Usage(
-        sum(one.cpu_s for one in found), sum(one.memory for one in found), sum(one.files for one in found), len(found)
+        cpu_s=sum(one.cpu_s for one in found),
+        memory=sum(one.memory for one in found),
+        files=sum(one.files for one in found),
+        processes=len(found),
+        threads=sum(one.threads for one in found),
     )
 
 
@@ -57,7 +62,7 @@ def _stat(pid: int) -> list[str]:
 def _one(pid: int) -> Usage | None:
     try:
         fields = _stat(pid)
-        ticks = sum(int(field) for field in fields[11:15])
+        ticks, threads = sum(int(field) for field in fields[11:15]), int(fields[17])
         pages = int((_PROC / str(pid) / "statm").read_text().split()[1])
     except (OSError, ValueError, IndexError):
         return None
@@ -65,4 +70,4 @@ def _one(pid: int) -> Usage | None:
         files = len(os.listdir(_PROC / str(pid) / "fd"))  # noqa: PTH208 (only the number matters)
     except OSError:  # a jail runs as another user
         files = 0
-    return Usage(ticks / _TICKS_PER_S, pages * _PAGE, files, 1)
+    return Usage(ticks / _TICKS_PER_S, pages * _PAGE, files, 1, threads)

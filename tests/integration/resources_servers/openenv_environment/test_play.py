@@ -137,6 +137,8 @@ async def failure_of(servers: InProcessServers) -> FailureKind:
     ("step", "kind"),
     [
         (None, FailureKind.CONNECTION_LOST),
+        (observed("huge", 10**400), FailureKind.MALFORMED_ANSWER),
+        ({"data": {"observation": {}, "reward": 1.0, "done": "true"}}, FailureKind.MALFORMED_ANSWER),
         (failed("SESSION_ERROR"), FailureKind.SERVER_ERROR),
         ({"type": "observation"}, FailureKind.MALFORMED_ANSWER),
         ({"type": "observation", "data": {"observation": 3}}, FailureKind.MALFORMED_ANSWER),

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import os
 import random
+import threading
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -204,6 +205,28 @@ async def test_files_that_outlive_their_episode_fail(tmp_path: Path) -> None:
     for file in Reader.opened:
         file.close()
     assert "files" in failed(found)
+
+
+async def test_threads_that_outlive_their_episode_fail(tmp_path: Path) -> None:
+    stop = threading.Event()
+
+    class Leaky(Dice):
+        async def seed(self) -> list[Json]:
+            threading.Thread(target=stop.wait, daemon=True).start()
+            return []
+
+    try:
+        assert failed(await findings(Leaky, tmp_path, pid=os.getpid())) == {"threads"}
+    finally:
+        stop.set()
+
+
+async def test_an_answer_in_the_prompt_is_named_with_its_example(tmp_path: Path) -> None:
+    questions = zip(ROWS, ("?", "Lisbon or?", "?"), strict=True)
+    rows = [{**row, "question": question, "expected_answer": "Lisbon"} for row, question in questions]
+    (found,) = (await findings(Dice, tmp_path, rows))["gold"]
+    assert found.status == "note"
+    assert "in 1 of 3 examples: example 2 (expected_answer: 'Lisbon')" in found.found
 
 
 async def test_memory_that_grows_with_every_episode_fails(tmp_path: Path) -> None:

@@ -32,7 +32,13 @@ def test_variables_are_replaced_in_later_instructions() -> None:
 
 @pytest.mark.parametrize(
     ("text", "value"),
-    [('A="two words"', "two words"), ("A=two\\ words", "two words"), ("A=$PATH:/x", None), ("A=\\$HOME", "$HOME")],
+    [
+        ('A="two words"', "two words"),
+        ("A=two\\ words", "two words"),
+        ("A=$PATH:/x", None),
+        ("A=\\$HOME", "$HOME"),
+        ("A 'x y'", "x y"),
+    ],
 )
 def test_values_of_variables_may_be_quoted_or_escaped(text: str, value: str | None) -> None:
     found = after_from(f"ENV {text}").env
@@ -100,6 +106,8 @@ def test_comments_blank_lines_and_lower_case_are_read() -> None:
         ("FROM debian:12\nADD a.tar.gz /", "archives are not extracted"),
         ("FROM debian:12\nUSER nobody", "a box has one user, root"),
         ("FROM debian:12\nENV A", "expected NAME=value"),
+        ("FROM debian:12\nENV =x y", "expected NAME=value"),
+        ("FROM debian:12\nENV A=\0", "contains a NUL character"),
         ("FROM debian:12\nENV A='b", "No closing quotation"),
         ("FROM debian:12\nONBUILD RUN x", "this instruction is not supported"),
         ("FROM debian:12\nFRUM x", "`FRUM x`: this instruction is not supported"),

@@ -52,6 +52,13 @@ def test_a_link_within_its_part_is_kept(tmp_path: Path) -> None:
     assert load(folder).digest != load(write_task(tmp_path, name="other", files={"environment/sub/file": "x"})).digest
 
 
+def test_links_that_form_a_loop_do_not_stop_the_other_tasks(tmp_path: Path) -> None:
+    folder = write_task(tmp_path)
+    (folder / "tests" / "a").symlink_to("b")
+    (folder / "tests" / "b").symlink_to("a")
+    assert load(folder).name == "task"
+
+
 def test_a_file_that_would_block_its_reader_is_refused(tmp_path: Path) -> None:
     folder = write_task(tmp_path)
     os.mkfifo(folder / "tests" / "pipe")
@@ -85,6 +92,11 @@ def test_a_missing_file_is_named(tmp_path: Path, missing: str) -> None:
         ('[[environment.mcp_servers]]\nname = "a"', "environment.mcp_servers"),
         ('[environment.healthcheck]\ncommand = "a"', "environment.healthcheck"),
         ("[verifier.environment]\ngpus = 0", "verifier.environment"),
+        ('[environment]\nworkdir = "app"', "environment.workdir = 'app': expected an absolute path"),
+        ('[environment]\nworkdir = "/x/../usr/src"', "/usr/src is read-only in a box"),
+        ("[environment.env]\n'A=B' = 'x'", "environment.env: 'A=B'"),
+        ('[verifier.env]\nA = "\\u0000"', "verifier.env: 'A'"),
+        ("a = " + "[" * 5000, "task.toml is not valid TOML"),
     ],
 )
 def test_a_config_that_is_invalid_or_needs_more_than_a_box_is_refused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 
 import pytest
@@ -19,8 +20,11 @@ from tests.support.builtin_environment import (
     random_boards,
 )
 
-BOARDS = random_boards(250, seed=7)
-OPTIMA = [fewest_moves(board) for board in BOARDS]
+
+@functools.cache
+def boards() -> list[tuple[str, int | None]]:
+    """Random boards with the fewest moves that solve them. Not at import, which every worker of the tests does."""
+    return [(board, fewest_moves(board)) for board in random_boards(250, seed=7)]
 
 
 def arguments(response: Json) -> Json:
@@ -35,7 +39,7 @@ def text_of(response: Json) -> str:
 
 async def test_at_temperature_0_every_solvable_board_is_solved_in_the_fewest_moves() -> None:
     policy = ModelServer()
-    solvable = [(board, best) for board, best in zip(BOARDS, OPTIMA, strict=True) if best]
+    solvable = [(board, best) for board, best in boards() if best]
     assert len(solvable) > 50
     for board, best in solvable:
         game, _ = await policy.play(board, temperature=0)
@@ -44,7 +48,7 @@ async def test_at_temperature_0_every_solvable_board_is_solved_in_the_fewest_mov
 
 async def test_at_temperature_0_it_gives_up_an_unsolvable_board_without_a_move() -> None:
     policy = ModelServer()
-    unsolvable = [board for board, best in zip(BOARDS, OPTIMA, strict=True) if best is None]
+    unsolvable = [board for board, best in boards() if best is None]
     assert len(unsolvable) > 50
     for board in unsolvable:
         game, items = await policy.play(board, temperature=0)
@@ -52,7 +56,7 @@ async def test_at_temperature_0_it_gives_up_an_unsolvable_board_without_a_move()
 
 
 async def test_an_optimal_episode_takes_at_most_nine_tool_calls() -> None:
-    long = max((best, board) for board, best in zip(BOARDS, OPTIMA, strict=True) if best)[1]
+    long = max((best, board) for board, best in boards() if best)[1]
     assert (fewest_moves(long) or 0) > 20
     _, items = await ModelServer().play(long, temperature=0)
     assert sum(item.get("type") == "function_call" for item in items) <= 9

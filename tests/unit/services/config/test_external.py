@@ -34,21 +34,47 @@ def test_a_url_wins_over_a_folder_of_the_same_name(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("family", "name"),
-    [("resources_servers", "gsm8k"), ("responses_api_models", "openai_model"), ("agents", "simple_agent")],
+    [
+        ("resources_servers", "gsm8k"),
+        ("responses_api_models", "builtin_model"),
+        ("responses_api_models", "vllm_model"),
+        ("agents", "simple_agent"),
+        ("responses_api_agents", "simple_agent"),
+    ],
 )
-def test_host_and_port_without_an_entrypoint_win_over_a_folder_of_rollyard(
+def test_host_and_port_without_an_entrypoint_win_over_a_folder_of_rollyard_with_a_note(
     tmp_path: Path, family: str, name: str
 ) -> None:
-    spec = external(tmp_path, {"host": "127.0.0.1", "port": 9}, family, name)
-    assert spec.external_url == "http://127.0.0.1:9"
+    config = load([{"mine": entry(family, name, host="127.0.0.1", port=9)}], [], [tmp_path, INSTALLED], {})
+    assert config.servers[0].external_url == "http://127.0.0.1:9"
+    assert f"to start Rollyard's {name} on that address, add entrypoint: app.py" in config.notes[0]
 
 
-@pytest.mark.parametrize("settings", [{"host": "127.0.0.1", "port": 9, "entrypoint": "app.py"}, {"port": 9}])
-def test_with_an_entrypoint_or_without_a_host_rollyards_own_server_listens_there(
+@pytest.mark.parametrize(
+    "settings",
+    [{"host": "127.0.0.1", "port": 9, "entrypoint": "app.py"}, {"port": 9}, {"host": "0.0.0.0", "port": 9}],
+)
+def test_with_an_entrypoint_or_without_a_host_to_call_rollyards_own_server_listens_there(
     tmp_path: Path, settings: Json
 ) -> None:
     spec = external(tmp_path, settings, name="gsm8k")
-    assert spec.external_url is None and (spec.settings.host, spec.settings.port) == ("127.0.0.1", 9)
+    assert spec.external_url is None
+    assert (spec.settings.host, spec.settings.port) == (settings.get("host", "127.0.0.1"), 9)
+
+
+def test_a_setting_of_rollyards_server_is_refused_with_how_to_start_it_on_that_address(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"unknown option 'equality'.*add entrypoint: app.py"):
+        external(tmp_path, {"host": "127.0.0.1", "port": 9, "equality": "numbers"}, name="gsm8k")
+
+
+@pytest.mark.parametrize("host", ["::1", "[::1]"])
+def test_an_ipv6_address_is_written_with_or_without_brackets(tmp_path: Path, host: str) -> None:
+    assert external(tmp_path, {"host": host, "port": 9}).external_url == "http://[::1]:9"
+
+
+def test_a_misspelt_key_of_an_address_is_refused_with_the_right_ones(tmp_path: Path) -> None:
+    with pytest.raises(OperatorError, match=r"mine: no folder .* has url, or host and port, in its entry"):
+        external(tmp_path, {"host": "127.0.0.1", "prot": 9})
 
 
 def test_host_and_port_without_an_entrypoint_name_a_running_server_of_nemo_gym(tmp_path: Path) -> None:
@@ -69,6 +95,13 @@ def test_catalogue_entries_of_an_external_server_are_accepted(tmp_path: Path) ->
         ({"url": "127.0.0.1:9"}, "mine.url is '127.0.0.1:9'; expected a URL"),
         ({"url": "http://a:b@127.0.0.1:9"}, "contains credentials"),
         ({"url": "http://127.0.0.1:9/?a=b"}, "expected a base URL"),
+        ({"url": "http://127.0.0.1:9/#"}, "expected a base URL"),
+        ({"url": "http://127.0.0.1:9/a b"}, "expected a URL"),
+        ({"url": "http://127.0.0.1\n:9"}, "expected a URL"),
+        ({"host": "a/b", "port": 9}, "mine.host is 'a/b'; expected a host name"),
+        ({"host": "http://a", "port": 9}, "mine.host is 'http://a'; expected a host name"),
+        ({"host": "a b", "port": 9}, "mine.host is 'a b'; expected a host name"),
+        ({"host": "user@a", "port": 9}, "mine.host is 'user@a'; expected a host name"),
         ({"url": "http://127.0.0.1:9", "replicas": 2}, "replicas is 2, but an external server has one address"),
         ({"url": "http://127.0.0.1:9", "max_step": 2}, "unknown option 'max_step'"),
         ({"host": "127.0.0.1", "port": 99999}, "'port' is 99999"),

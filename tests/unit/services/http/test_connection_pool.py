@@ -7,10 +7,11 @@ import gzip
 import zlib
 
 import pytest
+import uvicorn
 
 from rollyard.services.errors import FailureKind
-from rollyard.services.http.connection_pool import target_of
-from rollyard.services.http.transport import HttpTransport
+from rollyard.services.http.connection_pool import REQUEST_HEADER, target_of
+from rollyard.services.http.transport import OTHER_KEEPALIVE_S, RUN_HEADER, HttpTransport
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send, until
 
 CHUNKED = (
@@ -78,7 +79,7 @@ async def test_concurrent_requests_use_separate_connections_that_are_reused() ->
 
 
 async def test_a_connection_that_was_idle_too_long_is_not_reused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("rollyard.services.http.transport.KEEPALIVE_S", 0.0)
+    monkeypatch.setattr("rollyard.services.http.transport.OTHER_KEEPALIVE_S", 0.0)
     async with peer(http()) as other:
         transport = HttpTransport()
         for _ in range(2):
@@ -86,6 +87,21 @@ async def test_a_connection_that_was_idle_too_long_is_not_reused(monkeypatch: py
             await asyncio.sleep(0.002)
         await transport.close()
         assert other.connections == 2
+
+
+async def test_a_connection_to_a_server_of_rollyard_is_kept_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollyard.services.http.transport.OTHER_KEEPALIVE_S", 0.0)
+    async with peer(*(http(b"{}", "200 OK", "r1", f"{REQUEST_HEADER}: {number}") for number in (1, 2))) as other:
+        transport = HttpTransport()
+        for _ in range(2):
+            await transport.send("POST", other.url + "/x", b"", {RUN_HEADER: "r1"}, 5.0)
+            await asyncio.sleep(0.002)
+        await transport.close()
+        assert other.connections == 1
+
+
+def test_connections_are_given_up_before_uvicorn_closes_them() -> None:
+    assert uvicorn.Config("app").timeout_keep_alive > OTHER_KEEPALIVE_S
 
 
 async def test_a_connection_that_the_peer_closed_while_idle_is_not_reused() -> None:

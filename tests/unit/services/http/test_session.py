@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import pytest
+
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.session import Session
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, make_client, peer
@@ -34,6 +36,65 @@ async def test_a_cookie_set_again_replaces_its_old_value_and_keeps_the_others() 
         for _ in range(3):
             await session.post("/x", b"{}", 5.0)
         assert b"cookie: a=3; b=2\r\n" in other.seen[2]
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "Max-Age=0",
+        "max-age=-1",
+        "MAX-AGE=000",
+        "Max-Age=0; Expires=Fri, 31 Dec 9999 23:59:59 GMT",
+        "expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=0; Path=/",
+        "Expires=Thu, 01-Jan-1970 00:00:00 GMT",
+        "Expires=Thu, 01 Jan 1970 00:00:00 GMT; Max-Age=soon",
+    ],
+)
+async def test_an_expired_cookie_is_deleted(attributes: str) -> None:
+    assert await kept_after(attributes) is False
+
+
+@pytest.mark.parametrize(
+    "attributes",
+    [
+        "",
+        "Max-Age=60",
+        "Max-Age=" + "9" * 5000,
+        "Max-Age=60; Expires=Thu, 01 Jan 1970 00:00:00 GMT",
+        "Max-Age=--5",
+        "Max-Age=\xb2",
+        "Max-Age=",
+        "Expires=never",
+        "Expires=",
+        "Expires=Fri, 31 Dec 9999 23:59:59 -2359",
+        "Expires=Thu, 99 Jan 1970 00:00:00 GMT",
+        "Path=/; Secure; SameSite=None; Domain=example.org",
+    ],
+)
+async def test_a_cookie_that_is_not_expired_or_says_so_in_no_known_form_is_kept(attributes: str) -> None:
+    assert await kept_after(attributes) is True
+
+
+async def kept_after(attributes: str) -> bool:
+    """Whether the session still sends a cookie after the server has set it again with these attributes."""
+    first = http(b"{}", "200 OK", "r1", "set-cookie: a=1")
+    second = http(b"{}", "200 OK", "r1", f"set-cookie: a=1; {attributes}")
+    async with peer(first, second, http()) as other, http_transport() as transport:
+        session = Session(make_client({"s": [other.url]}, transport), "s")
+        for _ in range(3):
+            await session.post("/x", b"{}", 5.0)
+        assert b"cookie: a=1" in other.seen[1]
+        return b"cookie: a=1" in other.seen[2]
+
+
+@pytest.mark.parametrize("value", ["", "a=b=c", '"quoted value"', "a,b", "%2F+~", "caf\xe9", "\u65e5\u672c", "a b"])
+async def test_the_value_of_a_cookie_is_sent_back_as_it_came(value: str) -> None:
+    first = http(b"{}", "200 OK", "r1", f"set-cookie: a={value}; Path=/")
+    async with peer(first) as other, http_transport() as transport:
+        session = Session(make_client({"s": [other.url]}, transport), "s")
+        for _ in range(2):
+            await session.post("/x", b"{}", 5.0)
+    assert f"cookie: a={value}\r\n".encode() in other.seen[1]
 
 
 async def test_a_session_may_start_with_the_callers_cookie() -> None:

@@ -1,0 +1,29 @@
+"""Scores of inspect_ai's scorers that are not a number."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rollyard.resources_servers.inspect_task.rewards import verdict_of
+from rollyard.resources_servers.inspect_task.settings import InspectSettings
+from rollyard.services.errors import Failure, FailureKind
+
+
+def score(value: Any) -> Any:
+    return SimpleNamespace(value=value, answer=None, explanation=None)
+
+
+def test_a_scorer_without_a_score_beside_that_of_the_reward_is_left_out() -> None:
+    verdict = verdict_of({"first": score(0.5), "second": None}, InspectSettings(), float, finished=True)
+    assert verdict.reward == 0.5
+    assert verdict.model_dump()["scores"] == {"first": {"value": 0.5}}
+
+
+@pytest.mark.parametrize("found", [None, score(float("nan")), score({"a": float("inf")}), score([])])
+def test_an_episode_that_the_scorer_of_the_reward_did_not_score_is_a_failure(found: Any) -> None:
+    with pytest.raises(Failure, match="the scorer first gave no score") as raised:
+        verdict_of({"first": found}, InspectSettings(), float, finished=True)
+    assert raised.value.kind is FailureKind.MALFORMED_ANSWER
