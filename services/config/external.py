@@ -24,6 +24,10 @@ class ExternalSettings(ServerSettings):
 
     url: str | None = None
     """Base URL of the server, such as http://10.0.0.5:8080; instead of host and port."""
+    resources_server: Json | None = None
+    """The environment of an agent, as in its own config. It has no effect here: the agent itself knows it."""
+    model_server: Json | None = None
+    """The same for its model server."""
 
 
 def is_external(raw: Json, *, has_own_folder: bool) -> bool:

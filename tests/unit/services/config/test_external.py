@@ -87,6 +87,12 @@ def test_catalogue_entries_of_an_external_server_are_accepted(tmp_path: Path) ->
     assert external(tmp_path, settings).external_url == "http://127.0.0.1:9"
 
 
+def test_an_external_agent_may_keep_the_references_of_its_own_config(tmp_path: Path) -> None:
+    settings = {"host": "127.0.0.1", "port": 9}
+    settings |= {name: {"type": "resources_servers", "name": "mine"} for name in ("resources_server", "model_server")}
+    assert external(tmp_path, settings, "responses_api_agents", "any").external_url == "http://127.0.0.1:9"
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
