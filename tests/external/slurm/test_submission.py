@@ -99,11 +99,12 @@ def test_a_job_submitted_while_the_controller_hangs_runs_once(launcher: Launcher
 
 
 def test_of_two_jobs_of_the_same_submission_one_runs(launcher: Launcher) -> None:
-    spec = launcher.spec("time.sleep(3)")
+    spec = launcher.spec("while not started.with_name('may_end').exists(): time.sleep(0.1)")
     job = launcher.submit_spec(spec)
     job.until_running()
     second = launcher.client.sbatch(sbatch_arguments(spec, job.chain, 1))
     eventually("the end of the second", lambda: "this one ends" in job.log(second))
+    (job.folder / "may_end").touch()
     assert job.until_over() == JobState.COMPLETED
     assert len((job.folder / "started").read_text().split()) == 1
 
