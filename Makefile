@@ -106,7 +106,7 @@ $(DOCS): $(DEV)
 ##@ Robustness
 
 test-faults: $(DEV)  ## test killed processes, full disks, lost networks and dying engines
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/faults
+	$(BIN)/python -m pytest tests/faults
 
 chaos: $(DEV)  ## inject every fault of docs/robustness.md into a real stack; rewrites that page
 	$(BIN)/python -m tests.faults.chaos --write docs/robustness.md
