@@ -159,7 +159,7 @@ def row_of(given: Any, prompt: str | Sequence[Mapping[str, Any]] | None = None) 
             given = None
     if isinstance(given, Mapping) and isinstance(given.get("responses_create_params"), Mapping):
         return dict(given)
-    if given is None and prompt is not None and len(prompt):  # verl passes an array, which has no truth value
+    if given is None and prompt is not None and len(prompt):  # an array has no truth value
         items = prompt if isinstance(prompt, str) else [dict(message) for message in prompt]
         return {"responses_create_params": {"input": items}}
     raise OperatorError(

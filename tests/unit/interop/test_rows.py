@@ -54,7 +54,7 @@ def test_a_prompt_without_a_row_is_a_row_of_its_messages() -> None:
     }
 
 
-def test_a_prompt_may_be_an_array_as_verl_passes_it() -> None:
+def test_a_prompt_may_be_an_array() -> None:
     messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "hi"}]
     array: Any = numpy.empty(2, dtype=object)
     array[:] = messages
