@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import select
 import socket
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from typing import Any
 
 import aiohttp
@@ -17,6 +17,7 @@ from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.dialer import ConnectFailed
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.loop_lag import LagAwareTimeout, LoopLag
+from rollyard.services.http.response_body import ResponseBody
 from rollyard.services.http.response_reader import ReceivedResponse
 
 LINE_BYTES = 16 * 1024
@@ -44,13 +45,13 @@ class AiohttpClient:
 
     async def stream(
         self, method: str, url: URL, body: bytes, headers: Mapping[str, str], timeout_s: float, proxy: URL | None
-    ) -> tuple[int, CIMultiDictProxy[str], AsyncIterator[bytes]]:
-        """Return the status, the headers and an iterator over the body. Closing the iterator closes the connection."""
+    ) -> tuple[int, CIMultiDictProxy[str], ResponseBody]:
+        """Return the status, the headers and the body."""
         timeout: LagAwareTimeout = self._lag.timeout(timeout_s)
         async with timeout:
             response = await self._request(method, url, body, headers, proxy)
 
-        async def chunks() -> AsyncIterator[bytes]:
+        async def chunks() -> AsyncGenerator[bytes]:
             try:
                 chunks = self._bounded(response)
                 while True:
@@ -62,7 +63,7 @@ class AiohttpClient:
             finally:
                 response.close()
 
-        return response.status, response.headers, chunks()
+        return response.status, response.headers, ResponseBody(chunks(), response.close)
 
     def failure(self, error: Exception, url: str, timeout_s: float) -> Failure | None:
         """Return what one of aiohttp's errors means; None for any other error."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Protocol
@@ -22,6 +22,7 @@ from rollyard.services.http.dialer import ConnectFailed, Dialer
 from rollyard.services.http.limits import ENDPOINT_LIMITS, RUN_LIMITS, Limits
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.proxies import NO_PROXIES, Proxies
+from rollyard.services.http.response_body import ResponseBody
 
 if TYPE_CHECKING:
     from rollyard.services.http.aiohttp_client import AiohttpClient
@@ -133,7 +134,7 @@ class HttpTransport:
         self._lag.start()
         try:
             proxy = self._proxies.of_address(_parse_url(url))
-            status, response_headers, chunks = await self._aiohttp().stream(
+            status, response_headers, received = await self._aiohttp().stream(
                 method, _parse_url(url), body, headers, timeout_s, proxy
             )
         except Exception as error:
@@ -141,18 +142,19 @@ class HttpTransport:
                 raise failure from error
             raise
 
-        async def checked() -> AsyncIterator[bytes]:
+        async def chunks() -> AsyncGenerator[bytes]:
             try:
-                async for chunk in chunks:
+                async for chunk in received:
                     yield chunk
             except Exception as error:
                 if failure := self._failure(error, url, timeout_s):
                     raise failure from error
                 raise
             finally:
-                await chunks.aclose()  # type: ignore[attr-defined]
+                await received.aclose()
 
-        return HttpResponse(status, response_headers, b"", _cookies(response_headers)), checked()
+        head = HttpResponse(status, response_headers, b"", _cookies(response_headers))
+        return head, ResponseBody(chunks(), received.close)
 
     async def close(self) -> None:
         self._pool.close()

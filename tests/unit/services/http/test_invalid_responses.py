@@ -197,6 +197,24 @@ async def test_an_event_stream_may_exceed_the_limit_of_a_buffered_response() -> 
         await transport.close()
 
 
+async def test_closing_a_stream_before_its_first_chunk_closes_the_connection() -> None:
+    transport = small_transport()
+    closed = asyncio.Event()
+
+    async def stay_open(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(OK + b"content-type: text/event-stream\r\n\r\n")
+        while await reader.read(1000):
+            pass
+        closed.set()
+
+    async with tcp_server(stay_open) as port:
+        _, body = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
+        await body.aclose()  # type: ignore[attr-defined]
+        async with asyncio.timeout(20):
+            await closed.wait()
+        await transport.close()
+
+
 async def test_a_trailer_does_not_affect_how_the_response_is_read() -> None:
     chunked = OK + b"transfer-encoding: chunked\r\n\r\n2\r\n{}\r\n0\r\ncontent-encoding: gzip\r\nx-late: 1\r\n\r\n"
     transport = small_transport()
