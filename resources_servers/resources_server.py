@@ -88,10 +88,10 @@ class ResourcesServer(Server):
         for path, handler in routes:
             self.route(path, handler)
         self.route_rest(self._act)
-        self.app.get("/tools")(self._list_tools)
-        self.app.get("/examples")(self._list_examples)
-        self.app.get("/dataset_size")(self._dataset_size)
-        self.app.get("/reverify_mode")(self._reverify_mode)
+        self.app.get("/tools", response_model=None)(self._list_tools)
+        self.app.get("/examples", response_model=None)(self._list_examples)
+        self.app.get("/dataset_size", response_model=None)(self._dataset_size)
+        self.app.get("/reverify_mode", response_model=None)(self._reverify_mode)
 
     @property
     def sessions(self) -> int:

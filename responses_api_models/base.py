@@ -60,8 +60,8 @@ class ModelServer(Server, Generic[S]):
             self.route(path, handler, cancellable=True)
             self.format_errors(path, as_anthropic_error)
         self.route(POLICY_PATH, EpisodePolicies(settings, context, self.models).respond, cancellable=True)
-        self.app.get("/v1/models")(self.__list_models)
-        self.app.get("/v1/models/{name:path}")(self.__retrieve_model)
+        self.app.get("/v1/models", response_model=None)(self.__list_models)
+        self.app.get("/v1/models/{name:path}", response_model=None)(self.__retrieve_model)
 
     async def responses(self, request: Json, call: RawRequest) -> Json | bytes | RawResponse:
         """Return the complete Response object for a create request, from which the `stream` fields have been removed.

@@ -265,17 +265,18 @@ class Server:
         self.__errors.handle_exceptions(app, lambda: self.__routes)
         document(app, lambda: {route.path: route.handler for route in self.__routes.values()})
 
-        @app.get("/health")
+        # Without response models: FastAPI needs half of the time in which a server object is made to analyse them.
+        @app.get("/health", response_model=None)
         async def health() -> Json:
             """Report that the event loop is responsive."""
             return {"status": "ok", "server": self.name, "run_id": self.context.keys.run_id}
 
-        @app.get("/ready")
+        @app.get("/ready", response_model=None)
         async def ready() -> JSONResponse:
             """Return status 200 once `start` has finished, 503 before."""
             return JSONResponse({"ready": self.ready}, status_code=200 if self.ready else 503)
 
-        @app.get("/metrics")
+        @app.get("/metrics", response_model=None)
         async def metrics() -> Response:
             """Return the metrics in Prometheus' text format."""
             return Response(self.__metrics.text(), media_type=CONTENT_TYPE)
