@@ -8,7 +8,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-LIMIT_S = 180.0
+LIMIT_S = 600.0
 """On two busy cores, what normally takes a second may take many."""
 
 
