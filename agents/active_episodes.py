@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from rollyard.agents.conversation import Conversation
 from rollyard.services.head.activity import STAGES, RunningEpisode, RunningEpisodes, Stage, StageActivity
 from rollyard.services.types import Json
 
@@ -41,6 +42,12 @@ class EpisodeState:
     started: float = field(default_factory=time.perf_counter)
     since: float = 0.0
     """When the current stage started."""
+    spans: list[tuple[str, float]] = field(default_factory=list)
+    """The finished stages in order, each with its duration in seconds."""
+    row: Json = field(default_factory=dict)
+    """The dataset row; empty if the caller plays in its own session."""
+    conversation: Conversation | None = None
+    """The conversation so far; None before the episode is created."""
 
     def __post_init__(self) -> None:
         self.since = self.started
@@ -58,6 +65,7 @@ class EpisodeState:
         """Record that a stage has finished. Returns its duration in seconds."""
         took = time.perf_counter() - stage_started
         self.durations[stage].append(took)
+        self.spans.append((stage, took))
         return took
 
 
@@ -83,6 +91,10 @@ class ActiveEpisodes:
             yield state
         finally:
             del self._states[state]
+
+    def find(self, episode: str) -> EpisodeState | None:
+        """Return the active episode with this id. It is searched for only when somebody asks."""
+        return next((state for state in self._states if state.episode == episode), None)
 
     def now(self, limit: int | None) -> RunningEpisodes:
         """Return a snapshot: the counts per stage, and the `limit` oldest episodes (all if None)."""

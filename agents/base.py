@@ -31,6 +31,7 @@ from rollyard.agents.active_episodes import ActiveEpisodes, EpisodeState
 from rollyard.agents.conversation import Conversation
 from rollyard.agents.episode import MODEL_PATH, Episode
 from rollyard.agents.mcp_tools.mcp_endpoint import McpProbe
+from rollyard.agents.partial_episodes import PartialEpisodes, episode_id
 from rollyard.agents.policy_allowlist import AllowedUrl
 from rollyard.agents.policy_override import EpisodePolicy, PolicyOverrides
 from rollyard.agents.row_checks import create_params
@@ -112,11 +113,14 @@ class Agent(Server, Generic[S]):
         self.__active_episodes = ActiveEpisodes(
             self.name, environment=settings.resources_server.name, model=settings.model_server.name
         )
+        self.__partial_episodes = PartialEpisodes(self.name, self.__active_episodes)
         run = with_failure_rows(self.__run, self.name) if settings.failures_as_rows else self.__run
         self.route("/run", run, cancellable=True)
         self.route("/v1/responses", self.__responses, cancellable=True)
         self.route("/aggregate_metrics", self.__aggregate_metrics)
         self.app.get("/episodes")(self.__episodes)
+        self.app.get("/episodes/{episode}")(self.__partial_episodes.tail)
+        self.app.get("/episodes/{episode}/partial")(self.__partial_episodes.partial)
         self.measure(self.__active_episodes)
 
     # --- what you write ---------------------------------------------------------------------------------------------
@@ -142,19 +146,20 @@ class Agent(Server, Generic[S]):
         # Chosen here, so that the session can be closed even if the response with its cookie is lost.
         headers = {SESSION_HEADER: uuid.uuid4().hex, **self.__owner}
         environment = Session(self.client, self.settings.resources_server.name, headers=headers)
-        with self.__active_episodes.one(uuid.uuid4().hex, row) as state:
+        with self.__active_episodes.one(episode_id(call), row) as state:
             episode = self.__episode(create_params(row), environment, state, row=row, policy=policy)
             try:
-                await episode.seed(call.body if row is given else orjson.dumps(row))
-                reason = _checked_reason(await self.play(episode))
-                played = {**row, **episode.result()}
-                response, body = _encoded(played, self.__model)
-                verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
+                with self.__partial_episodes.recording(call, state):
+                    await episode.seed(call.body if row is given else orjson.dumps(row))
+                    reason = _checked_reason(await self.play(episode))
+                    played = {**row, **episode.result()}
+                    response, body = _encoded(played, self.__model)
+                    verdict = await episode.verify(body, {SESSION_END_HEADER: "1"})
+                    check_reward(verdict, "/verify", environment.server)
             finally:
                 if environment.may_be_open and not episode.closed:
                     state.enter("close", environment.server)
                     await self.__closer.close(environment, episode.disconnect)
-            check_reward(verdict, "/verify", environment.server)
             timings = {**episode.timings.seconds(), "total_s": round(time.perf_counter() - state.started, 6)}
         outcome = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         # Servers of other frameworks echo the request, which may be a finished rollout with these keys.
@@ -209,8 +214,10 @@ class Agent(Server, Generic[S]):
             headers[POLICY_HEADER] = policy.endpoint.sealed(self.context.keys.secret)
         # Turns are not streamed, because the loop needs their complete content to decide what to do next.
         unstreamed = {key: value for key, value in params.items() if key not in ("stream", "stream_options")}
+        state.row = row or {}
+        state.conversation = Conversation(unstreamed, row)
         return self.episode_type(
-            Conversation(unstreamed, row),
+            state.conversation,
             environment,
             Session(self.client, self.settings.model_server.name, headers=headers),
             state,

@@ -15,6 +15,7 @@ from collections.abc import Callable
 
 from benchmarks import (
     collector_memory,
+    findings,
     latency,
     profile,
     sandbox,
@@ -46,6 +47,7 @@ def main() -> int:
         ("latency", lambda: latency.main(chosen)),
         ("collector_memory", lambda: collector_memory.main(chosen)),
         ("profile", lambda: profile.main(chosen)),
+        ("findings", lambda: findings.main(chosen)),
         ("sandbox", lambda: sandbox.main(chosen)),
         ("verdicts", lambda: verdicts.main(chosen)),
         ("verdict_rates", lambda: verdict_rates.main(chosen)),

@@ -1,7 +1,8 @@
-"""ng_viewer on 3,200 rollouts of 100 MB and on 1,000,000: time to the first rows, CPU, memory, response time of lists.
+"""ng_viewer on 3,200, 100,000 and 1,000,000 rollouts: time to the first list, CPU, memory, response time of lists.
 
 To limit disk usage, each of the 1,000,000 rows has 1 kB (1.1 GB in the temporary folder); 10 kB with --full (10 GB).
-Files are in the page cache. The second start reuses the index that the first one saved.
+`--only 100,000` measures the cases whose titles begin so. Files are in the page cache. The second start reuses the
+index that the first one saved. A series of steps has 100,000 rollouts in ten files.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import time
 import urllib.request
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,12 @@ from benchmarks import profile
 from benchmarks.commands import COMMANDS, TIMEOUT_S, BenchmarkError
 from benchmarks.processes import PROC, TICKS, cpu_s, rss_mb
 from benchmarks.tables import table, verdict
+from benchmarks.viewer_fields import measure_fields
+from benchmarks.viewer_series import measure_series
 
 EVERY_S = 0.05
 REQUESTS = 60
+LIST = "api/runs/0/rollouts?limit=100"
 SORTS = ("task", "reward", "-reward", "-tool_calls", "seconds", "end")
 
 
@@ -43,9 +48,10 @@ class Case:
     max_request_ms: float
 
 
+MEDIUM = Case("100,000 rollouts, 1 GB", 100_000, 10_000, 16.0, 4.0, 300.0, 20.0)
 SMALL = Case("3,200 rollouts, 100 MB", 3_200, 31_000, 3.0, 3.0, 150.0, 10.0)
-CASES = (SMALL, Case("1,000,000 rollouts", 1_000_000, 0, 40.0, 4.0, 700.0, 40.0))
-FULL = (SMALL, Case("1,000,000 rollouts, 10 GB", 1_000_000, 10_000, 150.0, 4.0, 700.0, 40.0))
+CASES = (SMALL, MEDIUM, Case("1,000,000 rollouts", 1_000_000, 0, 40.0, 4.0, 700.0, 40.0))
+FULL = (SMALL, MEDIUM, Case("1,000,000 rollouts, 10 GB", 1_000_000, 10_000, 150.0, 4.0, 700.0, 40.0))
 QUICK = (SMALL, Case("20,000 rollouts", 20_000, 0, 4.0, 3.0, 150.0, 10.0))
 
 
@@ -62,8 +68,10 @@ class Startup:
 
     page_s: float = 0.0
     """From the command to the page and the first response."""
-    rows_s: float = 0.0
-    """From the command to the first rollouts."""
+    list_s: float = 0.0
+    """From the command to the first list of 100 rollouts with their prompts and verdicts."""
+    list_cpu_s: float = 0.0
+    """CPU time of all processes until then: the time that it takes at least, whatever else the host does."""
     all_s: float = 0.0
     """From the command to all rollouts."""
     cpu_s: float = 0.0
@@ -100,8 +108,9 @@ class Viewer:
             overview = self.overview()
             passed = time.monotonic() - self._began
             startup.page_s = startup.page_s or passed
-            startup.rows_s = startup.rows_s or (passed if overview["measured"] else 0.0)
-            startup.peak_mb, startup.cpu_s = max(startup.peak_mb, self.memory_mb()), max(startup.cpu_s, self._cpu_s())
+            if not startup.list_s and orjson.loads(self.get(LIST))["lines"]:
+                startup.list_s, startup.list_cpu_s = time.monotonic() - self._began, self.cpu_s()
+            startup.peak_mb, startup.cpu_s = max(startup.peak_mb, self.memory_mb()), max(startup.cpu_s, self.cpu_s())
             if overview["measured"] == case.rows:
                 break
             if overview["error"] or self.process.poll() is not None:
@@ -144,7 +153,7 @@ class Viewer:
         tasks = (PROC / str(self.process.pid) / "task").glob("*/children")
         return [int(pid) for task in tasks for pid in task.read_text().split()]
 
-    def _cpu_s(self) -> float:
+    def cpu_s(self) -> float:
         """Return the CPU seconds of the process and its children, including exited ones."""
         fields = (PROC / str(self.process.pid) / "stat").read_text().rpartition(")")[2].split()
         own = sum(map(int, fields[11:15])) / TICKS
@@ -154,23 +163,31 @@ class Viewer:
             return own
 
 
-def measure(case: Case, folder: Path) -> tuple[list[list[object]], list[object]]:
-    """Open the file twice; return the rows of two tables, starts and list requests."""
+Rows = list[list[object]]
+
+
+def measure(case: Case, folder: Path) -> tuple[Rows, Rows, Rows]:
+    """Open the file twice; return the rows of three tables, starts, list requests and fields."""
     path = folder / "rollouts.jsonl"
     with path.open("wb") as file:
         file.writelines(rollouts(case))
     megabytes = path.stat().st_size / 1e6
-    starts: list[list[object]] = []
+    starts: Rows = []
+    fields: Rows = []
     for start, limit in (("first", case.max_cpu_s), ("second", case.max_second_cpu_s)):
         viewer = Viewer(path)
         try:
             startup = viewer.await_all(case)
-            request_ms, search_s, peak = viewer.request_ms(), viewer.search(), max(startup.peak_mb, viewer.memory_mb())
+            request_ms, search_s = viewer.request_ms(), viewer.search()
+            fields = fields or measure_fields(case.title, path, viewer.get, viewer.cpu_s)
+            peak = max(startup.peak_mb, viewer.memory_mb())
         finally:
             viewer.stop()
         cpu = [startup.cpu_s, f"<={limit:g}", verdict(startup.cpu_s <= limit)]
         memory = [peak, f"<={case.max_mb:g}", verdict(peak <= case.max_mb)]
-        starts.append([f"{case.title}, {start}", startup.page_s, startup.rows_s, startup.all_s, *cpu, *memory])
+        starts.append(
+            [f"{case.title}, {start}", startup.page_s, startup.list_s, startup.list_cpu_s, startup.all_s, *cpu, *memory]
+        )
     requests = [
         case.title,
         request_ms,
@@ -180,22 +197,32 @@ def measure(case: Case, folder: Path) -> tuple[list[list[object]], list[object]]
     ]
     for left in folder.iterdir():
         left.unlink()
-    return starts, requests
+    return starts, [requests], fields
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="smoke test: 20,000 rollouts instead of 1,000,000")
     parser.add_argument("--full", action="store_true", help="10 kB per row: 10 GB in the temporary folder")
+    parser.add_argument("--only", default="", metavar="TITLE", help="only cases whose titles begin so, and no series")
     options = parser.parse_args(arguments)
-    cases = QUICK if options.quick else FULL if options.full else CASES
+    cases = [
+        case
+        for case in (QUICK if options.quick else FULL if options.full else CASES)
+        if case.title.startswith(options.only)
+    ]
     with tempfile.TemporaryDirectory() as temporary:
         measured = [measure(case, Path(temporary)) for case in cases]
-    starts = [line for lines, _ in measured for line in lines]
-    head = ["start", "page s", "rows s", "all s", "CPU s", "target", "", "RSS MB", "target", ""]
-    table("ng_viewer: time to the page, to the first rollouts, and to all rollouts", head, starts)
+        series = None if options.only else measure_series(10_000 if options.quick else 100_000, Path(temporary))
+    starts, requests, fields = (list(chain.from_iterable(rows)) for rows in zip(*measured, strict=True))
+    head = ["start", "page s", "list s", "(CPU s)", "all s", "CPU s", "target", "", "RSS MB", "target", ""]
+    table("ng_viewer: time to the page, to the first list, and to all rollouts", head, starts)
     head = ["100 rows, sorted and filtered", "CPU ms", "target", "", "search MB/s"]
-    table("List requests", head, [line for _, line in measured])
+    table("List requests", head, requests)
+    head = ["fields that are not in the index", "s", "CPU s", "requests", "slowest ms", "decode s"]
+    table("Fields", head, fields)
+    if series is not None:
+        table("Series of steps", ["CPU time", "read s", "pair tasks ms", "learned and forgotten ms"], [series])
 
 
 if __name__ == "__main__":

@@ -36,6 +36,7 @@ from rollyard.resources_servers.models import Models
 from rollyard.resources_servers.resources_server import ResourcesServer
 from rollyard.resources_servers.tools import InvalidToolCall, tool
 from rollyard.services.types import Verdict
+from rollyard.services.verdict_fields import VerdictField
 
 __all__ = [
     "BadTask",
@@ -47,6 +48,7 @@ __all__ = [
     "ToolResult",
     "Turn",
     "Verdict",
+    "VerdictField",
     "Verification",
     "serve",
     "tool",

@@ -11,6 +11,7 @@ The protocol between an environment, its agent and the tools that read rollouts:
 `extracted_answer`   An additional field: the answer found in the response, None if there is none. cons@k is computed
                      from it. Answers that the environment normalises to the same text count as the same.
 `reward_components`  `Verdict.reward_components`: the parts of the reward by name. They are stored on the rollout row.
+`verdict_fields`     Which of these fields explain the reward. The viewer shows them first.
 `Verdict(**more)`    Every additional field is stored on the rollout row under its own name.
 `Verification`       The argument of `verify`: `text`, the model's last message; `response`, the complete episode as an
                      OpenAI Response; `row`, the request with the row's keys.
@@ -32,6 +33,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.http.request import read_object
 from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import Json, Verdict
+from rollyard.services.verdict_fields import MAX_FIELDS, VerdictField
 
 
 class BadTask(Exception):
@@ -179,6 +181,10 @@ class Environment(Generic[S]):
     user_template: ClassVar[str | None] = None
     """User message for rows without `responses_create_params.input`. `{question}` is replaced by that field."""
 
+    verdict_fields: ClassVar[tuple[VerdictField, ...]] = ()
+    """The fields of the row that explain the reward: gold answer, extracted answer, reason, tests, parts of the reward,
+    limits. If empty, the viewer recognises common names, such as `expected_answer` and `extracted_answer`."""
+
     @classmethod
     @asynccontextmanager
     async def lifespan(cls, settings: S) -> AsyncIterator[Any]:
@@ -228,13 +234,19 @@ def bind(environment: type[E], **members: Any) -> type[E]:
 
 
 def check_environment(environment: Any) -> None:
-    """Raises OperatorError unless `environment` is a subclass of Environment with valid prompts and methods."""
+    """Raises OperatorError unless `environment` is a subclass of Environment with valid prompts, fields and methods."""
     if not (isinstance(environment, type) and issubclass(environment, Environment)):
         raise OperatorError(f"serve was given {environment!r:.100}; expected a subclass of Environment")
     for name in ("system_prompt", "user_template"):
         if not isinstance(found := getattr(environment, name), str | None):
             kind = type(found).__name__
             raise OperatorError(f"{environment.__name__}.{name} is {found!r:.100} ({kind}); expected a string or None")
+    fields = environment.verdict_fields
+    if not isinstance(fields, tuple) or not all(isinstance(each, VerdictField) for each in fields):
+        expected = 'a tuple such as (VerdictField(path="reason", role="reason"),)'
+        raise OperatorError(f"{environment.__name__}.verdict_fields is {fields!r:.100}; expected {expected}")
+    if len(fields) > MAX_FIELDS:
+        raise OperatorError(f"{environment.__name__}.verdict_fields has {len(fields)} fields; at most {MAX_FIELDS}")
     for name in ("verify", "seed", "reset", "turn", "close"):
         if inspect.isasyncgenfunction(getattr(environment, name)):
             raise OperatorError(

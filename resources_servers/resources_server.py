@@ -40,6 +40,7 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
+from rollyard.services.verdict_fields import declaration
 
 
 class ResourcesServer(Server):
@@ -69,7 +70,8 @@ class ResourcesServer(Server):
             limit=settings.max_sessions,
         )
         stateless = is_stateless(environment, has_tools=bool(self._tools) or issubclass(environment, EpisodeTools))
-        self._rows = RowVerdicts(environment.__name__, stateless, self._sessions, self._open_session)
+        self._rows = RowVerdicts(environment, stateless, self._sessions, self._open_session)
+        self._declared = declaration(environment.verdict_fields)
         self._dataset: ServedDataset | None = None
         self._orphans = OrphanedSessions(self._sessions, self.client.book.current, settings.orphan_s)
         self.measure(EpisodeMetrics(lambda: self._sessions.failed_closes))
@@ -235,7 +237,7 @@ class ResourcesServer(Server):
             )
         async with self._sessions.turn(session):
             found = await checked_verdict(session.episode.verify(verification))
-            verdict = verdict_json(found, turn_based=session.turn_based)
+            verdict = verdict_json(found, self._declared, turn_based=session.turn_based)
         if not ends:
             body = encoded({**session.row, **verification.row, **verdict}, "verify returned a Verdict")
             answer = self._with_cookie(call, session, body)

@@ -65,8 +65,10 @@ def tool_result(found: Any) -> Any:
     return found.json
 
 
-def verdict_json(found: Any, *, turn_based: bool = False) -> Json:
+def verdict_json(found: Any, declared: Json | None = None, *, turn_based: bool = False) -> Json:
     """Return the verdict as JSON, without the standard fields that the environment did not set.
+
+    `declared`: the `declaration` of the environment's verdict fields, which the row then contains.
 
     Raises TypeError if it is not a Verdict or contains a field that the rollout already has.
     """
@@ -77,14 +79,14 @@ def verdict_json(found: Any, *, turn_based: bool = False) -> Json:
             raise TypeError(
                 f"verify returned a Verdict with the field {name}, which the rollout already has: use a different name"
             )
+    declared = declared or {}
     left_out = {name for name in ("success", "reward_components") if getattr(found, name) is None}
     try:
-        return found.model_dump(exclude=left_out)
+        return {**found.model_dump(exclude=left_out), **declared}
     except ValueError:  # nested too deeply for pydantic
         more = found.model_fields_set - Verdict.model_fields.keys()
-        return found.model_copy(update={name: storable(getattr(found, name)) for name in more}).model_dump(
-            exclude=left_out
-        )
+        storable_verdict = found.model_copy(update={name: storable(getattr(found, name)) for name in more})
+        return {**storable_verdict.model_dump(exclude=left_out), **declared}
 
 
 def _is_observation(found: Any) -> bool:

@@ -19,6 +19,7 @@ from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest
 from rollyard.services.types import Json
+from rollyard.services.verdict_fields import declaration
 
 Opener = Callable[[RawRequest, Json], OpenEpisode[Environment[Any]]]
 
@@ -27,10 +28,15 @@ class RowVerdicts:
     """Gives these verdicts for one server, and ends sessions that are no longer needed after one."""
 
     def __init__(
-        self, environment: str, stateless: bool | None, sessions: Sessions[Environment[Any]], opener: Opener
+        self,
+        environment: type[Environment[Any]],
+        stateless: bool | None,
+        sessions: Sessions[Environment[Any]],
+        opener: Opener,
     ) -> None:
         self.stateless = stateless
-        self._environment = environment
+        self._environment = environment.__name__
+        self._declared = declaration(environment.verdict_fields)
         self._sessions = sessions
         self._open = opener
 
@@ -56,7 +62,7 @@ class RowVerdicts:
         row = {key: value for key, value in request.row.items() if key != "response"}
         known = dataset.row_with_prompt(row.get("responses_create_params")) if dataset is not None else {}
         verdict = await self._verdict(call, {**known, **row}, request)
-        return encoded({**request.row, **verdict}, "verify returned a Verdict")
+        return encoded({**request.row, **verdict, **self._declared}, "verify returned a Verdict")
 
     async def verify_text(self, call: RawRequest, body: Json, dataset: ServedDataset | None) -> bytes:
         """Return the verdict on a text in NeMo Evaluator's format."""

@@ -26,6 +26,7 @@ from rollyard.responses_api_models.anthropic_api import COUNT_TOKENS, MESSAGES, 
 from rollyard.responses_api_models.anthropic_errors import as_anthropic_error
 from rollyard.responses_api_models.convert import conversion
 from rollyard.responses_api_models.episode_policies import EpisodePolicies
+from rollyard.responses_api_models.recent_requests import RecentRequests
 from rollyard.responses_api_models.request_validation import check_chat_request, check_responses_request
 from rollyard.responses_api_models.streaming import chunks
 from rollyard.services.errors import Failure, FailureKind
@@ -53,6 +54,7 @@ class ModelServer(Server, Generic[S]):
 
     def __init__(self, settings: S, context: Context) -> None:
         super().__init__(settings, context)
+        self.__recent = RecentRequests()
         self.route("/v1/responses", self.__serve_responses, cancellable=True)
         self.route("/v1/chat/completions", self.__serve_chat, cancellable=True)
         anthropic = AnthropicApi(self.responses, self.stream_responses, self.count_tokens, passes_stop=self.passes_stop)
@@ -60,6 +62,7 @@ class ModelServer(Server, Generic[S]):
             self.route(path, handler, cancellable=True)
             self.format_errors(path, as_anthropic_error)
         self.route(POLICY_PATH, EpisodePolicies(settings, context, self.models).respond, cancellable=True)
+        self.app.get("/episodes/{episode}")(self.__recent.of_episode)
         self.app.get("/v1/models", response_model=None)(self.__list_models)
         self.app.get("/v1/models/{name:path}", response_model=None)(self.__retrieve_model)
 
@@ -107,6 +110,7 @@ class ModelServer(Server, Generic[S]):
         """Create a Response (OpenAI's Responses API). With `"stream": true`, return it as a stream of events."""
         request = call.json()
         check_responses_request(request)
+        self.__recent.remember(call, request)
         if request.get("stream"):
             return await self.stream_responses(request, call)
         return _encoded(await self.responses(_without_stream(request), call))

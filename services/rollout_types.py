@@ -210,6 +210,8 @@ class RolloutRow(RolloutKeys, total=False):
     """The answer found in the response, None if there is none; present if the environment compares answers."""
     reward_components: dict[str, float]
     """The parts of the reward by name; present if the environment reports them."""
+    _ng_verdict_fields: list[dict[str, Any]]
+    """The fields that explain the reward, as VerdictField; present if the environment declares them."""
     finish_reason: FinishReason | str
     """Why the episode ended; absent in rows of NeMo Gym's agents."""
     truncated: bool

@@ -86,6 +86,8 @@ class TokenTrace(_Break, total=False):
     escaped: list[str]
     """Special tokens that were escaped in the text of the request."""
     sampling: SamplingRecord
+    texts: list[str]
+    """The text of each generated token, if the setting `return_token_texts` is true and the engine reports them."""
 
 
 class TokenHistory(TypedDict, total=False):

@@ -21,16 +21,18 @@ LARGEST_FOLDER = 25
 """Files directly in one folder."""
 JSONL_PARSERS = 1
 LAYERS = (
-    ("types", "run_types", "rollout_types", "token_types", "errors", "backoff"),
+    ("types", "run_types", "rollout_types", "token_types", "verdict_fields", "errors", "backoff"),
     ("io",),
     ("http", "responses"),
     ("server",),
     ("config", "head", "datasets", "expressions"),
-    ("rollouts", "metrics", "sandbox"),
+    ("rollouts", "notes", "metrics", "sandbox"),
     PACKAGES[1:4],
     ("runtime",),
     ("charts",),
+    ("findings", "clusters"),
     ("report", "viewer", "tracking", "evaluation"),
+    ("browse",),
     ("interop", "launchers", "training"),
     ("cli",),
 )

@@ -12,6 +12,7 @@ from rollyard.resources_servers.answers.grader import AnswerGrader, Grade
 from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict
 from rollyard.services.io.optional import require
+from rollyard.services.verdict_fields import VerdictField
 
 
 class AnswerSettings(EnvironmentSettings):
@@ -41,6 +42,12 @@ class AnswerEnvironment(Environment[A], Generic[A]):
     """Base class of environments whose tasks have a gold answer. The type argument is the settings class."""
 
     shared: ClassVar[AnswerGrader]
+    verdict_fields: ClassVar[tuple[VerdictField, ...]] = (
+        VerdictField(path="expected_answer", role="expected"),
+        VerdictField(path="extracted_answer", role="extracted"),
+        VerdictField(path="reason", role="reason"),
+        VerdictField(path="extraction_method", role="reason", label="found by"),
+    )
 
     @classmethod
     @asynccontextmanager

@@ -24,6 +24,7 @@ from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
 from rollyard.services.types import Json
+from rollyard.services.verdict_fields import VerdictField
 
 __all__ = ["GrlSokoban", "SokobanSettings", "read_move", "server"]
 
@@ -35,6 +36,13 @@ _LEGEND = "# wall, _ floor, O target, X box, √ box on target, P player, S play
 class GrlSokoban(Environment[SokobanSettings]):
     """Push every box onto a target."""
 
+    verdict_fields = (
+        VerdictField(path="optimal_moves", role="expected", exact=False),
+        VerdictField(path="moves", role="extracted"),
+        VerdictField(path="boxes_on_target", role="tests"),
+        VerdictField(path="deadlocked", role="reason"),
+        VerdictField(path="shaping_reward", role="component", label="shaping"),
+    )
     stateless = False
 
     def __init__(self, task: Mapping[str, Any], settings: SokobanSettings) -> None:

@@ -11,6 +11,7 @@ from rollyard.resources_servers.answers.environment import AnswerEnvironment, An
 from rollyard.resources_servers.answers.problem_statement import problem_text
 from rollyard.resources_servers.base import BadTask, Verdict, Verification, serve
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS, gold_number
+from rollyard.services.verdict_fields import VerdictField
 
 
 class Gsm8kSettings(AnswerSettings):
@@ -36,6 +37,11 @@ class Gsm8kSettings(AnswerSettings):
 
 
 class Gsm8k(AnswerEnvironment[Gsm8kSettings]):
+    verdict_fields = (
+        *AnswerEnvironment.verdict_fields,
+        VerdictField(path="reward_components", role="component"),
+    )
+
     def __init__(self, task: Mapping[str, Any], settings: Gsm8kSettings) -> None:
         """Parse the gold number from the row's `expected_answer`, or from the last line of its `answer`. Raises BadTask
         if neither contains a number, or if `form` is unknown.

@@ -25,11 +25,17 @@ from rollyard.resources_servers.gymnasium_text.observations import observation_t
 from rollyard.resources_servers.gymnasium_text.settings import GymnasiumSettings
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
+from rollyard.services.verdict_fields import VerdictField
 
 
 class GymnasiumText(Environment[GymnasiumSettings]):
     """One episode of a Gymnasium environment. The reward is its return, the sum of the steps' rewards."""
 
+    verdict_fields = (
+        VerdictField(path="gym_steps", role="extracted", label="steps"),
+        VerdictField(path="gym_terminated", role="reason", label="terminated"),
+        VerdictField(path="gym_truncated", role="limit", label="truncated"),
+    )
     shared: ClassVar[Gym]
 
     def __init__(self, task: Mapping[str, Any], settings: GymnasiumSettings) -> None:

@@ -21,6 +21,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox.shell.records import CommandResult
 from rollyard.services.sandbox.shell.shell_box import BoxDied, ShellBox, plan_for
 from rollyard.services.types import Json
+from rollyard.services.verdict_fields import VerdictField
 
 _OUTPUT_KEPT = 10_000
 """Characters of the tests' output that the rollout records."""
@@ -39,6 +40,11 @@ class HarborTask(Environment[HarborSettings]):
         "You work on a Linux machine through the tool `bash`. Each call starts a new shell in the working directory; "
         "files and background processes stay. There is no network. Do what the task asks for, check your work, and "
         "then answer with a short message without a tool call."
+    )
+    verdict_fields = (
+        VerdictField(path="problem", role="reason"),
+        VerdictField(path="test_output", role="tests"),
+        VerdictField(path="rewards", role="component"),
     )
     stateless = False
     shared: ClassVar[Workshop]

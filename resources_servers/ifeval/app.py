@@ -12,6 +12,7 @@ from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSet
 from rollyard.resources_servers.ifeval.scoring import Outcome, instructions, outcome
 from rollyard.resources_servers.ifeval.sentences import sentence_count
 from rollyard.services.io.optional import EXTRAS, require
+from rollyard.services.verdict_fields import VerdictField
 
 LONG = 2_000
 """Answers of at least this many characters are checked in a thread, because splitting text into sentences can take 15
@@ -27,6 +28,13 @@ class IfevalSettings(EnvironmentSettings):
 
 
 class Ifeval(Environment[IfevalSettings]):
+    verdict_fields = (
+        VerdictField(path="instruction_id_list", role="expected", label="instructions", exact=False),
+        VerdictField(path="reason", role="reason"),
+        VerdictField(path="follow_instruction_list", role="tests", label="followed (strict)"),
+        VerdictField(path="follow_instruction_list_loose", role="tests", label="followed (loose)"),
+    )
+
     def __init__(self, task: Mapping[str, Any], settings: IfevalSettings) -> None:
         """Parse the row's `instruction_id_list` and `kwargs`, or its `ground_truth`. Raises BadTask if the row is
         invalid.

@@ -18,6 +18,7 @@ from rollyard.resources_servers.inspect_task.settings import InspectSettings
 from rollyard.resources_servers.inspect_task.solver_episode import SolverEpisode
 from rollyard.resources_servers.inspect_task.task_loading import LoadedTask, digest, load_task
 from rollyard.services.types import Json
+from rollyard.services.verdict_fields import VerdictField
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,11 @@ class Loaded:
 
 
 class InspectTask(EpisodeTools[InspectSettings]):
+    verdict_fields = (
+        VerdictField(path="extracted_answer", role="extracted"),
+        VerdictField(path="scores", role="reason"),
+        VerdictField(path="solver_finished", role="reason"),
+    )
     stateless = False
     shared: ClassVar[Loaded]
 

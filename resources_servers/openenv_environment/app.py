@@ -24,6 +24,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.json_values import is_number
 from rollyard.services.responses.lenient_json import as_text
 from rollyard.services.types import MAX_REWARD, Json
+from rollyard.services.verdict_fields import VerdictField
 
 _OVER = "The episode is over."
 
@@ -31,6 +32,11 @@ _OVER = "The episode is over."
 class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
     """One episode on an OpenEnv server. The row's `seed` and `reset` are the arguments of its reset."""
 
+    verdict_fields = (
+        VerdictField(path="openenv_steps", role="extracted", label="steps"),
+        VerdictField(path="openenv_done", role="reason", label="done"),
+        VerdictField(path="openenv_timed_out", role="limit", label="timed out"),
+    )
     shared: ClassVar[OpenEnvServer]
 
     def __init__(self, task: Mapping[str, Any], settings: OpenEnvSettings) -> None:

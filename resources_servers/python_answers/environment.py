@@ -12,6 +12,7 @@ from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSet
 from rollyard.resources_servers.python_answers.scoring import Score
 from rollyard.services.sandbox.records import Ending, Limits
 from rollyard.services.sandbox.sandbox import Sandbox
+from rollyard.services.verdict_fields import VerdictField
 
 
 class ProgramSettings(EnvironmentSettings):
@@ -40,6 +41,13 @@ class ProgramEnvironment(Environment[P]):
     """Base class of environments whose tasks are solved by a program."""
 
     shared: ClassVar[Sandbox]
+    verdict_fields: ClassVar[tuple[VerdictField, ...]] = (
+        VerdictField(path="extracted_code", role="extracted", label="program"),
+        VerdictField(path="reason", role="reason"),
+        VerdictField(path="tests_passed", role="tests"),
+        VerdictField(path="tests", role="tests", label="of"),
+        VerdictField(path="ending", role="reason"),
+    )
 
     @classmethod
     @asynccontextmanager

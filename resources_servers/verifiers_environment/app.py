@@ -17,11 +17,17 @@ from rollyard.resources_servers.verifiers_environment.toolset import OpenToolset
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.optional import load
 from rollyard.services.types import Json
+from rollyard.services.verdict_fields import VerdictField
 
 
 class VerifiersEnvironment(EpisodeTools[VerifiersSettings]):
     """One rollout of a task. The row's `task_index` is the task's number in the taskset, counted from 0."""
 
+    verdict_fields = (
+        VerdictField(path="reward_components", role="component"),
+        VerdictField(path="metrics", role="reason"),
+        VerdictField(path="scoring_timed_out", role="limit"),
+    )
     shared: ClassVar[LoadedTaskset]
 
     def __init__(self, task: Mapping[str, Any], settings: VerifiersSettings) -> None:

@@ -64,7 +64,12 @@ class ChatEngineModel(ModelServer[S]):
             self.upstream, settings.model, policy, settings.template_arguments
         )
         turns = TokenTurns(
-            self.upstream, capabilities, self.trainer.versions, special, sends_ids=settings.send_token_ids
+            self.upstream,
+            capabilities,
+            self.trainer.versions,
+            special,
+            sends_ids=settings.send_token_ids,
+            records_texts=settings.return_token_texts,
         )
         self._turns = turns if records else None
         self._template = settings.chat_template_kwargs

@@ -19,6 +19,10 @@ class ChatEngineSettings(CallSettings):
     return_token_id_information: bool = False
     """For training: add the engine's prompt_token_ids, generation_token_ids and generation_log_probs, and a
     token_trace, to the last item of each response. The call fails if the engine does not return them."""
+    return_token_texts: bool = False
+    """Also record the text of each generated token, in token_trace.texts, where the engine reports it. Trainers do not
+    need it; ng_viewer shows it with the probabilities. It adds about 8 bytes per generated token to rows and
+    requests."""
     token_in: Literal["auto", "generate", "completions", "off"] = "auto"
     """How to send the prompts of later turns if tokens are recorded. `generate`: as token ids, through vLLM's token-in
     endpoints (--enable-scale-out). `completions`: as token ids, through /v1/completions; this server then parses hermes
@@ -78,6 +82,12 @@ class ChatEngineSettings(CallSettings):
     @property
     def token_needed_for(self) -> str:
         return "trainer_endpoints would let any local process change the policy" * self.trainer_endpoints
+
+    @model_validator(mode="after")
+    def _texts_of_recorded_tokens(self) -> Self:
+        if self.return_token_texts and not self.return_token_id_information:
+            raise ValueError("return_token_texts is set without return_token_id_information; set both or neither")
+        return self
 
     @model_validator(mode="after")
     def _one_instance_for_a_trainer(self) -> Self:

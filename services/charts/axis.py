@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from rollyard.services.charts.labels import short
@@ -18,13 +19,23 @@ class Axis:
     title: str
     percent: bool = False
     """Whether values are shares, which are shown as percentages."""
+    zoomed: bool = False
+    """Whether an axis in percent covers only the values, not 0 to 100%."""
     points: bool = False
     """Whether values are differences between shares, which are shown in percentage points."""
     integers: bool = False
     """Whether all ticks are integers."""
+    log10: bool = False
+    """Whether values are decimal logarithms, so that labels show the powers."""
+    names: Callable[[int], str] | None = None
+    """Returns the label of an integer, if values are numbers of something that has a name."""
 
     def label(self, value: float, step: float) -> str:
         """Return the label of the tick at `value`; `step` is the distance between ticks."""
+        if self.names is not None:
+            return self.names(round(value))
+        if self.log10:
+            return short(10.0**value)
         if self.percent:
             return f"{100 * value:.{0 if step >= 0.01 else 1}f}%".replace("-", "−")
         if self.points:

@@ -23,6 +23,8 @@ class Point:
     low: float | None
     high: float | None
     tip: str
+    href: str | None = None
+    """URL that the point links to. The Tab key skips it, so the chart's data table must have the same link."""
 
 
 @dataclass(frozen=True)
@@ -34,19 +36,20 @@ class Line:
 
 
 def lines(label: str, drawn: Sequence[Line], x: Axis, y: Axis) -> Svg:
-    """Draw the lines with at most 128 points each. If `y` is in percent, its axis goes from 0 to 100%."""
+    """Draw the lines with at most 128 points each. An axis in percent goes from 0 to 100%, unless it is zoomed."""
     drawn = [Line(line.name, thinned(line.points, _MAX_POINTS)) for line in drawn]
     points = [point for line in drawn for point in line.points]
     values = [value for p in points for value in (p.y, p.low, p.high) if value is not None]
-    low, high = (0.0, 1.0) if y.percent else (min(values), max(values))
+    low, high = (0.0, 1.0) if y.percent and not y.zoomed else (min(values), max(values))
     across = Scale(min(p.x for p in points), max(p.x for p in points), ticks=8, integers=x.integers)
     frame = Frame(across, Scale(low, high, ticks=6), x, y)
     shapes: list[Svg] = []
     for number, line in enumerate(drawn):
         shapes.append(_plot(frame, line, f"s{number}"))
     for number, line in enumerate(drawn):
-        shapes += [mark(p.tip, (_dot(frame, p, f"s{number}"),)) for p in line.points]
-    return drawing(label, frame.total_height, frame.around([*shapes, *_names(frame, drawn)]), "framed")
+        shapes += [mark(p.tip, (_dot(frame, p, f"s{number}"),), p.href, tab_stop=False) for p in line.points]
+    linked = any(p.href for p in points)
+    return drawing(label, frame.total_height, frame.around([*shapes, *_names(frame, drawn)]), "framed", linked=linked)
 
 
 def thinned(points: Sequence[Point], most: int) -> Sequence[Point]:

@@ -84,6 +84,8 @@ class CollectOptions(Options):
     """Timeout for one attempt, in seconds."""
     max_failure_rate: float = Field(default=0.5, ge=0, le=1)
     """Stop the collection if the fraction of abandoned rollouts exceeds this value."""
+    max_partial_bytes: int = Field(default=128 * 1024, ge=0, le=16 * 1024 * 1024)
+    """Maximum size, in bytes, of the conversation that X_failures.jsonl records for a failed attempt; 0: none."""
     materialize_inputs: bool = False
     """Also write X_materialized_inputs.jsonl, which contains the rows as they are sent to the agent."""
     worker: str | None = None
@@ -124,7 +126,11 @@ def _plan(options: CollectOptions) -> CollectionPlan:
         accept_changed_code=options.accept_changed_code,
         materialize=options.materialize_inputs,
         limits=Limits(
-            options.num_samples_in_parallel, options.max_attempts, options.rollout_timeout_s, options.max_failure_rate
+            options.num_samples_in_parallel,
+            options.max_attempts,
+            options.rollout_timeout_s,
+            options.max_failure_rate,
+            partial_bytes=options.max_partial_bytes,
         ),
         worker=options.worker,
         lease_s=options.lease_s,

@@ -15,11 +15,17 @@ import orjson
 from pydantic import Field
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
+from rollyard.services.cli.arguments.file_steps import file_steps
 from rollyard.services.cli.display.console import console, is_terminal
 from rollyard.services.cli.display.progress_bar import PLAIN_EVERY_S
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.clusters.cluster_records import ClusterReport
+from rollyard.services.clusters.compare import changes_of
+from rollyard.services.clusters.find_clusters import clusters_of
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.errors import OperatorError
+from rollyard.services.findings.find import findings_of
+from rollyard.services.findings.finding import Findings
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
@@ -27,12 +33,14 @@ from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.loader.parallel_reader import Progress as ReportProgress
 from rollyard.services.metrics.profile import Run
+from rollyard.services.metrics.training.series_profile import SeriesProfile, series_profile
 from rollyard.services.report.document import Report
 from rollyard.services.report.html import html
 from rollyard.services.report.markdown import markdown
 from rollyard.services.report.task_rows import task_rows
 from rollyard.services.report.terminal_summary import summary
 from rollyard.services.rollouts.rollout_files import named_files
+from rollyard.services.viewer.series.read_series import read_series
 
 EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] +output_dir=results/compared"
 
@@ -42,7 +50,7 @@ PARALLEL_MIN_BYTES = 256 << 20
 
 
 class ProfileOptions(Options):
-    EXPRESSIONS: ClassVar[Collection[str]] = ("where",)
+    EXPRESSIONS: ClassVar[Collection[str]] = ("where", "clusters_where")
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files. The first is compared with each of the others, task by task."""
@@ -54,6 +62,11 @@ class ProfileOptions(Options):
     """Name of the report's files without the extension."""
     names: list[str] = Field(default_factory=list)
     """Names of the runs; default: the file names."""
+    series: bool = False
+    """The files are the steps of a training run. The report begins with curves over them, the tasks by steps, and what
+    was learned and forgotten, and profiles the first and the last one."""
+    steps: list[int] = Field(default_factory=list)
+    """The step of each file of a series; default: those in their names, folders or manifests (step_25.jsonl)."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
     """Minimum reward that counts as solved; default: the environment's `success`, or 1 if all rewards are in 0..1."""
     where: str | None = None
@@ -65,6 +78,17 @@ class ProfileOptions(Options):
     output_jsonl_fpath."""
     materialized_inputs_jsonl_fpath: Path | None = None
     """NeMo Gym's materialized inputs, one row per rollout. They define the number of expected rollouts."""
+    findings: bool = True
+    """Also look for what stands out in the rollouts, such as give-ups and exploits. Reads each file a second time."""
+    clusters: bool = False
+    """Also group the failed rollouts by what they do wrong. With several files, the first is compared with each of the
+    others. Needs scikit-learn (the extra `clusters`)."""
+    clusters_where: str | None = None
+    """Which rollouts count as failed for +clusters, such as `reward < 0.5`; default: those that did not solve their
+    task."""
+    viewer: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
+    """Address of an ng_viewer with the same files in the same order, such as http://127.0.0.1:8080. The report links to
+    its rollouts."""
     allow_partial_rollouts: bool = True
     """If false, missing rollouts cause exit status 1. They are reported in any case."""
     workers: int | None = Field(default=None, ge=1)
@@ -80,6 +104,10 @@ def run(arguments: Sequence[str]) -> int:
     options, _ = read_options(ProfileOptions, arguments)
     files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
     _check(options, len(files))
+    steps = _steps(options, [path for _, path in files])
+    if steps is not None:
+        steps, files = map(list, zip(*sorted(zip(steps, files, strict=True)), strict=True))
+    profiled = files if steps is None else [files[0], files[-1]]
     _, first = files[0]
     folder = options.output_dir or first.with_name(f"{first.stem}_profile")
     try:
@@ -88,12 +116,17 @@ def run(arguments: Sequence[str]) -> int:
         raise OperatorError(f"output_dir {str(folder)!r} cannot be created: {error.strerror}") from error
     address = options.input_jsonl_fpath
     inputs = None if address is None else DataFiles([Path.cwd(), INSTALLED]).get(address)
-    runs = [_load(path, name, options, inputs) for name, path in files]
+    runs = [_load(path, name, options, inputs) for name, path in profiled]
     found = [one.profile for one in runs]
     report = Report(
-        version=version("rollyard"), runs=found, differences=[difference(runs[0], other) for other in runs[1:]]
+        version=version("rollyard"),
+        runs=found,
+        differences=[difference(runs[0], other) for other in runs[1:]],
+        findings=_all_findings(runs, options),
+        clusters=_clusters(runs, options),
+        series=None if steps is None else _series(steps, files, runs, options),
     )
-    written = _write(report, folder, options.report_name)
+    written = _write(report, folder, options.report_name, options.viewer or "")
     if options.output_jsonl_fpath is not None:
         rows = task_rows(runs[0], options.pass_threshold, inputs)
         replace(options.output_jsonl_fpath, b"".join(rows))
@@ -114,9 +147,42 @@ def _check(options: ProfileOptions, files: int) -> None:
                 )
 
 
+def _steps(options: ProfileOptions, paths: Sequence[Path]) -> list[int] | None:
+    """Return the step of each file; None if they are not a series. Raises OperatorError if their steps are unknown."""
+    if not options.series and not options.steps:
+        return None
+    if options.where is not None:
+        raise OperatorError("series and where cannot be combined: the figures of a step are those of all its rollouts")
+    if len(paths) < 2:
+        raise OperatorError(f"a series needs at least two rollout files, found {len(paths)}")
+    steps = file_steps(paths, options.steps)
+    if steps is None:
+        raise OperatorError(
+            "the steps of the files are unknown: expected different numbers in their names (step_25.jsonl), folders or "
+            "manifests; state them with +steps=[0,25,50]"
+        )
+    return steps
+
+
+def _series(
+    steps: Sequence[int], files: Sequence[tuple[str, Path]], runs: Sequence[Run], options: ProfileOptions
+) -> SeriesProfile:
+    named = [(step, name, path) for step, (name, path) in zip(steps, files, strict=True)]
+    read, errors = read_series(named, threshold=options.pass_threshold)
+    return series_profile(read, runs[0], runs[-1], errors)
+
+
+def _all_findings(runs: Sequence[Run], options: ProfileOptions) -> list[Findings | None]:
+    """Return the findings of each run; in a series, only those of the last step."""
+    if not options.findings:
+        return []
+    is_series = options.series or bool(options.steps)
+    return [None if is_series and run is not runs[-1] else _findings(run, options) for run in runs]
+
+
 def _load(path: Path, name: str, options: ProfileOptions, inputs: DataFile | None) -> Run:
     size = path.stat().st_size if path.is_file() else 0
-    workers = options.workers or (len(os.sched_getaffinity(0)) if size >= PARALLEL_MIN_BYTES else 1)
+    workers = _workers(path, options)
     with _progress(name, size) as report_progress:
         return load(
             path,
@@ -151,12 +217,33 @@ def _progress(name: str, size: int) -> Iterator[ReportProgress]:
     yield report_progress
 
 
-def _write(report: Report, folder: Path, name: str) -> list[Path]:
+def _findings(run: Run, options: ProfileOptions) -> Findings | None:
+    # Failed attempts meet no condition, so a selection of rollouts has none.
+    return findings_of(run, workers=_workers(run.file, options), has_attempts=options.where is None)
+
+
+def _clusters(runs: Sequence[Run], options: ProfileOptions) -> ClusterReport:
+    if not options.clusters:
+        if options.clusters_where is not None:
+            raise OperatorError("clusters_where needs +clusters=true")
+        return ClusterReport()
+    where = options.clusters_where
+    each = [clusters_of(run, where=where, workers=_workers(run.file, options)).record for run in runs]
+    others = [changes_of(runs[0], run, where=where, workers=_workers(run.file, options)).record for run in runs[1:]]
+    return ClusterReport(runs=each, changes=others)
+
+
+def _workers(path: Path | None, options: ProfileOptions) -> int:
+    size = path.stat().st_size if path is not None and path.is_file() else 0
+    return options.workers or (len(os.sched_getaffinity(0)) if size >= PARALLEL_MIN_BYTES else 1)
+
+
+def _write(report: Report, folder: Path, name: str, viewer: str) -> list[Path]:
     written = []
     for suffix, data in (
-        ("md", markdown(report).encode()),
+        ("md", markdown(report, viewer).encode()),
         ("json", orjson.dumps(report.model_dump(), option=orjson.OPT_INDENT_2) + b"\n"),
-        ("html", html(report).encode()),
+        ("html", html(report, viewer).encode()),
     ):
         path = folder / f"{name}.{suffix}"
         replace(path, data)

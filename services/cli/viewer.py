@@ -8,11 +8,11 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Iterator, Sequence
+import sys
+from collections.abc import Collection, Iterator, Sequence
 from functools import partial
-from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import ClassVar
 
 import uvicorn
 import uvloop
@@ -20,9 +20,10 @@ from pydantic import Field
 from starlette.types import ASGIApp
 
 from rollyard.services.cli.arguments.listening_token import listening_token
+from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.positional import rollout_files, split_arguments
+from rollyard.services.cli.positional import split_arguments
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.peer_protocol import peer_protocol
@@ -32,16 +33,35 @@ from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.rollouts.rollout_files import named_files
+from rollyard.services.notes.author import user_name
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.viewer.access_middleware import AccessMiddleware
 from rollyard.services.viewer.api.live_route import live_router
 from rollyard.services.viewer.api.replays import Replays
 from rollyard.services.viewer.app import viewer_app
+from rollyard.services.viewer.attempts.attempt_routes import attempt_router
+from rollyard.services.viewer.clusters.cluster_index import ClusterIndex
+from rollyard.services.viewer.clusters.cluster_routes import cluster_router
+from rollyard.services.viewer.counterparts.counterpart_routes import counterpart_router
 from rollyard.services.viewer.export.export import MAX_EXPORTED, export
+from rollyard.services.viewer.export.export_view import ExportView
+from rollyard.services.viewer.fields.field_routes import field_router
+from rollyard.services.viewer.findings.finding_index import FindingIndex
+from rollyard.services.viewer.findings.finding_routes import finding_router
 from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.training.training_folder import TrainingFolder
+from rollyard.services.viewer.live.episode_tails import EpisodeTails
+from rollyard.services.viewer.live.tail_route import tail_router
+from rollyard.services.viewer.notes.note_routes import note_router
+from rollyard.services.viewer.series.series_routes import series_router
+from rollyard.services.viewer.series.step_files import SeriesSource
+from rollyard.services.viewer.series.step_reader import StepReader
+from rollyard.services.viewer.tokens.change_routes import change_router
+from rollyard.services.viewer.tokens.decoder import TokenDecoder
+from rollyard.services.viewer.tokens.load_tokenizer import load_tokenizer
+from rollyard.services.viewer.tokens.token_index import TokenIndex
+from rollyard.services.viewer.tokens.token_routes import token_router
+from rollyard.services.viewer.training.pair_routes import pair_router
 from rollyard.services.viewer.training.training_index import TrainingIndex
 from rollyard.services.viewer.training.training_routes import training_router
 
@@ -54,12 +74,17 @@ _THROUGH_SSH = "drop +host and open the page through ssh -L 8080:127.0.0.1:8080"
 
 
 class ViewerOptions(Options):
+    EXPRESSIONS: ClassVar[Collection[str]] = ("view",)
+
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files, which may still be growing."""
     rollouts_jsonl_fpath: list[Path] = Field(default_factory=list)
     """NeMo Gym's name for jsonl_fpath."""
     names: list[str] = Field(default_factory=list)
     """Names of the files in the viewer; default: the file names."""
+    steps: list[int] = Field(default_factory=list)
+    """Training steps of the files, which are then shown as a series; default: those in their names, folders or
+    manifests (step_25.jsonl, checkpoint-25/rollouts.jsonl)."""
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
     """Minimum reward that counts as solved; default: the environment's `success`, or 1 if all rewards are in 0..1."""
     host: str = "127.0.0.1"
@@ -74,6 +99,15 @@ class ViewerOptions(Options):
     """Token that browsers must send; also read from the environment variable ROLLYARD_TOKEN, except on loopback."""
     server_roots: list[Path] = Field(default_factory=list)
     """Additional folders to search for environments whose replay.py draws their boards."""
+    author: str | None = Field(default=None, min_length=1, max_length=80)
+    """Author of the labels, verdicts and notes that are written in the page; default: your user name. A person can
+    choose another name in the page."""
+    read_only: bool = False
+    """Write no notes: the page shows those that exist."""
+    tokenizer: str | None = None
+    """Gives texts to tokens that are recorded as ids only: the folder of a model, a tokenizer.json, or the name of a
+    model on the Hugging Face Hub. Needs the extra `tokens`.
+    """
     head: str | None = None
     """HOST:PORT of the head whose run the live page shows; default: the newest run started from this folder."""
     workers: int | None = Field(default=None, ge=1)
@@ -82,6 +116,9 @@ class ViewerOptions(Options):
     """Write the pages to a single HTML file that works without a server, and exit."""
     export_limit: int = Field(default=MAX_EXPORTED, ge=1)
     """Maximum number of rollouts per file in the export: the best, the worst, failed ones, and some in between."""
+    view: str = ""
+    """Columns, order and filters of the export's list: the part of the list's address after `?`. The first rollouts in
+    this order are exported."""
 
 
 def main() -> None:
@@ -98,44 +135,41 @@ def run(arguments: Sequence[str]) -> int:
     options, _ = read_options(ViewerOptions, overrides)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
     given = [*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath]
-    file_index = _index(given, options)
+    file_index, series = _index(given, options)
     replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
+    decoder = None if options.tokenizer is None else load_tokenizer(options.tokenizer, _warn)
     if options.export is not None:
-        return _export(file_index, replays, options.export, options.export_limit)
+        return _export(file_index, replays, options.export, options.export_limit, options.view, decoder)
     token = listening_token(options.host, options.token, "the rollouts", _THROUGH_SSH)
     with _socket(options) as sock:
-        uvloop.run(_serve(options, file_index, replays, sock, token))
+        uvloop.run(_serve(options, file_index, series, replays, decoder, sock, token))
     return EXIT_DONE
 
 
-def _index(given: Sequence[Path], options: ViewerOptions) -> FileIndex:
-    """Return the index of the files, or of a training run. Raises OperatorError if they cannot be shown together."""
-    settings: dict[str, Any] = {
-        "version": version("rollyard"),
-        "threshold": options.pass_threshold,
-        "workers": options.workers,
-    }
-    runs = [path for path in given if path.is_dir() and TrainingFolder(path).is_training_run]
-    if not runs:
-        return FileIndex(named_files(rollout_files(given), options.names), **settings)
-    if len(given) > 1:
-        raise OperatorError(
-            f"{str(runs[0])!r} is a training run, which is shown alone; found {len(given)} files and folders. For "
-            "curves of several runs in one picture, use python -m rollyard.services.training.metrics.curves"
+def _index(given: Sequence[Path], options: ViewerOptions) -> tuple[FileIndex, SeriesSource]:
+    """Return the index of the files, or of a training run, and its series. Raises OperatorError if they cannot be shown
+    together.
+    """
+    run = training_run_in(given)
+    if run is None:
+        return open_files(
+            given, options.names, options.steps, threshold=options.pass_threshold, workers=options.workers
         )
     if options.export is not None:
         raise OperatorError(
-            f"{str(runs[0])!r} is a training run, which cannot be exported. Export the rollouts of a step "
-            f"({runs[0]}/rollouts/step_....jsonl), or draw curves with "
-            "python -m rollyard.services.training.metrics.curves"
+            f"{str(run)!r} is a training run, which cannot be exported. Export the rollouts of a step "
+            f"({run}/rollouts/step_....jsonl), or draw curves with python -m rollyard.services.training.metrics.curves"
         )
-    return TrainingIndex(runs[0], **settings)
+    return open_training_run(run, threshold=options.pass_threshold, workers=options.workers)
 
 
-def _export(file_index: FileIndex, replays: Replays, path: Path, limit: int) -> int:
+def _export(
+    file_index: FileIndex, replays: Replays, path: Path, limit: int, view: str, decoder: TokenDecoder | None
+) -> int:
+    wanted = ExportView.of(view) if view else None
     file_index.read_through()
     try:
-        page = export(file_index, replays, limit)
+        page = export(file_index, replays, limit, wanted, decoder)
     finally:
         file_index.close()
     replace(path, page)
@@ -144,7 +178,13 @@ def _export(file_index: FileIndex, replays: Replays, path: Path, limit: int) -> 
 
 
 async def _serve(
-    options: ViewerOptions, file_index: FileIndex, replays: Replays, sock: socket.socket, token: str | None
+    options: ViewerOptions,
+    file_index: FileIndex,
+    series: SeriesSource,
+    replays: Replays,
+    decoder: TokenDecoder | None,
+    sock: socket.socket,
+    token: str | None,
 ) -> None:
     stop = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -152,10 +192,27 @@ async def _serve(
     transport = HttpTransport()
     # The page shows rollouts of this folder, so it must not show a run of another folder.
     find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
-    routers = [live_router(transport, find)]
+    reader = StepReader(threshold=options.pass_threshold, workers=options.workers)
+    findings = FindingIndex(file_index.find, workers=options.workers or len(os.sched_getaffinity(0)))
+    clusters = ClusterIndex(file_index.find, workers=options.workers or len(os.sched_getaffinity(0)))
+    file_index.clusters = clusters.select
+    tokens = TokenIndex(file_index.find)
+    routers = [
+        live_router(transport, find),
+        tail_router(EpisodeTails(transport, find, replays)),
+        field_router(file_index.find),
+        finding_router(file_index, findings),
+        note_router(file_index.find, author=options.author or user_name(), read_only=options.read_only),
+        cluster_router(clusters),
+        counterpart_router(file_index),
+        attempt_router(file_index, findings, replays),
+        series_router(file_index, series, reader),
+        token_router(file_index, tokens, decoder),
+        change_router(file_index, tokens, decoder),
+    ]
     if isinstance(file_index, TrainingIndex):
-        routers.append(training_router(file_index))
-    app = viewer_app(file_index, replays, tuple(routers))
+        routers += [training_router(file_index), pair_router(file_index, decoder)]
+    app = viewer_app(file_index, replays, tuple(routers), decoder)
     peers = Peers()
     peers.open()
     protected_app = AccessMiddleware(app, _access(options, token), token=token)
@@ -171,8 +228,16 @@ async def _serve(
         listener.should_exit = True
         await serving
         peers.close()
+        findings.close()
+        clusters.close()
+        tokens.close()
         await asyncio.to_thread(file_index.close)
+        await asyncio.to_thread(reader.close)
         await transport.close()
+
+
+def _warn(line: str) -> None:
+    print(f"ng_viewer: {line}", file=sys.stderr, flush=True)
 
 
 def _access(options: ViewerOptions, token: str | None) -> Access:

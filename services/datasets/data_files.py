@@ -25,8 +25,9 @@ SIDECAR_CONTENTS = {
     "_manifest.json": "the identity of a collection",
     "_metrics.json": "the metrics of a collection",
     "_failures.jsonl": "the failed attempts of a collection",
+    "_notes.jsonl": "the notes on the rollouts of a collection",
 }
-"""Suffix of each sidecar file that a collection writes -> what the file contains. None of them contains tasks."""
+"""Suffix of each file next to a collection's output -> what the file contains. None of them contains tasks."""
 _MANIFEST = "_manifest.json"
 
 

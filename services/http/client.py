@@ -184,6 +184,10 @@ class ServerClient:
             raise Failure(FailureKind.WRONG_RUN, f"the server at {url} does not belong to run {self._run_id}")
         return response
 
+    async def get_from(self, url: str, path: str, timeout_s: float) -> HttpResponse:
+        """GET a path of one instance; the response may have any status."""
+        return await self.transport.send("GET", url + path, b"", self._headers_for(url, None), timeout_s)
+
     async def delete(self, url: str, path: str, timeout_s: float, headers: Mapping[str, str]) -> HttpResponse:
         """DELETE a path of one instance; the response may have any status."""
         return await self.transport.send("DELETE", url + path, b"", self._headers_for(url, headers), timeout_s)

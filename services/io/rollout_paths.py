@@ -36,6 +36,11 @@ class RolloutPaths:
         """File with the request bodies, which is written only if requested."""
         return self.sidecar("materialized_inputs.jsonl")
 
+    @property
+    def notes(self) -> Path:
+        """File with notes, labels and corrected verdicts. No collection writes it, and none may move it away."""
+        return self.sidecar("notes.jsonl")
+
     def sidecars(self) -> tuple[Path, ...]:
-        """Return the paths of all files except the output."""
+        """Return the paths of all files that a collection writes except the output."""
         return (self.manifest, self.failures, self.status, self.materialized)

@@ -7,8 +7,9 @@ from collections import Counter
 import numpy as np
 from numpy.typing import NDArray
 
+from rollyard.services.metrics.confidence_intervals import share_bounds
 from rollyard.services.metrics.loader.columns import Columns, Ints
-from rollyard.services.metrics.profile_records import FailureKindCount, Failures
+from rollyard.services.metrics.profile_records import Estimate, FailureKindCount, Failures
 from rollyard.services.metrics.run_plan import Attempts
 
 
@@ -25,16 +26,23 @@ def failures(columns: Columns, attempts: Attempts) -> Failures:
     servers: dict[str, Counter[str]] = {}
     for name, server_name in zip(kind, server, strict=True):
         servers.setdefault(name, Counter())[server_name] += 1
+    trials = len(np.union1d(task, columns.task))
     kinds = [
         FailureKindCount(
             kind=name,
             attempts=found.total(),
             lost=lost[name],
+            share=_share(found.total(), len(kind) + len(columns), trials),
             servers=[server_name for server_name, _ in found.most_common() if server_name],
         )
         for name, found in sorted(servers.items(), key=lambda item: (-item[1].total(), item[0]))
     ]
     return Failures(attempts=len(kind), mended=int(measured.sum()), lost=int((~measured).sum()), kinds=kinds)
+
+
+def _share(count: int, of: int, trials: int) -> Estimate:
+    bounds = share_bounds(count / of, trials)
+    return Estimate(mean=count / of, low=bounds[0] if bounds else None, high=bounds[1] if bounds else None)
 
 
 def _last_of_each(task: Ints, repeat: Ints) -> Ints:

@@ -11,6 +11,7 @@ from rollyard.services.metrics.consensus import MOST_K, Votes, answers_of, at, v
 from rollyard.services.metrics.estimators import Passes, mean_over_tasks, passes
 from rollyard.services.metrics.loader.columns import Columns, Floats, Ints
 from rollyard.services.metrics.profile_records import Coverage, PassAtK, SolveBin, Tasks, ZeroVariance
+from rollyard.services.metrics.shares import share_of_tasks
 
 _FIRST = 20
 _FEW_REPEATS = 32
@@ -88,17 +89,21 @@ def _solve_rates(measured: Ints, solved: Ints) -> list[SolveBin]:
         of = int(measured[0])
         counts = np.bincount(solved, minlength=of + 1)
         return [
-            SolveBin(label=f"{count} of {of}", low=count / of, high=count / of, tasks=int(tasks))
+            _bin(f"{count} of {of}", count / of, count / of, int(tasks), len(measured))
             for count, tasks in enumerate(counts)
         ]
     # Integer arithmetic: 3 of 10 belongs to the tenth that begins at 30%, regardless of how 0.3 * 10 rounds.
     tenth = 10 * solved // measured
-    bins = [SolveBin(label="none", low=0.0, high=0.0, tasks=int((solved == 0).sum()))]
+    bins = [_bin("none", 0.0, 0.0, int((solved == 0).sum()), len(measured))]
     for begin in range(10):
         label = f"{'over 0' if begin == 0 else 10 * begin}–{10 * begin + 10}%"
         count = int(((tenth == begin) & (solved > 0)).sum())
-        bins.append(SolveBin(label=label, low=begin / 10, high=(begin + 1) / 10, tasks=count))
-    return [*bins, SolveBin(label="all", low=1.0, high=1.0, tasks=int((solved == measured).sum()))]
+        bins.append(_bin(label, begin / 10, (begin + 1) / 10, count, len(measured)))
+    return [*bins, _bin("all", 1.0, 1.0, int((solved == measured).sum()), len(measured))]
+
+
+def _bin(label: str, low: float, high: float, tasks: int, of: int) -> SolveBin:
+    return SolveBin(label=label, low=low, high=high, tasks=tasks, share=share_of_tasks(tasks, of))
 
 
 def pass_at(grouped: PerTask, coverage: Coverage | None = None) -> list[PassAtK]:
@@ -145,4 +150,5 @@ def _zero_variance(grouped: PerTask) -> ZeroVariance:
         of=int(repeated.sum()),
         all_solved=None if solved is None else int((flat & (solved == grouped.measured)).sum()),
         none_solved=None if solved is None else int((flat & (solved == 0)).sum()),
+        share=share_of_tasks(int(flat.sum()), int(repeated.sum())),
     )

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.services.datasets.spread import spread
 from rollyard.services.metrics import per_task
 from rollyard.services.metrics.datasets import by_dataset, scales
+from rollyard.services.metrics.drift_record import Drift
 from rollyard.services.metrics.estimators import clustered_mean, mean, pearson
 from rollyard.services.metrics.estimators import total as total_of
 from rollyard.services.metrics.failures import failures
@@ -24,7 +24,6 @@ from rollyard.services.metrics.profile_records import (
     Bounds,
     ByCalls,
     Coverage,
-    Drift,
     Group,
     Profile,
     Rewards,
@@ -34,7 +33,8 @@ from rollyard.services.metrics.profile_records import (
     ToolCalls,
 )
 from rollyard.services.metrics.reward_scale import why_not_comparable
-from rollyard.services.metrics.run_plan import RunPlan
+from rollyard.services.metrics.run_plan import SELECTION, RunPlan
+from rollyard.services.metrics.shares import Groups
 from rollyard.services.metrics.solved import silent, which_solved
 from rollyard.services.metrics.stage_times import stages
 
@@ -74,6 +74,7 @@ def run_of(
     datasets = by_dataset(columns, pass_threshold, indexed=indexed)
     by_task = PerTask.of(columns, solved) if len(columns) else None
     covered = coverage(columns, plan, by_task if indexed else None)
+    groups = None if by_task is None else Groups.of(columns, solved, by_task.starts)
     found = Profile(
         name=name,
         path=path,
@@ -82,16 +83,16 @@ def run_of(
         notes=[*notes, *plan.notes, *_excess(covered), *silent(columns, pass_threshold)],
         coverage=covered,
         solved=None if solved is None or by_task is None else _solved(rule, solved, by_task, covered),
-        rewards=None if by_task is None else _rewards(columns, by_task, covered),
-        tool_calls=_tool_calls(columns, solved) if len(columns) else None,
-        turns=spread(columns.turns),
+        rewards=None if by_task is None or groups is None else _rewards(columns, by_task, covered, groups),
+        tool_calls=None if groups is None else _tool_calls(groups),
+        turns=None if groups is None else groups.spread(columns.turns),
         tasks=None if by_task is None or not indexed else per_task.tasks(by_task, covered),
-        ends=_by(columns.end, columns, solved),
-        by_agent=_by(columns.agent, columns, solved) if len(columns.agent.names) > 1 else [],
+        ends=_by(columns.end, groups),
+        by_agent=_by(columns.agent, groups) if len(columns.agent.names) > 1 else [],
         by_dataset=datasets,
-        by_code=_by(columns.code, columns, solved) if len(columns.code.names) > 1 else [],
-        tokens=_tokens(columns, solved),
-        stages=stages(columns),
+        by_code=_by(columns.code, groups) if len(columns.code.names) > 1 else [],
+        tokens=_tokens(columns, solved, groups),
+        stages=[] if groups is None else stages(groups),
         drift=_drift(columns),
         failures=failures(columns, plan.attempts),
         identity=plan.identity,
@@ -112,7 +113,7 @@ def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Covera
     return Coverage(
         measured=len(columns),
         expected=expected,
-        expected_from=plan.source if expected is not None else "",
+        expected_from=plan.source if expected is not None or plan.source == SELECTION else "",
         tasks_measured=0 if by_task is None else len(by_task),
         tasks_expected=plan.tasks,
         tasks_complete=complete,
@@ -149,9 +150,10 @@ def _solved(rule: str, solved: NDArray[np.bool_], by_task: PerTask, covered: Cov
     )
 
 
-def _rewards(columns: Columns, by_task: PerTask, covered: Coverage) -> Rewards:
+def _rewards(columns: Columns, by_task: PerTask, covered: Coverage, groups: Groups) -> Rewards:
     reward = columns.reward
     low, high = float(reward.min()), float(reward.max())
+    rounded = _rounded(reward)
     values, counts = distinct(reward)
     frequent = sorted(zip(counts.tolist(), values.tolist(), strict=True), key=lambda pair: (-pair[0], pair[1]))
     center = mean(reward)
@@ -164,7 +166,10 @@ def _rewards(columns: Columns, by_task: PerTask, covered: Coverage) -> Rewards:
         std=math.sqrt(total_of((reward - center) ** 2) / (len(reward) - 1)) if len(reward) > 1 else None,
         bounds=bounds(total_of(reward), covered, low, high),
         distinct=len(values),
-        most_frequent=[RewardValue(reward=value, rollouts=count) for count, value in frequent[:_FREQUENT]],
+        most_frequent=[
+            RewardValue(reward=value, rollouts=count, share=groups.share(np.flatnonzero(rounded == value)))
+            for count, value in frequent[:_FREQUENT]
+        ],
         histogram=histogram(reward),
     )
 
@@ -174,10 +179,14 @@ def distinct(values: Floats) -> tuple[Floats, Ints]:
 
     Values that agree to nine decimals count as equal, because rewards are sums.
     """
+    found, counts = np.unique(_rounded(values), return_counts=True)
+    return found, counts
+
+
+def _rounded(values: Floats) -> Floats:
     with np.errstate(over="ignore"):
         rounded = np.round(values, 9)
-    found, counts = np.unique(np.where(np.isfinite(rounded), rounded, values) + 0.0, return_counts=True)
-    return found, counts
+    return np.asarray(np.where(np.isfinite(rounded), rounded, values) + 0.0)
 
 
 def histogram(values: Floats) -> list[Bin]:
@@ -192,14 +201,17 @@ def histogram(values: Floats) -> list[Bin]:
     ]
 
 
-def _tool_calls(columns: Columns, solved: NDArray[np.bool_] | None) -> ToolCalls:
-    calls, reward = columns.tool_calls, columns.reward
+def _tool_calls(groups: Groups) -> ToolCalls:
+    calls, reward, solved = groups.columns.tool_calls, groups.columns.reward, groups.solved
     by_count = [
         ByCalls(
             tool_calls=int(count),
             rollouts=len(rows),
             mean_reward=mean(reward[rows]),
             solved=None if solved is None else int(solved[rows].sum()),
+            share=groups.share(rows),
+            reward=groups.reward(rows),
+            rate=groups.rate(rows),
         )
         for count, rows in _groups(calls)
     ]
@@ -212,19 +224,24 @@ def _tool_calls(columns: Columns, solved: NDArray[np.bool_] | None) -> ToolCalls
     )
 
 
-def _by(column: CategoryColumn, columns: Columns, solved: NDArray[np.bool_] | None) -> list[Group]:
+def _by(column: CategoryColumn, groups: Groups | None) -> list[Group]:
     """Group rollouts by the values of a column, most frequent value first. Rows without a value are excluded."""
-    groups = [
+    if groups is None:
+        return []
+    found = [
         Group(
             name=column.names[int(code)],
             rollouts=len(rows),
-            solved=None if solved is None else int(solved[rows].sum()),
-            mean_reward=mean(columns.reward[rows]),
+            solved=None if groups.solved is None else int(groups.solved[rows].sum()),
+            mean_reward=mean(groups.columns.reward[rows]),
+            share=groups.share(rows),
+            reward=groups.reward(rows),
+            rate=groups.rate(rows),
         )
         for code, rows in _groups(column.codes)
         if code >= 0
     ]
-    return sorted(groups, key=lambda group: (-group.rollouts, group.name))
+    return sorted(found, key=lambda group: (-group.rollouts, group.name))
 
 
 def _groups(values: NDArray[Any]) -> Iterator[tuple[Any, Ints]]:
@@ -241,14 +258,14 @@ def _names(column: CategoryColumn) -> list[str]:
     return [column.names[code] for code in codes[np.argsort(-counts, kind="stable")].tolist()]
 
 
-def _tokens(columns: Columns, solved: NDArray[np.bool_] | None) -> Tokens:
+def _tokens(columns: Columns, solved: NDArray[np.bool_] | None, groups: Groups | None) -> Tokens:
     both = columns.input_tokens + columns.output_tokens
     rows = ~np.isnan(both)
     wins = 0 if solved is None else int(solved[rows].sum())
     return Tokens(
-        input=spread(columns.input_tokens),
-        output=spread(columns.output_tokens),
-        reasoning=spread(columns.reasoning_tokens),
+        input=None if groups is None else groups.spread(columns.input_tokens),
+        output=None if groups is None else groups.spread(columns.output_tokens),
+        reasoning=None if groups is None else groups.spread(columns.reasoning_tokens),
         per_solved=total_of(both[rows]) / wins if wins else None,
     )
 

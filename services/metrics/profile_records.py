@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from rollyard.services.datasets.spread import Spread
+from rollyard.services.metrics.drift_record import Drift
 from rollyard.services.types import Json, Record
 
 
@@ -39,7 +40,7 @@ class Coverage(Record):
     expected: int | None
     """Number of expected rollouts; None if no file contains it."""
     expected_from: str
-    """Name of the file that contains the expected number, or ''."""
+    """Name of the file that contains the expected number; '' if none does, or why no number is expected."""
     tasks_measured: int
     """Number of tasks with at least one measured rollout; 0 if rows have no task index."""
     tasks_expected: int | None
@@ -75,6 +76,8 @@ class RewardValue(Record):
 
     reward: float
     rollouts: int
+    share: Estimate | None = None
+    """Share of the measured rollouts."""
 
 
 class Rewards(Record):
@@ -97,12 +100,15 @@ class Rewards(Record):
 
 
 class ByCalls(Record):
-    """The rollouts with a given number of tool calls."""
+    """The rollouts with a given number of tool calls. The other fields are those of `Group`."""
 
     tool_calls: int
     rollouts: int
     mean_reward: float
     solved: int | None
+    share: Estimate | None = None
+    reward: Estimate | None = None
+    rate: Estimate | None = None
 
 
 class ToolCalls(Record):
@@ -124,6 +130,8 @@ class SolveBin(Record):
     high: float
     """Upper end of the range. It is exclusive unless it equals `low`."""
     tasks: int
+    share: Estimate | None = None
+    """Share of the tasks."""
 
 
 class PassAtK(Record):
@@ -153,6 +161,8 @@ class ZeroVariance(Record):
     """Number of tasks with at least two measured rollouts."""
     all_solved: int | None
     none_solved: int | None
+    share: Estimate | None = None
+    """Share of these tasks; None if no task has two rollouts."""
 
 
 class Tasks(Record):
@@ -177,6 +187,12 @@ class Group(Record):
     rollouts: int
     solved: int | None
     mean_reward: float
+    share: Estimate | None = None
+    """Share of the measured rollouts."""
+    reward: Estimate | None = None
+    """`mean_reward` with its interval."""
+    rate: Estimate | None = None
+    """Share of these rollouts that are solved; None if "solved" is undefined."""
 
 
 class DatasetFigures(Record):
@@ -198,12 +214,18 @@ class DatasetFigures(Record):
     pass_at: list[PassAtK]
 
 
+class MeanSpread(Spread):
+    """A distribution over rollouts, and its mean with an interval."""
+
+    estimate: Estimate | None = None
+
+
 class Tokens(Record):
     """Token counts, from `usage`."""
 
-    input: Spread | None
-    output: Spread | None
-    reasoning: Spread | None
+    input: MeanSpread | None
+    output: MeanSpread | None
+    reasoning: MeanSpread | None
     per_solved: float | None
     """Total input and output tokens divided by the number of solved rollouts, over the rollouts that record tokens."""
 
@@ -212,26 +234,11 @@ class Stage(Record):
     """The time that episodes spent in one stage, from `timings`."""
 
     stage: str
-    seconds: Spread
+    seconds: MeanSpread
     share: float | None
     """Share of the total time of all rollouts that record a `total`. The shares of the stages and the rest add up to 1.
     If the stages of a rollout overlap and exceed its total, their sum replaces the total. None if no rollout records a
     total; also None for the stage `total` if the stages exceed it."""
-
-
-class Drift(Record):
-    """Prefix mismatches between the recorded tokens of consecutive turns, from `token_trail`."""
-
-    rollouts: int
-    """Number of rollouts with recorded tokens."""
-    turns: int
-    """Number of turns after the first whose tokens are recorded."""
-    breaks: int
-    """Number of turns whose prompt does not begin with exactly the tokens of the previous turn."""
-    rate: float | None
-    """Share of turns with a prefix mismatch: breaks / turns."""
-    broken_rollouts: int
-    most_segments: int
 
 
 class FailureKindCount(Record):
@@ -241,6 +248,8 @@ class FailureKindCount(Record):
     attempts: int
     lost: int
     """Number of missing rollouts whose last attempt failed this way."""
+    share: Estimate | None = None
+    """Share of all attempts, measured or failed, with each task as one trial."""
     servers: list[str]
     """Servers where the failures originated, most frequent first."""
 
@@ -271,7 +280,7 @@ class Profile(Record):
     rewards: Rewards | None
     """None if nothing is measured. The same applies to the next three fields."""
     tool_calls: ToolCalls | None
-    turns: Spread | None
+    turns: MeanSpread | None
     tasks: Tasks | None
     """Also None if rows have no task index."""
     ends: list[Group]

@@ -12,7 +12,7 @@ import orjson
 
 from rollyard.services.config.server_code.code_history import notes_of
 from rollyard.services.datasets.data_files import DataFile, lines_of
-from rollyard.services.io.json_values import text_of, whole_number
+from rollyard.services.io.json_values import mapping, text_of, whole_number
 from rollyard.services.io.jsonl import ParsedLine, hand_over, iter_jsonl
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.loader.columns import Ints, displayable
@@ -29,6 +29,10 @@ class Attempts:
     server: list[str]
 
 
+SELECTION = "a selection of the rollouts"
+"""Source of the plan of rollouts that an expression selects, for which no number is expected."""
+
+
 @dataclass(frozen=True)
 class RunPlan:
     """The number of rollouts that a collection should contain, and its failed attempts."""
@@ -37,7 +41,7 @@ class RunPlan:
     tasks: int | None = None
     repeats: int | None = None
     source: str = ""
-    """Name of the file that contains these numbers."""
+    """Name of the file that contains these numbers, or SELECTION."""
     identity: Json | None = None
     exact: bool = False
     """Whether the numbers come from the manifest. If so, tasks and repeats are numbered from 0 without gaps."""
@@ -73,6 +77,13 @@ def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized:
     elif (expected := _integer(_mapping(paths.status, notes), "expected")) is not None:
         plan = {"rollouts": expected, "source": paths.status.name}
     return RunPlan(**plan, identity=identity, attempts=attempts, notes=notes)
+
+
+def manifest_model(output: Path) -> str:
+    """Return the last part of the model's name in the manifest of `output`; empty if it has none."""
+    identity = mapping(_mapping(RolloutPaths(output).manifest, []).get("identity"))
+    model = mapping(identity.get("responses_create_params")).get("model")
+    return Path(model).name if isinstance(model, str) else ""
 
 
 def count_lines(file: DataFile) -> int:

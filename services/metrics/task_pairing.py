@@ -54,13 +54,11 @@ def pair(baseline: Run, other: Run) -> Pairing:
         return Pairing("", "one of the two runs has no measured rollout with a task index")
     inputs = [(run.profile.identity or {}).get("input_sha256") for run in (baseline, other)]
     if inputs[0] is not None and inputs[0] == inputs[1]:
-        return _matched(SAME_INPUT, _side(before, before.task), _side(after, after.task))
-    keys = [_per_task_value(run.columns.content, by) for run, by in ((baseline, before), (other, after))]
-    if keys[0] is not None and keys[1] is not None:
-        return _matched(BY_CONTENT, _side(before, keys[0]), _side(after, keys[1]))
-    prompts = [_distinct(run.columns, by) for run, by in ((baseline, before), (other, after))]
-    if prompts[0] is not None and prompts[1] is not None:
-        return _matched(BY_PROMPT, _side(before, prompts[0]), _side(after, prompts[1]))
+        return matched(SAME_INPUT, _side(before, before.task), _side(after, after.task))
+    for by in (BY_CONTENT, BY_PROMPT):
+        first, second = side_by(by, baseline), side_by(by, other)
+        if first is not None and second is not None:
+            return matched(by, first, second)
     input_difference = (
         "their inputs differ (input_sha256)"
         if None not in inputs
@@ -73,7 +71,18 @@ def pair(baseline: Run, other: Run) -> Pairing:
     )
 
 
-def _matched(by: str, first: Side, second: Side) -> Pairing:
+def side_by(by: str, run: Run) -> Side | None:
+    """Return the tasks of a run with their keys: SAME_INPUT, BY_CONTENT or BY_PROMPT. None if its rows have none."""
+    if (grouped := run.by_task) is None:
+        return None
+    if by == SAME_INPUT:
+        return _side(grouped, grouped.task)
+    keys = _per_task_value(run.columns.content, grouped) if by == BY_CONTENT else _distinct(run.columns, grouped)
+    return None if keys is None else _side(grouped, keys)
+
+
+def matched(by: str, first: Side, second: Side) -> Pairing:
+    """Pair the tasks of two runs by their keys."""
     _, here, there = np.intersect1d(first.key, second.key, assume_unique=True, return_indices=True)
     why = "" if len(here) else "they have no task in common"
     return Pairing(by, why, (first, second), here, there)

@@ -11,7 +11,7 @@ from rollyard.services.metrics.paired.records import ChangedTasks, PairedDiffere
 from rollyard.services.report.formatting import NOTHING, measured, number, percent, points, reward, signed
 from rollyard.services.report.section import Section, Table
 
-_TASKS = 50
+_TASKS = 10
 """Maximum number of changed tasks in a table; comparison.json contains up to 10,000."""
 
 METHOD = (
@@ -191,18 +191,19 @@ def _costs(pair: RunPair) -> Table:
 
 
 def _changed(caption: str, pair: RunPair, changed: ChangedTasks) -> Table:
+    shown = changed.tasks[:_TASKS]
+    # Most files have neither keys nor several datasets.
+    named = [name for name in ("key", "dataset") if any(getattr(one, name) for one in shown)]
     rows = [
         (
-            str(one.task),
-            one.key or NOTHING,
-            one.dataset or NOTHING,
+            *(str(one.task), *(getattr(one, name) or NOTHING for name in named)),
             *(value(pair.changed_by, one.baseline), value(pair.changed_by, one.candidate)),
         )
-        for one in changed.tasks[:_TASKS]
+        for one in shown
     ]
     if changed.total > _TASKS:
         caption += f": {_TASKS} of {changed.total:,}, more in comparison.json"
-    return Table(("task", "key", "dataset", pair.baseline.name, pair.candidate.name), rows, caption)
+    return Table(("task", *named, pair.baseline.name, pair.candidate.name), rows, caption)
 
 
 def _charts(pair: RunPair, alpha: float) -> list[Chart]:
@@ -235,4 +236,4 @@ def _method(found: RunComparisons) -> Section:
             f"p (Holm) is corrected for {found.tests} tests: every metric of every candidate over all tasks. The tests "
             "within single datasets are corrected as a second group. Intervals are not corrected."
         )
-    return Section("How the numbers are computed", text)
+    return Section("How the numbers are computed", text, is_folded=True)

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
+from rollyard.services.clusters.cluster_records import ClusterReport
+from rollyard.services.findings.finding import Findings
 from rollyard.services.metrics.comparison import Difference
 from rollyard.services.metrics.profile_records import Profile
-from rollyard.services.report import run_comparison, run_sections
+from rollyard.services.metrics.training.series_profile import SeriesProfile
+from rollyard.services.report import run_comparison, run_sections, series_sections
+from rollyard.services.report.cluster_sections import changes_section, clusters_section
+from rollyard.services.report.finding_sections import compared_findings, findings_section
 from rollyard.services.report.section import Section
 from rollyard.services.types import Record
+
+SCHEMA_VERSION = 1
+"""Version of the format of `profile.json`, described by `schemas/profile-N.json`. It is incremented when a field is
+removed, renamed or gets another meaning; new fields may be added at any time.
+"""
 
 
 class Report(Record):
@@ -14,9 +26,16 @@ class Report(Record):
 
     version: str
     """The version of Rollyard that wrote the file."""
+    schema_version: int = SCHEMA_VERSION
     runs: list[Profile]
     differences: list[Difference]
     """The difference between each later run and the first."""
+    findings: list[Findings | None] = Field(default_factory=list)
+    """What stands out in each of the runs, in their order; None for a run whose findings were not computed."""
+    clusters: ClusterReport = Field(default_factory=ClusterReport)
+    """The failed rollouts of each run, grouped by what they do wrong; empty without `+clusters=true`."""
+    series: SeriesProfile | None = None
+    """The files as steps of a series; `runs` are then those of the first and the last step."""
 
 
 METHOD = (
@@ -36,14 +55,35 @@ METHOD = (
 )
 
 
-def document(report: Report) -> tuple[str, list[Section]]:
-    """Return the title and the sections. With several runs, the comparison comes first, followed by one section per
-    run.
+def document(report: Report, viewer: str = "") -> tuple[str, list[Section]]:
+    """Return the title and the sections. With several runs, the comparison comes first, followed by the findings of
+    all of them and a folded section for each run. A series of steps comes before the comparison. `viewer`: the address
+    of a viewer that shows the same files in the same order, to link to.
     """
     runs = report.runs
-    method = Section("How the numbers are computed", list(METHOD))
-    if len(runs) == 1:
-        return f"Reward profile: {runs[0].name}", [*run_sections.sections(runs[0]), method]
-    each = [Section(run.name, [f"File: {run.path}"], parts=run_sections.sections(run)) for run in runs]
+    several = len(runs) > 1
+    method = Section("How the numbers are computed", list(METHOD), is_folded=several)
+    if not several:
+        return f"Reward profile: {runs[0].name}", [*_run_sections(report, 0, viewer), method]
+    parts = [
+        Section(run.name, [f"File: {run.path}"], parts=_run_sections(report, number, viewer), is_folded=True)
+        for number, run in enumerate(runs)
+    ]
     title = f"Reward profiles: {', '.join(run.name for run in runs)}"
-    return title, [*run_comparison.sections(runs, report.differences), *each, method]
+    series: list[Section] = []
+    if report.series is not None:
+        title = f"Series of {len(report.series.steps):,} steps, from {runs[0].name} to {runs[-1].name}"
+        series = series_sections.sections(report.series)
+    comparison = run_comparison.sections(runs, report.differences, viewer)
+    found = compared_findings(runs, report.findings, viewer)
+    changes = [changes_section(one) for one in report.clusters.changes]
+    return title, [*series, *comparison, *found, *changes, *parts, method]
+
+
+def _run_sections(report: Report, number: int, viewer: str) -> list[Section]:
+    found = report.findings[number] if number < len(report.findings) else None
+    in_viewer = len(report.series.steps) - 1 if report.series is not None and number else number
+    first = [] if found is None else [findings_section(found, in_viewer, viewer)]
+    clusters = report.clusters.runs[number : number + 1]
+    second = [clusters_section(one, in_viewer, viewer) for one in clusters]
+    return [*first, *second, *run_sections.sections(report.runs[number])]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from rollyard.services.charts.labels import pluralize
 from rollyard.services.metrics.profile_records import Coverage, Estimate
 
@@ -64,10 +66,12 @@ def share(part: int | None, total: int) -> str:
 
 
 def interval(found: Estimate | None, form: str) -> str:
-    """Format an interval, such as `61.12% to 66.07%`. `form` is one of percent, points, reward and signed."""
+    """Format an interval, such as `61.12% to 66.07%`. `form`: percent, share (a decimal less), points, reward, signed,
+    number or seconds.
+    """
     if found is None or found.low is None or found.high is None:
         return NOTHING
-    write = {"percent": percent, "points": points, "reward": reward, "signed": signed}[form]
+    write = _FORMS[form]
     return f"{write(found.low)} to {write(found.high)}"
 
 
@@ -87,6 +91,8 @@ def coverage_sentence(covered: Coverage) -> str:
     """Return a sentence that states how many of the expected rollouts were measured."""
     if covered.expected is None:
         of = f" of {pluralize(covered.tasks_measured, 'task')}" if covered.tasks_measured else ""
+        if covered.expected_from:
+            return f"Measured: {pluralize(covered.measured, 'rollout')}{of}, {covered.expected_from}."
         return (
             f"Measured: {pluralize(covered.measured, 'rollout')}{of}. The expected number is unknown: there is no "
             "manifest, no materialized inputs and no status next to the file."
@@ -103,6 +109,21 @@ def coverage_sentence(covered: Coverage) -> str:
         f"* Only {measured(covered)}: {covered.missing:,} are missing (according to {covered.expected_from}).{tasks} "
         "Missing rollouts may differ from the measured ones because hard tasks fail more often."
     )
+
+
+def _share(value: float | None) -> str:
+    return percent(value, 1)
+
+
+_FORMS: dict[str, Callable[[float | None], str]] = {
+    "percent": percent,
+    "share": _share,
+    "points": points,
+    "reward": reward,
+    "signed": signed,
+    "number": number,
+    "seconds": seconds,
+}
 
 
 def _four_digits(value: float, sign: str) -> str:

@@ -68,7 +68,7 @@ def headlines(profile: Profile) -> list[tuple[str, str, str]]:
     if tasks and tasks.zero_variance.of:
         flat = tasks.zero_variance
         value = f"{percent(flat.tasks / flat.of)} ({flat.tasks:,} / {flat.of:,})"
-        found.append(("tasks without variance", value, NOTHING))
+        found.append(("tasks without variance", value, interval(flat.share, "percent")))
     return found
 
 

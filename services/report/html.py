@@ -18,8 +18,8 @@ _MAX_WIDTH = 62
 """Maximum row width, in characters, at which a table fits next to a chart."""
 
 
-def html(report: Report) -> str:
-    title, sections = document(report)
+def html(report: Report, viewer: str = "") -> str:
+    title, sections = document(report, viewer)
     single = len(report.runs) == 1
     tiles = _tiles(report.runs[0]) if single else ""
     file = f'<p class="file">{escape(report.runs[0].path)}</p>' if single else ""
@@ -61,16 +61,28 @@ def _tiles(profile: Profile) -> str:
 
 def _section(section: Section, level: int) -> str:
     inner = "".join(f"<p>{escape(paragraph)}</p>" for paragraph in section.text)
-    drawn = "".join(
-        f"<figure>{chart.svg}<figcaption>{escape(chart.caption)}</figcaption></figure>" for chart in section.charts
+    if section.links:
+        links = (f'<a href="{escape(link.href)}">{escape(link.text)}</a>' for link in section.links)
+        inner += f'<p class="links">{"; ".join(links)}</p>'
+    drawn = _row_of(
+        "figures",
+        [f"<figure>{chart.svg}<figcaption>{escape(chart.caption)}</figcaption></figure>" for chart in section.charts],
     )
-    tables = "".join(_table(table) for table in section.tables)
+    tables = _row_of("tables", [_table(table) for table in section.tables])
     if drawn and tables and max(map(_letters, section.tables)) <= _MAX_WIDTH:
         inner += f'<div class="beside"><div>{drawn}</div><div>{tables}</div></div>'
     else:
         inner += drawn + tables
     inner += "".join(_section(part, level + 1) for part in section.parts)
-    return f"<section><h{level}>{escape(section.title)}</h{level}>{inner}</section>\n"
+    heading = f"<h{level}>{escape(section.title)}</h{level}>"
+    if section.is_folded:
+        return f"<details><summary>{heading}</summary>{inner}</details>\n"
+    return f"<section>{heading}{inner}</section>\n"
+
+
+def _row_of(name: str, parts: list[str]) -> str:
+    """Put several parts next to each other, as far as there is space."""
+    return "".join(parts) if len(parts) < 2 else f'<div class="{name}">{"".join(parts)}</div>'
 
 
 def _letters(table: Table) -> int:

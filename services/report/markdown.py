@@ -11,9 +11,9 @@ from rollyard.services.report.section import Section, Table
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
-def markdown(report: Report) -> str:
+def markdown(report: Report, viewer: str = "") -> str:
     """Render the report's text and tables. Charts are represented by their captions."""
-    title, sections = document(report)
+    title, sections = document(report, viewer)
     file = f"File: {report.runs[0].path}" if len(report.runs) == 1 else ""
     return page(title, sections, f"Written by ng_reward_profile, rollyard {report.version}.", file)
 
@@ -46,6 +46,8 @@ def _write(section: Section, level: int, lines: list[str]) -> None:
     lines += [f"{'#' * level} {escaped(section.title)}", ""]
     for paragraph in section.text:
         lines += [escaped(paragraph), ""]
+    if section.links:
+        lines += ["; ".join(f"[{escaped(link.text)}](<{link.href}>)" for link in section.links), ""]
     for chart in section.charts:
         lines += [f"*{escaped(chart.caption)}*", ""]
     for content in section.tables:

@@ -18,12 +18,18 @@ from rollyard.services.report.formatting import (
     signed,
 )
 from rollyard.services.report.headline import headlines
-from rollyard.services.report.section import Section, Table
+from rollyard.services.report.section import Link, Section, Table
+
+_LISTED = 5
+"""Number of gained and lost tasks in the report; profile.json contains ten of each."""
 
 
-def sections(runs: Sequence[Profile], differences: Sequence[Difference]) -> list[Section]:
-    """Return the headline numbers side by side, then the comparison of each later run with the first."""
-    return [_side_by_side(runs), *(_difference(found) for found in differences)]
+def sections(runs: Sequence[Profile], differences: Sequence[Difference], viewer: str = "") -> list[Section]:
+    """Return the comparison of each later run with the first, then the headline numbers side by side. `viewer`: the
+    address of a viewer to link to.
+    """
+    compared = [_difference(found, number, viewer) for number, found in enumerate(differences, 1)]
+    return [*compared, _side_by_side(runs)]
 
 
 def _side_by_side(runs: Sequence[Profile]) -> Section:
@@ -42,7 +48,7 @@ def _side_by_side(runs: Sequence[Profile]) -> Section:
     return Section("Side by side", text, [Table(head, rows)], comparison_charts.side_by_side(runs))
 
 
-def _difference(found: Difference) -> Section:
+def _difference(found: Difference, number: int, viewer: str) -> Section:
     title = f"{found.name} against {found.baseline}"
     if not found.tasks:
         return Section(title, list(found.notes))
@@ -61,7 +67,8 @@ def _difference(found: Difference) -> Section:
     for caption, changes in (("Largest gains", found.gained), ("Largest losses", found.lost)):
         if changes:
             tables.append(_changes(caption, found, changes))
-    return Section(title, text, tables, comparison_charts.difference_charts(found))
+    links = [Link("all tasks, side by side", f"{viewer.rstrip('/')}/#/compare/0/{number}")] if viewer else []
+    return Section(title, text, tables, comparison_charts.difference_charts(found), links=links)
 
 
 def _rows(prefix: str, found: Difference | DatasetDifference) -> list[tuple[str, ...]]:
@@ -95,6 +102,6 @@ def _changes(caption: str, found: Difference, changes: Sequence[Change]) -> Tabl
             write(change.before),
             write(change.after),
         )
-        for change in changes
+        for change in changes[:_LISTED]
     ]
     return Table(("task", found.baseline, found.name), rows, f"{caption}, by {found.outcome}")

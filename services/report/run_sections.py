@@ -6,42 +6,45 @@ from collections.abc import Sequence
 
 from rollyard.services.charts import group_charts, profile_charts
 from rollyard.services.charts.labels import pluralize
-from rollyard.services.datasets.spread import Spread
-from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Tasks, ToolCalls
-from rollyard.services.metrics.stage_times import TOTAL
+from rollyard.services.metrics.profile_records import (
+    Coverage,
+    Estimate,
+    Profile,
+    Rewards,
+    Tasks,
+    ToolCalls,
+)
+from rollyard.services.report import cost_sections
 from rollyard.services.report.dataset_sections import consensus_cells, datasets, has_consensus, over, pass_table
 from rollyard.services.report.formatting import (
     NOTHING,
-    count,
     interval,
     measured,
-    number,
     percent,
     reward,
-    seconds,
     share,
 )
 from rollyard.services.report.headline import bounds, headline
 from rollyard.services.report.section import Section, Table
 
 _ROWS = 40
+_LEVEL = "95% interval"
 
 
 def sections(profile: Profile) -> list[Section]:
-    """Return all sections of a run, most important first."""
-    all_sections = [datasets(profile), headline(profile), bounds(profile)]
+    """Return all sections of a run, most important first: what it scored, what fails, and then the details."""
+    all_sections = [datasets(profile), headline(profile), bounds(profile), _failures(profile), _ends(profile)]
+    if profile.tasks is not None:
+        all_sections += _tasks(profile)
     if profile.rewards is not None:
         all_sections.append(_rewards(profile.rewards, profile.coverage))
     if profile.tool_calls is not None:
         all_sections.append(_tool_calls(profile.tool_calls, _is_one_scale(profile)))
-    if profile.tasks is not None:
-        all_sections += _tasks(profile)
-    all_sections += [_ends(profile), _work(profile), _time(profile), _drift(profile), _failures(profile)]
+    all_sections += [cost_sections.work(profile), cost_sections.time(profile), _drift(profile)]
     return [section for section in all_sections if section.text or section.tables or section.charts]
 
 
 def _rewards(rewards: Rewards, covered: Coverage) -> Section:
-    total = covered.measured
     text = [
         f"Min {reward(rewards.min)}, max {reward(rewards.max)}, mean {reward(rewards.mean.mean)}, "
         f"median {reward(rewards.median)}, standard deviation {reward(rewards.std)} ({measured(covered)})."
@@ -52,11 +55,11 @@ def _rewards(rewards: Rewards, covered: Coverage) -> Section:
             f"even by tool calls or finish reason: {rewards.why_no_mean}."
         ]
     frequent = rewards.most_frequent
-    rows = [(reward(value.reward), f"{value.rollouts:,}", percent(value.rollouts / total, 1)) for value in frequent]
+    rows = [(reward(value.reward), f"{value.rollouts:,}", *_share_cells(value.share)) for value in frequent]
     caption = "The most frequent rewards"
     if rewards.distinct > len(frequent):
         caption += f"; {rewards.distinct - len(frequent):,} more distinct values"
-    table = Table(("reward", "rollouts", "share"), rows, caption)
+    table = Table(("reward", "rollouts", "share", _LEVEL), rows, caption)
     return Section("Rewards", text, [table], [profile_charts.rewards(rewards)])
 
 
@@ -70,13 +73,15 @@ def _tool_calls(calls: ToolCalls, one_scale: bool) -> Section:
     rows = [
         (
             str(by.tool_calls),
-            *((reward(by.mean_reward),) if one_scale else ()),
+            *_reward_cells(by.reward, one_scale),
             f"{by.rollouts:,}",
-            NOTHING if by.solved is None else percent(by.solved / by.rollouts, 1),
+            *_share_cells(by.share),
+            *_share_cells(by.rate),
         )
         for by in calls.by_count
     ]
-    head = ("tool calls", *(("mean reward",) if one_scale else ()), "rollouts", "solved")
+    means = ("mean reward", _LEVEL) if one_scale else ()
+    head = ("tool calls", *means, "rollouts", "share", _LEVEL, "solved", _LEVEL)
     charts = [profile_charts.by_calls(calls)] if len(rows) > 1 and one_scale else []
     return Section("Tool calls", text, [shortened(head, rows)], charts)
 
@@ -103,8 +108,8 @@ def _tasks(profile: Profile) -> list[Section]:
             f"Without variance: {share(flat.tasks, flat.of)} of the tasks with two rollouts or more{split}. All their "
             "rollouts have the same reward, so their group-relative advantage and gradient are zero."
         )
-    rows = [(bin.label, f"{bin.tasks:,}", percent(bin.tasks / tasks.tasks, 1)) for bin in tasks.solve_rates]
-    table = [Table(("solved", "tasks", "share"), rows, "Tasks by solve rate")] if rows else []
+    rows = [(bin.label, f"{bin.tasks:,}", *_share_cells(bin.share)) for bin in tasks.solve_rates]
+    table = [Table(("solved", "tasks", "share", _LEVEL), rows, "Tasks by solve rate")] if rows else []
     all_sections = [Section("Tasks", text, table, [profile_charts.solve_rates(tasks)] if rows else [])]
     if len(tasks.pass_at) > 1:
         all_sections.append(_pass_at(tasks, profile))
@@ -159,65 +164,20 @@ def _ends(profile: Profile) -> Section:
                 (
                     group.name,
                     f"{group.rollouts:,}",
-                    percent(group.rollouts / total, 1),
-                    NOTHING if group.solved is None else percent(group.solved / group.rollouts, 1),
-                    *((reward(group.mean_reward),) if has_means else ()),
+                    *_share_cells(group.share),
+                    *_share_cells(group.rate),
+                    *_reward_cells(group.reward, has_means),
                 )
                 for group in groups
             ]
-            head = (name, "rollouts", "share", "solved", *(("mean reward",) if has_means else ()))
+            means = ("mean reward", _LEVEL) if has_means else ()
+            head = (name, "rollouts", "share", _LEVEL, "solved", _LEVEL, *means)
             tables.append(shortened(head, rows, caption))
     recorded = sum(group.rollouts for group in ends)
     text = [f"{total - recorded:,} rollouts have no finish reason."] if ends and recorded < total else []
     return Section(
         "Why episodes ended", text, tables, [group_charts.ends(ends, total, means=one_scale)] if ends else []
     )
-
-
-def _work(profile: Profile) -> Section:
-    tokens = profile.tokens
-    kinds: list[tuple[str, Spread | None]] = [
-        ("turns", profile.turns),
-        ("input tokens", tokens.input),
-        ("output tokens", tokens.output),
-        ("reasoning tokens", tokens.reasoning if tokens.reasoning and tokens.reasoning.total else None),
-    ]
-    rows = [
-        (name, *map(number, (s.mean, s.median, s.p95, s.max)), count(s.total), _of(s.rollouts, profile.coverage))
-        for name, s in kinds
-        if s is not None
-    ]
-    head = ("per rollout", "mean", "median", "p95", "max", "sum", "recorded by")
-    text = []
-    if tokens.per_solved is not None:
-        text.append(f"Tokens, input and output, for each solved rollout: {count(tokens.per_solved)}.")
-    return Section("Turns and tokens", text, [Table(head, rows)] if rows else [])
-
-
-def _time(profile: Profile) -> Section:
-    rows = [
-        (
-            stage.stage,
-            *map(seconds, (stage.seconds.mean, stage.seconds.median, stage.seconds.p95, stage.seconds.max)),
-            seconds(stage.seconds.total),
-            percent(stage.share, 1),
-        )
-        for stage in profile.stages
-    ]
-    if not rows:
-        return Section("Time")
-    head = ("stage", "mean", "median", "p95", "max", "sum", "share")
-    text = ["Seconds per episode by stage; (rest) is time in no stage, such as queueing and the agent's own work."]
-    total = next((stage for stage in profile.stages if stage.stage == TOTAL), None)
-    if total is not None:
-        text.append(
-            "Shares are of the total of all rollouts and add up to 100%. Mean, median and p95 are over the rollouts "
-            "that recorded the stage."
-            if total.share is not None
-            else "The stages of a rollout overlap and exceed its total, so shares are of their sum and add up to 100%."
-        )
-    drawn = any(stage.stage != TOTAL and stage.share is not None for stage in profile.stages)
-    return Section("Time", text, [Table(head, rows)], [group_charts.stages(profile.stages)] if drawn else [])
 
 
 def _drift(profile: Profile) -> Section:
@@ -253,10 +213,13 @@ def _failures(profile: Profile) -> Section:
             f"{covered.missing - found.lost:,} missing rollouts have no recorded failure and were not tried yet."
         )
     rows = [
-        (kind.kind, f"{kind.attempts:,}", f"{kind.lost:,}", ", ".join(kind.servers[:3]) or NOTHING)
+        (
+            *(kind.kind, f"{kind.attempts:,}", *_share_cells(kind.share)),
+            *(f"{kind.lost:,}", ", ".join(kind.servers[:3]) or NOTHING),
+        )
         for kind in found.kinds
     ]
-    head = ("kind", "attempts", "missing rollouts", "server")
+    head = ("kind", "attempts", "share of attempts", _LEVEL, "missing rollouts", "server")
     return Section("Failures", text, [shortened(head, rows)] if rows else [])
 
 
@@ -267,10 +230,16 @@ def shortened(head: tuple[str, ...], rows: Sequence[tuple[str, ...]], caption: s
     return Table(head, rows[:_ROWS], caption)
 
 
+def _share_cells(found: Estimate | None) -> tuple[str, str]:
+    """Return a share and its interval."""
+    return percent(None if found is None else found.mean, 1), interval(found, "share")
+
+
+def _reward_cells(found: Estimate | None, shown: bool) -> tuple[str, ...]:
+    """Return a mean reward and its interval; nothing if rewards have different scales."""
+    return (reward(None if found is None else found.mean), interval(found, "reward")) if shown else ()
+
+
 def _is_one_scale(profile: Profile) -> bool:
     """Return whether rewards can be averaged over all rollouts."""
     return profile.rewards is None or not profile.rewards.why_no_mean
-
-
-def _of(rollouts: int, covered: Coverage) -> str:
-    return "all" if rollouts == covered.measured else f"{rollouts:,} of {covered.measured:,}"

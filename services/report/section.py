@@ -18,6 +18,13 @@ class Table:
 
 
 @dataclass(frozen=True)
+class Link:
+    text: str
+    href: str
+    """An address that the program built; never text from rollouts."""
+
+
+@dataclass(frozen=True)
 class Section:
     """A heading and the content below it."""
 
@@ -27,3 +34,7 @@ class Section:
     tables: list[Table] = field(default_factory=list)
     charts: list[Chart] = field(default_factory=list)
     parts: list[Section] = field(default_factory=list)
+    links: list[Link] = field(default_factory=list)
+    """Shown after the text."""
+    is_folded: bool = False
+    """Whether a page shows only the heading until it is opened. It is printed in full."""

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from rollyard.services.charts.curves.step_charts import figure_text, figure_title
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.metrics.profile_records import DatasetFigures, Estimate, Profile
+from rollyard.services.metrics.training.series_profile import SeriesProfile
 from rollyard.services.report.dataset_sections import at_common_k, over_tasks, shown
 from rollyard.services.report.document import Report
 from rollyard.services.report.formatting import (
@@ -21,13 +23,28 @@ from rollyard.services.report.formatting import (
 )
 from rollyard.services.report.headline import headlines
 
+_FINDINGS = 3
+"""Maximum number of findings that are printed; the report contains all of them."""
+
+_CLUSTERS = 5
+"""Maximum number of clusters that are printed."""
+
 
 def summary(report: Report, written: Sequence[Path]) -> None:
     """Print each run's headline numbers with their coverage, the differences between runs, and the paths of the
     reports.
     """
-    for profile in report.runs:
+    if report.series is not None:
+        _series(report.series)
+    for number, profile in enumerate(report.runs):
         _run(profile)
+        outstanding = report.findings[number] if number < len(report.findings) else None
+        for index, one in enumerate(outstanding.findings[:_FINDINGS] if outstanding else ()):
+            print(f"  {'findings' if index == 0 else '':<22}  {plain_line(one.sentence)}")
+        for index, cluster in enumerate(
+            report.clusters.runs[number].clusters[:_CLUSTERS] if report.clusters.runs else ()
+        ):
+            print(f"  {'clusters' if index == 0 else '':<22}  {plain_line(f'{cluster.count:,} {cluster.name}')}")
     for found in report.differences:
         if not found.tasks:
             print(plain_line(f"{found.name} against {found.baseline}: not compared"))
@@ -49,6 +66,19 @@ def summary(report: Report, written: Sequence[Path]) -> None:
             print(f"  note          {plain_line(note)}")
     for index, path in enumerate(written):
         print(f"{'report' if index == 0 else '':<15} {path}")
+
+
+def _series(series: SeriesProfile) -> None:
+    steps = series.steps
+    print(f"series of {len(steps):,} steps, from {steps[0].step:,} to {steps[-1].step:,}")
+    for name in series.figures:
+        if name in steps[0].figures and name in steps[-1].figures:
+            first, last = (figure_text(name, one.figures[name]) for one in (steps[0], steps[-1]))
+            print(plain_line(f"  {figure_title(name):<22}  {first} -> {last}"))
+    print(f"  {'tasks':<22}  {series.changes.learned:,} learned, {series.changes.forgotten:,} forgotten")
+    for note in [*series.notes, series.changes.why_not]:
+        if note:
+            print(f"  {'note':<22}  {plain_line(note)}")
 
 
 def _run(profile: Profile) -> None:

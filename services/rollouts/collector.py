@@ -16,6 +16,8 @@ from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollout_types import RolloutKeys
 from rollyard.services.rollouts.output_row import encode_line, parse_row
+from rollyard.services.rollouts.partial.agent_call import AgentCall
+from rollyard.services.rollouts.partial.failed_attempt import FailedAttempt, failure_row, first_failure
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import Key, task_key
 from rollyard.services.rollouts.store import RolloutStore
@@ -43,6 +45,8 @@ class Limits:
     first_pause_s: float = 0.5
     """Pause before the second attempt. It doubles with each further attempt and has jitter."""
     longest_pause_s: float = 15.0
+    partial_bytes: int = 128 * 1024
+    """Maximum size of the conversation that is recorded with a failed attempt, in bytes; 0: none is recorded."""
 
 
 class Collector:
@@ -184,7 +188,7 @@ class Collector:
         try:
             body = rollout.body(self._params, seeded=self._seeded)
         except Failure as failure:
-            self._record(rollout, failure, earlier, 0.0, permanent=True)
+            self._record(rollout, failure, FailedAttempt(earlier, 0.0), permanent=True)
             return
         if self._materialize is not None:
             self._materialize(body)
@@ -198,8 +202,9 @@ class Collector:
                 "_ng_task_key": key_of_task,
                 "agent_ref": rollout.agent_ref,
             }
+            call = AgentCall(self._client, rollout, body, self._limits.rollout_timeout_s, self._limits.partial_bytes)
             try:
-                response = await self._run_agent(rollout.agent, body)
+                response = await self._run_agent(call)
                 row = parse_row(response, rollout.agent)
                 row.pop("_ng_code", None)  # a rollout used as input already has one
                 if self._store.code_mark:
@@ -209,7 +214,11 @@ class Collector:
             except Failure as failure:
                 final = failure.terminal or self._store.is_final(failure.kind, failure.problem.server)
                 permanent = final or attempt + 1 == max_attempts
-                self._record(rollout, failure, earlier + attempt, time.monotonic() - started, permanent=permanent)
+                failed = FailedAttempt(earlier + attempt, time.monotonic() - started)
+                try:
+                    failed.partial = await call.partial(failure)
+                finally:  # also if the collection is cancelled meanwhile
+                    self._record(rollout, failure, failed, permanent=permanent)
                 if permanent:
                     return
                 await self._pause(attempt)
@@ -222,40 +231,24 @@ class Collector:
                 self._on_rollout(line)
             return
 
-    async def _run_agent(self, agent: str, body: bytes) -> HttpResponse:
+    async def _run_agent(self, call: AgentCall) -> HttpResponse:
         """Return the agent's response. If a server's code changes meanwhile, run the rollout again."""
         while True:
             code_changes = self._store.code_changes
-            response = await self._client.post(agent, "/run", body, self._limits.rollout_timeout_s)
+            response = await call.send()
             if code_changes == self._store.code_changes:
                 return response
 
-    def _record(self, rollout: Rollout, failure: Failure, attempt: int, seconds: float, *, permanent: bool) -> None:
-        problem = failure.problem
-        row = FailureRow(
-            task_index=rollout.task_index,
-            rollout_index=rollout.rollout_index,
-            attempt_index=attempt,
-            agent_ref=dict(rollout.agent_ref),
-            failure_kind=failure.kind,
-            server=problem.server,
-            status=problem.status,
-            upstream_status=problem.upstream_status,
-            detail=problem.detail,
-            terminal=failure.terminal or self._store.is_final(failure.kind, problem.server),
-            time=time.time(),
-            duration_s=round(seconds, 3),
-        )
-        self._store.append_failure(row)
+    def _record(self, rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, permanent: bool) -> None:
+        terminal = failure.terminal or self._store.is_final(failure.kind, failure.problem.server)
+        row = failure_row(rollout, failure, attempt, terminal=terminal)
+        self._store.append_failure(row, attempt.partial)
         self.failures.append(row)
         self._progress.count_failure(failure.kind, permanent=permanent)
         if failure.kind not in self._reported_kinds:
             # Report the first of each kind; the others are only counted and recorded.
             self._reported_kinds.add(failure.kind)
-            where = f"task {rollout.task_index}, repeat {rollout.rollout_index}"
-            self._print_line(
-                f"first failure of kind {failure.kind} ({where}, {problem.server or '?'}): {problem.detail}"
-            )
+            self._print_line(first_failure(row))
         self._check_failure_rate(rollout, failure)
 
     def _check_failure_rate(self, rollout: Rollout, failure: Failure) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any, cast
@@ -11,10 +11,12 @@ import orjson
 
 from rollyard.services.datasets.data_files import lines_of
 from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.expressions.parse import ExpressionError, parse_field
 from rollyard.services.io.jsonl import BadLine, iter_jsonl, refuse
 from rollyard.services.io.lines import with_offsets
 from rollyard.services.io.optional import load
 from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.derived_fields import reader_of
 
 
 class Rollouts:
@@ -32,7 +34,11 @@ class Rollouts:
         return f"Rollouts({str(self.path)!r})"
 
     def __iter__(self) -> Iterator[RolloutRow]:
-        """Yield the rows.
+        """Yield the rows. Raises RunError as `with_offsets` does."""
+        return (row for _, row in self.with_offsets())
+
+    def with_offsets(self) -> Iterator[tuple[int, RolloutRow]]:
+        """Yield each row with its byte offset, in the decompressed data if the file is compressed.
 
         Raises RunError if a line is not a JSON object, unless it is the last line and is still being written.
         """
@@ -43,7 +49,7 @@ class Rollouts:
                 invalid(bad)
 
         for line in iter_jsonl(with_offsets(lines_of(self.path)), on_error):
-            yield cast(RolloutRow, line.value)
+            yield line.offset, cast(RolloutRow, line.value)
 
     def to_arrow(self, columns: Sequence[str] | None = None) -> Any:
         """Return a `pyarrow.Table` of these columns (default: all). Raises OperatorError if pyarrow is not installed.
@@ -55,7 +61,10 @@ class Rollouts:
         return arrow.table({name: arrow.array(_uniform(values)) for name, values in self._columns(columns).items()})
 
     def to_pandas(self, columns: Sequence[str] | None = None) -> Any:
-        """Return a `pandas.DataFrame`; objects and lists stay unchanged. Raises OperatorError if pandas is missing."""
+        """Return a `pandas.DataFrame`; objects and lists stay unchanged. Raises OperatorError if pandas is missing.
+
+        `columns`: keys of the rows, or fields as in an expression, such as `response.usage.output_tokens`.
+        """
         try:
             pandas = import_module("pandas")
         except ImportError as error:
@@ -63,17 +72,30 @@ class Rollouts:
         return pandas.DataFrame(self._columns(columns))
 
     def _columns(self, names: Sequence[str] | None) -> dict[str, list[Any]]:
-        """Return the columns `names`, or a column for every key if `names` is None. Missing values are None."""
+        """Return the columns `names`, or a column for every key if `names` is None. Missing values are None.
+
+        A name that is not a key of the row is a field as in an expression, such as `response.usage.output_tokens`.
+        """
         if isinstance(names, str):
             raise OperatorError(f"columns is {names!r}; expected a list of names, such as [{names!r}]")
         columns: dict[str, list[Any]] = {name: [] for name in names or ()}
+        readers = {name: reader for name in columns if (reader := _reader_of(name)) is not None}
         for count, row in enumerate(self):
             for name in row if names is None else ():
                 if name not in columns:
                     columns[name] = [None] * count
             for name, values in columns.items():
-                values.append(row.get(name))
+                reader = readers.get(name)
+                values.append(row.get(name) if reader is None or name in row else reader(row))
         return columns
+
+
+def _reader_of(name: str) -> Callable[[Mapping[str, Any]], Any] | None:
+    """Return a function that reads the field from a row; None if `name` can only be a key."""
+    try:
+        return reader_of(parse_field(name))
+    except ExpressionError:
+        return None
 
 
 def _uniform(values: list[Any]) -> list[Any]:

@@ -25,6 +25,7 @@ from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.manifest import check_not_shared, encode_manifest, new_manifest, resumed_manifest
 from rollyard.services.rollouts.manifest_records import Manifest
+from rollyard.services.rollouts.partial.failed_attempt import encode_failure
 from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
 from rollyard.services.run_types import ServerCode
@@ -139,10 +140,10 @@ class RolloutStore:
         self._rows.append(row)
         self.attempts.pop(key, None)
 
-    def append_failure(self, failure: FailureRow) -> None:
-        """Write one failed attempt."""
+    def append_failure(self, failure: FailureRow, partial: Json | None = None) -> None:
+        """Write one failed attempt, with its partial conversation if that is known."""
         key = (failure.task_index, failure.rollout_index)
-        self._failures.append(orjson.dumps(failure.model_dump(by_alias=True)))
+        self._failures.append(encode_failure(failure, partial))
         self.attempts[key] = self.attempts.get(key, 0) + 1
         if self.is_final(failure.failure_kind, failure.server):
             self.permanently_failed.add(key)

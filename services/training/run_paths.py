@@ -54,6 +54,10 @@ class TrainingPaths:
         """Folder of the logs of the servers and of vLLM."""
         return self.root / "logs"
 
+    def token_pairs(self, step: int) -> Path:
+        """Log-probabilities of engine and trainer for some tokens of a step."""
+        return self.root / "token_pairs" / f"{version_of_step(step)}.json"
+
     def rollouts(self, step: int) -> Path:
         """Rollouts of a step, with the files that every collection has beside them."""
         return self.root / "rollouts" / f"{version_of_step(step)}.jsonl"

@@ -15,8 +15,10 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from rollyard.services.charts.style import STYLE
+from rollyard.services.expressions.parse import ExpressionError
 from rollyard.services.types import Record
 from rollyard.services.viewer.access_middleware import problem
+from rollyard.services.viewer.api.api_records import RolloutView
 from rollyard.services.viewer.api.comparison_view import SORTS, RunDifferences
 from rollyard.services.viewer.api.profile_view import numbers_of
 from rollyard.services.viewer.api.rollout_list import MAX_LINES
@@ -31,6 +33,8 @@ from rollyard.services.viewer.api.rollout_view import (
 )
 from rollyard.services.viewer.index.library import FileIndex, UnknownRun
 from rollyard.services.viewer.index.table import Table
+from rollyard.services.viewer.tokens.decoded_rollout import decoded_rollout
+from rollyard.services.viewer.tokens.decoder import TokenDecoder
 
 log = logging.getLogger(__name__)
 STATIC = Path(__file__).parent / "static"
@@ -40,10 +44,17 @@ _REVALIDATE = {"cache-control": "no-cache"}
 _NO_STORE = {"cache-control": "no-store"}
 
 
-def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter, ...] = ()) -> FastAPI:
-    """Build the app that serves `file_index`. `replays` draws boards; `routers` contains additional routes."""
+def viewer_app(
+    file_index: FileIndex,
+    replays: Replays,
+    routers: tuple[APIRouter, ...] = (),
+    decoder: TokenDecoder | None = None,
+) -> FastAPI:
+    """Build the app that serves `file_index`. `replays` draws boards; `routers` contains additional routes. `decoder`
+    gives tokens their texts if these are not recorded.
+    """
     app = FastAPI(title="ng_viewer", docs_url=None, redoc_url=None)
-    app.include_router(_api(file_index, replays))
+    app.include_router(_api(file_index, replays, decoder))
     for router in routers:
         app.include_router(router)
 
@@ -60,6 +71,7 @@ def viewer_app(file_index: FileIndex, replays: Replays, routers: tuple[APIRouter
     app.add_exception_handler(StarletteHTTPException, _http_error)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(UnknownRun, _unknown_run)
+    app.add_exception_handler(ExpressionError, _invalid_expression)
     app.add_exception_handler(RowChanged, _file_changed)
     app.add_exception_handler(OSError, _unreadable_file)
     app.add_exception_handler(Exception, _internal_error)
@@ -75,7 +87,7 @@ class _Static(StaticFiles):
         return response
 
 
-def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
+def _api(file_index: FileIndex, replays: Replays, decoder: TokenDecoder | None) -> APIRouter:
     api = APIRouter(prefix="/api")
     differences = RunDifferences(file_index.find)
     run_of = file_index.find
@@ -97,7 +109,12 @@ def _api(file_index: FileIndex, replays: Replays) -> APIRouter:
     async def rollout(run: int, task: int, repeat: int) -> Response:
         run_file = run_of(run)
         table = run_file.table
-        return await _json(lambda: rollout_view(run_file, table, _index(table, task, repeat), replays))
+
+        def view() -> RolloutView:
+            found = rollout_view(run_file, table, _index(table, task, repeat), replays)
+            return decoded_rollout(found, decoder)
+
+        return await _json(view)
 
     @api.get("/runs/{run}/rollouts/{task}/{repeat}/raw")
     async def raw(run: int, task: int, repeat: int) -> Response:
@@ -154,6 +171,10 @@ async def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     errors = "; ".join(f"{'.'.join(map(str, one['loc'][1:]))}: {one['msg']}" for one in error.errors())
     return problem(422, "invalid request", errors, request.url.path)
+
+
+async def _invalid_expression(request: Request, error: Exception) -> Response:
+    return problem(422, "invalid expression", str(error), request.url.path)
 
 
 async def _unknown_run(request: Request, error: Exception) -> Response:

@@ -10,7 +10,8 @@ if TYPE_CHECKING:
     from rollyard import errors, testing
     from rollyard.agents.base import Agent, AgentSettings
     from rollyard.agents.episode import Episode
-    from rollyard.api import collect, connect, read_rollouts, stack
+    from rollyard.api import annotate, collect, connect, read_rollouts, stack
+    from rollyard.failures import compare_failures, failure_clusters
     from rollyard.resources_servers.base import (
         BadTask,
         Environment,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from rollyard.responses_api_models.base import ModelServer
     from rollyard.services.server.settings import ServerSettings
     from rollyard.services.types import FinishReason
+    from rollyard.services.verdict_fields import VerdictField
 
     __version__: str
 
@@ -50,11 +52,15 @@ __all__ = [
     "ToolResult",
     "Turn",
     "Verdict",
+    "VerdictField",
     "Verification",
     "__version__",
+    "annotate",
     "collect",
+    "compare_failures",
     "connect",
     "errors",
+    "failure_clusters",
     "read_rollouts",
     "serve",
     "stack",
@@ -65,7 +71,8 @@ __all__ = [
 _HOMES = {
     "rollyard.agents.base": ("Agent", "AgentSettings"),
     "rollyard.agents.episode": ("Episode",),
-    "rollyard.api": ("collect", "connect", "read_rollouts", "stack"),
+    "rollyard.api": ("annotate", "collect", "connect", "read_rollouts", "stack"),
+    "rollyard.failures": ("compare_failures", "failure_clusters"),
     "rollyard.resources_servers.base": (
         *("BadTask", "Environment", "EnvironmentSettings", "InvalidToolCall", "ToolResult", "Turn"),
         *("Verdict", "Verification", "serve", "tool"),
@@ -76,6 +83,7 @@ _HOMES = {
     "rollyard.responses_api_models.base": ("ModelServer",),
     "rollyard.services.server.settings": ("ServerSettings",),
     "rollyard.services.types": ("FinishReason",),
+    "rollyard.services.verdict_fields": ("VerdictField",),
 }
 
 

@@ -1,4 +1,6 @@
-"""Starts runs, collects rollouts and reads them from Python: `stack`, `connect`, `collect`, `read_rollouts`."""
+"""Starts runs, collects rollouts and reads them from Python: `stack`, `connect`, `collect`, `read_rollouts`,
+`annotate`.
+"""
 
 from __future__ import annotations
 
@@ -41,6 +43,9 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.stack_clients import clients_of
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.metrics.loader.selected_rollouts import SelectedRollouts
+from rollyard.services.notes.annotations import Annotations
+from rollyard.services.notes.author import user_name
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.collection import CollectionPlan, agents_of
 from rollyard.services.rollouts.collector import Limits
@@ -224,13 +229,27 @@ async def collect(
     return summary if collection.result is None else of_all_workers(summary, read_status(summary.output))
 
 
-def read_rollouts(path: str | Path) -> Rollouts:
+def read_rollouts(path: str | Path, *, where: str | None = None) -> Rollouts:
     """Return an iterable over the rows of a rollout file, which may be compressed or still growing.
 
-    `read_rollouts(path).to_pandas()` and `.to_arrow()` return tables. Raises RunError if the file does not exist.
+    `where`: an expression, as for `ng_reward_profile`; only the measured rollouts that meet it are returned.
+    `read_rollouts(path).to_pandas()` and `.to_arrow()` return tables. Raises RunError if the file does not exist, and
+    OperatorError if `where` is not an expression.
     """
     check("path", path, PATH)
-    return Rollouts(Path(path))
+    check("where", where, TEXT, optional=True)
+    return Rollouts(Path(path)) if where is None else SelectedRollouts(Path(path), where)
+
+
+def annotate(path: str | Path, *, author: str | None = None) -> Annotations:
+    """Return the labels, verdicts and notes of a rollout file, to read and to extend; ng_viewer shows them.
+
+    `author`: the name under which this program writes; default: your user name. Raises RunError if the file does not
+    exist.
+    """
+    check("path", path, PATH)
+    check("author", author, TEXT, optional=True)
+    return Annotations(Path(path), author or user_name())
 
 
 def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | TemporaryCopy:

@@ -18,6 +18,7 @@ from rollyard import collect, connect
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.services.cli.arguments.submit_options import parse_arguments
 from rollyard.services.cli.arguments.train_arguments import read_arguments
+from rollyard.services.cli.browse import BrowseOptions
 from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.compare import CompareOptions
 from rollyard.services.cli.diagnostics.environment.command import EnvironmentOptions
@@ -26,6 +27,7 @@ from rollyard.services.cli.diagnostics.tokens import TokenOptions
 from rollyard.services.cli.eval import ACTIONS
 from rollyard.services.cli.gate import GateOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
+from rollyard.services.cli.notes import NotesOptions
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.prepare_data import PrepareOptions
@@ -191,11 +193,13 @@ def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
 
 
 OPTIONS: dict[str, type[Options]] = {
+    "ng_browse": BrowseOptions,
     "ng_collect_rollouts": CollectOptions,
     "ng_compare": CompareOptions,
     "ng_doctor": DoctorOptions,
     "ng_gate": GateOptions,
     "ng_lm_eval": LmEvalOptions,
+    "ng_notes": NotesOptions,
     "ng_prepare_data": PrepareOptions,
     "ng_reward_profile": ProfileOptions,
     "ng_status": StatusOptions,
@@ -204,7 +208,7 @@ OPTIONS: dict[str, type[Options]] = {
 }
 
 
-POSITIONAL = ("ng_compare", "ng_gate", "ng_viewer")
+POSITIONAL = ("ng_browse", "ng_compare", "ng_gate", "ng_notes", "ng_viewer")
 
 
 @pytest.mark.parametrize("name", OPTIONS)

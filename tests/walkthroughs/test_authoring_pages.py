@@ -74,7 +74,7 @@ async def test_the_init_commands_of_the_pages_create_folders(tmp_path: Path) -> 
 
 
 async def test_the_programs_of_the_python_page_run(tmp_path: Path) -> None:
-    start, rows_in_memory, openai_client, read, test = programs(page("python-api.md"))
+    start, rows_in_memory, openai_client, read, group, test = programs(page("python-api.md"))
 
     async def run(program: str) -> str:
         done = await command("python", "-c", program, cwd=tmp_path)
@@ -82,11 +82,12 @@ async def test_the_programs_of_the_python_page_run(tmp_path: Path) -> None:
         return done.out
 
     async def start_and_read() -> list[str]:
-        return [await run(start), await run(read)]  # the second reads the rollouts of the first
+        return [await run(start), await run(read), await run(group)]  # both read the rollouts of the first
 
     first, *printed = await asyncio.gather(start_and_read(), run(rows_in_memory), run(openai_client), run(test))
     assert re.match(r"complete 10 \d+\.\d+\n", first[0])
     assert first[1].startswith("10 of 10\n")
+    assert first[2] == "0 of 10 failed\n"
     assert printed[0] == "4 rollouts\n"
     assert printed[1].startswith("The answer is ")
     assert printed[2] == ""

@@ -19,6 +19,7 @@ from rollyard.responses_api_models.chat_engine.special_tokens import SpecialToke
 from rollyard.responses_api_models.chat_engine.token_backends.base import Rendered, TokenBackend
 from rollyard.responses_api_models.chat_engine.token_history.continuation import Continuation
 from rollyard.responses_api_models.chat_engine.token_history.history import TokenHistory, Turn
+from rollyard.responses_api_models.chat_engine.token_history.token_texts import token_texts
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.convert.completions import token_fields
 from rollyard.responses_api_models.upstream.request_context import RequestContext
@@ -63,12 +64,14 @@ class TokenTurns:
         special_tokens: SpecialTokens,
         *,
         sends_ids: bool = False,
+        records_texts: bool = False,
     ) -> None:
         self._upstream = upstream
         self._capabilities = capabilities
         self._versions = versions
         self._special_tokens = special_tokens
         self._sends_ids = sends_ids
+        self._records_texts = records_texts
         self._continuation = Continuation()
 
     async def make(self, request: Json, request_context: RequestContext) -> Json:
@@ -79,7 +82,7 @@ class TokenTurns:
         texts = bool(request.get("logprobs"))
         mark = self._versions.mark
         sent, escaped = await self._special_tokens.treated(body, request_context)
-        turn = await self._as_ids(history, sent, request_context, texts)
+        turn = await self._as_ids(history, sent, request_context, texts or self._records_texts)
         if isinstance(turn, str):
             chat = {**sent, "messages": history.with_ids(sent["messages"])} if self._sends_ids else sent
             turn = await self._as_messages(chat, turn, request_context)
@@ -92,10 +95,13 @@ class TokenTurns:
         completion["prompt_token_ids"], choice["token_ids"] = (
             wanted if request.get("return_token_ids") else (None, None)
         )
+        recorded = token_texts(choice, len(message["generation_token_ids"])) if self._records_texts else []
         if not texts:
             choice["logprobs"] = None
         trace = history.trace(message, turn.reason)
         trace["way"] = turn.way
+        if recorded:
+            trace["texts"] = recorded
         if escaped:
             trace["escaped"] = escaped
         mode = await self._capabilities.logprobs_mode(request_context)

@@ -52,7 +52,7 @@ def _is_test(path: Path) -> bool:
 
 def _is_result(path: Path) -> bool:
     """Return True for an output file of a collection, which is recognized by the manifest next to it."""
-    stems = [path.stem, *(path.stem.removesuffix(end) for end in ("_failures", "_manifest", "_status"))]
+    stems = [path.stem, *(path.stem.removesuffix(end) for end in ("_failures", "_manifest", "_status", "_notes"))]
     return path.suffix in (".jsonl", ".json") and any(
         path.with_name(f"{stem}_manifest.json").exists() for stem in stems
     )

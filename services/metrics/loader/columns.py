@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -174,6 +174,17 @@ def chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
     }
     stages = {name: seconds[mask] for name, seconds in columns.stages.items()}
     return Columns(**arrays, stages=stages, unmeasured=columns.unmeasured)
+
+
+def numbered_in_file_order(columns: Columns) -> Columns:
+    """Number the tasks of rows without a task index by the rows' positions in the file, counted from 0.
+
+    The columns must be sorted by offset, as they are if the offsets are their tasks.
+    """
+    lost = columns.unmeasured
+    offsets = np.sort(np.concatenate([columns.offset, lost.offset]))
+    numbered = replace(lost, task=np.searchsorted(offsets, lost.offset))
+    return replace(columns, task=np.searchsorted(offsets, columns.offset), unmeasured=numbered)
 
 
 def padded(values: Floats, count: int) -> Floats:

@@ -11,6 +11,8 @@ from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.io.jsonl import lenient
 from rollyard.services.io.lines import line_at
 from rollyard.services.metrics.loader.columns import Ints
+from rollyard.services.rollouts.derived_fields import reader_of
+from rollyard.services.types import Json
 
 _MAX_TEXT = 20_000
 """Characters that are kept of a string. Without a limit, a field with long texts would fill the memory."""
@@ -23,20 +25,23 @@ def read_fields(path: Path, offsets: Ints, paths: Iterable[FieldPath]) -> dict[F
     """
     wanted = list(dict.fromkeys(paths))
     values: list[list[Any]] = [[None] * len(offsets) for _ in wanted]
+    readers = [reader_of(field) for field in wanted]
     order = offsets.argsort(kind="stable").tolist()  # in the order of the file, which is faster to read
     for index in order if wanted else ():
         row = _row(path, int(offsets[index]))
-        for kept, field in zip(values, wanted, strict=True):
-            kept[index] = _bounded(field.value(row))
+        for kept, read in zip(values, readers, strict=True):
+            kept[index] = bounded(read(row))
     return {field: column_of(kept) for field, kept in zip(wanted, values, strict=True)}
 
 
-def _row(path: Path, offset: int) -> Any:
+def _row(path: Path, offset: int) -> Json:
     try:
-        return lenient(line_at(path, offset))
+        row = lenient(line_at(path, offset))
     except ValueError:  # the file has changed since it was indexed
-        return None
+        return {}
+    return row if isinstance(row, dict) else {}
 
 
-def _bounded(value: Any) -> Any:
+def bounded(value: Any) -> Any:
+    """Return the value of a field as expressions see it: long strings are cut."""
     return value[:_MAX_TEXT] if isinstance(value, str) else value

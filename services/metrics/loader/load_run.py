@@ -10,12 +10,18 @@ from numpy.typing import NDArray
 
 from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.errors import OperatorError
-from rollyard.services.metrics.loader.columns import chosen, displayable
+from rollyard.services.metrics.loader.columns import chosen, displayable, numbered_in_file_order
 from rollyard.services.metrics.loader.parallel_reader import Progress, Read, read
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
-from rollyard.services.metrics.loader.where import parsed_condition, rollouts_where
+from rollyard.services.metrics.loader.where import parsed_condition, reads_task, rollouts_where
 from rollyard.services.metrics.profile import Run, run_of
-from rollyard.services.metrics.run_plan import RunPlan, read_run_plan
+from rollyard.services.metrics.run_plan import SELECTION, RunPlan, read_run_plan
+
+_NO_INDEX = "Rows have no _ng_task_index: there are no metrics by task, and intervals treat each row as its own task."
+_NUMBERED = (
+    "Rows have no _ng_task_index, so in the expression task is the position of a row in the file, counted from 0, and "
+    "repeat is 0."
+)
 
 
 def load(
@@ -37,6 +43,7 @@ def load(
     condition = None if where is None else parsed_condition(where)
     file = read(path, workers=workers, progress=progress)
     if where is not None and condition is not None:
+        file = file if file.indexed else replace(file, columns=numbered_in_file_order(file.columns))
         mask = rollouts_where(path, file.columns, condition)
         return _selected_run(path, name, file, where, mask, pass_threshold)
     return run_from_columns(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
@@ -62,9 +69,7 @@ def run_from_columns(
             f"The last line is incomplete ({file.torn} bytes) and not counted: it is being written or was truncated."
         )
     if not file.indexed:
-        notes.append(
-            "Rows have no _ng_task_index: there are no metrics by task, and intervals treat each row as its own task."
-        )
+        notes.append(_NO_INDEX)
     columns = file.columns
     if plan.exact and plan.tasks is not None and plan.repeats is not None and file.indexed:
         expected = (columns.task < plan.tasks) & (columns.repeat < plan.repeats)
@@ -83,8 +88,11 @@ def run_from_columns(
 def _selected_run(
     path: Path, name: str, file: Read, where: str, mask: NDArray[np.bool_], pass_threshold: float | None
 ) -> Run:
+    numbered = "" if file.indexed or not reads_task(where) else _NUMBERED
     if not mask.any():
-        raise OperatorError(f"where: none of the {len(mask):,} rollouts in {path} meets {where}")
+        raise OperatorError(
+            f"where: none of the {len(mask):,} rollouts in {path} meets {where}" + (numbered and f". {numbered}")
+        )
     columns = replace(chosen(file.columns, mask), unmeasured=RolloutParser().columns().unmeasured)
     note = (
         f"Only {mask.sum():,} of {len(mask):,} measured rollouts are counted, those with {where}. Missing and "
@@ -92,6 +100,12 @@ def _selected_run(
     )
     shown, shown_path = displayable(name or path.stem), displayable(str(path), 4096)
     run = run_of(
-        shown, shown_path, columns, RunPlan(), pass_threshold=pass_threshold, indexed=file.indexed, notes=[note]
+        shown,
+        shown_path,
+        columns,
+        RunPlan(source=SELECTION),
+        pass_threshold=pass_threshold,
+        indexed=file.indexed,
+        notes=[note, *filter(None, [numbered, "" if file.indexed else _NO_INDEX])],
     )
     return replace(run, file=path)

@@ -155,21 +155,30 @@ def read_parts(
     """
     if pool is None:
         for start, stop in ranges:
-            yield _part(path, start, stop, indexed)
+            yield read_part(path, start, stop, indexed)
         return
     with _ignore_interrupts():
-        futures = deque(pool.submit(_part, path, start, stop, indexed) for start, stop in ranges)
+        futures = deque(pool.submit(read_part, path, start, stop, indexed) for start, stop in ranges)
     while futures:
         yield futures.popleft().result()
 
 
-def _part(path: Path, start: int, stop: int, indexed: bool) -> Part:
+def read_part(
+    path: Path, start: int, stop: int, indexed: bool, also: Callable[[RolloutRow, int], None] | None = None
+) -> Part:
+    """Read the lines that begin in [start, stop). `also` receives every valid row and its byte offset.
+
+    Raises OSError if the file cannot be read.
+    """
     parser = RolloutParser(indexed=indexed)
     lines, torn, bad, bad_lines = Lines(path, start, stop), None, None, 0
     for found in iter_jsonl(lines, hand_over):
         if isinstance(found, ParsedLine):
             try:
-                parser.add(cast(RolloutRow, found.value), found.offset)
+                row = cast(RolloutRow, found.value)
+                parser.add(row, found.offset)
+                if also is not None:
+                    also(row, found.offset)
                 continue
             except ValueError as error:
                 problem = f" {error}"

@@ -1,18 +1,27 @@
-"""Selects rollouts of a file by an expression."""
+"""Selects rollouts by an expression: those of a file's index, or those of rows that are read one after another."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.expressions.column import Column
+from rollyard.services.expressions.column import Column, column_of
 from rollyard.services.expressions.evaluate import Mask, selected
 from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.expressions.nodes import Node, fields_of
 from rollyard.services.expressions.parse import ExpressionError, parse
 from rollyard.services.metrics.loader.columns import Columns
 from rollyard.services.metrics.loader.computed_columns import COMPUTED, computed_column
-from rollyard.services.metrics.loader.field_reader import read_fields
+from rollyard.services.metrics.loader.field_reader import bounded, read_fields
+from rollyard.services.metrics.loader.rollout_parser import RolloutParser
+from rollyard.services.notes.current_state import RolloutNotes
+from rollyard.services.notes.file_notes import notes_in, notes_of_rows
+from rollyard.services.notes.note_fields import NOTE_FIELDS, is_note_field, note_columns
+from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.derived_fields import DERIVED, reader_of
+
+_TASK, _REPEAT = FieldPath(("task",)), FieldPath(("repeat",))
 
 
 def parsed_condition(text: str) -> Node:
@@ -23,26 +32,97 @@ def parsed_condition(text: str) -> Node:
         raise OperatorError(f"where: {error}") from error
 
 
+def reads_task(text: str) -> bool:
+    """Return whether a valid expression reads the index of the task or of the repeat."""
+    return not {_TASK, _REPEAT}.isdisjoint(fields_of(parse(text)))
+
+
 def rollouts_where(path: Path, columns: Columns, condition: Node) -> Mask:
     """Return which measured rollouts of the file meet the condition. `columns`: the file's.
 
     Fields that are not computed columns are read from the file. Raises OperatorError if it cannot be read, or if no row
     has one of the fields.
     """
-    fields = list(dict.fromkeys(fields_of(condition)))
-    computed = {field: computed_column(columns, field.column) for field in fields if field.column in COMPUTED}
     try:
-        found = read_fields(path, columns.offset, [field for field in fields if field not in computed])
+        found = read_fields(path, columns.offset, stored_fields(condition))
     except OSError as error:
         raise OperatorError(f"rollout file {str(path)!r} cannot be read: {error.strerror or error}") from error
-    _check_known(path, found)
-    return selected(condition, computed | found, len(columns))
+    if len(columns):
+        _check_known(path, [field for field, column in found.items() if column.missing.all()])
+    if noted := note_fields(condition):
+        found |= note_columns(noted, notes_in(path, columns), columns.offset.tolist())
+    return mask_of(columns, condition, found)
 
 
-def _check_known(path: Path, found: dict[FieldPath, Column]) -> None:
-    for field, column in found.items():
-        if len(column) and column.missing.all():
+def stored_fields(condition: Node) -> list[FieldPath]:
+    """Return the fields of the condition that are read or computed from the rows, each once."""
+    fields = dict.fromkeys(fields_of(condition))
+    return [field for field in fields if field.column not in COMPUTED and not is_note_field(field)]
+
+
+def note_fields(condition: Node) -> list[FieldPath]:
+    """Return the fields of the condition that are read from the notes, each once."""
+    return [field for field in dict.fromkeys(fields_of(condition)) if is_note_field(field)]
+
+
+def mask_of(columns: Columns, condition: Node, found: Mapping[FieldPath, Column]) -> Mask:
+    """Return which measured rollouts meet the condition. `found`: the values of its `stored_fields` and
+    `note_fields`.
+    """
+    computed = {
+        field: computed_column(columns, field.column) for field in fields_of(condition) if field.column in COMPUTED
+    }
+    return selected(condition, computed | dict(found), len(columns))
+
+
+class RowCondition:
+    """An expression over rows that are read one after another, with the meaning that it has in a report."""
+
+    def __init__(self, text: str, source: Path) -> None:
+        """`source`: the file that an error names. Raises OperatorError if `text` is not an expression."""
+        self._condition = parsed_condition(text)
+        self._source = source
+        self._readers = {field: reader_of(field) for field in stored_fields(self._condition)}
+        self._note_fields = note_fields(self._condition)
+
+    def among(self, rows: Iterable[tuple[int, RolloutRow]]) -> Iterator[RolloutRow]:
+        """Yield the measured rows that meet the expression. `rows`: each with its offset.
+
+        Raises RunError if the notes cannot be read, and OperatorError at the end if no row has one of the
+        expression's fields.
+        """
+        absent, indexed, any_row = set(self._readers), None, False
+        notes: dict[int, RolloutNotes] = notes_of_rows(self._source) if self._note_fields else {}
+        for number, (offset, row) in enumerate(rows):
+            indexed = "_ng_task_index" in row if indexed is None else indexed
+            parser = RolloutParser(indexed=indexed)
+            try:
+                parser.add(row, offset)
+            except ValueError as error:
+                raise OperatorError(f"where: a row of {self._source} {error}") from error
+            columns = parser.columns()
+            if not len(columns):
+                continue
+            any_row = True
+            found = {field: column_of([bounded(read(row))]) for field, read in self._readers.items()}
+            found |= note_columns(self._note_fields, notes, [offset])
+            absent -= {field for field in absent if not found[field].missing.all()}
+            if not indexed and _TASK in fields_of(self._condition):  # tasks are numbered in the order of the file
+                columns.task[0] = number
+            if mask_of(columns, self._condition, found)[0]:
+                yield row
+        if any_row:
+            _check_known(self._source, absent)
+
+
+def _check_known(path: Path, absent: Iterable[FieldPath]) -> None:
+    for field in absent:
+        if field.column in DERIVED:
             raise OperatorError(
-                f"where: no row of {path} has the field {field}. Expected a key of the rows, such as "
-                f"response.usage.output_tokens, or one of {', '.join(COMPUTED)}"
+                f"where: no row of {path} has what {field} is computed from. Expected recorded tokens: collect with "
+                "return_token_id_information: true in the settings of the model server"
             )
+        raise OperatorError(
+            f"where: no row of {path} has the field {field}. Expected a key of the rows, such as "
+            f"response.usage.output_tokens, or one of {', '.join((*COMPUTED, *DERIVED, *NOTE_FIELDS))}"
+        )

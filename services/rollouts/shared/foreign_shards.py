@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
+from rollyard.services.rollouts.partial.records import PARTIAL_MEMBER
 from rollyard.services.rollouts.rollout_keys import Expected, Key
 from rollyard.services.rollouts.shared.rollout_lines import failure_lines, rollout_lines
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths
@@ -42,7 +43,8 @@ class ForeignShards:
                 found.measured.append(keyed.key)
                 rows = keyed.offset + len(keyed.line)
             for keyed in failure_lines(shard.failures, self._expected, failures):
-                found.failures.append(keyed.row)
+                # The conversation would take up memory and is only copied from file to file.
+                found.failures.append({name: value for name, value in keyed.row.items() if name != PARTIAL_MEMBER})
                 failures = keyed.offset + len(keyed.line)
             self._offsets[token] = rows, failures
         return found

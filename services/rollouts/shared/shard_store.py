@@ -45,8 +45,8 @@ class ShardStore(RolloutStore):
         self.permanently_failed = before.permanently_failed
         self.attempts = before.attempts
 
-    def append_failure(self, failure: FailureRow) -> None:
-        super().append_failure(failure)
+    def append_failure(self, failure: FailureRow, partial: Json | None = None) -> None:
+        super().append_failure(failure, partial)
         self._count(failure.task_index, failure.rollout_index, terminal=failure.terminal)
 
     def count_failure(self, row: Json) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from rollyard.services.io.json_values import is_number, mapping, number
+from rollyard.services.io.json_values import is_number, mapping, number, whole_number
 from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.training.sequences.training_sequence import (
@@ -37,6 +37,8 @@ class GroupMember:
     """Whether the task was solved; None if the environment does not report it."""
     completion_tokens: int = 0
     """Number of tokens that the policy generated in the whole rollout, also those without a loss."""
+    task_index: int = -1
+    """Index of the task in the step's rollout file; -1 if unknown."""
     parse_error: bool = False
     """True if the environment found no answer in the response, or the engine could not parse a tool call."""
 
@@ -67,6 +69,7 @@ def member_of_row(row: Json, task_key: str, rules: SequenceRules, endings: Endin
         components={name: value for name, value in mapping(row.get("reward_components")).items() if is_number(value)},
         success=success if isinstance(success := row.get("success"), bool) else None,
         completion_tokens=_completion_tokens(row),
+        task_index=-1 if (index := whole_number(row.get("_ng_task_index"))) is None else index,
         parse_error=has_parse_error(row),
     )
 

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import unused
 from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.rollouts.partial.records import PARTIAL_MEMBER
 from rollyard.services.rollouts.rollout_file import Rollouts
 from rollyard.services.rollouts.rollout_keys import Key, key_of
 from rollyard.services.types import Json, Record
@@ -79,7 +80,11 @@ class StepFiles:
         """Return the last failed attempt of each rollout. Raises RunError if a line is not a JSON object."""
         if not self.paths.failures.is_file():
             return {}
-        return {key_of(row): dict(row) for row in Rollouts(self.paths.failures)}
+        # Nothing is trained on what had been said in a failed attempt, and it would take up memory.
+        return {
+            key_of(row): {name: value for name, value in row.items() if name != PARTIAL_MEMBER}
+            for row in Rollouts(self.paths.failures)
+        }
 
     def set_aside(self) -> list[Path]:
         """Rename all files, so that the step is played from the start. Return the new paths."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
+from rollyard.services.training.token_pairs import TokenPairs
 from rollyard.services.training.update import Update
 from rollyard.services.training.weights.weight_sender import TransferMethod, WeightSender
 
@@ -47,6 +48,11 @@ class PolicyTrainer(Protocol):
     @property
     def metrics(self) -> Mapping[str, float]:
         """Figures of the latest update."""
+        ...
+
+    @property
+    def token_pairs(self) -> TokenPairs | None:
+        """Log-probabilities of engine and trainer of the latest update; None if they are not recorded."""
         ...
 
     def share(self, text: str | None) -> str | None:

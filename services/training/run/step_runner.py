@@ -16,6 +16,8 @@ from rollyard.services.training.run.stack_calls import Interrupted, StackCalls
 from rollyard.services.training.run.stack_parts import StackParts
 from rollyard.services.training.run.step_play import play_step
 from rollyard.services.training.run.traces import Traces
+from rollyard.services.training.run_paths import TrainingPaths
+from rollyard.services.training.token_pairs import TokenPairs, write_pairs
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.update import Update, update_of
 from rollyard.services.training.weights.parity import probe_sequences
@@ -89,7 +91,7 @@ class StepRunner:
         self._updating = time.monotonic()
         return None if self._is_ending else self._update
 
-    def updated(self, step: int, trainer: Mapping[str, float], save: Save) -> None:
+    def updated(self, step: int, trainer: Mapping[str, float], save: Save, pairs: TokenPairs | None = None) -> None:
         """Publish the new weights, and report the step."""
         batch = self._batch
         assert batch is not None, "an update has a batch"
@@ -110,6 +112,8 @@ class StepRunner:
         # Even if publishing failed: the update is part of the next checkpoint, so it must be part of the curve.
         with self._guarded():
             self._traces.trained(batch, self._update)
+            if pairs is not None:
+                write_pairs(TrainingPaths(self._config.output_dir).token_pairs(step), pairs, batch, self._update)
             self._metrics.write(step, step_metrics(batch, trainer, times, parity=parity, update=self._update))
         if self._schedule.is_last(step):
             self._finish(step)

@@ -70,7 +70,7 @@ class TrainingLoop:
     def updated(self) -> None:
         step, save = self._trainer.step, self._trainer.weights()
         if self._main is not None:
-            self._main.updated(step, self._trainer.metrics, save)
+            self._main.updated(step, self._trainer.metrics, save, self._trainer.token_pairs)
         if self._schedule.saves(step):
             self._save()
 

@@ -13,6 +13,7 @@ from transformers.utils.logging import disable_progress_bar
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.training.run.policy_trainer import Save, TrainerHooks
+from rollyard.services.training.token_pairs import TokenPairs
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.trl.grpo_settings import grpo_config, lora_config
 from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
@@ -55,6 +56,10 @@ class TrlPolicyTrainer:
     @property
     def metrics(self) -> dict[str, float]:
         return self._trainer.update_metrics
+
+    @property
+    def token_pairs(self) -> TokenPairs | None:
+        return self._trainer.token_pairs
 
     @property
     def has_whole_model(self) -> bool:

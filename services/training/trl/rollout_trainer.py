@@ -16,7 +16,9 @@ from trl import GRPOConfig, GRPOTrainer
 
 from rollyard.services.errors import RunError
 from rollyard.services.training.micro_batches import micro_batches
+from rollyard.services.training.token_pairs import TokenPairs
 from rollyard.services.training.trl.micro_batch_inputs import Inputs, micro_batch_inputs
+from rollyard.services.training.trl.pair_recorder import PairRecorder
 from rollyard.services.training.trl.update_metrics import UpdateMetrics
 from rollyard.services.training.update import Update
 
@@ -60,6 +62,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         self.update_metrics: dict[str, float] = {}
         """Figures of the latest update: `loss`, and those of UpdateMetrics, of the first iteration if not named in
         OF_LAST_ITERATION."""
+        self.token_pairs: TokenPairs | None = None
+        """Log-probabilities of engine and trainer of the latest update, before its first step."""
         super().__init__(
             model=model,
             reward_funcs=[_no_reward],
@@ -88,7 +92,9 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
         """Add the gradient of an update, and return its loss. Earlier iterations than the last are done here, too."""
         model.train()
         update = inputs["update"]
-        total, first = self._add_gradient(model, update)
+        pairs = PairRecorder(update, self.accelerator.device)
+        total, first = self._add_gradient(model, update, pairs)
+        self.token_pairs = pairs.result(self.accelerator)
         self.update_metrics = {"loss": total.item(), **first}
         for _ in range(1, self._iterations):
             self._get_grad_norm(model, grad_norm=self._clip_grad_norm(model))
@@ -98,8 +104,12 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
             self.update_metrics |= {name: last[name] for name in OF_LAST_ITERATION if name in last}
         return total
 
-    def _add_gradient(self, model: Any, update: Update) -> tuple[torch.Tensor, dict[str, float]]:
-        """Add the gradient of an update at the current weights. Return its loss and the figures of UpdateMetrics."""
+    def _add_gradient(
+        self, model: Any, update: Update, pairs: PairRecorder | None = None
+    ) -> tuple[torch.Tensor, dict[str, float]]:
+        """Add the gradient of an update at the current weights. Return its loss and the figures of UpdateMetrics.
+        `pairs` gets the log-probabilities.
+        """
         device = self.accelerator.device
         metrics, total = UpdateMetrics(device), torch.zeros((), device=device)
         parts = self._parts(update)
@@ -110,7 +120,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
                 with self._local_figures():
                     loss = self._compute_loss(model, tensors) * self._weight(update, part)
                 if part.counts:
-                    self._measure(metrics, tensors)
+                    self._measure(metrics, tensors, pairs, part.indices)
                 self.accelerator.backward(loss)
             total += loss.detach()
         self._metrics["train"].clear()  # TRL's, which are means over micro-batches; ours are over tokens
@@ -216,7 +226,7 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
             self._outputs = found[0].detach(), found[1].detach()
         return found
 
-    def _measure(self, metrics: UpdateMetrics, tensors: Inputs) -> None:
+    def _measure(self, metrics: UpdateMetrics, tensors: Inputs, pairs: PairRecorder | None, indices: list[int]) -> None:
         own, entropies = self._outputs
         recorded, mask, advantages = tensors["old_per_token_logps"], tensors["tool_mask"], tensors["advantages"]
         log_ratio = own - recorded
@@ -230,6 +240,8 @@ class RolloutTrainer(GRPOTrainer):  # type: ignore[misc]  # TRL is not installed
                 advantages > 0
             )
         metrics.add(own, recorded, entropies, mask, clipped, tensors.get("ref_per_token_logps"))
+        if pairs is not None:
+            pairs.add(indices, own, recorded, entropies, mask * ~tensors["reweighted"], clipped)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 from rollyard.services.charts.chart import Chart
 from rollyard.services.metrics.comparison import Difference
 from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.rollouts.replay import Replay
 from rollyard.services.types import CollectionStatus, Json, Record
+from rollyard.services.viewer.fields.field_records import ColumnHead, VerdictValue
+from rollyard.services.viewer.snippets.snippet_records import Snippet
 
 Outcome = Literal["measured", "failed"]
 """`measured` rollouts have a reward. `failed` rollouts have none: the row is masked, or all attempts failed."""
@@ -21,6 +23,8 @@ class RunFileStatus(Record):
     """Index of the file among the opened files, counted from 0."""
     name: str
     path: str
+    absolute_path: str = ""
+    """The path under which a collection on this host reports the file to its head."""
     size: int
     """File size in bytes."""
     indexed: int
@@ -59,6 +63,8 @@ class TrainingStatus(Record):
     """Steps that have a rollout file, in ascending order."""
     evaluations: list[int]
     """Steps that have a file of evaluation rollouts, in ascending order."""
+    token_pairs: bool = False
+    """Whether log-probabilities of engine and trainer are recorded for some step."""
     collecting: CollectionStatus | None = None
     """Status of the newest rollout file."""
 
@@ -72,6 +78,8 @@ class Overview(Record):
     runs: list[RunFileStatus]
     training: TrainingStatus | None = None
     """The training run whose folder was opened; None if files were."""
+    series: bool = False
+    """Whether the files are the steps of a series, whose steps are known."""
 
 
 class Numbers(Record):
@@ -115,9 +123,16 @@ class Page(Record):
     ends: tuple[str, ...] = ()
     """All values of `end` in the file, which the filter offers."""
     agents: tuple[str, ...] = ()
+    columns: tuple[ColumnHead, ...] = ()
+    """The columns of `cells`: the requested ones that are not in `lines`."""
+    cells: tuple[tuple[Any, ...], ...] = ()
+    """The values of each line, in the order of `columns`; long ones are shortened."""
+    snippets: tuple[Snippet | None, ...] = ()
+    """What the searched text matches in each line; empty without a text search."""
 
 
-Speaker = Literal["system", "user", "reasoning", "answer", "call", "result", "other"]
+Speaker = Literal["system", "user", "reasoning", "answer", "call", "result", "other", "failure"]
+"""`failure` is the end of a failed attempt."""
 
 
 class Tokens(Record):
@@ -125,7 +140,13 @@ class Tokens(Record):
 
     prompt: list[int]
     generated: list[int]
+    """Empty if only texts and log-probabilities are recorded."""
     log_probs: list[float]
+    texts: list[str]
+    """The text of each generated token; empty if unknown. A character whose bytes are spread over several tokens is the
+    text of the last of them, and the others have an empty text."""
+    alternatives: list[list[tuple[str, float]]]
+    """For each generated token, the most likely tokens with their log-probabilities, if they are recorded."""
     trained: bool
     """Whether the generated tokens are trained on. Prompt tokens are always masked."""
     trace: Json | None
@@ -160,6 +181,8 @@ class Attempt(Record):
     seconds: float
     when: float
     """Unix time in seconds."""
+    has_conversation: bool = False
+    """Whether it is recorded what had been said until then."""
 
 
 class RolloutView(Record):
@@ -172,6 +195,8 @@ class RolloutView(Record):
     """Boards drawn by an environment's replay.py, if one supports this row."""
     charts: list[Chart]
     """Charts of the recorded tokens."""
+    verdict: tuple[VerdictValue, ...] = ()
+    """The fields that explain the reward."""
     facts: Json
     """All fields of the row except the conversation, with long values shortened."""
     attempts: list[Attempt]

@@ -7,6 +7,7 @@ from typing import Any
 
 from rollyard.services.io.json_values import items, mapping, number, text_of
 from rollyard.services.io.jsonl import lenient
+from rollyard.services.metrics.tokens.model_calls import is_from_model
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Event, Speaker
 from rollyard.services.viewer.api.message_content import text_of_content, thoughts
@@ -29,35 +30,34 @@ def events_of(row: Mapping[str, Any]) -> list[Event]:
     prompt = params.get("input")
     for item in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else items(prompt):
         events += _item_events(item, 0)
-    return [*events, *_output_events(items(response.get("output")), trained=row.get("mask_sample") is not True)]
+    trained = row.get("mask_sample") is not True
+    return [*events, *_output_events(items(response.get("output")), trained)]
 
 
-def _output_events(output: list[Any], *, trained: bool) -> Iterator[Event]:
+def _output_events(output: list[Any], trained: bool) -> Iterator[Event]:
     turn, writing = 0, False
+    written: list[str] = []
+    """The texts of the current model call."""
     turns: dict[str, int] = {}
     """Maps call ids to turns."""
     for item in output:
-        from_model = _is_from_model(item)
+        from_model = is_from_model(item)
         if from_model and not writing:
             turn += 1
+            written = []
         writing = from_model
         content = mapping(item)
         call = text_of(content.get("call_id"))
         if from_model and call:
             turns[call] = turn
         item_events = list(_item_events(item, turns.get(call, turn)))
-        if from_model and item_events and (tokens := tokens_of(content, trained=trained)) is not None:
+        if from_model:
+            written += [text_of(content.get("arguments")) or event.text for event in item_events]
+        if from_model and item_events and (tokens := tokens_of(content, written, trained)) is not None:
             item_events[-1] = item_events[-1].model_copy(update={"tokens": tokens})
             # A model call's tokens are on its last item, so the model's next item belongs to another call.
             writing = False
         yield from item_events
-
-
-def _is_from_model(item: Any) -> bool:
-    """Return whether the item was written by the model, as opposed to the environment or the user."""
-    content = mapping(item)
-    kind = text_of(content.get("type"))
-    return bool(content) and not kind.endswith(("_output", "_response")) and content.get("role") in (None, "assistant")
 
 
 def _item_events(item: Any, turn: int) -> Iterator[Event]:

@@ -11,19 +11,21 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from rollyard.services.metrics.loader.columns import CategoryColumn
+from rollyard.services.metrics.loader.columns import CategoryColumn, Columns
 from rollyard.services.viewer.api.api_records import Outcome, Page
+from rollyard.services.viewer.fields.selection import Selection
 from rollyard.services.viewer.index.table import Table
 
 Indexes = NDArray[np.intp]
 """Row indexes into a Table."""
-SORTS = ("task", "repeat", "reward", "success", "tool_calls", "turns", "output_tokens", "seconds", "end")
+SORTS = ("task", "repeat", "reward", "success", "tool_calls", "turns", "output_tokens", "seconds", "end", "agent")
 MAX_LINES = 500
 _ROUNDING = 1e-9
 """Tolerance of the reward filters, because rewards are sums. The histogram that links here uses the same value."""
 _CACHE_SIZE = 6
 """Maximum number of sort orders and of selections in the cache. Each takes 8 MB for a million rollouts."""
 T = TypeVar("T")
+NO_SELECTION = Selection()
 
 
 class Query(BaseModel):
@@ -31,8 +33,12 @@ class Query(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    sort: str = Field(default="task", pattern=f"^-?({'|'.join(SORTS)})$")
-    """The column to sort by. A leading `-` means descending order. Missing values come last in either order."""
+    sort: str = Field(default="task", max_length=500)
+    """The column or field to sort by; a leading `-` means descending order. Missing values come last in both orders."""
+    where: str = Field(default="", max_length=2000)
+    """An expression that the rollouts must meet, such as `reward < 0.5 and tool_calls > 3`."""
+    columns: str = Field(default="", max_length=4000)
+    """The columns to show, separated by commas; empty: the prompt and the fields that explain the reward."""
     task: int | None = None
     repeat: int | None = None
     outcome: Outcome | None = None
@@ -43,6 +49,12 @@ class Query(BaseModel):
     max_tool_calls: float | None = None
     end: str | None = None
     agent: str | None = None
+    cluster: str = Field(default="", max_length=100)
+    """The key of a cluster of failed rollouts, to which they must belong."""
+    clusters_where: str = Field(default="", max_length=2000)
+    """Which rollouts count as failed for `cluster`; empty: those that did not solve their task."""
+    clusters_of: str = Field(default="", pattern=r"^(\d{1,9}-\d{1,9})?$")
+    """The two runs whose rollouts were clustered together, such as `0-1`; empty: only this run's."""
     q: str = Field(default="", max_length=1000)
     """Text that the row must contain."""
     start: int = Field(default=0, ge=0)
@@ -52,19 +64,30 @@ class Query(BaseModel):
 class Listing:
     """Provides the pages of one table. Thread-safe; in the worst case, two threads sort the same column."""
 
-    def __init__(self, table: Table) -> None:
+    def __init__(self, table: Table, columns: Columns) -> None:
+        """`columns`: the measured rollouts of the table, in the same order."""
         self.table = table
+        self.columns = columns
+        self.places = np.where(table.measured, np.cumsum(table.measured) - 1, -1)
+        """The index of each rollout in `columns`; -1 if it is not measured."""
         self._orders = _LruCache[Indexes]()
         self._selections = _LruCache[Indexes]()
         self._ends = tuple(sorted(_names_in(table.end)))
         self._agents = tuple(sorted(_names_in(table.agent)))
 
-    def page(self, query: Query, found: NDArray[np.int64] | None = None, searched: float = 1.0) -> Page:
+    def page(
+        self,
+        query: Query,
+        found: NDArray[np.int64] | None = None,
+        searched: float = 1.0,
+        selection: Selection = NO_SELECTION,
+    ) -> Page:
         """Return the requested page.
 
-        `found` contains the byte offsets of the rows that contain the searched text, in ascending order.
+        `found` contains the byte offsets of the rows that contain the searched text, in ascending order. `selection`:
+        the query's expression and sort key, evaluated over the table.
         """
-        indexes = self.select(query, found)
+        indexes = self.select(query, found, selection)
         return self.page_of(indexes[query.start : query.start + query.limit], len(indexes), query.start, searched)
 
     def page_of(self, indexes: Indexes, total: int, start: int = 0, searched: float = 1.0) -> Page:
@@ -72,14 +95,20 @@ class Listing:
         lines = [self.table.line(index) for index in indexes.tolist()]
         return Page(total=total, start=start, lines=lines, searched=searched, ends=self._ends, agents=self._agents)
 
-    def select(self, query: Query, found: NDArray[np.int64] | None = None) -> Indexes:
+    def select(
+        self, query: Query, found: NDArray[np.int64] | None = None, selection: Selection = NO_SELECTION
+    ) -> Indexes:
         """Return the sorted indexes of the matching rollouts."""
-        key = query.model_copy(update={"start": 0, "limit": 0}).model_dump_json()
-        return self._selections.get(f"{key} {-1 if found is None else len(found)}", lambda: self._select(query, found))
+        key = query.model_copy(update={"start": 0, "limit": 0, "columns": ""}).model_dump_json()
+        version = f"{-1 if found is None else len(found)} {selection.version}"
+        return self._selections.get(f"{key} {version}", lambda: self._select(query, found, selection))
 
-    def _select(self, query: Query, found: NDArray[np.int64] | None) -> Indexes:
-        order = self._orders.get(query.sort, lambda: _order(self.table, query.sort))
+    def _select(self, query: Query, found: NDArray[np.int64] | None, selection: Selection) -> Indexes:
+        key = f"{query.sort} {selection.version if selection.ranks is not None else ''}"
+        order = self._orders.get(key, lambda: _order(self.table, query.sort, selection.ranks))
         selected = self._mask(query)
+        if selection.mask is not None:
+            selected = selection.mask if selected is None else selected & selection.mask
         if found is not None:
             has = _among(self.table.offset, found)
             selected = has if selected is None else selected & has
@@ -125,12 +154,16 @@ class _LruCache(Generic[T]):
         return value
 
 
-def _order(table: Table, sort: str) -> Indexes:
-    """Return the sort order. Rows with equal values remain sorted by (task, repeat)."""
+def _order(table: Table, sort: str, ranks: NDArray[np.float64] | None) -> Indexes:
+    """Return the sort order. Rows with equal values remain sorted by (task, repeat). `ranks`: values to sort by, if
+    they are not a column of the table.
+    """
     name, descending = sort.removeprefix("-"), sort.startswith("-")
+    if ranks is not None:
+        return np.argsort(-ranks if descending else ranks, kind="stable")
     if name == "task":
         return np.argsort(-table.task, kind="stable") if descending else np.arange(len(table))
-    values = _ranks(table.end) if name == "end" else getattr(table, name)
+    values = _ranks(getattr(table, name)) if name in ("end", "agent") else getattr(table, name)
     return np.argsort(-values if descending else values, kind="stable")
 
 

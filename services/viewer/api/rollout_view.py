@@ -13,6 +13,7 @@ from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import RolloutView, TaskRollouts
 from rollyard.services.viewer.api.conversation_events import events_of
 from rollyard.services.viewer.api.row_fields import row_facts
+from rollyard.services.viewer.fields.cells import verdict_of
 from rollyard.services.viewer.index.line_reader import as_row
 from rollyard.services.viewer.index.run_file import RunFile
 from rollyard.services.viewer.index.table import Table
@@ -41,6 +42,7 @@ def rollout_view(run: RunFile, table: Table, index: int, replays: Replays, *, to
         events=events,
         replay=replays(dict(row)) if row else None,
         charts=[] if chart is None else [chart],
+        verdict=tuple(verdict_of(row)) if row else (),
         facts=row_facts(row) if row else {},
         attempts=run.attempts.of(line.task, line.repeat),
         previous=_key(table, index - 1),

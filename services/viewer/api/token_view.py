@@ -1,38 +1,41 @@
-"""Reads the tokens of a model call from its last item."""
+"""Shows the tokens of a model call."""
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
-from rollyard.services.io.json_values import number
+from rollyard.services.io.json_values import mapping
+from rollyard.services.metrics.tokens.model_calls import ModelCall, alternatives_of, ids_of, model_call
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Tokens
 from rollyard.services.viewer.api.row_fields import shortened_values
+from rollyard.services.viewer.api.token_texts import joined_texts
+from rollyard.services.viewer.api.untrusted_values import sanitize
 
 
-def tokens_of(item: Json, *, trained: bool) -> Tokens | None:
-    """Return the item's tokens; None if they are missing or invalid."""
-    prompt, generated = _ids(item.get("prompt_token_ids")), _ids(item.get("generation_token_ids"))
-    if generated is None:
+def tokens_of(item: Json, written: Sequence[str] = (), trained: bool = True) -> Tokens | None:
+    """Return the item's tokens; None if they are missing or invalid.
+
+    `written`: the texts of the model call, from which characters are completed that the engine could not decode.
+    """
+    call = model_call(item)
+    if call is None:
         return None
-    trace = item.get("token_trace")
+    trace = mapping(call.trace)
     return Tokens(
-        prompt=prompt or [],
-        generated=generated,
-        log_probs=_log_probs(item.get("generation_log_probs")),
+        prompt=(ids_of(item.get("prompt_token_ids")) or []) if call.ids else [],
+        generated=call.ids,
+        log_probs=call.log_probs,
+        texts=joined_texts(call.texts, written),
+        alternatives=_alternatives(call),
         trained=trained,
-        trace=shortened_values(trace) if isinstance(trace, dict) else None,
+        trace=shortened_values({key: trace[key] for key in trace if key != "texts"})
+        if isinstance(call.trace, dict) and call.ids
+        else None,
     )
 
 
-def _ids(value: Any) -> list[int] | None:
-    if isinstance(value, list) and all(type(token) is int for token in value):
-        return value
-    return None
-
-
-def _log_probs(value: Any) -> list[float]:
-    """Return all values. If one of them is invalid, return an empty list, because a gap would shift the others."""
-    found = [number(log_prob, None) for log_prob in value] if isinstance(value, list) else []
-    valid = [log_prob for log_prob in found if log_prob is not None]
-    return valid if len(valid) == len(found) else []
+def _alternatives(call: ModelCall) -> list[list[tuple[str, float]]]:
+    """Return the most likely tokens at each position; empty if none are recorded."""
+    found = [[(sanitize(text), value) for text, value in alternatives_of(entry)] for entry in call.entries]
+    return found if any(found) else []

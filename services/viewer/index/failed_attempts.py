@@ -75,7 +75,11 @@ class AttemptFile:
         """Return the failed attempts at a rollout, in order. Raises OSError if the file cannot be read."""
         failed = self.failed
         indexes = np.flatnonzero((failed.task == task) & (failed.repeat == repeat))
-        return [_attempt(row_at(self.path, int(failed.offset[index]))) for index in indexes.tolist()]
+        return [attempt_of(self.row(int(failed.offset[index]))) for index in indexes.tolist()]
+
+    def row(self, offset: int) -> Json:
+        """Return the row at an offset of the file. Raises OSError if the file cannot be read."""
+        return row_at(self.path, offset)
 
     def _reset(self) -> None:
         self._ints = array("q")
@@ -108,7 +112,7 @@ class AttemptFile:
         self._agents.add(mapping(row.get("agent_ref")).get("name"))
 
 
-def _attempt(row: Json) -> Attempt:
+def attempt_of(row: Json) -> Attempt:
     return Attempt(
         attempt=whole_number(row.get("_ng_attempt_index")) or 0,
         kind=text_of(row.get("failure_kind")) or "unknown",
@@ -116,4 +120,5 @@ def _attempt(row: Json) -> Attempt:
         detail=text_of(row.get("detail")),
         seconds=number(row.get("duration_s"), 0.0),
         when=number(row.get("time"), 0.0),
+        has_conversation=bool(mapping(mapping(row.get("partial")).get("row"))),
     )

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from rollyard.services.metrics.loader.columns import CategoryColumn, Columns, merged
+from rollyard.services.metrics.loader.columns import CategoryColumn, Columns, merged, numbered_in_file_order
 from rollyard.services.metrics.loader.parallel_reader import Part
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 
@@ -55,7 +55,7 @@ def extended(snapshot: Snapshot, parts: Sequence[Part], *, has_task_index: bool)
     if has_task_index:
         columns, duplicates = _without_duplicates(columns)
     else:
-        columns = _numbered(columns)
+        columns = numbered_in_file_order(columns)
     return Snapshot(
         columns,
         end=max(snapshot.end, *(part.stop for part in parts)),
@@ -84,11 +84,3 @@ def _chosen(columns: Columns, mask: NDArray[np.bool_]) -> Columns:
         elif isinstance(value, np.ndarray):
             arrays[field.name] = value[mask]
     return replace(columns, **arrays)
-
-
-def _numbered(columns: Columns) -> Columns:
-    """Number the tasks by their position in the file. Offsets have the same order, so the rows stay sorted."""
-    lost = columns.unmeasured
-    offsets = np.sort(np.concatenate([columns.offset, lost.offset]))
-    numbered = replace(lost, task=np.searchsorted(offsets, lost.offset))
-    return replace(columns, task=np.searchsorted(offsets, columns.offset), unmeasured=numbered)

@@ -10,9 +10,13 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
+import numpy as np
+
+from rollyard.services.metrics.loader.columns import Ints
 from rollyard.services.metrics.loader.parallel_reader import PART, reading_pool
 from rollyard.services.viewer.api.api_records import Overview
-from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.api.rollout_list import Query
+from rollyard.services.viewer.index.run_file import ClusterMembers, RunFile
 
 log = logging.getLogger(__name__)
 
@@ -43,11 +47,15 @@ class FileIndex:
         workers: int | None = None,
         worth_processes: int = WORTH_PROCESSES,
         part: int = PART,
+        series: bool = False,
     ) -> None:
         """`files` contains the name and path of each file. Rewards of at least `threshold` count as solved. `workers`
         is the number of processes that read a large file (default: one per CPU), and `part` is the number of bytes they
-        read per step.
+        read per step. `series`: the files are the steps of a series.
         """
+        self.clusters: ClusterMembers | None = None
+        """Selects the rollouts of a cluster, for queries of the list. Set before the first request."""
+        self._series = series
         self._threshold, self._part = threshold, part
         self._runs: dict[int, RunFile] = {}
         for number, (name, path) in enumerate(files):
@@ -94,10 +102,15 @@ class FileIndex:
     def overview(self, wanted: Sequence[int] = ()) -> Overview:
         """Return the state of the opened runs. `wanted`: runs that a page shows; see TrainingIndex."""
         names = ", ".join(run.name for run in self.runs)
-        return Overview(title=names, version=self._version, runs=[run.status_record() for run in self.runs])
+        runs = [run.status_record() for run in self.runs]
+        return Overview(title=names, version=self._version, runs=runs, series=self._series)
 
     def _opened(self, number: int, name: str, path: Path) -> RunFile:
-        return RunFile(number, path, name, threshold=self._threshold, part=self._part)
+        return RunFile(number, path, name, threshold=self._threshold, part=self._part, clusters=self._members)
+
+    def _members(self, number: int, query: Query) -> tuple[Ints, float]:
+        """Return the rollouts of a query's cluster; none without an index of clusters, as in an export."""
+        return (np.empty(0, np.int64), 1.0) if self.clusters is None else self.clusters(number, query)
 
     def _read(self) -> None:
         more = True

@@ -6,15 +6,27 @@ import { Notice, Breadcrumbs } from './parts/notice.js';
 import { useKeys } from './keys.js';
 import { nextTheme, theme } from './theme.js';
 import { go, link, useRoute } from './route.js';
+import { ClusterChanges, Clusters } from './pages/clusters.js';
+import { Attempt } from './pages/attempt.js';
+import { Attempts } from './pages/attempts.js';
 import { Compare } from './pages/compare.js';
+import { Groups } from './pages/groups.js';
+import { Findings } from './pages/findings.js';
 import { List } from './pages/list.js';
 import { Live } from './pages/live.js';
+import { NotesPage } from './pages/notes.js';
+import { Mismatch } from './pages/mismatch.js';
 import { Overview } from './pages/overview.js';
 import { Pair } from './pages/pair.js';
 import { Rollout } from './pages/rollout.js';
+import { Series } from './pages/series.js';
+import { SideBySide } from './pages/sidebyside.js';
+import { Tail } from './pages/tail.js';
 import { Task } from './pages/task.js';
+import { TokenChanges } from './pages/tokenchanges.js';
+import { Tokens } from './pages/tokens.js';
 import { Training } from './pages/training.js';
-import { comparedRuns, mainRun, runExists, runOf, wantedRuns } from './runs.js';
+import { comparedRuns, hasSeries, mainRun, runExists, runOf, wantedRuns } from './runs.js';
 
 const BUSY_POLL_MS = 2000;
 const IDLE_POLL_MS = 10000;
@@ -36,13 +48,26 @@ function pageFor(path, overview) {
   const run = (index) => NUMBER.test(index ?? '') && runExists(overview, Number(index));
   if (section === undefined) return overview.training ? Training : Overview;
   if (section === 'live' && path.length === 1) return Live;
+  if (section === 'live' && path.length === 3 && !IS_EXPORT) return Tail;
   if (section === 'runs' && run(first)) {
     if (path.length === 2) return List;
+    if (second === 'groups' && path.length === 3 && !IS_EXPORT) return Groups;
+    if (second === 'attempts' && path.length === 3) return Attempts;
+    if (second === 'attempts' && path.length === 6 && path.slice(3).every((part) => NUMBER.test(part))) return Attempt;
+    if (second === 'findings' && path.length <= 4) return Findings;
+    if (second === 'notes' && path.length === 3) return NotesPage;
+    if (second === 'clusters' && path.length === 3 && !IS_EXPORT) return Clusters;
+    if (second === 'tokens' && path.length === 3) return Tokens;
     if (second === 'tasks' && NUMBER.test(third) && path.length === 4) return Task;
     if (second === 'tasks' && NUMBER.test(third) && NUMBER.test(fourth) && path.length === 5) return Rollout;
   }
+  if (section === 'side-by-side' && run(first) && run(fourth) && path.length === 7 && path.slice(1).every((part) => NUMBER.test(part))) return SideBySide;
+  if (section === 'clusters' && run(first) && run(second) && path.length === 3 && !IS_EXPORT) return ClusterChanges;
+  if (section === 'series' && !IS_EXPORT) return Series;
+  if (section === 'mismatch' && overview.training && path.length === 1) return Mismatch;
   if (section === 'compare' && run(first) && run(second)) {
     if (path.length === 3) return Compare;
+    if (third === 'tokens' && path.length === 4 && !IS_EXPORT) return TokenChanges;
     if (third === 'tasks' && path.slice(4).every((task) => NUMBER.test(task)) && [5, 6].includes(path.length)) return Pair;
   }
   return null;
@@ -60,6 +85,11 @@ export function App() {
     t: nextTheme,
     'g o': () => go(link([])),
     'g r': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview)])),
+    'g f': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'findings'])),
+    'g n': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'notes'])),
+    'g c': () => mainRun(overview) !== null && !IS_EXPORT && go(link(['runs', mainRun(overview), 'clusters'])),
+    'g a': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'attempts'])),
+    'g t': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'tokens'])),
     'g l': () => go(link(['live'])),
   });
   return html`
@@ -84,12 +114,19 @@ function Bar({ route, overview, help }) {
     addEventListener('themechange', update);
     return () => removeEventListener('themechange', update);
   }, []);
+  const isFindings = route.path[0] === 'runs' && route.path[2] === 'findings';
+  const isNotes = route.path[0] === 'runs' && route.path[2] === 'notes';
+  const isTokens = route.path[0] === 'runs' && route.path[2] === 'tokens';
   const current = (name) => (route.path[0] === name ? 'page' : undefined);
   return html`<header class="bar">
     <nav aria-label="Pages">
       <a class="brand" href=${link([])} aria-current=${current(undefined)}>Rollyard</a>
-      ${main !== null && html`<a href=${link(['runs', current('runs') ? route.path[1] : main])} aria-current=${current('runs')}>Rollouts</a>`}
+      ${main !== null && html`<a href=${link(['runs', current('runs') ? route.path[1] : main])} aria-current=${current('runs') && !isFindings && !isNotes && !isTokens ? 'page' : undefined}>Rollouts</a>
+        <a href=${link(['runs', current('runs') ? route.path[1] : main, 'findings'])} aria-current=${isFindings ? 'page' : undefined}>Findings</a>
+        <a href=${link(['runs', current('runs') ? route.path[1] : main, 'notes'])} aria-current=${isNotes ? 'page' : undefined}>Notes</a>
+        <a href=${link(['runs', current('runs') ? route.path[1] : main, 'tokens'])} aria-current=${isTokens ? 'page' : undefined}>Tokens</a>`}
       ${compared && html`<a href=${link(['compare', ...compared])} aria-current=${current('compare')}>Compare</a>`}
+      ${!IS_EXPORT && hasSeries(overview) && html`<a href=${link(['series'])} aria-current=${current('series')}>Series</a>`}
       ${!IS_EXPORT && html`<a href=${link(['live'])} aria-current=${current('live')}>Live</a>`}
     </nav>
     <div class="tools">

@@ -5,6 +5,9 @@ import { embedded, embeddedResponse } from './embedded.js';
 /** Whether this page is an exported file without a server. */
 export const IS_EXPORT = embedded !== null;
 
+/** The query with which the list of an exported page opens. */
+export const EXPORT_VIEW = embedded?.view ?? '';
+
 /** Fetches a text; throws an error with a readable message if the request fails. @param {string} path @param {AbortSignal} [signal] */
 export async function fetchText(path, signal) {
   let response;
@@ -29,8 +32,19 @@ function problem(text) {
   }
 }
 
-/** @param {string} path @param {AbortSignal} signal */
-async function request(path, signal) {
+/** Sends a JSON body and returns the response; throws an error with a readable message. @param {string} path @param {any} body */
+export async function postJson(path, body) {
+  const headers = { 'content-type': 'application/json' };
+  const init = { method: 'POST', headers, body: JSON.stringify(body), credentials: /** @type {RequestCredentials} */ ('same-origin') };
+  const response = await fetch(`api/${path}`, init).catch(() => null);
+  if (!response) throw new Error('The viewer does not respond. Check that ng_viewer is still running.');
+  const text = await response.text();
+  if (!response.ok) throw new Error(problem(text) || `The viewer responded with status ${response.status} to ${path}.`);
+  return JSON.parse(text);
+}
+
+/** The response to a path. @param {string} path @param {AbortSignal} [signal] */
+export async function loadJson(path, signal) {
   return embedded ? embeddedResponse(embedded, path) : JSON.parse(await fetchText(path, signal));
 }
 
@@ -53,7 +67,7 @@ export function useData(path, interval = () => 0) {
     const load = async () => {
       let wait = 0;
       try {
-        const value = await request(path, controller.signal);
+        const value = await loadJson(path, controller.signal);
         if (controller.signal.aborted) return;
         set({ path, value, error: null });
         wait = latest.current(value);

@@ -1,5 +1,7 @@
 /** The data of an exported page: the recorded responses of /api. Filters and sorts in the browser. */
 import { compareBy, filtered } from './filtering.js';
+import { snippetOf } from './snippets.js';
+import { exportedTokens } from './parts/tokens/exported.js';
 
 const element = document.getElementById('embedded');
 
@@ -19,8 +21,12 @@ export function embeddedResponse(data, path) {
   if (parts[0] === 'compare') return comparison(data, params);
   if (parts[0] === 'live') throw new Error('An exported file has no live data.');
   const [, run, resource, task, repeat] = parts;
+  if (resource === 'findings') return lookUp(data.findings, run);
+  if (resource === 'notes') return lookUp(data.notes, task === undefined ? run : `${run}/${task}`);
+  if (resource === 'attempts') return task === undefined ? attemptList(data, run, params) : lookUp(data.attempts, parts.slice(1, 2).concat(parts.slice(3)).join('/'));
+  if (resource === 'tokens') return exportedTokens(lookUp(data.tokens, run), params);
   if (resource === 'profile') return lookUp(data.profiles, run);
-  if (resource === 'rollouts' && task === undefined) return filtered(searched(data, run, params.get('q') ?? ''), params);
+  if (resource === 'rollouts' && task === undefined) return withSnippets(data, run, filtered(searched(data, run, params.get('q') ?? ''), params), params);
   if (resource === 'rollouts') return rolloutView(data, run, task, repeat);
   return taskRollouts(data, run, task);
 }
@@ -33,13 +39,22 @@ function lookUp(records, key) {
 
 /** The exported rollouts that contain `text`; `exported` is the number of rollouts in the file. */
 function searched(data, run, text) {
-  const page = { ...lookUp(data.pages, run), exported: data.pages[run].lines.length };
+  const recorded = lookUp(data.pages, run);
+  const lines = recorded.lines.map((line, at) => ({ ...line, cells: recorded.cells?.[at] ?? [] }));
+  const page = { ...recorded, lines, exported: lines.length };
   const needle = text.toLowerCase();
   const matches = (line) => {
     const view = data.stories[`${run}/${line.task}/${line.repeat}`];
     return Boolean(view) && contains([view.events, view.facts, view.attempts], needle);
   };
   return needle ? { ...page, lines: page.lines.filter(matches) } : page;
+}
+
+/** The page with what the searched text matches in each line. */
+function withSnippets(data, run, page, params) {
+  const text = params.get('q') ?? '';
+  if (!text) return page;
+  return { ...page, snippets: page.lines.map((line) => snippetOf(data.stories[`${run}/${line.task}/${line.repeat}`]?.events ?? [], text)) };
 }
 
 /** Whether a text in a nested value contains `needle`. @param {any} value @param {string} needle */
@@ -70,6 +85,16 @@ function taskRollouts(data, run, task) {
     run: Number(run), task: Number(task), stories: views, total: views.length, start: 0,
     previous: before.length ? Math.max(...before) : null, next: after.length ? Math.min(...after) : null,
   };
+}
+
+/** The failed attempts at exported rollouts, latest first. */
+function attemptList(data, run, params) {
+  const all = Object.values(data.attempts).filter((one) => String(one.run) === run).map((one) => one.line).sort(compareBy((line) => line.when, true));
+  const kinds = {};
+  for (const line of all) kinds[line.kind] = (kinds[line.kind] ?? 0) + 1;
+  const lines = params.get('kind') ? all.filter((line) => line.kind === params.get('kind')) : all;
+  const start = Number(params.get('start') || 0);
+  return { total: lines.length, start, lines: lines.slice(start, start + Number(params.get('limit') || 100)), kinds };
 }
 
 /** The exported comparison, sorted as requested. */

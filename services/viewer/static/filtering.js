@@ -10,6 +10,7 @@ const KEYS = {
   output_tokens: (line) => line.output_tokens,
   seconds: (line) => line.seconds,
   end: (line) => line.end,
+  agent: (line) => line.agent,
 };
 
 /** @param {any} page @param {URLSearchParams} params */
@@ -17,10 +18,13 @@ export function filtered(page, params) {
   const lines = page.lines.filter((line) => passes(line, params));
   const sort = params.get('sort') || 'task';
   const name = sort.replace(/^-/, '');
-  if (Object.hasOwn(KEYS, name)) lines.sort(compareBy(KEYS[name], sort.startsWith('-')));
+  const column = (page.columns ?? []).findIndex((head) => head.path === name);
+  const key = Object.hasOwn(KEYS, name) ? KEYS[name] : column >= 0 && ((line) => line.cells?.[column] ?? null);
+  if (key) lines.sort(compareBy(key, sort.startsWith('-')));
   const start = Number(params.get('start') || 0);
   const end = start + Number(params.get('limit') || 100);
-  return { ...page, total: lines.length, start, lines: lines.slice(start, end), searched: 1 };
+  const shown = lines.slice(start, end);
+  return { ...page, total: lines.length, start, lines: shown, cells: shown.map((line) => line.cells ?? []), searched: 1 };
 }
 
 /** Missing values come last in both directions; ties are ordered by task. */

@@ -3,11 +3,18 @@ import { useLayoutEffect, useRef } from './vendor/htm-preact.js';
 
 /** The shortcuts that `?` shows. @type {[string, [string, string][]][]} */
 export const KEYS = [
-  ['Everywhere', [['?', 'show keyboard shortcuts'], ['g o', 'overview'], ['g r', 'rollouts of the first run, or of the last step'], ['g l', 'live'], ['t', 'light or dark theme']]],
-  ['List', [['j  k  ↓  ↑', 'next, previous rollout'], ['Enter', 'open it'], ['/', 'search'], ['n  p', 'next, previous page'],
+  ['Everywhere', [['?', 'show keyboard shortcuts'], ['g o', 'overview'], ['g r', 'rollouts of the first run, or of the last step'], ['g f', 'findings'], ['g t', 'tokens'], ['g a', 'failed attempts'], ['g n', 'notes and labels'], ['g c', 'clusters of failures'], ['g l', 'live'], ['t', 'light or dark theme']]],
+  ['List', [['j  k  ↓  ↑', 'next, previous rollout'], ['Enter', 'open it'], ['/', 'search'], ['e', 'expression'], ['n  p', 'next, previous page'],
     ['[  ]', 'previous, next step of a training run']]],
   ['Rollout', [['[  ]', 'previous, next rollout'], ['u', 'back to the list'], ['Space', 'play or pause the board'],
-    ['←  →', 'one move back, forward'], ['Home  End', 'first, last move'], ['j  k', 'next, previous event']]],
+    ['←  →', 'one move back, forward'], ['Home  End', 'first, last move'], ['j  k', 'next, previous event'],
+    ['J  K', 'next, previous turn'], ['/', 'find'], ['n  N', 'next, previous match'], ['m', 'Markdown or original text'],
+    ['p', 'probabilities of tokens'], ['s', 'side by side with another repeat']]],
+  ['Labels, on a rollout or the selected row', [['l', 'add or remove a label'], ['1  9', 'the labels used most'], ['w', 'write a note'],
+    ['c  x', 'correct, wrong'], ['v', 'verdict with a reason, or a reward'], ['z', 'undo'], ['.', 'next rollout that you have not labelled']]],
+  ['Failed attempt, live episode', [['[  ]', 'earlier, later attempt at the same rollout'], ['u', 'back to the list'], ['n', 'newest message of a live episode'],
+    ['Space  ←  →', 'the board, as for a rollout'], ['m', 'Markdown or original text']]],
+  ['Two rollouts', [['n  p', 'next, previous difference'], ['←  →', 'both boards one turn back, forward'], ['u', 'back to the task']]],
 ];
 
 /**

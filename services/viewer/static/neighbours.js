@@ -15,11 +15,11 @@ export function useNeighbours(route, rollout) {
   const at = Number.parseInt(route.query.get('at') ?? '', 10);
   const listed = Number.isFinite(at) && at >= 0;
   const start = Math.max(0, at - 1);
-  const request = changed(route.query, { at: null, start, limit: 3 });
+  const request = changed(route.query, { at: null, facet: null, match: null, columns: 'task', start, limit: 3 });
   const { value: page } = useData(listed ? `runs/${run}/rollouts?${request}` : null);
   const lines = page?.lines ?? [];
   const here = lines.findIndex((line) => String(line.task) === task && String(line.repeat) === repeat);
-  const query = changed(route.query, { at: null });
+  const query = changed(route.query, { at: null, match: null });
   if (listed && page && here >= 0) {
     const to = (step) => {
       const line = lines[here + step];

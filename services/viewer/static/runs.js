@@ -37,6 +37,12 @@ export function comparedRuns(overview) {
   return found.length === 2 && found[0] < found[1] ? found : null;
 }
 
+/** Whether files are the steps of a series: of a training run, or with known steps. @param {any} overview */
+export function hasSeries(overview) {
+  const { training } = overview ?? {};
+  return Boolean(overview?.series) || [training?.evaluations, training?.rollouts].some((steps) => steps?.length > 1);
+}
+
 /** All runs that can be chosen, by number and name. @param {any} overview @returns {{run: number, name: string}[]} */
 export function choices(overview) {
   const { training, runs } = overview;
@@ -47,6 +53,7 @@ export function choices(overview) {
 
 /** The numbers of the runs that an address names. @param {string[]} path @returns {string[]} */
 export function wantedRuns(path) {
-  const named = path[0] === 'runs' ? path.slice(1, 2) : path[0] === 'compare' ? path.slice(1, 3) : [];
+  const places = { runs: [1], compare: [1, 2], clusters: [1, 2], 'side-by-side': [1, 4], series: path[1] === 'changes' ? [2, 3] : [] };
+  const named = (places[path[0]] ?? []).map((place) => path[place] ?? '');
   return named.filter((number) => /^\d{1,9}$/.test(number));
 }

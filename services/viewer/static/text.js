@@ -57,13 +57,28 @@ function render(text, kind) {
   return pieces(text).map((piece, i) => html`${i > 0 && '\n'}<span class=${piece.grid ? 'grid' : ''}>${visible(piece.text)}</span>`);
 }
 
-/** A text of any length. @param {{value: string, lines?: number, characters?: number, kind?: string}} props */
-export function Text({ value, lines = MAX_LINES, characters = MAX_CHARACTERS, kind = 'prose' }) {
+/**
+ * A text of any length. `draw` renders a text instead of `kind`. The character at `reveal` is visible even in a shortened
+ * text, and so are the last `tail` characters.
+ * @param {{value: string, lines?: number, characters?: number, kind?: string, draw?: (text: string) => any, reveal?: number, tail?: number}} props
+ */
+export function Text({ value, lines = MAX_LINES, characters = MAX_CHARACTERS, kind = 'prose', draw, reveal = -1, tail = 0 }) {
   const [expanded, setExpanded] = useState(false);
   const text = String(value ?? '');
-  const cut = expanded ? -1 : cutAt(text, lines, characters);
+  const possible = expanded ? -1 : cutAt(text, lines, characters);
+  const cut = reveal >= possible ? -1 : possible;
+  const end = cut < 0 ? text.length : Math.max(cut, endOfCut(text, tail));
+  const show = (part) => (draw ? draw(part) : render(part, kind));
   return html`
-    <div class="text ${kind}" dir="auto">${render(cut < 0 ? text : text.slice(0, cut), kind)}${cut >= 0 && ' …'}</div>
+    <div class="text ${kind}" dir="auto">${show(cut < 0 ? text : text.slice(0, cut))}${cut >= 0 && ' …'}</div>
     ${cut >= 0 && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(text.length)} characters</button>`}
+    ${end < text.length && html`<div class="text ${kind}" dir="auto">${show(text.slice(end))}</div>`}
     ${expanded && html`<button class="quiet" onClick=${() => setExpanded(false)}>Show less</button>`}`;
+}
+
+/** The start of the line from which at most `tail` characters follow. @param {string} text @param {number} tail */
+function endOfCut(text, tail) {
+  const from = text.length - tail;
+  const line = text.indexOf('\n', from - 1) + 1;
+  return tail && line > 0 ? line : from;
 }

@@ -13,7 +13,7 @@ from rollyard.services.io.json_values import is_number, items, mapping, text_of
 from rollyard.services.metrics.loader.columns import displayable
 from rollyard.services.types import Json
 
-_STEP_FILE = re.compile(r"step_(\d{6,})\.jsonl")
+_STEP_FILE = re.compile(r"step_(\d{6,})(\.jsonl?)")
 _TIMES = ("created", "time", "ended")
 _MAX_TIME = 1e10
 _MAX_FACTS = 40
@@ -39,6 +39,10 @@ class TrainingFolder:
     def evaluations(self) -> dict[int, Path]:
         """Return the rollout file of each evaluation by the number of updates before it, in ascending order."""
         return _step_files(self.root / "evaluations")
+
+    def token_pairs(self) -> dict[int, Path]:
+        """Return the file with log-probabilities of engine and trainer of each step, in ascending order."""
+        return _step_files(self.root / "token_pairs", ".json")
 
     def record(self) -> Json:
         """Return the contents of run.json; empty if there is no such file, or while it is being written."""
@@ -86,10 +90,10 @@ def _text(value: object) -> str:
     return value if isinstance(value, str) else orjson.dumps(value).decode()
 
 
-def _step_files(folder: Path) -> dict[int, Path]:
+def _step_files(folder: Path, suffix: str = ".jsonl") -> dict[int, Path]:
     try:
         paths = list(folder.iterdir())
     except OSError:
         return {}
     steps = ((_STEP_FILE.fullmatch(path.name), path) for path in paths)
-    return dict(sorted((int(found[1]), path) for found, path in steps if found))
+    return dict(sorted((int(found[1]), path) for found, path in steps if found and found[2] == suffix))

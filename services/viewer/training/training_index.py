@@ -74,6 +74,7 @@ class TrainingIndex(FileIndex):
             updated=updated,
             rollouts=list(rollouts),
             evaluations=list(evaluations),
+            token_pairs=bool(self.folder.token_pairs()),
             collecting=_collecting(list(rollouts.values())),
         )
 

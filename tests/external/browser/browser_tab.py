@@ -7,20 +7,66 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import urlsplit
 
-from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Request, expect, sync_playwright
+from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Playwright, Request, expect, sync_playwright
 
 CHROMIUM = "/usr/bin/chromium"
+FIREFOX = "/usr/bin/firefox-esr"
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-DEADLINE_MS = 30_000
+DEADLINE_MS = 120_000
+"""Only stops tests that hang; long enough for a busy machine."""
+NOWHERE = "#/nowhere"
+_WATCH = """{
+addEventListener('securitypolicyviolation', (v) => console.error('policy', v.violatedDirective));
+window.requestsInProgress = 0;
+const send = window.fetch;
+const counted = async (action) => {
+    window.requestsInProgress += 1;
+    try {
+        return await action();
+    } finally {
+        window.requestsInProgress -= 1;
+    }
+};
+window.fetch = (...request) => counted(async () => {
+    const response = await send(...request);
+    const read = response.text.bind(response);
+    response.text = () => counted(read);
+    return response;
+});
+}"""
+"""Reports violations of the security policy, and counts requests."""
+_SETTLED = """(deadline) => new Promise((resolve) => {
+    const end = performance.now() + deadline;
+    let quiet = 0;
+    const look = () => {
+        const busy = document.querySelector('main .busy, main .stale');
+        const ready = window.requestsInProgress === 0 && document.querySelector('main h1') && !busy;
+        quiet = ready ? quiet + 1 : 0;
+        if (quiet > 5) resolve('');
+        else if (performance.now() < end) requestAnimationFrame(look);
+        else resolve(`requests: ${window.requestsInProgress}, busy: ${busy?.outerHTML}`);
+    };
+    look();
+})"""
+"""Several frames without requests, because a component asks for its data only after it was drawn."""
 
 
 @contextlib.contextmanager
-def chromium() -> Iterator[Browser]:
-    """Headless Chromium of Debian."""
+def playing() -> Iterator[Playwright]:
+    """Playwright, of which a thread can have only one, with assertions that wait as long as a busy machine needs."""
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=_FLAGS)
-        yield browser
-        browser.close()
+        expect.set_options(timeout=DEADLINE_MS)
+        yield playwright
+
+
+def chromium(playwright: Playwright) -> Browser:
+    """Start the headless Chromium of Debian."""
+    return playwright.chromium.launch(executable_path=CHROMIUM, headless=True, args=_FLAGS, timeout=DEADLINE_MS)
+
+
+def firefox(playwright: Playwright) -> Browser:
+    """Start the headless Firefox of Debian. Playwright drives a Firefox that it did not build by WebDriver BiDi."""
+    return playwright.firefox.launch(channel="moz-firefox", executable_path=FIREFOX, headless=True, timeout=DEADLINE_MS)
 
 
 class Tab:
@@ -36,26 +82,39 @@ class Tab:
         self.page.on("pageerror", lambda error: self.problems.append(f"error: {error}"))
         self.page.on("dialog", self._on_dialog)
         self.page.on("request", self._on_request)
-        self.page.add_init_script(
-            "addEventListener('securitypolicyviolation', (v) => console.error('policy', v.violatedDirective))"
-        )
+        self.page.add_init_script(_WATCH)
 
     def go(self, place: str) -> Tab:
-        """Open a place of the page and wait until everything is loaded."""
-        self.page.goto("about:blank")
-        self.page.goto(self.url + place)
-        self.page.locator("main h1").wait_for()
+        """Open a place of the page and wait until everything is loaded. An open page only changes its address, after it
+        left the place before, so that the components of every place are new.
+        """
+        if self.page.url.partition("#")[0] != self.url:
+            self.page.goto(self.url + place)
+            self.page.locator("main h1").wait_for()
+        else:
+            self.page.evaluate("place => { location.hash = place; }", NOWHERE)
+            self.settled()
+            self.page.evaluate("place => { location.hash = place; }", place)
         self.settled()
         return self
 
     def settled(self) -> None:
         """Wait until all requests have ended and nothing is marked as busy or stale."""
-        self.page.wait_for_load_state("networkidle")
-        expect(self.page.locator("main .busy, main .stale")).to_have_count(0, timeout=DEADLINE_MS)
+        assert self.page.evaluate(_SETTLED, DEADLINE_MS) == ""
+
+    def reset(self) -> None:
+        """Leave the page as a new visitor finds it, except for its address."""
+        self.problems.clear()
+        self.page.mouse.move(0, 0)
+        self.page.evaluate("() => { localStorage.clear(); sessionStorage.clear(); }")
 
     def find(self, selector: str, has_text: str | None = None) -> Locator:
         """The elements of a CSS selector, only those that contain `has_text` if given."""
         return self.page.locator(selector, has_text=has_text)
+
+    @property
+    def is_closed(self) -> bool:
+        return bool(self.page.is_closed())
 
     def close(self) -> None:
         """Close the tab and its profile."""

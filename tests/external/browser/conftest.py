@@ -1,28 +1,41 @@
-"""Real Chromium with a real ng_viewer (make test-browser); without Playwright, nothing in this folder is collected."""
+"""Real browsers with a real ng_viewer (make test-browser); without Playwright, nothing in this folder is collected."""
 
 from __future__ import annotations
 
+import fcntl
 import importlib.util
+import os
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser
+    from playwright.sync_api import Browser, Playwright
 
     from tests.external.browser.browser_tab import Tab
     from tests.external.browser.recordings import Recordings
+    from tests.external.browser.tab_pool import TabPool
 
 collect_ignore_glob = [] if importlib.util.find_spec("playwright") else ["test_*.py"]
 
 
 @pytest.fixture(scope="session")
 def recordings(tmp_path_factory: pytest.TempPathFactory) -> Recordings:
-    """Rollout files of every kind."""
-    from tests.external.browser.recordings import record
+    """Rollout files of every kind. With pytest-xdist, the first worker records them for all."""
+    from tests.external.browser.recordings import Recordings, record
 
-    return record(tmp_path_factory.mktemp("recordings"))
+    folder = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        folder = folder.parent
+    with (folder / "recordings.lock").open("a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        folder /= "recordings"
+        if not (folder / "complete").exists():
+            folder.mkdir()
+            record(folder)
+            (folder / "complete").touch()
+    return Recordings.of(folder)
 
 
 @pytest.fixture(scope="session")
@@ -35,26 +48,40 @@ def url(recordings: Recordings) -> Iterator[str]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """One Chromium for all tests."""
-    from tests.external.browser.browser_tab import chromium
+def playwright() -> Iterator[Playwright]:
+    """Playwright, for all browsers."""
+    from tests.external.browser.browser_tab import playing
 
-    with chromium() as started:
+    with playing() as started:
         yield started
 
 
-@pytest.fixture
-def open_tab(browser: Browser, url: str) -> Iterator[Callable[..., Tab]]:
-    """Opens tabs, each with a new profile; at the end no tab may have recorded a problem."""
-    from tests.external.browser.browser_tab import Tab
+@pytest.fixture(scope="session")
+def browser(playwright: Playwright) -> Iterator[Browser]:
+    """One Chromium for all tests."""
+    from tests.external.browser.browser_tab import chromium
 
-    tabs: list[Tab] = []
+    started = chromium(playwright)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def tabs(browser: Browser) -> Iterator[TabPool]:
+    """The tabs of all tests."""
+    from tests.external.browser.tab_pool import TabPool
+
+    pool = TabPool(browser)
+    yield pool
+    pool.close()
+
+
+@pytest.fixture
+def open_tab(tabs: TabPool, url: str) -> Iterator[Callable[..., Tab]]:
+    """Opens tabs (see `TabPool.open`); at the end no tab may have recorded a problem."""
 
     def opened(place: str = "#/", at: str = url, **options: object) -> Tab:
-        tabs.append(Tab(browser, at, **options))
-        return tabs[-1].go(place)
+        return tabs.open(at, place, **options)  # type: ignore[arg-type]
 
     yield opened
-    for tab in tabs:
-        tab.close()
-    assert [problem for tab in tabs for problem in tab.problems] == []
+    assert tabs.give_back() == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +29,11 @@ class Recordings:
     nemo: Path
     attacks: Path
 
+    @classmethod
+    def of(cls, folder: Path) -> Recordings:
+        """The files in a folder, whether they exist or not."""
+        return cls(*(folder / f"{name}.jsonl" for name in ("played", "again", "tokens", "nemo", "attacks")))
+
     @property
     def paths(self) -> list[Path]:
         return [self.played, self.again, self.tokens, self.nemo, self.attacks]
@@ -35,10 +41,11 @@ class Recordings:
 
 def record(folder: Path) -> Recordings:
     """Collect Sokoban twice with the commands of `make demo`, and write the other files."""
-    recordings = Recordings(*(folder / f"{name}.jsonl" for name in ("played", "again", "tokens", "nemo", "attacks")))
+    recordings = Recordings.of(folder)
     # In another thread, because Playwright keeps an event loop running in this one.
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(asyncio.run, _play(folder, recordings)).result()
+        temperatures = {recordings.played: 0.8, recordings.again: 0.2}
+        thread.submit(asyncio.run, play(folder, temperatures)).result()
     rows = read_rows(recordings.played)
     _write(recordings.tokens, [with_tokens(row) for row in rows[:REPEATS]])
     _write(recordings.nemo, [as_nemo_gym(row) for row in rows[: 2 * REPEATS]])
@@ -47,9 +54,10 @@ def record(folder: Path) -> Recordings:
     return recordings
 
 
-async def _play(folder: Path, recordings: Recordings) -> None:
+async def play(folder: Path, temperatures: Mapping[Path, float]) -> None:
+    """Collect Sokoban into files in `folder`, each with its temperature."""
     async with ng_run(config(SOKOBAN), "+colocate=true", cwd=folder):
-        for path, temperature in ((recordings.played, "0.8"), (recordings.again, "0.2")):
+        for path, temperature in temperatures.items():
             done = await command(
                 "ng_collect_rollouts",
                 f"+agent_name={AGENT}",

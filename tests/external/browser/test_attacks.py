@@ -52,7 +52,7 @@ def test_no_page_with_attacks_is_harmed(open_tab: Open, place: str) -> None:
     ],
 )
 def test_an_address_cannot_inject_anything(open_tab: Open, place: str) -> None:
-    tab = open_tab(place)
+    tab = open_tab(place, new=True)
     tab.problems[:] = [
         problem for problem in tab.problems if "status of 422" not in problem
     ]  # the server must refuse it

@@ -55,15 +55,15 @@ def test_no_figure_is_cut_off_at_any_width(open_tab: Open, large_values: str, wi
 
 def test_boards_in_messages_are_monospaced_and_prose_is_not(open_tab: Open, large_values: str) -> None:
     tab = open_tab("#/runs/0/tasks/0/0", at=large_values)
-    spans = tab.find("article.user .text > span")
+    parts = tab.find("article.user .text :is(.grid, p)")
     shown = {text: "mono" in font for text, font in zip(
-        spans.all_inner_texts(),
-        spans.evaluate_all("all => all.map((one) => getComputedStyle(one).fontFamily)"),
+        parts.all_inner_texts(),
+        parts.evaluate_all("all => all.map((one) => getComputedStyle(one).fontFamily)"),
         strict=True,
     )}  # fmt: skip
     assert shown == {
         "SFFF\nFHFH": True,
-        "\nThe board:": False,
+        "The board:": False,
         "##_##\n#_XO#\n##P#": True,
         "You move next.": False,
     }

@@ -12,7 +12,7 @@ from tests.external.browser.recordings import Recordings
 from tests.support.stacks import read_rows
 
 Open = Callable[..., Tab]
-ROWS = "table.wide tbody tr"
+ROWS = "table.wide tbody tr.link"
 
 
 def rewards(tab: Tab) -> list[float]:

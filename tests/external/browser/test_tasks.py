@@ -59,5 +59,5 @@ def test_tasks_sort_by_change_and_open_in_both_runs(open_tab: Open) -> None:
     changes = [float(text.replace("−", "-").split()[0]) for text in cells]
     assert changes == sorted(changes)
     tab.find("tbody a").first.click()
-    expect(tab.find(".halves section")).to_have_count(2)
+    expect(tab.find(".halves > section")).to_have_count(2)
     expect(tab.find(".halves .card")).to_have_count(2 * REPEATS)

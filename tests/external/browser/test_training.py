@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Browser, Locator, expect
+from playwright.sync_api import Locator, expect
 
 from rollyard.services.training.metrics.metrics_log import MetricsLog
 from rollyard.services.training.run_paths import TrainingPaths
+from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.viewer import viewing
 from tests.support.rollout_files import grid
@@ -31,18 +31,9 @@ def training_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def open_run(browser: Browser, training_url: str) -> Iterator[Open]:
-    """Opens tabs; at the end no tab may have recorded a problem."""
-    tabs: list[Tab] = []
-
-    def opened(place: str = "#/", at: str = training_url, **options: object) -> Tab:
-        tabs.append(Tab(browser, at, **options))
-        return tabs[-1].go(place)
-
-    yield opened
-    for tab in tabs:
-        tab.close()
-    assert [problem for tab in tabs for problem in tab.problems] == []
+def open_run(open_tab: Open, training_url: str) -> Open:
+    """Opens tabs with the viewer of the run, unless `at` is another."""
+    return lambda place="#/", at=training_url, **options: open_tab(place, at=at, **options)
 
 
 def figure(tab: Tab, title: str) -> Locator:
@@ -144,16 +135,6 @@ def test_a_run_that_has_not_finished_a_step_shows_its_rollouts(open_run: Open, t
         tab.close()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_finds_nothing_serious(open_run: Open, scheme: str) -> None:
-    width = 1280 if scheme == "light" else 390
-    for address in ("#/", "#/runs/60"):
-        tab = open_run(address, color_scheme=scheme, viewport={"width": width, "height": 844}, reduced_motion="reduce")
-        violations = Axe().run(tab.page).response["violations"]
-        serious = [one for one in violations if one["impact"] in ("serious", "critical")]
-        assert [(one["id"], [node["html"][:200] for node in one["nodes"]][:3]) for one in serious] == []
-
-
-def test_the_page_is_not_wider_than_a_phone(open_run: Open) -> None:
-    tab = open_run(viewport={"width": 390, "height": 844})
-    assert tab.page.evaluate("document.documentElement.scrollWidth") <= 390
+@pytest.mark.parametrize("address", ["#/", "#/runs/60", "#/series"])
+def test_every_page_of_a_run_is_accessible_and_fits_on_a_phone(open_run: Open, address: str) -> None:
+    check_accessible(open_run, address)

@@ -14,15 +14,16 @@ from pathlib import Path
 from tests.support.commands import BIN, command_environ, config, ng_run
 from tests.support.stacks import SOKOBAN
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
+"""Only stops tests that hang; long enough for a busy machine."""
 
 
 @contextlib.contextmanager
-def viewing(paths: Sequence[Path], cwd: Path) -> Iterator[str]:
+def viewing(paths: Sequence[Path], cwd: Path, *more: str) -> Iterator[str]:
     """The URL of a viewer with these files; ended with SIGINT."""
     files = f"+jsonl_fpath=[{','.join(map(str, paths))}]"
     process = subprocess.Popen(
-        [BIN / "ng_viewer", files, "+port=0"], cwd=cwd, env=command_environ(), stdout=subprocess.PIPE, text=True
+        [BIN / "ng_viewer", files, "+port=0", *more], cwd=cwd, env=command_environ(), stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     lines: queue.Queue[str] = queue.Queue()
@@ -52,12 +53,12 @@ def exported(paths: Sequence[Path], out: Path, *more: str) -> Path:
 
 
 @contextlib.contextmanager
-def running_stack(cwd: Path) -> Iterator[None]:
+def running_stack(cwd: Path, *overrides: str) -> Iterator[None]:
     """A run of Sokoban, started in `cwd`."""
     ready, done = threading.Event(), threading.Event()
 
     async def run() -> None:
-        async with ng_run(config(SOKOBAN), "+colocate=true", cwd=cwd):
+        async with ng_run(config(SOKOBAN), "+colocate=true", *overrides, cwd=cwd):
             ready.set()
             await asyncio.to_thread(done.wait)
 

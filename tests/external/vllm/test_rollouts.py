@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
+from rollyard.services.viewer.tokens.load_tokenizer import load_tokenizer
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import RUNNING, Engine
 from tests.external.vllm.reference import Reference
@@ -56,7 +57,8 @@ def run_config(engine: Engine, folder: Path, **settings: Any) -> RunConfig:
 def rows(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
     """64 rollouts of up to 10 turns."""
     folder = tmp_path_factory.mktemp("run")
-    (folder / "env.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(constrained())))
+    settings = constrained(return_token_texts=True)
+    (folder / "env.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(settings)))
     return asyncio.run(_collected(folder, policy(engine)))
 
 
@@ -83,6 +85,19 @@ async def _collected(folder: Path, exported: dict[str, str]) -> list[Json]:
 def turns_of(row: Json) -> list[Json]:
     """The last item of each model call."""
     return [item for item in row["response"]["output"] if "generation_token_ids" in item]
+
+
+def test_recorded_texts_are_those_of_the_engines_tokenizer(rows: list[Json], tiny_model: Path) -> None:
+    decoder = load_tokenizer(str(tiny_model), print)
+    for item in itertools.chain.from_iterable(map(turns_of, rows)):
+        ids, texts = item["generation_token_ids"], item["token_trace"]["texts"]
+        assert len(texts) == len(ids)
+        # The engine writes a part of a character as U+FFFD; decoded together, the parts are the character.
+        assert [text for text in texts if "\ufffd" not in text] == [
+            decoder.text(token) for token, text in zip(ids, texts, strict=True) if "\ufffd" not in text
+        ]
+        if not any("\ufffd" in text for text in texts):
+            assert decoder.texts(ids) == texts
 
 
 def test_every_rollout_is_measured_and_every_model_call_has_its_tokens(rows: list[Json]) -> None:

@@ -1,6 +1,6 @@
 /** Compares two runs task by task. */
 import { html } from '../vendor/htm-preact.js';
-import { useData } from '../data.js';
+import { IS_EXPORT, useData } from '../data.js';
 import { Chart } from '../parts/chart.js';
 import { useKeys } from '../keys.js';
 import { DifferenceTiles } from '../parts/differencetiles.js';
@@ -11,7 +11,7 @@ import { choices, runOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
 import { count, percent, plain, points, signed } from '../formatting.js';
 
-const PAGE_LENGTH = 100;
+const PAGE_LENGTH = 25;
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Compare({ route, overview }) {
@@ -29,7 +29,10 @@ export function Compare({ route, overview }) {
   return html`
     <${Breadcrumbs} name="Compare" title="Two runs, task by task" steps=${[['Overview', link([])]]}>
       <div class="row"><${RunSelect} label="First" runs=${choices(overview)} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
-        <${RunSelect} label="Second" runs=${choices(overview)} at=${second} choose=${(run) => go(link(['compare', first, run]))} /></div>
+        <${RunSelect} label="Second" runs=${choices(overview)} at=${second} choose=${(run) => go(link(['compare', first, run]))} />
+        ${!IS_EXPORT && html`<a class="button" href=${link(['series', 'changes', first, second])}>Learned and forgotten</a>
+          <a class="button" href=${link(['clusters', first, second])}>Clusters of failures</a>
+          <a class="button" href=${link(['compare', first, second, 'tokens'])}>Tokens</a>`}</div>
     <//>
     ${error && html`<${Notice} error=${error} />`}
     ${!value && !error && html`<${Notice} busy="Comparing …" />`}
@@ -37,6 +40,7 @@ export function Compare({ route, overview }) {
       ${value.difference
         ? html`<${DifferenceTiles} difference=${value.difference} names=${names} />`
         : html`<p class="message"><${Name} value=${value.note || 'The two runs have no task in common.'} /></p>`}
+      <h2 class="hidden">Charts</h2>
       <div class="charts">${value.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div>
       <${Pairs} value=${value} query=${query} path=${route.path} names=${names} />
       ${value.total > PAGE_LENGTH && html`<nav class="paging" aria-label="Pages of tasks">

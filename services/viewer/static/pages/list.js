@@ -1,13 +1,21 @@
 /** The rollouts of a run, filtered, sorted and paged. The address contains the entire state. */
-import { html, useEffect, useRef } from '../vendor/htm-preact.js';
-import { useData } from '../data.js';
+import { html, useEffect, useRef, useState } from '../vendor/htm-preact.js';
+import { EXPORT_VIEW, IS_EXPORT, useData } from '../data.js';
 import { useKeys } from '../keys.js';
 import { Filters } from '../parts/filters.js';
+import { FilterFold } from '../parts/list/filterfold.js';
+import { ListTools } from '../parts/list/listtools.js';
+import { ClusterFilter } from '../parts/clusters/clusterfilter.js';
 import { RolloutTable } from '../parts/rollouttable.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Annotator, useAnnotator } from '../parts/notes/annotator.js';
+import { useNotes } from '../parts/notes/notestore.js';
+import { nextUnlabelled } from '../parts/notes/nextunlabelled.js';
+import { nextShown } from '../parts/notes/rolloutnotes.js';
 import { StepLinks } from '../parts/steplinks.js';
 import { changed, go, link } from '../route.js';
 import { runOf } from '../runs.js';
+import { defaultView } from '../savedviews.js';
 import { Name, escapeInvisible } from '../text.js';
 import { count, percent } from '../formatting.js';
 
@@ -17,7 +25,7 @@ const GROWTH_POLL_MS = 5000;
 
 /** The request for a page of the list. @param {string} run @param {URLSearchParams} query */
 function pathOf(run, query) {
-  const request = changed(query, { start: Number(query.get('start') || 0), limit: PAGE_LENGTH });
+  const request = changed(query, { start: Number(query.get('start') || 0), limit: PAGE_LENGTH, facet: null, match: null });
   return `runs/${run}/rollouts?${request}`;
 }
 
@@ -30,15 +38,26 @@ export function List({ route, overview }) {
   const { value: page, error, stale } = useData(pathOf(route.path[1], query), interval);
   const list = useRef(null);
   const search = useRef(null);
+  const expression = useRef(null);
   const focusOn = useRef(null);
+  const [unfolded, setUnfolded] = useState(false);
   const start = Number(query.get('start') || 0);
+  useEffect(() => {
+    const view = [...query.keys()].length ? '' : IS_EXPORT ? EXPORT_VIEW : defaultView(run.path);
+    if (view) go(link(['runs', run.run], new URLSearchParams(view)), true);
+  }, [run.run]);
   const filter = (changes) => go(link(['runs', run.run], changed(query, { start: null, ...changes })));
+  /** On a phone the fields may be folded. */
+  const focusField = (field) => {
+    setUnfolded(true);
+    requestAnimationFrame(() => field.current.focus());
+  };
   const turnPage = (by) => {
     const target = start + by * PAGE_LENGTH;
     if (target >= 0 && page && target < page.total) go(link(['runs', run.run], changed(query, { start: target || null })));
   };
   const moveFocus = (by) => {
-    const links = [...list.current.querySelectorAll('tbody a')];
+    const links = [...list.current.querySelectorAll('tbody th a')];
     const at = links.indexOf(document.activeElement);
     if (at + by >= links.length || (at >= 0 && at + by < 0)) {
       focusOn.current = by;
@@ -47,27 +66,52 @@ export function List({ route, overview }) {
   };
   useEffect(() => {
     if (stale || !focusOn.current) return;
-    const links = list.current.querySelectorAll('tbody a');
-    links[focusOn.current > 0 ? 0 : links.length - 1]?.focus();
+    const links = list.current.querySelectorAll('tbody th a');
+    links[focusOn.current.at ?? (focusOn.current > 0 ? 0 : links.length - 1)]?.focus();
     focusOn.current = null;
   }, [stale, page]);
+  const notes = useNotes(run.run);
+  const selected = () => {
+    const at = [...(list.current?.querySelectorAll('tbody th a') ?? [])].indexOf(document.activeElement);
+    return at < 0 ? null : { ...page.lines[at], at: page.start + at };
+  };
+  const nextRow = () => {
+    const here = selected();
+    const shown = nextShown(page?.lines ?? [], here ? here.at - page.start : -1, notes.notes, notes.author);
+    if (shown >= 0) {
+      list.current.querySelectorAll('tbody th a')[shown].focus();
+      return undefined;
+    }
+    return nextUnlabelled(notes, query, { at: start }, annotator.setMessage, (found) => {
+      const from = Math.floor(found.at / PAGE_LENGTH) * PAGE_LENGTH;
+      focusOn.current = { at: found.at - from };
+      if (from !== start) go(link(['runs', run.run], changed(query, { start: from || null })));
+      else go(link(['runs', run.run, 'tasks', found.task, found.repeat], changed(query, { start: null, at: found.at })));
+    });
+  };
+  const annotator = useAnnotator(notes, selected, nextRow);
   useKeys({
     j: () => moveFocus(1), ArrowDown: () => moveFocus(1), k: () => moveFocus(-1), ArrowUp: () => moveFocus(-1),
-    n: () => turnPage(1), p: () => turnPage(-1), '/': () => search.current.focus(),
+    n: () => turnPage(1), p: () => turnPage(-1), '/': () => focusField(search), e: () => (expression.current ? focusField(expression) : false),
   });
   return html`
     <${Breadcrumbs} name=${`Rollouts of ${run.name}`} steps=${[['Overview', link([])]]} title=${html`Rollouts of <${Name} value=${run.name} />`}>
       ${overview.training && html`<${StepLinks} training=${overview.training} run=${run.run} />`}
       ${!overview.training && overview.runs.length > 1 && html`<${OtherRuns} runs=${overview.runs} run=${run} />`}
     <//>
-    <${Filters} query=${query} page=${page} search=${search} change=${filter} />
+    <${FilterFold} query=${query} open=${unfolded} setOpen=${setUnfolded}>
+      <${Filters} query=${query} page=${page} search=${search} change=${filter} />
+      ${!IS_EXPORT && html`<${ListTools} run=${run} query=${query} change=${filter} expression=${expression} />`}
+    <//>
+    <${ClusterFilter} run=${run.run} query=${query} change=${filter} />
     ${error && html`<${Notice} error=${error} />`}
     ${!page && !error && html`<${Notice} busy="Reading …" />`}
     ${page && html`<div ref=${list} class=${stale ? 'stale' : ''}>
       <${Summary} page=${page} run=${run} />
-      <${RolloutTable} run=${run.run} page=${page} query=${query} />
+      <${RolloutTable} run=${run.run} page=${page} query=${query} notes=${notes.notes} />
       <${Paging} page=${page} start=${start} turnPage=${turnPage} />
-    </div>`}`;
+    </div>`}
+    <${Annotator} annotator=${annotator} />`;
 }
 
 function OtherRuns({ runs, run }) {
@@ -83,7 +127,7 @@ function Summary({ page, run }) {
   return html`<p class="soft small" role="status">
     ${page.total === available ? `${count(available)} rollouts` : `${count(page.total)} of ${count(available)} rollouts`}
     ${omitted > 0 && ` in this file. The other ${count(omitted)} rollouts of the run were not exported and are neither filtered nor searched.`}
-    ${page.searched < 1 && html` so far; searched ${percent(page.searched, 0)}${' '}
+    ${page.searched < 1 && html` so far; read ${percent(page.searched, 0)} of the file${' '}
       <progress max="1" value=${page.searched} aria-label="Searched"></progress>`}
   </p>`;
 }

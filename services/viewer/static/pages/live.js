@@ -14,7 +14,8 @@ import { pluralize } from '../formatting.js';
 const POLL_MS = 1000;
 const IDLE_MS = 5000;
 
-export function Live() {
+/** @param {{overview: any}} props */
+export function Live({ overview }) {
   const { value: live, error } = useData('live', (found) => (found?.run_id ? POLL_MS : IDLE_MS));
   const { value: history } = useData('live/charts', () => (live?.run_id ? POLL_MS : IDLE_MS));
   const charts = history?.charts ?? [];
@@ -38,5 +39,13 @@ export function Live() {
       </section>`}
       <${Servers} servers=${live.servers} now=${live.time} />
       <${ActiveEpisodes} waiting=${charts.find((chart) => chart.name === 'waiting')} episodes=${live.episodes} total=${live.total} />
-      <${RecentFailures} failures=${live.failures} />`}`;
+      <${SilentAgents} servers=${live.servers} />
+      <${RecentFailures} collections=${live.collections} overview=${overview} />`}`;
+}
+
+/** Agents of other frameworks, whose episodes cannot be listed. */
+function SilentAgents({ servers }) {
+  const silent = servers.filter((one) => one.server_type === 'agents' && one.origin);
+  return silent.length > 0 && html`<p class="soft small block">Not listed: the episodes of
+    ${silent.map((one, at) => html`${at ? ', ' : ' '}<${Name} value=${one.server_name} />`)}. Agents of other frameworks do not report them.</p>`;
 }

@@ -1,6 +1,7 @@
 /** The metrics and charts of every run, refreshed while it grows. */
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
+import { attemptsLink } from '../parts/attempts/attemptlink.js';
 import { Chart } from '../parts/chart.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Progress } from '../parts/progress.js';
@@ -38,7 +39,8 @@ function Run({ run, single }) {
     ${!value && !error && html`<${Notice} busy="Computing metrics …" />`}
     ${value && html`<div class=${stale ? 'stale' : ''}>
       <${RunTiles} profile=${value.profile} run=${run} />
-      <p><a class="button" href=${link(['runs', run.run])}>${all}</a></p>
+      <p class="row"><a class="button" href=${link(['runs', run.run])}>${all}</a>
+        ${value.profile.failures.attempts > 0 && html`<a class="button" href=${attemptsLink(run.run)}>Failed attempts</a>`}</p>
       <${Notes} notes=${value.profile.notes} />
       <details class="folded" open=${run.run === 0}><summary class=${single ? 'hidden' : ''}>Charts</summary>
         <div class="charts">

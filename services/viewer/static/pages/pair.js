@@ -5,6 +5,7 @@ import { useKeys } from '../keys.js';
 import { usePlayback } from '../playback.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { RepeatCards, PlaybackControls, longest } from '../parts/rollout/repeatcards.js';
+import { ChooseTwo } from '../parts/sidebyside/choose.js';
 import { go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
@@ -18,6 +19,7 @@ export function Pair({ route, overview }) {
   useKeys({ u: () => go(up), ...(player.last > 0 ? player.keys : {}) });
   return html`
     <${Breadcrumbs} name=${`Task ${task} in two runs`} title=${`Task ${task} in two runs`} steps=${[['Overview', link([])], ['Compare', up]]} />
+    ${responses.every(({ value }) => value) && html`<${ChooseTwo} sides=${responses.map(({ value }) => value.stories)} />`}
     <${PlaybackControls} player=${player} />
     <div class="halves">${[first, second].map((run, i) => html`<section aria-label=${`Run ${i + 1}`}>
       <h2><a href=${link(['runs', run, 'tasks', i ? otherTask : task])}><${Name} value=${runOf(overview, run).name} /></a></h2>

@@ -6,6 +6,7 @@ import { usePlayback } from '../playback.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { NeighbourLink } from '../parts/rollout/neighbourlink.js';
 import { RepeatCards, PlaybackControls, longest } from '../parts/rollout/repeatcards.js';
+import { ChooseTwo } from '../parts/sidebyside/choose.js';
 import { go, link } from '../route.js';
 import { runOf } from '../runs.js';
 import { Name } from '../text.js';
@@ -52,6 +53,8 @@ function Repeats({ rollouts }) {
   const player = usePlayback(longest(rollouts));
   useKeys(player.last > 0 ? player.keys : {});
   return html`
+    <${ChooseTwo} sides=${[rollouts, rollouts]} />
     <${PlaybackControls} player=${player} />
+    <h2 class="hidden">Repeats</h2>
     <${RepeatCards} rollouts=${rollouts} move=${player.at} />`;
 }

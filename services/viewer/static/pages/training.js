@@ -30,6 +30,7 @@ export function Training({ overview }) {
     ${!training.steps && html`<${Notice} text="No step has metrics yet." />`}
     ${training.steps > 0 && !value && !error && html`<${Notice} busy="Drawing …" />`}
     ${value && html`<p class="soft small">${HINT}</p>`}
+    ${training.token_pairs && html`<p><a class="button" href=${link(['mismatch'])}>Engine and trainer</a></p>`}
     ${value?.groups.map((group, at) => html`<${Group} key=${group.title} group=${group} open=${at < 4} charts=${value} rollouts=${training.rollouts} />`)}
     ${value?.zero.length > 0 && html`<p class="soft small">0 in every step: ${value.zero.map((name, at) => html`${at > 0 && ', '}<${Name} value=${name} />`)}.</p>`}
     <section class="block" aria-label="Steps"><h2>Steps</h2><${StepTable} version=${version} /></section>

@@ -45,8 +45,8 @@ export function Filters({ query, page, search, change }) {
   const current = (name) => query.get(name) || '';
   const set = (name) => (value) => change({ [name]: value });
   const named = (values) => (values ?? []).map((value) => [value, value]);
-  const isFiltered = [...query.keys()].some((key) => key !== 'sort' && key !== 'start');
-  const clear = () => change(Object.fromEntries([...query.keys()].filter((key) => key !== 'sort').map((key) => [key, null])));
+  const isFiltered = [...query.keys()].some((key) => !['sort', 'start', 'columns', 'facet'].includes(key));
+  const clear = () => change(Object.fromEntries([...query.keys()].filter((key) => !['sort', 'columns', 'facet'].includes(key)).map((key) => [key, null])));
   return html`<div class="filters" role="search" aria-label="Filter rollouts">
     <label class="search">Search in the text<${Field} type="search" inputRef=${search} label="Search in the text"
       placeholder="any text  ( / )" value=${current('q')} change=${set('q')} /></label>

@@ -222,7 +222,9 @@ def test_a_missing_or_interrupted_object_is_named_by_its_address(monkeypatch: py
                 DataFiles([]).get(f"s3://bucket/{key}")
 
 
-@pytest.mark.parametrize("ending", ["_status.json", "_manifest.json", "_metrics.json", "_failures.jsonl"])
+@pytest.mark.parametrize(
+    "ending", ["_status.json", "_manifest.json", "_metrics.json", "_failures.jsonl", "_notes.jsonl"]
+)
 def test_a_collections_sidecar_file_is_rejected_as_a_dataset(tmp_path: Path, ending: str) -> None:
     for name in ("r_manifest.json", f"r{ending}", f"hard{ending}"):
         (tmp_path / name).write_bytes(PLAIN)

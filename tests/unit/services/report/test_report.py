@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from itertools import pairwise
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -109,8 +110,61 @@ def test_a_complete_run_has_neither_asterisk_nor_bounds(tmp_path: Path) -> None:
 
 def test_the_report_has_all_its_sections_in_order(incomplete: Run) -> None:
     titles = re.findall(r"^## (.+)$", markdown(report(incomplete)), re.MULTILINE)
-    expected = ["Headline", "Bounds", "Rewards", "Tool calls", "Tasks", "pass@k and pass^k", "Why episodes ended"]
-    assert titles == [*expected, "Turns and tokens", "Time", "Failures", "How the numbers are computed"]
+    scored = ["Headline", "Bounds", "Failures", "Why episodes ended", "Tasks", "pass@k and pass^k"]
+    assert titles == [*scored, "Rewards", "Tool calls", "Turns and tokens", "Time", "How the numbers are computed"]
+
+
+MEANS = {"share", "share of attempts", "solved", "mean reward", "mean", "pass@k", "pass^k", "difference", "as measured"}
+"""Columns of which the next one is an interval, except in the first column of a table and in the bounds."""
+
+
+def test_every_mean_and_share_in_a_table_is_followed_by_its_interval(tmp_path: Path, incomplete: Run) -> None:
+    other = load_run(tmp_path, random_rows(6, 4, seed=1), "other")
+    heads = [
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for text in (markdown(report(incomplete)), markdown(report(incomplete, other)))
+        for line, below in pairwise(text.splitlines())
+        if below.startswith("|---") and "missing as zero" not in line
+    ]
+    assert len(heads) > 15
+    bare = [
+        (head, name)
+        for head in heads
+        for name, following in pairwise([*head[1:], ""])
+        if name in MEANS and not following.startswith("95% interval")
+    ]
+    assert bare == []
+
+
+def test_the_intervals_of_groups_contain_their_values_and_are_never_a_point(tmp_path: Path) -> None:
+    profile = load_run(tmp_path, grid([0, 2, 4, 4], 4)).profile
+    assert profile.tool_calls is not None and profile.tasks is not None and profile.rewards is not None
+    shares = [
+        *(value.share for value in profile.rewards.most_frequent),
+        *(estimate for by in profile.tool_calls.by_count for estimate in (by.share, by.rate, by.reward)),
+        *(one.share for one in profile.tasks.solve_rates),
+        profile.tasks.zero_variance.share,
+    ]
+    for found in shares:
+        assert found is not None and found.low is not None and found.high is not None
+        assert found.low <= found.mean <= found.high and found.low < found.high
+
+
+def test_the_report_on_two_runs_begins_with_their_difference_and_folds_the_runs(
+    tmp_path: Path, incomplete: Run
+) -> None:
+    other = load_run(tmp_path, random_rows(6, 4, seed=1), "other")
+    page = html(report(incomplete, other))
+    titles = re.findall(r"<h2>(.+?)</h2>", page)
+    assert titles == [
+        *("other against rollouts", "Side by side", "rollouts", "other", "How the numbers are computed"),
+    ]
+    assert re.findall(r"<details><summary><h2>(.+?)</h2>", page) == titles[2:]
+
+
+def test_with_a_viewer_the_report_on_two_runs_links_to_their_comparison(tmp_path: Path, incomplete: Run) -> None:
+    other = load_run(tmp_path, random_rows(6, 4, seed=1), "other")
+    assert 'href="http://127.0.0.1:8080/#/compare/0/1"' in html(report(incomplete, other), "http://127.0.0.1:8080/")
 
 
 def test_hostile_names_are_escaped_in_the_page(hostile: Run, incomplete: Run) -> None:
@@ -229,7 +283,10 @@ def test_numbers_per_dataset_precede_numbers_over_a_whole_mixture(
     for page in (text, html(report)):
         assert "No mean reward over all datasets: the datasets have different reward scales" in page
         assert "Correlation" not in page
-    assert "| tool calls | rollouts | solved |" in text and "mean reward by number" not in text.lower()
+    assert (
+        "| tool calls | rollouts | share | 95% interval | solved | 95% interval |" in text
+        and "mean reward by number" not in text.lower()
+    )
     summary(report, [])
     lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
     assert lines[1].startswith("rooms: success rate 50.00%") and "not averaged over all" in lines[-1]

@@ -1,45 +1,75 @@
 /** One event of a conversation. */
 import { html, useMemo, useState } from '../../vendor/htm-preact.js';
 import { Name, Text } from '../../text.js';
+import { matchPositions } from '../../textmatches.js';
 import { pluralize, signed } from '../../formatting.js';
+import { Markdown } from '../markdown/markdown.js';
 import { Parsed, parseObject } from './parsed.js';
+import { TokenText } from './tokentext.js';
 
 const TITLES = {
-  system: 'System', user: 'User', reasoning: 'Reasoning', answer: 'Answer', call: 'Tool call', result: 'Result', other: 'Other',
+  system: 'System', user: 'User', reasoning: 'Reasoning', answer: 'Answer', call: 'Tool call', result: 'Result', other: 'Other', failure: 'Failed here',
 };
 
 /** Lines shown initially. */
-const LINES = { system: 3, call: 25, result: 25 };
+const LINES = { system: 3, reasoning: 25, call: 25, result: 25 };
+/** Of a long prompt the end is shown, too, because the question follows the instructions and the examples. */
+const PROMPT_TAIL = 600;
+const MARKDOWN = new Set(['system', 'user', 'reasoning', 'answer']);
+/** Characters that Markdown does not show. A search for them needs the original text. */
+const MARKUP = /[*_`#\\$~|<>[\]()!-]/;
+
+/** @typedef {{markdown: boolean, probabilities: boolean, find: string,
+ * marked?: {event: number, piece: number} | null}} Reading how the user wants to read the conversation */
 
 /**
- * Shows arguments and results that are a JSON object by field; a button shows the original text.
- * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, reasoningOpen: boolean}} props
+ * Shows prose as Markdown, and arguments and results that are a JSON object by field; a button shows the original text.
+ * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, reasoningOpen: boolean,
+ *   reading: Reading, pieces: import('./tokenpieces.js').Piece[] | null, index: number}} props
  */
-export function Message({ event, call, here, show, reasoningOpen }) {
+export function Message({ event, call, here, show, reasoningOpen, reading, pieces, index }) {
   const { speaker } = event;
   const canShow = show && call !== null;
   const tool = speaker === 'call' || speaker === 'result';
   const fields = useMemo(() => (tool ? parseObject(event.text) : null), [event]);
   const [original, setOriginal] = useState(false);
+  const formatted = Boolean(fields) || (MARKDOWN.has(speaker) && reading.markdown);
+  const found = useMemo(() => matchPositions(event.text, reading.find, 1)[0] ?? -1, [event, reading.find]);
+  const markedPiece = reading.marked?.event === index ? reading.marked.piece : -1;
+  const asTokens = reading.probabilities && pieces !== null && !original;
   return html`<article class=${`event ${speaker} ${here ? 'here' : ''}`} tabindex="-1" data-call=${speaker === 'call' ? call : undefined}
-    aria-label=${`${TITLES[speaker] ?? speaker}${event.turn ? `, turn ${event.turn}` : ''}`} aria-current=${here ? 'step' : undefined}>
+    data-index=${index} aria-label=${`${TITLES[speaker] ?? speaker}${event.turn ? `, turn ${event.turn}` : ''}`} aria-current=${here ? 'step' : undefined}>
     <header>
       <strong class="speaker">${TITLES[speaker] ?? speaker}</strong>
       ${event.name && html`<code><${Name} value=${event.name} /></code>`}
       ${event.reward !== null && html`<span class="badge number">reward ${signed(event.reward)}</span>`}
-      ${event.tokens && html`<span class="small soft">${pluralize(event.tokens.generated.length, 'token')}</span>`}
+      ${event.tokens && html`<span class="small soft">${pluralize(Math.max(event.tokens.generated.length, event.tokens.texts.length), 'token')}</span>`}
       <span class="where small soft">
-        ${fields && html`<button class="quiet as" aria-pressed=${original} onClick=${() => setOriginal(!original)}>Original text</button>`}
+        ${(formatted || asTokens) && html`<button class="quiet as" aria-pressed=${original} onClick=${() => setOriginal(!original)}>Original text</button>`}
         ${canShow && speaker === 'call' && html`<button class="quiet" onClick=${() => show(call)}>Show on the board</button>`}
         ${event.turn > 0 && speaker !== 'result' && html`<span class="number">turn ${event.turn}</span>`}
       </span>
     </header>
     ${speaker === 'reasoning'
-      ? html`<details open=${reasoningOpen}>
-          <summary class="small soft">${pluralize(event.text.length, 'character')}</summary><${Text} value=${event.text} lines=${25} />
+      ? html`<details open=${reasoningOpen || found >= 0 || markedPiece >= 0}>
+          <summary class="small soft">${pluralize(event.text.length, 'character')}</summary>
+          ${asTokens ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} />` : html`<${Body} event=${event} found=${found} reading=${reading} original=${original} />`}
         </details>`
-      : fields && !original
-        ? html`<${Parsed} value=${fields} />`
-        : html`<${Text} value=${event.text} kind=${tool ? 'mono' : 'prose'} lines=${LINES[speaker] ?? 60} />`}
+      : asTokens
+        ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} />`
+        : fields && !original
+          ? html`<${Parsed} value=${fields} find=${reading.find} />`
+          : html`<${Body} event=${event} found=${found} reading=${reading} original=${original} />`}
   </article>`;
+}
+
+/** The text of an event: prose as Markdown, unless the original text is wanted or a search needs it. */
+function Body({ event, found, reading, original }) {
+  const { speaker, text, turn } = event;
+  const needsOriginal = found >= 0 && MARKUP.test(reading.find);
+  const markdown = reading.markdown && !original && !needsOriginal && MARKDOWN.has(speaker);
+  const kind = markdown ? 'markdown' : speaker === 'call' || speaker === 'result' ? 'mono' : 'prose';
+  const draw = markdown ? (part) => html`<${Markdown} text=${part} />` : undefined;
+  return html`<${Text} value=${text} kind=${kind} draw=${draw} lines=${LINES[speaker] ?? 60} reveal=${found}
+    tail=${speaker === 'user' && turn === 0 ? PROMPT_TAIL : 0} />`;
 }

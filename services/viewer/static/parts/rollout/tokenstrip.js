@@ -1,26 +1,14 @@
 /** One model call's tokens as a strip of ids, with a description of the token at the pointer or keyboard position. */
 import { html, useState } from '../../vendor/htm-preact.js';
+import { escapeInvisible } from '../../text.js';
 import { count, percent, plain } from '../../formatting.js';
+import { classOf } from './tokenclasses.js';
 
-/** The lower log-probability bound of each class. Less likely tokens also have a stronger underline. */
-export const CLASSES = [
-  { name: 'sure', from: Math.log(0.9), label: 'over 90%' },
-  { name: 'likely', from: Math.log(0.5), label: '50 to 90%' },
-  { name: 'open', from: Math.log(0.1), label: '10 to 50%' },
-  { name: 'unlikely', from: Math.log(0.01), label: '1 to 10%' },
-  { name: 'rare', from: -Infinity, label: 'under 1%' },
-];
 const MAX_PROMPT = 24;
 const MAX_GENERATED = 600;
 
-/** @param {number | undefined} logProb */
-function classOf(logProb) {
-  if (typeof logProb !== 'number' || Number.isNaN(logProb)) return 'unknown';
-  return CLASSES.find((one) => logProb >= one.from).name;
-}
-
-/** @param {{prompt: number[], seen: number, generated: number[], logProbs: number[], trained: boolean}} props */
-export function TokenStrip({ prompt, seen, generated, logProbs, trained }) {
+/** @param {{prompt: number[], seen: number, generated: number[], logProbs: number[], texts: string[], trained: boolean}} props `texts` may be empty */
+export function TokenStrip({ prompt, seen, generated, logProbs, texts, trained }) {
   const [at, setAt] = useState(-1);
   const [expanded, setExpanded] = useState(false);
   const from = expanded ? 0 : Math.max(seen, prompt.length - MAX_PROMPT);
@@ -29,7 +17,8 @@ export function TokenStrip({ prompt, seen, generated, logProbs, trained }) {
   const describe = (i) => {
     const position = i - prompt.length;
     if (position < 0) return `prompt token ${i}: id ${prompt[i]}, masked`;
-    return `generated token ${position}: id ${generated[position]}, ${likelihood(logProbs[position])}, ${trained ? 'trained on' : 'masked'}`;
+    const text = texts[position] ? ` ${escapeInvisible(JSON.stringify(texts[position]))}` : '';
+    return `generated token ${position}: id ${generated[position]}${text}, ${likelihood(logProbs[position])}, ${trained ? 'trained on' : 'masked'}`;
   };
   const select = (event) => {
     const found = event.target.closest('[data-at]');

@@ -3,7 +3,8 @@ import { html, useMemo, useState } from '../../vendor/htm-preact.js';
 import { Name } from '../../text.js';
 import { count, percent, plain, pluralize } from '../../formatting.js';
 import { SeriesChart } from '../serieschart.js';
-import { CLASSES, TokenStrip } from './tokenstrip.js';
+import { CLASSES } from './tokenclasses.js';
+import { TokenStrip } from './tokenstrip.js';
 
 const INITIAL_TURNS = 20;
 
@@ -19,7 +20,7 @@ function commonPrefix(prompt, previous) {
 function turnsOf(events) {
   let previous = [];
   let segment = 0;
-  return events.filter((event) => event.tokens).map((event, i) => {
+  return events.filter((event) => event.tokens?.generated.length).map((event, i) => {
     const { prompt, generated, trace } = event.tokens;
     const seen = commonPrefix(prompt, previous);
     const broken = i > 0 && seen < previous.length;
@@ -81,6 +82,6 @@ function Turn({ turn, first }) {
     ${turn.broken && html`<p class="small bad">The prompt differs from the previous turn at token ${count(turn.seen)};
       ${` ${pluralize(turn.lost, 'token')}`} of that turn ${turn.lost === 1 ? 'is' : 'are'} missing.</p>`}
     <${TokenStrip} prompt=${turn.prompt} seen=${first ? 0 : turn.seen} generated=${turn.generated}
-      logProbs=${turn.log_probs} trained=${turn.trained} />
+      logProbs=${turn.log_probs} texts=${turn.texts} trained=${turn.trained} />
   </article>`;
 }

@@ -57,7 +57,15 @@ def test_code_changes_with_each_file_that_the_server_uses(tmp_path: Path, place:
     [
         *("__pycache__/app.cpython-311.pyc", "app.pyc", ".git/config", ".app.py.swp", "logs/server.log", "server.log"),
         *("results/rollouts.jsonl", "data/rollouts.jsonl", "data/train.jsonl", "README.md", "data/report.md"),
-        *("run_manifest.json", "run.jsonl", "run_failures.jsonl", "run_status.json", "configs/mine.yaml", "notes.txt"),
+        *(
+            "run_manifest.json",
+            "run.jsonl",
+            "run_failures.jsonl",
+            "run_notes.jsonl",
+            "run_status.json",
+            "configs/mine.yaml",
+            "notes.txt",
+        ),
     ],
 )
 def test_code_does_not_change_with_other_files_in_its_folder(tmp_path: Path, place: str) -> None:

@@ -6,8 +6,10 @@ from pathlib import Path
 
 import pytest
 
+import rollyard
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.report.formatting import coverage_sentence
 from tests.support.rollout_files import row, write
 
 ROWS = [
@@ -67,3 +69,51 @@ def test_an_expression_that_selects_nothing_is_refused_with_its_reason(rollouts:
 def test_a_file_without_a_task_index_can_be_filtered(tmp_path: Path) -> None:
     rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
     assert load(write(tmp_path / "plain.jsonl", rows), where="scores.format == 0").columns.reward.tolist() == [0.0]
+
+
+@pytest.mark.parametrize(("where", "rewards"), [("task == 2", [0.5]), ("task < 2 and repeat == 0", [1.0, 0.0])])
+def test_tasks_of_a_file_without_an_index_are_positions_in_the_file_and_the_report_says_so(
+    tmp_path: Path, where: str, rewards: list[float]
+) -> None:
+    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
+    path = write(tmp_path / "plain.jsonl", rows)
+    run = load(path, where=where)
+    assert run.columns.reward.tolist() == rewards
+    assert [row["reward"] for row in rollyard.read_rollouts(path, where=where)] == rewards
+    assert any("task is the position of a row in the file, counted from 0" in note for note in run.profile.notes)
+
+
+def test_an_expression_on_tasks_that_selects_nothing_without_an_index_says_what_a_task_is(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
+    with pytest.raises(OperatorError, match=r"none of the 3 rollouts .* task is the position of a row in the file"):
+        load(write(tmp_path / "plain.jsonl", rows), where="task == 70")
+
+
+def test_a_table_has_any_field_of_the_rows_by_the_names_of_expressions(rollouts: Path) -> None:
+    table = rollyard.read_rollouts(rollouts, where="reward < 1")._columns(["_ng_task_index", "scores.format", "a b"])
+    assert table == {"_ng_task_index": [0, 1], "scores.format": [0, 1], "a b": [None, None]}
+
+
+def test_a_report_on_a_selection_does_not_claim_that_the_manifest_is_missing(rollouts: Path) -> None:
+    rollouts.with_name("rollouts_manifest.json").write_bytes(b'{"identity": {"rows": 2, "num_repeats": 2}}')
+    assert "according to" in coverage_sentence(load(rollouts).profile.coverage)
+    sentence = coverage_sentence(load(rollouts, where="tool_calls > 1").profile.coverage)
+    assert sentence == "Measured: 2 rollouts of 2 tasks, a selection of the rollouts."
+
+
+@pytest.mark.parametrize("where", ["tool_calls > 1", "scores.format == 1 and reward < 1", 'end != "done" or task == 1'])
+def test_read_rollouts_selects_the_same_rollouts_as_a_report(rollouts: Path, where: str) -> None:
+    found = [row["reward"] for row in rollyard.read_rollouts(rollouts, where=where)]
+    assert found == load(rollouts, where=where).columns.reward.tolist()
+    assert len(rollyard.read_rollouts(rollouts, where=where).to_pandas(["reward"])) == len(found)
+
+
+def test_read_rollouts_numbers_tasks_without_an_index_in_the_order_of_the_file(tmp_path: Path) -> None:
+    rows = [{key: value for key, value in one.items() if not key.startswith("_ng")} for one in ROWS]
+    path = write(tmp_path / "plain.jsonl", rows)
+    assert [row["reward"] for row in rollyard.read_rollouts(path, where="task == 2")] == [0.5]
+
+
+def test_read_rollouts_refuses_a_field_that_no_row_has_when_it_has_read_all_of_them(rollouts: Path) -> None:
+    with pytest.raises(OperatorError, match=r"no row of .* has the field rewards"):
+        list(rollyard.read_rollouts(rollouts, where="rewards != 1"))

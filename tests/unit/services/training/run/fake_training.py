@@ -19,6 +19,7 @@ from rollyard.services.training.run.run_folder import RunFolder
 from rollyard.services.training.run.run_training import TrainingEnd, run_training
 from rollyard.services.training.run.stack_parts import StackParts
 from rollyard.services.training.sequences.training_sequence import SequenceRules
+from rollyard.services.training.token_pairs import TokenPair, TokenPairs
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.weights.weight_publisher import PublishedWeights
 from rollyard.services.training.weights.weight_sender import TransferMethod, WeightSender
@@ -38,6 +39,8 @@ class CountingTrainer:
         self._max_steps = max_steps
         self.step = 0
         self.metrics: Mapping[str, float] = {"loss": 0.5, "grad_norm": 1.0, "learning_rate": 1e-6}
+        pair = TokenPair(sequence=0, position=0, engine=-1.0, trainer=-1.5, entropy=0.7, clipped=False)
+        self.token_pairs: TokenPairs | None = TokenPairs(1, 0, (0,) * 17, (pair,), (pair,))
 
     def share(self, text: str | None) -> str | None:
         return text

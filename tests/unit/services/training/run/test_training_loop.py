@@ -7,6 +7,7 @@ import signal
 from pathlib import Path
 
 import anyio
+import orjson
 import pytest
 
 from rollyard.services.errors import RunError
@@ -45,6 +46,14 @@ def test_traces_tell_how_long_each_stage_took_and_what_became_of_each_task(tmp_p
     ]
     samples = [(entry["event"], entry["task_key"]) for entry in json_lines(traces / "samples.jsonl")]
     assert samples == [("used", "a"), ("failed", "a"), ("skipped", "b")]
+
+
+def test_each_step_has_a_file_with_log_probabilities_of_engine_and_trainer(tmp_path: Path) -> None:
+    run_once(fake_config(tmp_path, max_steps=2), FakeStack())
+    paths = TrainingPaths(tmp_path / "run")
+    records = [orjson.loads(paths.token_pairs(step).read_bytes()) for step in (1, 2)]
+    assert [record["step"] for record in records] == [1, 2]
+    assert records[0]["sample"][0]["trainer"] == -1.5 and records[0]["sample"][0]["engine"] == -1.0
 
 
 def test_a_warning_about_every_version_of_the_weights_is_printed_once(tmp_path: Path) -> None:

@@ -10,9 +10,12 @@ import numpy as np
 import orjson
 import pytest
 
+from rollyard.services.errors import OperatorError
 from rollyard.services.viewer.export.export import chosen, export
+from rollyard.services.viewer.export.export_view import ExportView
 from rollyard.services.viewer.export.single_file_page import STATIC, single_page
 from tests.support.rollout_files import random_rows, row, solved, write
+from tests.support.token_rows import random_token_rows
 from tests.unit.services.viewer.opened_runs import no_replay, open_index
 
 
@@ -28,7 +31,18 @@ def test_a_small_file_is_exported_completely_with_the_responses_of_the_server(tm
     )
     page = export(file_index, no_replay).decode()
     data = embedded(page)
-    assert set(data) == {"overview", "profiles", "pages", "stories", "comparison"}
+    assert set(data) == {
+        "overview",
+        "profiles",
+        "findings",
+        "notes",
+        "pages",
+        "stories",
+        "attempts",
+        "tokens",
+        "comparison",
+        "view",
+    }
     assert data["profiles"]["1"]["profile"] == file_index.runs[1].numbers()[1].profile.model_dump(mode="json")
     assert data["pages"]["0"]["total"] == len(data["pages"]["0"]["lines"]) == 6
     assert len(data["stories"]) == 12 and "1/2/1" in data["stories"]
@@ -87,3 +101,47 @@ def test_the_import_map_covers_every_module_of_the_page() -> None:
     assert found is not None
     names = orjson.loads(found[1])["imports"]
     assert set(names) == {f"page/{path.relative_to(STATIC).as_posix()}" for path in STATIC.rglob("*.js")}
+
+
+TAGGED = [row(task, 0, task / 10, tag=f"t{task % 2}", depth={"level": 9 - task}) for task in range(10)]
+
+
+def test_an_export_has_the_rollouts_columns_and_order_of_a_view(tmp_path: Path) -> None:
+    view = ExportView.of("#/runs/0?sort=-depth.level&where=tag+%3D%3D+%22t1%22&columns=reward,tag&start=100&at=3")
+    page = export(open_index(write(tmp_path / "x.jsonl", TAGGED)), no_replay, 3, view).decode()
+    data = embedded(page)
+    exported = data["pages"]["0"]
+    assert [line["task"] for line in exported["lines"]] == [1, 3, 5]
+    assert [head["path"] for head in exported["columns"]] == ["tag", "depth.level"]
+    assert exported["cells"] == [["t1", 8], ["t1", 6], ["t1", 4]]
+    assert data["view"] == "sort=-depth.level&columns=reward%2Ctag"
+    assert "the first 3 of 5 rollouts of x with where: tag == &quot;t1&quot;; the metrics cover all 10." in page
+
+
+@pytest.mark.parametrize("text", ["where=task + 1 > 3&sort=task", "#/runs/0?where=task+%2B+1+%3E+3&sort=task"])
+def test_a_view_is_typed_by_hand_or_copied_from_the_address(text: str) -> None:
+    assert ExportView.of(text).query.where == "task + 1 > 3"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("nothing", "Expected the part of the list's address after"),
+        ("sorted=reward", "sorted: Extra inputs are not permitted"),
+        ("where=reward <", "view: reward <: cannot be read at the end"),
+        ("columns=(nothing)", r"view: \(nothing\) is not a column"),
+    ],
+)
+def test_a_view_that_means_nothing_is_refused_in_words(tmp_path: Path, text: str, told: str) -> None:
+    file_index = open_index(write(tmp_path / "x.jsonl", TAGGED))
+    with pytest.raises(OperatorError, match=told):
+        export(file_index, no_replay, 3, ExportView.of(text))
+
+
+def test_exported_tokens_name_only_exported_rollouts_as_examples(tmp_path: Path) -> None:
+    file_index = open_index(write(tmp_path / "a.jsonl", random_token_rows(10, 3)))
+    data = embedded(export(file_index, no_replay, 4).decode())
+    groups = data["tokens"]["0"]["groups"]
+    named = {(one["task"], one["repeat"]) for group in groups for one in group["examples"]}
+    assert named and named <= {(line["task"], line["repeat"]) for line in data["pages"]["0"]["lines"]}
+    assert len(groups) == data["tokens"]["0"]["total"] == 14

@@ -1,0 +1,1 @@
+"""The findings of a file, each one key away from its rollouts."""

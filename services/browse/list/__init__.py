@@ -1,0 +1,1 @@
+"""The list of rollouts: which ones, their columns, and the table that scrolls over them."""

@@ -1,0 +1,1 @@
+"""One rollout: its verdict, conversation, failed attempts and board."""

@@ -1,0 +1,1 @@
+"""Turns untrusted text into lines of a terminal: visible characters, numbers, Markdown, boards within prose."""

@@ -1,0 +1,1 @@
+"""Detectors of failing environments, judges and hosts."""

@@ -1,0 +1,1 @@
+"""Detectors of rewards that contradict success, or that teach nothing."""

@@ -1,0 +1,137 @@
+"""Reads the signs of all rows of a file in one pass. Several processes can share the file; rows are not kept."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from array import array
+from collections import Counter, deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from pathlib import Path
+
+import numpy as np
+
+from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.findings.catalog import ROW_DETECTORS
+from rollyard.services.findings.evidence import FailedAttempts, Signs, joined
+from rollyard.services.findings.row_view import RowView
+from rollyard.services.io.json_values import items, mapping, number, text_of, whole_number
+from rollyard.services.io.jsonl import iter_jsonl, skip
+from rollyard.services.io.lines import Lines
+from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.metrics.loader.columns import displayable
+from rollyard.services.metrics.loader.parallel_reader import reading_pool
+
+PART = 16 << 20
+"""Number of bytes that are read at a time."""
+
+
+def read_signs(
+    path: Path, stop: int, *, workers: int = 1, part: int = PART, progress: Callable[[int], None] | None = None
+) -> Signs:
+    """Read the rows that begin before byte `stop` with up to `workers` processes. `progress` is called with the number
+    of bytes read since the last call.
+
+    Raises OperatorError if the file cannot be read, and RunError if a process was killed.
+    """
+    ranges = ranges_of(0, stop, part)
+    found = [no_signs()]
+    try:
+        if min(workers, len(ranges)) > 1:
+            with reading_pool(min(workers, len(ranges))) as pool:
+                for one in read_ranges(path, ranges, pool):
+                    found.append(one)
+                    _report(progress, ranges[len(found) - 2])
+        else:
+            for one in read_ranges(path, ranges):
+                found.append(one)
+                _report(progress, ranges[len(found) - 2])
+    except OSError as error:
+        raise OperatorError(f"rollout file {str(path)!r} cannot be read: {error.strerror or error}") from error
+    except BrokenProcessPool as error:
+        raise RunError(
+            f"a process reading {path} was killed, possibly because memory ran out; use one process with +workers=1"
+        ) from error
+    return joined(found)
+
+
+def ranges_of(start: int, stop: int, part: int = PART) -> list[tuple[int, int]]:
+    """Divide the bytes from `start` to `stop` into parts."""
+    return [(at, min(at + part, stop)) for at in range(start, stop, part)]
+
+
+def read_ranges(
+    path: Path, ranges: Sequence[tuple[int, int]], pool: ProcessPoolExecutor | None = None
+) -> Iterator[Signs]:
+    """Yield the signs of each range in order, read in this process or in `pool`. Raises OSError."""
+    if pool is None:
+        yield from (read_range(path, start, stop) for start, stop in ranges)
+        return
+    futures = deque(pool.submit(read_range, path, start, stop) for start, stop in ranges)
+    while futures:
+        yield futures.popleft().result()
+
+
+def read_range(path: Path, start: int, stop: int) -> Signs:
+    """Read the rows that begin in a range. Invalid lines are skipped; the metrics report them. Raises OSError."""
+    ints, floats = array("q"), array("d")
+    for line in iter_jsonl(Lines(path, start, stop), skip):
+        row = RowView(line.value)
+        flags = 0
+        for bit, detector in enumerate(ROW_DETECTORS):
+            if detector.flags(row):
+                flags |= 1 << bit
+        ints.extend((line.offset, flags, _hash(row.expected), _hash(row.extracted or "")))
+        created = mapping(line.value.get("response")).get("created_at")
+        floats.extend((len(row.text), len(row.final_message), _partial_rewards(row), number(created, math.nan)))
+    offset, flag, expected, extracted = np.array(ints, np.int64).reshape(-1, 4).T.copy()
+    length, answer, partial, made = np.array(floats, np.float64).reshape(-1, 4).T.copy()
+    kinds = tuple(detector.kind for detector in ROW_DETECTORS)
+    return Signs(kinds, offset, flag, expected, extracted, length, answer, partial, made, end=stop)
+
+
+def no_signs() -> Signs:
+    """Return the signs of an empty file."""
+    ints, floats = np.empty(0, np.int64), np.empty(0)
+    return Signs(tuple(one.kind for one in ROW_DETECTORS), ints, ints, ints, ints, floats, floats, floats, floats)
+
+
+def read_failed_attempts(path: Path) -> FailedAttempts:
+    """Read the failed attempts of the rollout file `path`; none if there is no failures file."""
+    ints, times, kinds, servers = array("q"), array("d"), list[str](), list[str]()
+    try:
+        for line in iter_jsonl(RolloutPaths(path).failures, skip):
+            row = line.value
+            task, repeat = whole_number(row.get("_ng_task_index")), whole_number(row.get("_ng_rollout_index"))
+            if task is None or repeat is None:
+                continue
+            ints.extend((task, repeat))
+            times.append(number(row.get("time"), math.nan))
+            kinds.append(displayable(text_of(row.get("failure_kind")) or "unknown"))
+            servers.append(displayable(text_of(row.get("server"))))
+    except OSError:
+        pass
+    tasks, repeats = np.array(ints, np.int64).reshape(-1, 2).T.copy()
+    return FailedAttempts(tasks, repeats, np.array(times, np.float64), kinds, servers)
+
+
+def _report(progress: Callable[[int], None] | None, span: tuple[int, int]) -> None:
+    if progress is not None:
+        progress(span[1] - span[0])
+
+
+def _hash(text: str) -> int:
+    """Return a 64-bit hash; 0 for ''."""
+    if not text:
+        return 0
+    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
+    return int.from_bytes(digest, signed=True) | 2
+
+
+def _partial_rewards(row: RowView) -> float:
+    rewards = [value for value in items(row.row.get("step_rewards")) if isinstance(value, (int, float)) and value > 0]
+    if not rewards:
+        return math.nan
+    return Counter(round(value, 9) for value in rewards).most_common(1)[0][1]

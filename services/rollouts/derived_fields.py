@@ -1,0 +1,82 @@
+"""Fields that are computed from a whole row when they are asked for, by the names that expressions give them.
+
+The index does not contain them, because it would have to add up the log-probabilities of all tokens of all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from rollyard.services.expressions.field_path import FieldPath
+from rollyard.services.io.json_values import items, mapping, number
+
+_MAX_VERSIONS = 100
+
+
+def generated_log_probs(row: Mapping[str, Any]) -> Iterator[list[float]]:
+    """Yield the log-probabilities of the generated tokens of each model call that has some.
+
+    They are in `generation_log_probs`, or in the `logprobs` of its texts. Invalid values are omitted.
+    """
+    for item in items(mapping(row.get("response")).get("output")):
+        if not isinstance(item, dict):
+            continue
+        recorded = item.get("generation_log_probs")
+        values = recorded if isinstance(recorded, list) and recorded else list(_logprobs_of_texts(item))
+        if values:
+            finite = (number(value, None) for value in values)
+            yield values if _are_finite(values) else [value for value in finite if value is not None]
+
+
+def mean_log_prob(row: Mapping[str, Any]) -> float | None:
+    """Return the mean log-probability of the generated tokens; None if none are recorded."""
+    calls = list(generated_log_probs(row))
+    count = sum(map(len, calls))
+    return sum(map(sum, calls)) / count if count else None
+
+
+def min_log_prob(row: Mapping[str, Any]) -> float | None:
+    """Return the log-probability of the least likely generated token; None if none are recorded."""
+    return min((min(values) for values in generated_log_probs(row) if values), default=None)
+
+
+def policy_versions(row: Mapping[str, Any]) -> list[str] | None:
+    """Return the versions of the weights that sampled the episode, in order, each once; None if none are recorded."""
+    found: dict[str, None] = {}
+    for item in items(mapping(row.get("response")).get("output")):
+        sampling = mapping(mapping(mapping(item).get("token_trace")).get("sampling"))
+        spans = [mapping(span).get("version") for span in items(sampling.get("weight_versions"))]
+        for version in (sampling.get("policy_version"), *spans, sampling.get("policy_version_end")):
+            if version is not None and len(found) < _MAX_VERSIONS:
+                found.setdefault(str(version))
+    return list(found) or None
+
+
+_READERS: Mapping[str, Callable[[Mapping[str, Any]], Any]] = {
+    "mean_log_prob": mean_log_prob,
+    "min_log_prob": min_log_prob,
+    "policy_versions": policy_versions,
+}
+DERIVED = tuple(_READERS)
+"""Names of the derived fields."""
+
+
+def reader_of(field: FieldPath) -> Callable[[Any], Any]:
+    """Return a function that returns the value of the field in a row, which must be a JSON object."""
+    if (derived := _READERS.get(field.column or "")) is not None:
+        return derived
+    if len(field.parts) == 1 and isinstance(name := field.parts[0], str):
+        return lambda row: row.get(name)
+    return field.value
+
+
+def _logprobs_of_texts(item: Mapping[str, Any]) -> Iterator[Any]:
+    for part in items(item.get("content")):
+        for entry in items(mapping(part).get("logprobs")):
+            yield mapping(entry).get("logprob")
+
+
+def _are_finite(values: list[Any]) -> bool:
+    """Return whether all values are finite numbers; this is several times faster than a check of each value."""
+    return set(map(type, values)) <= {float} and abs(sum(values)) < float("inf")

@@ -1,0 +1,1 @@
+"""Follows single episodes while they are played."""

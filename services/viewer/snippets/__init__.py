@@ -1,0 +1,1 @@
+"""The parts of rollouts that a text search matched."""

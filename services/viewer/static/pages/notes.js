@@ -1,0 +1,76 @@
+/** The labels of a run, its authors, and how well they agree with the verifier and with each other. */
+import { html } from '../vendor/htm-preact.js';
+import { IS_EXPORT, useData } from '../data.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { Agreements } from '../parts/notes/agreements.js';
+import { useNotes } from '../parts/notes/notestore.js';
+import { link } from '../route.js';
+import { runOf } from '../runs.js';
+import { Name } from '../text.js';
+import { count, pluralize } from '../formatting.js';
+
+const NONE = 'No rollout has a label, a verdict or a note.';
+const EMPTY = 'No rollout has a label, a verdict or a note yet. On a rollout or a row of the list: l adds a label, c is correct, x is wrong, w writes a note.';
+
+/** @param {{route: import('../route.js').Route, overview: any}} props */
+export function NotesPage({ route, overview }) {
+  const run = runOf(overview, route.path[1]);
+  const store = useNotes(run.run);
+  const { view: notes } = store;
+  // The version is part of the request, so that it is repeated when somebody writes something.
+  const { value: view, error, stale } = useData(notes && `runs/${run.run}/notes/agreement${IS_EXPORT ? '' : `?version=${notes.version}.${run.indexed}`}`);
+  return html`
+    <${Breadcrumbs} name=${`Notes on ${run.name}`} steps=${[['Overview', link([])], ['Rollouts', link(['runs', run.run])]]}
+      title=${html`Notes on <${Name} value=${run.name} />`}>
+      ${overview.runs.length > 1 && html`<nav class="row small" aria-label="Notes on other runs">
+        ${overview.runs.filter((one) => one.run !== run.run).map((one) => html`<a href=${link(['runs', one.run, 'notes'])}><${Name} value=${one.name} /></a>`)}
+      </nav>`}
+    <//>
+    ${(store.error || error) && html`<${Notice} error=${store.error || error} />`}
+    ${notes?.error && html`<${Notice} error=${new Error(notes.error)} />`}
+    ${!view && !error && !store.error && html`<${Notice} busy="Reading …" />`}
+    ${notes && html`<${State} notes=${notes} size=${store.notes.size} />`}
+    ${view && html`<div class=${stale ? 'stale' : ''}>
+      ${store.notes.size === 0 && html`<${Notice} text=${IS_EXPORT ? NONE : EMPTY} />`}
+      ${view.labels.length > 0 && html`<${Labels} run=${run.run} view=${view} />`}
+      ${view.authors.length > 0 && html`<${Authors} run=${run.run} authors=${view.authors} />`}
+      ${store.notes.size > 0 && html`<${Agreements} run=${run.run} view=${view} />`}
+    </div>`}`;
+}
+
+/** How much there is, and what of the file cannot be shown. */
+function State({ notes, size }) {
+  return html`<p class="soft small" role="status">${pluralize(size, 'rollout')} with labels, verdicts or notes, in <${Name} value=${notes.path} /></p>
+    ${notes.why_read_only && html`<p class="small soft"><${Name} value=${`Notes cannot be written: ${notes.why_read_only}.`} /></p>`}
+    ${notes.lost > 0 && html`<p class="message">${pluralize(notes.lost, 'rollout')} with notes ${notes.lost === 1 ? 'is' : 'are'} not in the rollout file,
+      ${' '}because it was collected again or shortened, or is still being read. Their notes are kept, and never shown at another response.</p>`}
+    ${notes.ignored > 0 && html`<details class="folded"><summary>${pluralize(notes.ignored, 'line')} of the file ${notes.ignored === 1 ? 'is' : 'are'} not shown</summary>
+      <ul class="small">${notes.ignored_lines.map((line) => html`<li><${Name} value=${line} /></li>`)}</ul></details>`}`;
+}
+
+/** A text as an expression writes it. */
+const quoted = (text) => JSON.stringify(text);
+
+function Labels({ run, view }) {
+  const hasSolved = view.labels.some((one) => one.solved !== null);
+  return html`<section class="block"><h2>Labels</h2><div class="table"><table>
+    <caption class="hidden">Labels and numbers of rollouts</caption>
+    <thead><tr><th scope="col" class="words">label</th><th scope="col">rollouts</th>${hasSolved && html`<th scope="col">solved</th>`}<th scope="col" class="words">authors</th></tr></thead>
+    <tbody>${view.labels.map((one) => html`<tr key=${one.label}>
+      <th scope="row" class="words">${IS_EXPORT ? html`<${Name} value=${one.label} />`
+        : html`<a href=${link(['runs', run], { where: `${quoted(one.label)} in labels` })}><${Name} value=${one.label} /></a>`}</th>
+      <td>${count(one.rollouts)}</td>${hasSolved && html`<td>${count(one.solved)} <span class="soft small">of ${count(one.measured)}</span></td>`}
+      <td class="words"><${Name} value=${one.authors.join(', ')} /></td></tr>`)}</tbody>
+  </table></div></section>`;
+}
+
+function Authors({ run, authors }) {
+  return html`<section class="block"><h2>Authors</h2><div class="table"><table>
+    <caption class="hidden">Authors and what they wrote</caption>
+    <thead><tr><th scope="col" class="words">author</th><th scope="col">rollouts</th><th scope="col">labels</th><th scope="col">verdicts</th><th scope="col">notes</th></tr></thead>
+    <tbody>${authors.map((one) => html`<tr key=${one.author}>
+      <th scope="row" class="words">${IS_EXPORT ? html`<${Name} value=${one.author} />`
+        : html`<a href=${link(['runs', run], { where: `${quoted(one.author)} in annotators` })}><${Name} value=${one.author} /></a>`}</th>
+      <td>${count(one.rollouts)}</td><td>${count(one.labels)}</td><td>${count(one.verdicts)}</td><td>${count(one.notes)}</td></tr>`)}</tbody>
+  </table></div></section>`;
+}

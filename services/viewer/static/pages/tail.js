@@ -1,0 +1,117 @@
+/** One episode while it is played: its conversation and boards, and the way to the finished rollout. */
+import { html, useEffect, useLayoutEffect, useRef, useState } from '../vendor/htm-preact.js';
+import { fetchText } from '../data.js';
+import { EpisodeView } from '../parts/attempts/episodeview.js';
+import { Sequel } from '../parts/attempts/sequel.js';
+import { useKeys } from '../keys.js';
+import { Notice, Breadcrumbs } from '../parts/notice.js';
+import { go, link } from '../route.js';
+import { Name } from '../text.js';
+import { seconds } from '../formatting.js';
+
+const POLL_MS = 700;
+const LOST_POLL_MS = 3000;
+
+/** Polls an episode until it has ended. The conversation is only sent if it has grown. */
+function useTail(agent, episode) {
+  const [tail, setTail] = useState(null);
+  const [error, setError] = useState(null);
+  const latest = useRef(null);
+  useEffect(() => {
+    const controller = new AbortController();
+    let timer = 0;
+    const poll = async () => {
+      let wait = LOST_POLL_MS;
+      try {
+        const have = latest.current?.revision ?? -1;
+        const text = await fetchText(`live/episodes/${encodeURIComponent(agent)}/${encodeURIComponent(episode)}?have=${have}`, controller.signal);
+        if (controller.signal.aborted) return;
+        const found = JSON.parse(text);
+        const before = latest.current;
+        // What is on the screen stays if nothing newer is known, also if the viewer was restarted meanwhile.
+        const keep = before && (found.events === null || found.events.length < before.events.length);
+        latest.current = keep ? { ...found, revision: before.revision, events: before.events, replay: before.replay,
+          task: found.task ?? before.task, repeat: found.repeat ?? before.repeat } : { ...found, events: found.events ?? [] };
+        setTail(latest.current);
+        setError(null);
+        if (found.state === 'playing') wait = POLL_MS;
+        if (found.state === 'ended') return;
+      } catch (failed) {
+        if (controller.signal.aborted) return;
+        setError(failed);
+      }
+      timer = setTimeout(poll, wait);
+    };
+    poll();
+    return () => {
+      controller.abort();
+      clearTimeout(timer);
+    };
+  }, [agent, episode]);
+  return { tail, error };
+}
+
+const NEAR_PX = 120;
+
+/** Whether the end of the page is visible. */
+function isAtEnd() {
+  return innerHeight + scrollY >= document.documentElement.scrollHeight - NEAR_PX;
+}
+
+/** Keeps the newest message visible if the end of the page was visible before. @param {any[] | undefined} events */
+function useEndKept(events) {
+  const wasAtEnd = useRef(false);
+  useEffect(() => {
+    const update = () => {
+      wasAtEnd.current = isAtEnd();
+    };
+    addEventListener('scroll', update, { passive: true });
+    return () => removeEventListener('scroll', update);
+  }, []);
+  useLayoutEffect(() => {
+    if (wasAtEnd.current) scrollTo(0, document.documentElement.scrollHeight);
+  }, [events]);
+}
+
+const WAITING = { seed: 'starting the session', model: 'the model writes', tool: 'a tool runs', verify: 'the verdict is computed', close: 'closing the session' };
+
+/** @param {{route: import('../route.js').Route, overview: any}} props */
+export function Tail({ route, overview }) {
+  const [, agent, episode] = route.path.map(decodeURIComponent);
+  return html`<${Followed} key=${`${agent}/${episode}`} agent=${agent} episode=${episode} overview=${overview} />`;
+}
+
+function Followed({ agent, episode, overview }) {
+  const { tail, error } = useTail(agent, episode);
+  useEndKept(tail?.events);
+  const toEnd = () => scrollTo(0, document.documentElement.scrollHeight);
+  useKeys({ n: toEnd, u: () => go(link(['live'])) });
+  const known = tail?.task !== null && tail?.task !== undefined;
+  const title = known ? `Task ${tail.task}, repeat ${tail.repeat ?? '–'}` : 'Episode';
+  return html`
+    <${Breadcrumbs} name=${`${title}, live`} title=${html`${title} <span class="soft">live</span>`} steps=${[['Overview', link([])], ['Live', link(['live'])]]} />
+    ${error && html`<${Notice} error=${error} />`}
+    ${!tail && !error && html`<${Notice} busy="Looking for the episode …" />`}
+    ${tail && html`
+      <${State} tail=${tail} toEnd=${toEnd} />
+      ${tail.state !== 'playing' && known && html`<${Sequel} tail=${tail} overview=${overview} />`}
+      ${tail.events.length > 0 && html`<${EpisodeView} events=${tail.events} replay=${tail.replay} label="Conversation so far" alone />`}`}`;
+}
+
+function State({ tail, toEnd }) {
+  if (tail.state === 'unknown') return html`<p class="message"><${Name} value=${`This episode is not known: ${tail.note}.`} /></p>`;
+  if (tail.state === 'lost') {
+    return html`<div class="message wrong" role="alert"><p><strong>The agent is gone. </strong>This is the last state that it reported, at
+      ${` ${new Date(tail.asked * 1000).toLocaleTimeString('en-GB')}. `}<${Name} value=${tail.note} /></p></div>`;
+  }
+  if (tail.state === 'ended') return html`<p class="message" role="status">The episode has ended. The last moments before its end may be missing here.</p>`;
+  return html`<dl class="headfacts">
+    <div><dt>Now</dt><dd><span class="livedot" aria-hidden="true"></span>${WAITING[tail.stage] ?? tail.stage}</dd></div>
+    <div><dt>Server</dt><dd><${Name} value=${tail.server} /></dd></div>
+    <div><dt>For</dt><dd>${seconds(tail.stage_s)}</dd></div>
+    <div><dt>Turn</dt><dd>${tail.turn}</dd></div>
+    <div><dt>Age</dt><dd>${seconds(tail.age_s)}</dd></div>
+    <div><dt>Agent</dt><dd><${Name} value=${tail.agent} /></dd></div>
+    <div><button title="The page then follows new messages" onClick=${toEnd}>Newest message</button></div>
+  </dl>`;
+}

@@ -1,0 +1,108 @@
+/** Splits a message into Markdown, code, display formulas, and boards, which must not be parsed as Markdown. */
+import { pieces } from '../../textgrids.js';
+
+/** @typedef {{kind: 'prose' | 'grid' | 'code' | 'math', text: string, language?: string}} Segment */
+
+const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`]*$/;
+const DELIMITER_ROW = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const ENVIRONMENT = /^\\begin\{((?:align|alignat|aligned|equation|gather|gathered|cases|array|[bpvBV]?matrix)\*?)\}/;
+/** Longer formulas are hardly formulas; the search for their end must not read the whole text for every `$$`. */
+const MAX_MATH_LINES = 60;
+
+/**
+ * The segments of a text, in order. Joined by line breaks, they contain every line of it except the fences of code.
+ * @param {string} text
+ * @returns {Segment[]}
+ */
+export function segments(text) {
+  const lines = text.split('\n');
+  /** @type {Segment[]} */
+  const found = [];
+  let open = 0; // the first line that belongs to no segment yet
+  let at = 0;
+  const flush = () => {
+    if (open < at) found.push(...withoutGrids(lines.slice(open, at)));
+  };
+  while (at < lines.length) {
+    const special = code(lines, at) ?? math(lines, at);
+    if (!special) {
+      at += 1;
+      continue;
+    }
+    flush();
+    found.push(special.segment);
+    at = special.end;
+    open = at;
+  }
+  flush();
+  return found;
+}
+
+/** The fenced code that starts at a line, or null. Without a closing fence, it extends to the end of the text. */
+function code(lines, at) {
+  const fence = FENCE.exec(lines[at]);
+  if (!fence) return null;
+  const [, mark, language] = fence;
+  const closes = (line) => line.trim().startsWith(mark) && line.trim().split(mark[0]).join('') === '';
+  let end = at + 1;
+  while (end < lines.length && !closes(lines[end])) end += 1;
+  return { segment: { kind: 'code', text: lines.slice(at + 1, end).join('\n'), language: language.toLowerCase() }, end: end + 1 };
+}
+
+/** The display formula that starts at a line and has lines of its own, or null. */
+function math(lines, at) {
+  const first = lines[at].trim();
+  const [open, close] = delimiters(first);
+  if (!open) return null;
+  const last = Math.min(lines.length, at + MAX_MATH_LINES);
+  for (let end = at; end < last; end += 1) {
+    const line = lines[end].trim();
+    const inside = end === at ? line.slice(open.length) : line;
+    if (inside.endsWith(close)) return { segment: { kind: 'math', text: formulaIn(lines, at, end, open, close) }, end: end + 1 };
+    if (inside.includes(close) || !line) return null; // text follows the formula, or it does not end
+  }
+  return null;
+}
+
+/** @returns {[string, string]} */
+function delimiters(line) {
+  if (line.startsWith('$$')) return ['$$', '$$'];
+  if (line.startsWith('\\[')) return ['\\[', '\\]'];
+  const environment = ENVIRONMENT.exec(line);
+  return environment ? [environment[0], `\\end{${environment[1]}}`] : ['', ''];
+}
+
+function formulaIn(lines, at, end, open, close) {
+  const text = lines.slice(at, end + 1).join('\n').trim();
+  return open.startsWith('\\begin') ? text : text.slice(open.length, text.length - close.length).trim();
+}
+
+/** Prose and boards. The rows of a table belong to the prose, although rows of numbers look like a board. */
+function withoutGrids(lines) {
+  /** @type {Segment[]} */
+  const found = [];
+  let chunk = [];
+  const flush = () => {
+    if (chunk.length) found.push(...pieces(chunk.join('\n')).map(({ text, grid }) => ({ kind: grid ? 'grid' : 'prose', text })));
+    chunk = [];
+  };
+  for (let at = 0; at < lines.length; at += 1) {
+    const isTable = lines[at].includes('|') && at + 1 < lines.length && lines[at + 1].includes('-') && DELIMITER_ROW.test(lines[at + 1])
+      && cells(lines[at]) === cells(lines[at + 1]);
+    if (!isTable) {
+      chunk.push(lines[at]);
+      continue;
+    }
+    flush();
+    let end = at + 2;
+    while (end < lines.length && lines[end].includes('|')) end += 1;
+    found.push({ kind: 'prose', text: lines.slice(at, end).join('\n') });
+    at = end - 1;
+  }
+  flush();
+  return found;
+}
+
+function cells(row) {
+  return row.trim().replace(/^\||\|$/g, '').split('|').length;
+}

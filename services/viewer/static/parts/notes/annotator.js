@@ -1,0 +1,108 @@
+/** The keys and dialogs with which a person labels a rollout: the one that is shown, or the selected row of a list. */
+import { html, useEffect, useLayoutEffect, useRef, useState } from '../../vendor/htm-preact.js';
+import { IS_EXPORT } from '../../data.js';
+import { useKeys } from '../../keys.js';
+import { Name } from '../../text.js';
+import { LabelField } from './labelfield.js';
+import { NoteForm } from './noteform.js';
+import { VerdictForm } from './verdictform.js';
+import { NONE, NUMBERED, keyOf, toggled, verdictText } from './rolloutnotes.js';
+
+const SHOWN_MS = 8000;
+const TITLES = { label: 'Label', note: 'Note', verdict: 'Verdict' };
+
+/**
+ * What a page needs to label rollouts: `start(kind)` opens a dialog, `write` writes a record, `message` is what happened last.
+ * @param {any} store  that of `useNotes`
+ * @param {() => {task: number, repeat: number} | null} target  the rollout that keys are about
+ * @param {() => void} next  goes to the next rollout without a label of this author
+ */
+export function useAnnotator(store, target, next) {
+  const [open, setOpen] = useState(null);
+  const [message, setMessage] = useState('');
+  const attempts = useRef(0);
+  const attempt = async (work) => {
+    attempts.current += 1;
+    const number = attempts.current;
+    const found = await work().catch((error) => error.message);
+    if (number === attempts.current) setMessage(found); // a later key has the last word
+  };
+  const write = (line, record) => attempt(async () => {
+    await store.write(line, record);
+    return done(record);
+  });
+  const withTarget = (action) => () => {
+    const line = target();
+    if (!line) return false;
+    if (store.whyReadOnly) setMessage(`Notes cannot be written: ${store.whyReadOnly}.`);
+    else action(line);
+    return true;
+  };
+  const start = (kind) => withTarget((line) => setOpen({ kind, line }));
+  const judge = (verdict) => withTarget((line) => write(line, { kind: 'override', verdict }));
+  const undo = () => attempt(async () => {
+    const line = await store.undo();
+    return line ? `Undone at task ${line.task}, repeat ${line.repeat}` : 'Nothing to undo: this tab has written nothing.';
+  });
+  const toggle = (line, label) => write(line, toggled(store.notes.get(keyOf(line)) ?? NONE, label, store.author));
+  const keys = { l: start('label'), w: start('note'), v: start('verdict'), c: judge('correct'), x: judge('wrong'), z: undo, '.': next };
+  for (let number = 1; number <= NUMBERED; number += 1) {
+    keys[number] = withTarget((line) => {
+      const label = store.view?.labels[number - 1]?.label;
+      if (label) toggle(line, label);
+      else setMessage(`There is no label ${number} yet; add one with l.`);
+    });
+  }
+  useKeys(IS_EXPORT ? {} : keys);
+  return { open, setOpen, message, setMessage, write, toggle, start, judge, undo, next, store };
+}
+
+/** A sentence about what was written. */
+function done(record) {
+  if (record.kind === 'label') return `Label ${record.label} added`;
+  if (record.kind === 'unlabel') return `Label ${record.label} removed`;
+  if (record.kind === 'override') return `Verdict: ${verdictText(record.verdict)}`;
+  return record.kind === 'removal' ? 'Removed' : 'Note saved';
+}
+
+/** The dialog that is open, and the message. @param {{annotator: ReturnType<typeof useAnnotator>}} props */
+export function Annotator({ annotator }) {
+  const { open, setOpen, message, store } = annotator;
+  const dialog = useRef(null);
+  const before = useRef(null);
+  // A layout effect, so that what is typed right after the key goes into the dialog.
+  useLayoutEffect(() => {
+    if (open && !dialog.current.open) {
+      before.current = document.activeElement;
+      dialog.current.showModal();
+      const first = dialog.current.querySelector('[autofocus]');
+      first?.focus();
+      first?.select(); // so that typing replaces the present verdict
+    }
+    if (!open && dialog.current.open) dialog.current.close();
+  }, [open]);
+  useEffect(() => {
+    const timer = message ? setTimeout(() => annotator.setMessage(''), SHOWN_MS) : 0;
+    return () => clearTimeout(timer);
+  }, [message]);
+  const close = () => {
+    setOpen(null);
+    before.current?.focus?.();
+  };
+  const save = (record) => {
+    annotator.write(open.line, record);
+    close();
+  };
+  const own = open && (store.notes.get(keyOf(open.line)) ?? NONE).verdicts.find((one) => one.author === store.author);
+  return html`<dialog ref=${dialog} class="annotate" onClose=${close} aria-labelledby="annotate-title">
+    ${open && html`<h2 id="annotate-title">${TITLES[open.kind]} <span class="soft">task ${open.line.task}, repeat ${open.line.repeat}</span></h2>
+      ${open.kind === 'label' && html`<${LabelField} labels=${store.view?.labels ?? []} choose=${(label) => {
+        annotator.toggle(open.line, label);
+        close();
+      }} />`}
+      ${open.kind === 'note' && html`<${NoteForm} save=${save} />`}
+      ${open.kind === 'verdict' && html`<${VerdictForm} own=${own ?? null} save=${save} />`}
+      <button class="quiet" onClick=${close}>Cancel</button>`}
+  </dialog>
+  <p class="notemessage" role="status">${message && html`<${Name} value=${message} />`}</p>`;
+}

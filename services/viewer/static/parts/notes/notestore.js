@@ -1,0 +1,129 @@
+/** The notes of a run: loaded, polled for what others write, and written. All components of a page share one poll. */
+import { useEffect, useState } from '../../vendor/htm-preact.js';
+import { IS_EXPORT, loadJson, postJson } from '../../data.js';
+import { merged } from './rolloutnotes.js';
+
+const POLL_MS = 4000;
+const AUTHOR = 'rollyard-author';
+
+const stores = new Map();
+
+/** The name that this browser writes under; '' for that of the user who started the viewer. */
+function storedAuthor() {
+  try {
+    return localStorage.getItem(AUTHOR) ?? '';
+  } catch {
+    return '';
+  }
+}
+
+class NoteStore {
+  constructor(run) {
+    this.run = run;
+    this.notes = new Map();
+    this.view = null;
+    this.error = null;
+    this.own = storedAuthor();
+    this.written = [];
+    this.listeners = new Set();
+    this.timer = 0;
+    this.loading = null;
+  }
+
+  get author() {
+    return this.own || this.view?.author || '';
+  }
+
+  /** Why nothing can be written, or ''. */
+  get whyReadOnly() {
+    return this.view?.why_read_only ?? '';
+  }
+
+  subscribe(listener) {
+    this.listeners.add(listener);
+    if (this.listeners.size === 1) this.poll();
+    return () => {
+      this.listeners.delete(listener);
+      if (!this.listeners.size) clearTimeout(this.timer);
+    };
+  }
+
+  changed() {
+    for (const listener of this.listeners) listener();
+  }
+
+  poll() {
+    clearTimeout(this.timer);
+    const again = () => {
+      if (this.listeners.size && !IS_EXPORT) this.timer = setTimeout(() => this.poll(), POLL_MS);
+    };
+    return document.hidden && this.view ? again() : this.load().finally(again);
+  }
+
+  async load() {
+    if (this.loading) await this.loading;
+    this.loading = this.request();
+    await this.loading;
+    this.loading = null;
+  }
+
+  async request() {
+    const since = this.view?.version ?? '';
+    try {
+      const view = await loadJson(`runs/${this.run}/notes${since && `?since=${since}`}`);
+      const same = (name) => view[name] === this.view?.[name];
+      const isNew = !view.version || view.complete || this.error || !['version', 'why_read_only', 'lost', 'ignored', 'error'].every(same);
+      this.notes = view.rollouts.length || view.complete ? merged(this.notes, view.rollouts, view.complete) : this.notes;
+      this.view = view;
+      this.error = null;
+      if (isNew) this.changed();
+    } catch (error) {
+      this.error = error;
+      this.changed();
+    }
+  }
+
+  /** Writes a record about a rollout; throws an error with a readable message. */
+  async write({ task, repeat }, record) {
+    if (this.whyReadOnly) throw new Error(`Notes cannot be written: ${this.whyReadOnly}.`);
+    const body = { task, repeat, ...record, ...(this.own ? { author: this.own } : {}) };
+    const { id, rollout } = await postJson(`runs/${this.run}/notes`, body);
+    if (record.kind !== 'removal') this.written.push({ id, task, repeat });
+    this.notes = merged(this.notes, [rollout], false);
+    this.changed();
+    await this.load();
+  }
+
+  /** Removes the last record that was written in this tab; returns its rollout, or null if there is none. */
+  async undo() {
+    const last = this.written.pop(); // before anything is awaited, so that a second call undoes the record before it
+    if (!last) return null;
+    try {
+      await this.write(last, { kind: 'removal', removes: last.id });
+    } catch (error) {
+      this.written.push(last);
+      throw error;
+    }
+    return last;
+  }
+
+  rename(author) {
+    this.own = author.trim();
+    try {
+      localStorage.setItem(AUTHOR, this.own);
+    } catch {
+      // the name is kept until the page is closed
+    }
+    this.changed();
+  }
+}
+
+/** The notes of a run; the component is rendered again when they change. @param {string | number} run @returns {NoteStore} */
+export function useNotes(run) {
+  const key = String(run);
+  if (!stores.has(key)) stores.set(key, new NoteStore(key));
+  const store = stores.get(key);
+  const [, update] = useState(0);
+  useEffect(() => store.subscribe(() => update((count) => count + 1)), [store]);
+  return store;
+}

@@ -1,0 +1,85 @@
+/** Divides the tokens of a model call among the events of the conversation that it wrote. Without DOM. */
+
+/** The start of an event's text, by which it is found among the tokens. */
+const NEEDLE = 24;
+
+/** @typedef {{text: string, logProb: number | undefined, ids: number[], first: number, tops: [string, number][]}} Piece */
+
+/**
+ * The tokens that can be read as text. A character whose bytes are spread over several tokens is one piece: the tokens
+ * before its last one have an empty text. Its log-probability is their sum.
+ * @param {{texts: string[], log_probs: number[], generated: number[], alternatives?: [string, number][][]}} tokens
+ * @returns {Piece[]}
+ */
+export function piecesOf({ texts, log_probs: logProbs, generated, alternatives = [] }) {
+  /** @type {Piece[]} */
+  const pieces = [];
+  let first = 0;
+  texts.forEach((text, i) => {
+    if (text === '' && i + 1 < texts.length) return;
+    const range = logProbs.slice(first, i + 1);
+    const logProb = range.length === i + 1 - first ? range.reduce((sum, value) => sum + value, 0) : undefined;
+    pieces.push({ text: text || '\ufffd', logProb, ids: generated.slice(first, i + 1), first, tops: i === first ? (alternatives[i] ?? []) : [] });
+    first = i + 1;
+  });
+  return pieces;
+}
+
+/**
+ * For each event, the pieces that it consists of. Markers between two events, such as `<tool_call>`, belong to the second.
+ * An event that is not found among the tokens has none, and its tokens are those of the event before.
+ * @param {Piece[]} pieces
+ * @param {{speaker: string, text: string, name: string}[]} events those of one model call
+ * @returns {Piece[][]}
+ */
+export function piecesByEvent(pieces, events) {
+  const all = pieces.map((piece) => piece.text).join('');
+  const ends = [];
+  pieces.reduce((at, piece) => {
+    ends.push(at + piece.text.length);
+    return at + piece.text.length;
+  }, 0);
+  const starts = [0];
+  let cursor = 0;
+  let isEnd = false; // whether the last event that was found ends at the cursor
+  events.forEach((event, i) => {
+    const text = event.speaker === 'call' ? event.name : event.text.trim();
+    const at = text ? all.indexOf(text.slice(0, NEEDLE), cursor) : -1;
+    if (i > 0 && at < 0) starts.push(-1);
+    else if (i > 0) starts.push(isEnd ? cursor : at);
+    if (at < 0) return;
+    const tail = text.slice(-NEEDLE);
+    const last = all.startsWith(text, at) ? at + text.length - tail.length : all.indexOf(tail, at);
+    isEnd = last >= 0 && event.speaker !== 'call';
+    cursor = isEnd ? last + tail.length : at + 1;
+  });
+  const indexOf = (position) => {
+    const found = ends.findIndex((one) => one > position);
+    return found < 0 ? pieces.length : found;
+  };
+  const indexes = starts.map((start) => (start < 0 ? -1 : indexOf(start)));
+  return events.map((_, i) => {
+    if (indexes[i] < 0) return [];
+    const next = indexes.slice(i + 1).find((index) => index >= 0) ?? pieces.length;
+    return pieces.slice(indexes[i], next);
+  });
+}
+
+/**
+ * For each event of a conversation, its pieces; null where no text of tokens is recorded.
+ * @param {any[]} events
+ * @returns {(Piece[] | null)[]}
+ */
+export function piecesOfConversation(events) {
+  const found = events.map(() => null);
+  events.forEach((event, last) => {
+    if (!event.tokens?.texts?.length) return;
+    let start = last;
+    const ofSameCall = (other) => other.turn === event.turn && !other.tokens && ['reasoning', 'answer', 'call'].includes(other.speaker);
+    while (start > 0 && ofSameCall(events[start - 1])) start -= 1;
+    piecesByEvent(piecesOf(event.tokens), events.slice(start, last + 1)).forEach((pieces, i) => {
+      found[start + i] = pieces.length ? pieces : null;
+    });
+  });
+  return found;
+}

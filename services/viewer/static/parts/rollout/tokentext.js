@@ -1,0 +1,61 @@
+/** What the model wrote in one event, token by token, coloured by probability. */
+import { html, useEffect, useRef, useState } from '../../vendor/htm-preact.js';
+import { visible } from '../../text.js';
+import { count, percent, plain } from '../../formatting.js';
+import { CLASSES, classOf } from './tokenclasses.js';
+
+const MAX_PIECES = 1500;
+
+/** `marked` is the index of a piece to scroll to, or -1. @param {{pieces: import('./tokenpieces.js').Piece[], marked?: number}} props */
+export function TokenText({ pieces, marked = -1 }) {
+  const [at, setAt] = useState(-1);
+  const [expanded, setExpanded] = useState(false);
+  const text = useRef(null);
+  const shown = expanded || marked >= MAX_PIECES ? pieces : pieces.slice(0, MAX_PIECES);
+  useEffect(() => {
+    if (marked < 0) return;
+    setAt(marked);
+    // After the page has scrolled to the event.
+    requestAnimationFrame(() => requestAnimationFrame(() => requestAnimationFrame(() => {
+      text.current?.focus({ preventScroll: true });
+      text.current?.querySelector(`[data-at="${marked}"]`)?.scrollIntoView({ block: 'center' });
+    })));
+  }, [marked]);
+  const select = (event) => {
+    const found = event.target.closest('[data-at]');
+    if (found) setAt(Number(found.dataset.at));
+  };
+  const move = (event) => {
+    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
+    if (!by) return;
+    event.preventDefault();
+    setAt(Math.max(0, Math.min(shown.length - 1, at + by)));
+  };
+  return html`
+    <div class="pointed"><p class="readout small number" aria-live="polite">${at >= 0 && at < shown.length && html`<${Description} piece=${shown[at]} />`}</p></div>
+    <div class="text tokentext" dir="auto" tabindex="0" ref=${text} role="group" aria-label="Tokens; use the arrow keys to move"
+      onMouseOver=${select} onMouseLeave=${() => setAt(-1)} onClick=${select} onKeyDown=${move}>${shown.map((piece, i) => html`<span
+        class=${`token ${classOf(piece.logProb)} ${i === at ? 'at' : ''}`} data-at=${i}>${written(piece.text)}</span>`)}</div>
+    ${shown.length < pieces.length && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(pieces.length)} tokens</button>`}`;
+}
+
+/** The text of a token, with line breaks marked, so that a token without letters can be seen. */
+function written(text) {
+  return text.includes('\n') ? text.split('\n').map((line, i) => html`${i > 0 && html`<span class="soft" aria-hidden="true">↵</span>`}${i > 0 && '\n'}${visible(line)}`) : visible(text);
+}
+
+function Description({ piece }) {
+  const { text, ids, logProb, tops } = piece;
+  const together = ids.length > 1 ? `${ids.length} tokens together, ` : '';
+  const likelihood = logProb === undefined ? 'no log-probability' : `${percent(Math.exp(Math.min(0, logProb)))}, log-probability ${plain(logProb)}`;
+  return html`<code class="piece">${visible(JSON.stringify(text))}</code> ${together}${likelihood}${ids.length > 0 && `, id ${ids.join(' ')}`}
+    ${tops.length > 0 && html`; most likely: ${tops.map(([other, value], i) => html`${i > 0 && ', '}<code class="piece">${visible(JSON.stringify(other))}</code> ${percent(Math.exp(Math.min(0, value)))}`)}`}`;
+}
+
+/** What the colours mean. */
+export function TokenLegend() {
+  return html`<ul class="legend" aria-label="Probabilities of tokens">
+    ${CLASSES.map(({ name, label }) => html`<li><span class=${`token ${name}`}>token</span>${label}</li>`)}
+    <li><span class="token unknown">token</span>not recorded</li>
+  </ul>`;
+}

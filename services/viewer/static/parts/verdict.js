@@ -1,0 +1,43 @@
+/** The fields that explain a rollout's reward: gold answer beside the extracted one, reason, tests, parts of the reward, limits. */
+import { html } from '../vendor/htm-preact.js';
+import { valueText } from '../columns.js';
+import { Name, Text } from '../text.js';
+import { plain } from '../formatting.js';
+
+const ROLES = { expected: 'Expected', extracted: 'Extracted', reason: 'Reason', tests: 'Tests', component: 'Reward', limit: 'Limit' };
+const LONG = 80;
+
+function Value({ value, lines }) {
+  if (value === null || value === undefined) return html`<span class="soft">none</span>`;
+  if (typeof value === 'number') return html`<span class="number">${plain(value)}</span>`;
+  const text = valueText(value);
+  return text.length > LONG || text.includes('\n') ? html`<${Text} value=${text} lines=${lines} characters=${lines * 60} kind="mono" />` : html`<${Name} value=${text} />`;
+}
+
+/** Whether a value says nothing, such as a limit that was not hit. */
+function isSilent({ role, value }) {
+  return (role === 'limit' && !value) || (role !== 'extracted' && (value === null || value === ''));
+}
+
+/** Whether the label already says which role the field has. */
+function isNamed({ label, role }) {
+  return label.toLowerCase().includes(role);
+}
+
+/**
+ * @param {{verdict: {path: string, label: string, role: string, value: unknown}[], lines?: number, label?: string}} props
+ *   `label` makes it a landmark, of which a page may have one with the same name.
+ */
+export function Verdict({ verdict, lines = 6, label }) {
+  const shown = (verdict ?? []).filter((one) => !isSilent(one));
+  if (!shown.length) return null;
+  const answers = shown.filter((one) => one.role === 'expected' || one.role === 'extracted');
+  const others = shown.filter((one) => !answers.includes(one));
+  const entry = (one) => html`<div key=${one.path} class=${one.role}><dt>${isNamed(one)
+    ? html`<span class="role"><${Name} value=${one.label} /></span>`
+    : html`<span class="role">${ROLES[one.role] ?? one.role}</span> <${Name} value=${one.label} />`}</dt><dd><${Value} value=${one.value} lines=${lines} /></dd></div>`;
+  return html`<section class="verdict" aria-label=${label}>
+    ${answers.length > 0 && html`<dl class="answers">${answers.map(entry)}</dl>`}
+    ${others.length > 0 && html`<dl class="others">${others.map(entry)}</dl>`}
+  </section>`;
+}

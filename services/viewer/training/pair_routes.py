@@ -1,0 +1,125 @@
+"""Serves the differences between the log-probabilities of engine and trainer."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, HTTPException, Query
+from fastapi.responses import Response
+from starlette.concurrency import run_in_threadpool
+
+from rollyard.services.charts.chart import Chart
+from rollyard.services.types import Record
+from rollyard.services.viewer.api.rollout_view import RowChanged, row_of
+from rollyard.services.viewer.api.untrusted_values import sanitize
+from rollyard.services.viewer.index.library import UnknownRun
+from rollyard.services.viewer.index.run_file import RunFile
+from rollyard.services.viewer.tokens.decoder import TokenDecoder
+from rollyard.services.viewer.tokens.token_place import TokenPlace, token_place
+from rollyard.services.viewer.training.pair_charts import pair_charts
+from rollyard.services.viewer.training.pair_file import TokenPair, read_pairs
+from rollyard.services.viewer.training.training_index import TrainingIndex, rollouts_number
+
+
+class LargeDifference(Record):
+    """A token on which engine and trainer differ."""
+
+    run: int
+    """Number of the step's rollout file."""
+    task: int
+    repeat: int
+    id: int
+    engine: float
+    trainer: float
+    entropy: float | None
+    clipped: bool
+    call: int | None
+    """Index of the model call; None if the row does not contain the token, or has not been read."""
+    position: int | None
+    text: str
+    """Empty if texts are not recorded."""
+    before: str
+    after: str
+
+
+class Mismatch(Record):
+    """GET /api/training/mismatch?step=: engine and trainer before an update. Without `step`, that of the last one."""
+
+    steps: list[int]
+    """Steps with a file of pairs, in ascending order."""
+    step: int | None
+    """None if there are none."""
+    tokens: int
+    """Number of tokens with a loss in the update."""
+    clipped: int
+    charts: list[Chart]
+    largest: list[LargeDifference]
+    pending: bool
+    """Whether the rollout file is still being read, so that tokens may lack their places."""
+
+
+def pair_router(index: TrainingIndex, decoder: TokenDecoder | None = None) -> APIRouter:
+    """Build the route."""
+    router = APIRouter(prefix="/api/training")
+
+    @router.get("/mismatch")
+    async def mismatch(step: Annotated[int | None, Query(ge=0)] = None) -> Response:
+        body = await run_in_threadpool(lambda: _mismatch(index, step, decoder).model_dump_json())
+        return Response(body, media_type="application/json", headers={"cache-control": "no-store"})
+
+    return router
+
+
+def _mismatch(index: TrainingIndex, step: int | None, decoder: TokenDecoder | None) -> Mismatch:
+    files = index.folder.token_pairs()
+    if not files and step is None:
+        return Mismatch(steps=[], step=None, tokens=0, clipped=0, charts=[], largest=[], pending=False)
+    chosen = max(files) if step is None else step
+    if chosen not in files:
+        raise HTTPException(404, f"step {chosen} has no file of log-probabilities; {len(files)} other steps have one")
+    found = read_pairs(files[chosen])
+    try:
+        run: RunFile | None = index.find(rollouts_number(chosen))
+    except UnknownRun:
+        run = None
+    return Mismatch(
+        steps=list(files),
+        step=chosen,
+        tokens=found.tokens,
+        clipped=found.clipped,
+        charts=pair_charts(found),
+        largest=[_large(pair, rollouts_number(chosen), run, decoder) for pair in found.largest],
+        pending=run is not None and run.unread_bytes > 0,
+    )
+
+
+def _large(pair: TokenPair, number: int, run: RunFile | None, decoder: TokenDecoder | None) -> LargeDifference:
+    place = _place(pair, run, decoder)
+    return LargeDifference(
+        run=number,
+        task=pair.task,
+        repeat=pair.repeat,
+        id=pair.id,
+        engine=pair.engine,
+        trainer=pair.trainer,
+        entropy=pair.entropy,
+        clipped=pair.clipped,
+        call=place.call if place else None,
+        position=place.position if place else None,
+        text=sanitize(place.text) if place else "",
+        before=sanitize(place.before) if place else "",
+        after=sanitize(place.after) if place else "",
+    )
+
+
+def _place(pair: TokenPair, run: RunFile | None, decoder: TokenDecoder | None) -> TokenPlace | None:
+    if run is None:
+        return None
+    table = run.table
+    if (at := table.find(pair.task, pair.repeat)) is None:
+        return None
+    try:
+        row = row_of(run, table, at)
+    except (OSError, RowChanged):
+        return None
+    return token_place(row, pair.index, pair.id, pair.engine, decoder) if row else None

@@ -1,0 +1,72 @@
+"""examples/hunt: the findings name the exploited verifier first, in the recorded files and in new ones."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.findings.find import findings_of
+from rollyard.services.findings.finding import Category, Finding
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.metrics.loader.load_run import load
+from tests.support.commands import command_environ, in_this_process
+from tests.support.doc_pages import commands
+
+HUNT = INSTALLED / "examples" / "hunt"
+RECORDED = HUNT / "recorded"
+
+
+def ranked(path: Path) -> list[Finding]:
+    findings = findings_of(load(path))
+    assert findings is not None
+    return findings.findings
+
+
+def test_the_recorded_exploit_is_named_first() -> None:
+    first = ranked(RECORDED / "late.jsonl")[0]
+    assert (first.kind, first.category) == ("several_answers_rewarded", Category.EXPLOIT)
+    assert first.count >= 20 and len(first.examples) == 3
+
+
+def test_the_policy_before_the_exploit_is_not_accused() -> None:
+    assert not [one.kind for one in ranked(RECORDED / "early.jsonl") if one.category is Category.EXPLOIT]
+
+
+def test_recordings_are_small_and_name_no_folder_of_a_machine() -> None:
+    files = list(RECORDED.iterdir())
+    assert 0 < sum(file.stat().st_size for file in files) < 300_000
+    assert not [file.name for file in files if b"/home/" in file.read_bytes() or b"/tmp/" in file.read_bytes()]
+
+
+README = HUNT / "README.md"
+
+
+def test_the_commands_of_the_readme_report_what_it_quotes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(INSTALLED / "examples")
+    profile, viewer = commands(README.read_text())
+    assert (profile[0], viewer[0]) == ("ng_reward_profile", "ng_viewer")
+    done = in_this_process(*profile, capsys=capsys)
+    assert done.status == 0, done.err
+    [quote] = re.findall(r"^> (.*?)\n\n", README.read_text(), re.DOTALL | re.MULTILINE)
+    assert quote.replace("\n> ", " ") in done.out
+    shown = in_this_process(*viewer, f"+export={tmp_path / 'page.html'}", capsys=capsys)
+    assert shown.status == 0, shown.err
+
+
+@pytest.fixture
+def recorded_again(tmp_path: Path) -> Path:
+    program = [sys.executable, str(HUNT / "record.py"), str(tmp_path)]
+    subprocess.run(program, check=True, env=command_environ(), cwd=tmp_path, timeout=300)
+    return tmp_path
+
+
+def test_the_program_records_the_same_exploit_again(recorded_again: Path) -> None:
+    again, committed = ranked(recorded_again / "late.jsonl"), ranked(RECORDED / "late.jsonl")
+    assert [(one.kind, one.count) for one in again] == [(one.kind, one.count) for one in committed]

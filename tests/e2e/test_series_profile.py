@@ -1,0 +1,93 @@
+"""ng_reward_profile +series=true on the files of several steps."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import orjson
+import pytest
+
+from rollyard.services.types import Json
+from tests.support.commands import Finished, in_this_process
+from tests.support.rollout_files import write
+from tests.support.step_rows import step_rows
+
+COUNTS = {0: {1: 0, 2: 4, 3: 1}, 25: {3: 2, 2: 2, 1: 2}, 100: {1: 4, 2: 0, 3: 3}}
+"""Solved rollouts of each task by step. The files are named out of order, and their tasks have different indexes."""
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    monkeypatch.chdir(tmp_path)
+    return [write(tmp_path / f"step_{step}.jsonl", rows_of(step)) for step in (25, 100, 0)]
+
+
+def rows_of(step: int) -> list[Json]:
+    return [
+        {**row, "response": {**row["response"], "output": [tokens(step)]}}
+        for row in step_rows(COUNTS[step], reward_components={"format": step / 100})
+    ]
+
+
+def tokens(step: int) -> Json:
+    return {"type": "message", "content": [], "generation_log_probs": [-2.0 + step / 100] * 3}
+
+
+def profile(capsys: pytest.CaptureFixture[str], *arguments: str) -> Finished:
+    return in_this_process("ng_reward_profile", *arguments, capsys=capsys)
+
+
+def listed(files: list[Path]) -> str:
+    return f"+jsonl_fpath=[{','.join(map(str, files))}]"
+
+
+def test_the_report_of_a_series_has_curves_tasks_and_what_changed(
+    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done = profile(capsys, listed(files), "+series=true", f"+output_dir={tmp_path / 'out'}")
+    assert done.status == 0, done.err
+    assert "series of 3 steps, from 0 to 100" in done.out and "2 learned, 1 forgotten" in done.out
+    report = orjson.loads((tmp_path / "out" / "profile.json").read_bytes())
+    assert [step["step"] for step in report["series"]["steps"]] == [0, 25, 100]
+    assert [run["name"] for run in report["runs"]] == ["step_0", "step_100"]
+    page = (tmp_path / "out" / "profile.html").read_text()
+    for title in ("Solve rate", "Mean reward", "Reward: format", "Output tokens", "Entropy, estimated"):
+        assert f"<figcaption>{title}: " in page
+    assert page.count('class="cell"') == 9
+    assert "Learned and forgotten from step 0 to step 100" in page
+
+
+def test_the_entropy_of_a_series_is_positive_and_has_its_interval_in_order(
+    files: list[Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    profile(capsys, listed(files), "+series=true", f"+output_dir={tmp_path / 'out'}")
+    page = (tmp_path / "out" / "profile.html").read_text()
+    assert "Entropy, estimated: 2 at step 0, 1 at step 100." in page
+
+
+def test_the_steps_can_be_stated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    files = [write(tmp_path / f"{name}.jsonl", step_rows({1: count})) for name, count in (("late", 4), ("early", 0))]
+    done = profile(capsys, listed(files), "+steps=[300,0]", f"+output_dir={tmp_path / 'out'}")
+    assert done.status == 0 and "series of 2 steps, from 0 to 300" in done.out
+    assert "1 learned, 0 forgotten" in done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["+series=true"], "the steps of the files are unknown"),
+        (["+steps=[1,1]"], "expected a different step for each file"),
+        (["+steps=[1,2]", "+where=reward > 0"], "series and where cannot be combined"),
+    ],
+)
+def test_files_that_are_no_series_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    files = [write(tmp_path / f"{name}.jsonl", step_rows({1: 1})) for name in ("late", "early")]
+    done = profile(capsys, listed(files), *arguments)
+    assert done.status == 2 and message in done.err
+
+
+def test_one_file_is_no_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    done = profile(capsys, listed([write(tmp_path / "step_1.jsonl", step_rows({1: 1}))]), "+series=true")
+    assert done.status == 2 and "at least two rollout files, found 1" in done.err

@@ -1,0 +1,118 @@
+"""Rows whose texts test how comfortably a rollout can be read: Markdown, formulas, code, boards, tokens with texts."""
+
+from __future__ import annotations
+
+import re
+
+from rollyard.services.types import Json
+
+ANSWER = """## The plan
+
+The cost is $5 or $6, and *not* **10**. With $x^2 + y^2 = 1$ we get
+
+$$
+\\frac{1}{2} \\int_0^1 x \\, dx = \\boxed{\\tfrac14}
+$$
+
+```python
+def move(board):  # a comment
+    return "Up"
+```
+
+| move | reward |
+|---|---:|
+| 1 | 2 |
+| 3 | 4 |
+
+#####
+#.P_#
+#####
+
+1. push the *box*
+2. see [the rules](https://example.org/rules) <b>now</b>
+"""
+FORMULA_BOMBS = (
+    "$$\\def\\a{\\a\\a}\\a$$",
+    "$$\\href{javascript:alert(1)}{x}$$",
+    "$$" + "{" * 900 + "x" + "}" * 900 + "$$",
+    "$\\label{main}\\ref{main} y$",
+    "$\\rule{9999em}{9999em} z$",
+)
+TURNS = 5
+SYSTEM = "You play Sokoban.\n" + "\n".join(f"Rule number {rule} is long." for rule in range(40))
+
+
+def reading_rows() -> list[Json]:
+    """One rollout with everything, and one with attacks on the rendering."""
+    return [_row(0, _prompt(), _turns()), _row(1, [{"role": "user", "content": "go"}], [_answer(_attacks())])]
+
+
+def _row(task: int, prompt: list[Json], output: list[Json]) -> Json:
+    return {
+        "_ng_task_index": task,
+        "_ng_rollout_index": 0,
+        "reward": 1.0,
+        "responses_create_params": {"input": prompt},
+        "response": {"output": output},
+    }
+
+
+def _prompt() -> list[Json]:
+    shots = [
+        message
+        for shot in range(3)
+        for message in (
+            {"role": "user", "content": f"Example question {shot}"},
+            {"role": "assistant", "content": f"Example answer {shot}"},
+        )
+    ]
+    question = "\n".join([*(f"Line {line} of the instructions." for line in range(90)), "Now solve **this** one."])
+    return [{"role": "system", "content": SYSTEM}, *shots, {"role": "user", "content": question}]
+
+
+def _turns() -> list[Json]:
+    output: list[Json] = []
+    for turn in range(1, TURNS):
+        thought = f"Thought of turn {turn}: the needle is *here* 🎉."
+        call = {"type": "function_call", "call_id": f"c{turn}", "name": "step", "arguments": '{"choice": "Up"}'}
+        raw = f"<think>{thought}</think>\n<tool_call>\nstep {call['arguments']}\n</tool_call><|im_end|>"
+        output += [
+            {"type": "reasoning", "summary": [{"type": "summary_text", "text": thought}]},
+            {**call, **_tokens(raw)},
+            {"type": "function_call_output", "call_id": f"c{turn}", "output": '{"reward": -0.1, "board": "#P#"}'},
+        ]
+    return [*output, {**_answer(ANSWER), **_tokens(f"{ANSWER}<|im_end|>")}]
+
+
+def _answer(text: str) -> Json:
+    return {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": text}]}
+
+
+def _tokens(raw: str) -> Json:
+    """Tokens of a turn: words, with the emoji as three tokens that the engine could not decode."""
+    texts = []
+    for word in re.findall(r"\s?[\w.#]+|\s|.", raw, re.DOTALL):
+        texts += ["\ufffd"] * 3 if word == "🎉" else [word]
+    log_probs = [(-0.01, -0.3, -1.5, -3.0, -6.0)[place % 5] for place in range(len(texts))]
+    ids = [100 + place for place in range(len(texts))]
+    trace = {"segment": 0, "way": "generate", "texts": texts}
+    return {
+        "prompt_token_ids": [1, 2, 3],
+        "generation_token_ids": ids,
+        "generation_log_probs": log_probs,
+        "token_trace": trace,
+    }
+
+
+def _attacks() -> str:
+    return "\n\n".join(
+        [
+            "[go](javascript:alert(1)) ![x](http://192.0.2.1/x.png) <img src=x onerror=alert(1)>",
+            "<javascript:alert(1)> [ref]\n\n[ref]: data:text/html,<script>alert(1)</script>",
+            "```html\n<script>alert(1)</script>\n```",
+            *FORMULA_BOMBS,
+            "> " * 400 + "deep",
+            "- " * 400 + "deep",
+            "_a" * 20_000,
+        ]
+    )

@@ -1,0 +1,121 @@
+"""Any field as column, filter, facet and group; named views; the verdict on rollouts, cards and in the list."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.viewer import exported, viewing
+from tests.support.rollout_files import row, write
+
+Open = Callable[..., Tab]
+ROWS = "table.wide tbody tr"
+
+
+def rollouts() -> list[dict[str, object]]:
+    """Twelve tasks with three repeats, of which the first is solved; odd tasks are hard."""
+    return [
+        row(
+            task,
+            repeat,
+            float(repeat == 0),
+            success=repeat == 0,
+            expected_answer=f"gold {task}",
+            extracted_answer=f"gold {task}" if repeat == 0 else None,
+            reason="equal" if repeat == 0 else "no answer in a box",
+            reward_components={"correct": float(repeat == 0), "format": 0.5},
+            level="hard" if task % 2 else "easy",
+        )
+        for task in range(12)
+        for repeat in range(3)
+    ]
+
+
+@pytest.fixture(scope="module")
+def graded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("graded") / "graded.jsonl", rollouts())
+
+
+@pytest.fixture(scope="module")
+def graded_url(graded: Path) -> Iterator[str]:
+    with viewing([graded], graded.parent) as started:
+        yield started
+
+
+def test_the_list_shows_prompt_and_verdict_and_a_rollout_shows_them_on_top(open_tab: Open, graded_url: str) -> None:
+    tab = open_tab("#/runs/0?task=3", graded_url)
+    assert tab.find("thead th").all_inner_texts()[4:9] == [
+        *("prompt", "expected answer", "extracted answer", "reason", "correct")
+    ]
+    expect(tab.find(f"{ROWS}:nth-child(2) .extracted")).to_have_text("none")
+    tab.find(f"{ROWS} a").first.click()
+    expect(tab.find("section.verdict .expected dd")).to_have_text("gold 3")
+    expect(tab.find("section.verdict .component dd").nth(1)).to_have_text("0.5")
+    tab.go("#/runs/0/tasks/3")
+    expect(tab.find("article.card .verdict .reason dd").last).to_have_text("no answer in a box")
+
+
+def test_an_expression_is_checked_while_typing_and_applied_with_enter(open_tab: Open, graded_url: str) -> None:
+    tab = open_tab("#/runs/0", graded_url)
+    tab.page.keyboard.press("e")
+    tab.page.keyboard.type("reward <")
+    expect(tab.find("#expression-check")).to_contain_text("cannot be read at the end")
+    tab.page.keyboard.type(' 1 and level == "hard"')
+    expect(tab.find("#expression-check")).to_have_text("")
+    tab.page.keyboard.press("Enter")
+    expect(tab.find(ROWS)).to_have_count(12)
+    tab.page.reload()
+    expect(tab.find(ROWS)).to_have_count(12)
+
+
+def test_a_chosen_column_is_in_the_address_and_sorts(open_tab: Open, graded_url: str) -> None:
+    tab = open_tab("#/runs/0", graded_url)
+    tab.find("summary", has_text="Columns").click()
+    tab.page.get_by_label("level", exact=True).check()
+    head = tab.find("thead button", has_text="level")
+    expect(head).to_be_visible()
+    assert "level" in tab.page.url
+    head.click()
+    expect(tab.find("thead th[aria-sort=ascending]")).to_contain_text("level")
+    tab.settled()
+    assert tab.find(f"{ROWS} td:last-child").all_inner_texts() == ["easy"] * 18 + ["hard"] * 18
+
+
+def test_a_value_of_a_field_selects_its_rollouts(open_tab: Open, graded_url: str) -> None:
+    tab = open_tab("#/runs/0?facet=level", graded_url)
+    tab.find(".facet button", has_text="hard").click()
+    expect(tab.find(ROWS)).to_have_count(18)
+    expect(tab.page.get_by_label("Expression", exact=True)).to_have_value('level == "hard"')
+
+
+def test_a_group_shows_its_solve_rate_and_leads_to_its_rollouts(open_tab: Open, graded_url: str) -> None:
+    tab = open_tab("#/runs/0?where=repeat+%3C+2", graded_url)
+    tab.page.get_by_label("Group by").select_option("level")
+    expect(tab.find(ROWS)).to_have_count(2)
+    expect(tab.find(f"{ROWS}:nth-child(1)")).to_contain_text("50.0%")
+    tab.find(f"{ROWS} a", has_text="easy").click()
+    expect(tab.find(ROWS)).to_have_count(12)
+
+
+def test_a_file_opens_with_the_view_that_was_saved_as_its_default(open_tab: Open, graded_url: str) -> None:
+    tab = open_tab("#/runs/0?success=true&sort=-level", graded_url, new=True)
+    tab.find("summary", has_text="Views").click()
+    tab.page.get_by_label("Name of the view").fill("solved")
+    tab.page.get_by_role("button", name="Save this view").click()
+    expect(tab.find("summary", has_text="View: solved")).to_be_visible()
+    tab.page.get_by_role("button", name="Open this file with this view").click()
+    tab.page.goto(graded_url)
+    tab.page.get_by_role("link", name="Rollouts", exact=True).click()
+    expect(tab.find(ROWS)).to_have_count(12)
+    assert "sort=-level" in tab.page.url
+
+
+def test_an_exported_page_contains_the_values_of_the_columns(browser: Browser, open_tab: Open, graded: Path) -> None:
+    page = exported([graded], graded.with_name("graded.html"))
+    tab = open_tab("#/runs/0?sort=-extracted_answer", page.as_uri())
+    assert tab.find(f"{ROWS} .extracted").first.inner_text() == "gold 9"
+    assert tab.find(".listtools").count() == 0

@@ -1,0 +1,56 @@
+"""The findings page leads from a sentence to the rollouts."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import expect
+
+from rollyard.services.findings.find import findings_of
+from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.metrics.loader.load_run import load
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.viewer import exported, viewing
+
+HUNT = INSTALLED / "examples" / "hunt" / "recorded"
+Open = Callable[..., Tab]
+
+
+@pytest.fixture(scope="module")
+def hunt(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a viewer with the recordings of examples/hunt."""
+    with viewing([HUNT / "late.jsonl", HUNT / "early.jsonl"], tmp_path_factory.mktemp("hunt")) as url:
+        yield url
+
+
+def test_the_first_card_names_the_exploit_with_the_figures_of_the_report(open_tab: Open, hunt: str) -> None:
+    tab = open_tab("#/runs/0/findings", at=hunt)
+    findings = findings_of(load(HUNT / "late.jsonl"))
+    assert findings is not None
+    first = tab.find(".finding").first
+    expect(first.locator("h2")).to_have_text("1 Rewarded for listing many answers")
+    expect(first).to_contain_text(findings.findings[0].sentence)
+
+
+def test_an_example_is_one_click_away(open_tab: Open, hunt: str) -> None:
+    tab = open_tab("#/runs/0/findings", at=hunt)
+    tab.find(".finding").first.get_by_role("link", name="task 0, repeat 1", exact=True).click()
+    expect(tab.find("h1")).to_contain_text("0")
+    assert tab.page.url.endswith("#/runs/0/tasks/0/1")
+
+
+def test_all_rollouts_of_a_finding_are_listed(open_tab: Open, hunt: str) -> None:
+    tab = open_tab("#/runs/0/findings", at=hunt)
+    tab.find(".finding").first.get_by_role("link", name="All 62 rollouts").click()
+    tab.find("main table").wait_for()
+    assert tab.find("tbody tr").count() == 62
+
+
+def test_an_exported_page_shows_the_findings_and_their_examples(open_tab: Open, tmp_path: Path) -> None:
+    page = exported([HUNT / "late.jsonl"], tmp_path / "page.html", "+export_limit=20")
+    tab = open_tab("#/runs/0/findings", at=page.as_uri())
+    tab.find(".finding").first.get_by_role("link", name=re.compile("^task")).first.click()
+    expect(tab.find("main .conversation")).to_be_visible()

@@ -1,0 +1,269 @@
+"""Labels, verdicts and notes: with the keyboard alone, as filters and marks, on their own page, read only, exported."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from rollyard.services.notes.current_state import RolloutNotes
+from rollyard.services.notes.file_notes import notes_of_rows
+from rollyard.services.notes.record import Override
+from rollyard.services.rollouts.rollout_file import Rollouts
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.viewer import exported, viewing
+from tests.support.rollout_files import write
+from tests.unit.services.notes.note_rows import record, rows, write_notes
+
+Open = Callable[..., Tab]
+ROWS = "table.wide tbody tr"
+ROLLOUTS = rows(12, 3)
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """36 rollouts: of each of 12 tasks, the first of three is solved."""
+    return write(tmp_path / "x.jsonl", ROLLOUTS)
+
+
+@pytest.fixture
+def at(path: Path) -> Iterator[str]:
+    """The address of a viewer of ann. Tests name it before `open_tab`, so that tabs are closed before it ends."""
+    with viewing([path], path.parent, "+author=ann") as started:
+        yield started
+
+
+def notes_at(path: Path, task: int, repeat: int) -> RolloutNotes:
+    """What the file says about a rollout."""
+    places = {
+        (row["_ng_task_index"], row["_ng_rollout_index"]): offset for offset, row in Rollouts(path).with_offsets()
+    }
+    return notes_of_rows(path).get(places[task, repeat], RolloutNotes())
+
+
+def type_keys(tab: Tab, *keys: str) -> None:
+    for key in keys:
+        tab.page.keyboard.press(key)
+
+
+def says(tab: Tab, text: str) -> None:
+    expect(tab.find(".notemessage")).to_have_text(text)
+
+
+def test_a_person_labels_rollouts_with_the_keyboard_alone(path: Path, at: str, open_tab: Open) -> None:
+    tab = open_tab("#/runs/0?where=task+%3C+4", at)
+    type_keys(tab, "j", "Enter")
+    expect(tab.find("h1")).to_contain_text("Task 0 repeat 0")
+    tab.find(".notespanel").wait_for()
+    type_keys(tab, "l")
+    tab.page.keyboard.type("loop")
+    type_keys(tab, "Enter")
+    says(tab, "Label loop added")
+    for number in range(1, 12):
+        task, repeat = divmod(number, 3)
+        type_keys(tab, ".")
+        expect(tab.find("h1")).to_have_text(f"Task {task} repeat {repeat}")
+        expect(tab.find(".notespanel .used button")).to_be_visible()
+        expect(tab.find("main .stale")).to_have_count(0)
+        type_keys(tab, "1" if repeat else "c")
+        says(tab, "Label loop added" if repeat else "Verdict: correct")
+    type_keys(tab, ".")
+    says(tab, "You have labelled all 12 rollouts of this list.")
+    found = [notes_at(path, task, repeat) for task in (0, 3) for repeat in range(3)]
+    assert [(one.labels, one.override and one.override.verdict) for one in found] == [
+        *[(["loop"], None)] * 3,
+        ([], "correct"),
+        *[(["loop"], None)] * 2,
+    ]
+
+
+def test_a_verdict_has_a_reason_and_can_be_undone(path: Path, at: str, open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/4/1", at)
+    type_keys(tab, "x")
+    says(tab, "Verdict: wrong")
+    type_keys(tab, "v")
+    tab.page.keyboard.type("0.5")
+    type_keys(tab, "Tab")
+    tab.page.keyboard.type("half of it")
+    type_keys(tab, "Enter")
+    says(tab, "Verdict: reward 0.5")
+    expect(tab.find(".notespanel li")).to_have_text(re.compile(r"reward 0\.5\s+ann\s+half of it"))
+    override = notes_at(path, 4, 1).override
+    assert isinstance(override, Override) and (override.verdict, override.reason) == (0.5, "half of it")
+    type_keys(tab, "z")
+    expect(tab.find(".notespanel li .mark")).to_have_text("wrong")
+    type_keys(tab, "z")
+    expect(tab.find(".notespanel li")).to_have_count(0)
+    type_keys(tab, "z")
+    says(tab, "Nothing to undo: this tab has written nothing.")
+
+
+def test_a_label_is_completed_from_those_used_before(path: Path, at: str, open_tab: Open) -> None:
+    write_notes(path, *(record(ROLLOUTS[0], "label", "bob", label=label) for label in ("loop", "gives up", "guess")))
+    tab = open_tab("#/runs/0/tasks/0/0", at)
+    type_keys(tab, "l")
+    tab.page.keyboard.type("gi")
+    type_keys(tab, "Tab")
+    expect(tab.find("dialog input")).to_have_value("gives up")
+    type_keys(tab, "Enter")
+    says(tab, "Label gives up added")
+    type_keys(tab, "l", "ArrowDown", "ArrowDown", "Enter")
+    tab.find(".notemessage", "added").wait_for()
+    assert {author for _, author in notes_at(path, 0, 0).added} == {"ann", "bob"}
+
+
+def test_the_selected_row_of_the_list_is_labelled_and_marked(path: Path, at: str, open_tab: Open) -> None:
+    tab = open_tab("#/runs/0", at)
+    type_keys(tab, "j", "j", "l")
+    tab.page.keyboard.type("loop")
+    type_keys(tab, "Enter")
+    says(tab, "Label loop added")
+    expect(tab.find(f"{ROWS}:nth-child(2) .mark")).to_have_text("loop")
+    type_keys(tab, ".", "x", "j", "w")
+    tab.page.keyboard.type("look at this")
+    type_keys(tab, "Enter")
+    expect(tab.find(f"{ROWS}:nth-child(3) .mark")).to_have_text("wrong")
+    expect(tab.find(f"{ROWS}:nth-child(4) .mark")).to_have_text("note")
+    assert [one.text for one in notes_at(path, 1, 0).texts] == ["look at this"]
+
+
+def test_a_list_of_unlabelled_rollouts_goes_on_with_the_next_one(at: str, open_tab: Open) -> None:
+    tab = open_tab("#/runs/0?where=not+labels+and+not+success", at)
+    expect(tab.find(ROWS)).to_have_count(24)
+    tab.find(f"{ROWS} a").first.click()
+    expect(tab.find("h1")).to_have_text("Task 0 repeat 1")
+    tab.find(".notespanel").wait_for()
+    type_keys(tab, "l")
+    tab.page.keyboard.type("loop")
+    type_keys(tab, "Enter")
+    says(tab, "Label loop added")
+    type_keys(tab, ".")
+    expect(tab.find("h1")).to_have_text("Task 0 repeat 2")
+    expect(tab.find(".notemessage")).to_have_text("23 of 23 not labelled yet")
+
+
+def test_the_next_row_of_a_filtered_list_is_selected_although_a_label_removed_the_one_before(
+    path: Path, at: str, open_tab: Open
+) -> None:
+    tab = open_tab("#/runs/0?where=not+labels", at)
+    type_keys(tab, "j", "l")
+    tab.page.keyboard.type("loop")
+    type_keys(tab, "Enter")
+    says(tab, "Label loop added")
+    for number in range(1, 4):
+        type_keys(tab, ".")
+        expect(tab.find(f"{ROWS}:nth-child({number + 1}) th a")).to_be_focused()
+        type_keys(tab, "1")
+        expect(tab.find(f"{ROWS}:nth-child({number + 1}) .mark")).to_have_text("loop")
+    assert [notes_at(path, number // 3, number % 3).labels for number in range(5)] == [["loop"]] * 4 + [[]]
+
+
+def test_labels_filter_the_list_and_are_values_of_a_field(path: Path, at: str, open_tab: Open) -> None:
+    write_notes(path, *(record(ROLLOUTS[number], "label", label="loop") for number in (3, 4, 9)))
+    tab = open_tab("#/runs/0?facet=labels", at)
+    tab.find(".facet button", has_text="loop").click()
+    expect(tab.find(ROWS)).to_have_count(3)
+    expect(tab.page.get_by_label("Expression", exact=True)).to_have_value('"loop" in labels')
+
+
+def test_what_somebody_else_writes_appears_without_a_reload(path: Path, at: str, open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/2/0", at)
+    write_notes(path, record(ROLLOUTS[6], "note", "bob", text="see line 3"))
+    expect(tab.find(".notespanel .written")).to_contain_text("see line 3")
+    tab.go("#/runs/0/tasks/2")
+    expect(tab.find("article.card .marks")).to_have_text("note")
+
+
+def test_every_cell_of_the_confusion_table_leads_to_its_rollouts(path: Path, at: str, open_tab: Open) -> None:
+    judged = [(0, "correct"), (3, "wrong"), (6, "wrong"), (1, "wrong"), (2, "correct"), (4, 1.0), (5, 0.0)]
+    write_notes(path, *(record(ROLLOUTS[number], "override", verdict=verdict) for number, verdict in judged))
+    tab = open_tab("#/runs/0/notes", at)
+    cells = tab.find(".confusion tbody td")
+    assert cells.all_inner_texts() == ["1", "2", "2", "2"]
+    expect(tab.find(".confusion dl")).to_contain_text("n7 of 3 tasks")
+    for number in range(4):
+        expected = int(cells.nth(number).inner_text())
+        cells.nth(number).locator("a").click()
+        expect(tab.find(ROWS)).to_have_count(expected)
+        tab.go("#/runs/0/notes")
+
+
+def test_the_notes_page_compares_two_authors(path: Path, at: str, open_tab: Open) -> None:
+    for author, labelled in (("ann", (0, 1, 3)), ("bob", (0, 1, 4))):
+        write_notes(path, *(record(ROLLOUTS[number], "label", author, label="loop") for number in labelled))
+        write_notes(
+            path, *(record(ROLLOUTS[number], "override", author, verdict="wrong") for number in (0, 1, 3, 4, 7))
+        )
+    tab = open_tab("#/runs/0/notes", at)
+    row = tab.find(".matrices table tbody tr", has_text="loop")
+    assert row.locator("td").all_inner_texts()[:4] == ["2", "1", "1", "1"]
+    row.locator("td a").nth(1).click()
+    expect(tab.find(ROWS)).to_have_count(1)
+    expect(tab.find(f"{ROWS} a")).to_have_attribute("aria-label", "Task 1, repeat 0")
+
+
+def test_a_read_only_viewer_shows_notes_and_says_why_it_writes_none(open_tab: Open, path: Path) -> None:
+    write_notes(path, record(ROLLOUTS[0], "label", label="loop"))
+    with viewing([path], path.parent, "+read_only=true") as url:
+        tab = open_tab("#/runs/0/tasks/0/0", url)
+        expect(tab.find(".notespanel .mark")).to_have_text("loop")
+        type_keys(tab, "c")
+        says(tab, "Notes cannot be written: this viewer is read only (+read_only=true).")
+        expect(tab.find(".notespanel button")).to_have_count(0)
+        tab.page.goto("about:blank")  # so that the page asks nothing of a viewer that has ended
+    assert notes_at(path, 0, 0).override is None
+
+
+def test_a_file_that_cannot_be_written_is_a_message_in_the_page(path: Path, at: str, open_tab: Open) -> None:
+    path.with_name("x_notes.jsonl").mkdir()
+    tab = open_tab("#/runs/0/tasks/0/0", at)
+    expect(tab.find(".notespanel")).to_contain_text("x_notes.jsonl cannot be written")
+
+
+def test_an_exported_page_has_the_notes_and_cannot_change_them(open_tab: Open, path: Path) -> None:
+    write_notes(path, record(ROLLOUTS[0], "label", label="loop"), record(ROLLOUTS[0], "override", verdict="wrong"))
+    page = exported([path], path.with_name("page.html")).as_uri()
+    tab = open_tab("#/runs/0", page)
+    expect(tab.find(f"{ROWS}:nth-child(1) .mark")).to_have_text(["wrong", "loop"])
+    tab.go("#/runs/0/tasks/0/0")
+    expect(tab.find(".notespanel li")).to_have_count(2)
+    expect(tab.find(".notespanel button")).to_have_count(0)
+    tab.go("#/runs/0/notes")
+    expect(tab.find(".confusion tbody td").nth(2)).to_have_text("1")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_axe_finds_nothing_on_the_pages_with_notes(path: Path, at: str, open_tab: Open, scheme: str) -> None:
+    for author in ("ann", "bob"):
+        write_notes(
+            path,
+            record(ROLLOUTS[0], "label", author, label="loop"),
+            record(ROLLOUTS[0], "override", author, verdict="wrong", reason="guessed"),
+            record(ROLLOUTS[1], "override", author, verdict="correct"),
+            record(ROLLOUTS[0], "note", author, text="see line 3"),
+        )
+    width = 1280 if scheme == "light" else 390
+    for place, key in (
+        ("#/runs/0/notes", ""),
+        ("#/runs/0/tasks/0/0", ""),
+        ("#/runs/0/tasks/0/0", "l"),
+        ("#/runs/0", ""),
+    ):
+        tab = open_tab(
+            place, at, color_scheme=scheme, viewport={"width": width, "height": 844}, reduced_motion="reduce"
+        )
+        if key:
+            tab.page.keyboard.press(key)
+            tab.find("dialog[open]").wait_for()
+        assert tab.page.evaluate("document.documentElement.scrollWidth") <= width
+        violations = Axe().run(tab.page).response["violations"]
+        found = [
+            (one["id"], [node["html"][:200] for node in one["nodes"]][:3])
+            for one in violations
+            if one["impact"] != "minor"
+        ]
+        assert found == []

@@ -1,0 +1,127 @@
+"""The conversation of a rollout is comfortable to read, and safe: Markdown, formulas, code, tokens, search, outline."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.external.browser.accessibility import check_accessible
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.reading_rows import TURNS, reading_rows
+from tests.external.browser.test_attacks import check_unharmed
+from tests.external.browser.viewer import viewing
+
+Open = Callable[..., Tab]
+PLACE = "#/runs/0/tasks/0/0"
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a viewer with the rows of this module."""
+    folder: Path = tmp_path_factory.mktemp("reading")
+    path = folder / "reading.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in reading_rows()))
+    with viewing([path], folder) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def page(browser: Browser, url: str) -> Iterator[Tab]:
+    """One tab for tests that leave the page as they found it."""
+    tab = Tab(browser, url).go(PLACE)
+    yield tab
+    assert tab.problems == []
+    tab.close()
+
+
+def test_markdown_formulas_code_and_tables_are_drawn(page: Tab) -> None:
+    answer = page.find("article.answer").last
+    expect(answer.locator("em").first).to_have_text("not")
+    expect(answer.locator(".formula.display math")).to_have_count(1)
+    expect(answer.locator("pre.code .code-keyword").first).to_have_text("def")
+    expect(answer.locator("tbody td").first).to_have_text("1")
+    assert "$5 or $6" in answer.inner_text() and "<b>now</b>" in answer.inner_text()
+
+
+def test_a_board_in_an_answer_keeps_its_lines(page: Tab) -> None:
+    grid = page.find("article.answer .grid").last
+    assert grid.inner_text() == "#####\n#.P_#\n#####"
+    assert "mono" in grid.evaluate("one => getComputedStyle(one).fontFamily")
+
+
+def test_a_key_shows_the_original_text(page: Tab) -> None:
+    page.page.keyboard.press("m")
+    expect(page.find("article.answer").last).to_contain_text("## The plan")
+    page.page.keyboard.press("m")
+    expect(page.find("article.answer").last).not_to_contain_text("## The plan")
+
+
+def test_examples_and_the_start_of_a_long_prompt_are_folded(page: Tab) -> None:
+    expect(page.find("details.examples article")).to_have_count(6)
+    expect(page.find("details.examples article").first).not_to_be_visible()
+    question = page.find("article.user").last
+    expect(question).to_contain_text("Now solve this one.")
+    expect(question).not_to_contain_text("Line 70 of")
+
+
+def test_the_outline_goes_to_a_turn(page: Tab) -> None:
+    entries = page.find("nav[aria-label=Outline] button")
+    expect(entries).to_have_count(TURNS + 1)
+    entries.nth(3).click()
+    expect(page.find("article:focus")).to_have_attribute("aria-label", "Reasoning, turn 3")
+    page.page.keyboard.press("J")
+    expect(page.find("article:focus")).to_have_attribute("aria-label", "Reasoning, turn 4")
+
+
+def test_the_query_of_the_list_is_marked_and_n_goes_to_the_next_match(open_tab: Open) -> None:
+    tab = open_tab(f"{PLACE}?q=needle")
+    expect(tab.find(".findbar [role=status]")).to_have_text("4 found")
+    assert tab.page.evaluate("CSS.highlights.get('find').size") == TURNS - 1
+    tab.page.keyboard.press("n")
+    tab.page.keyboard.press("n")
+    expect(tab.find(".findbar [role=status]")).to_have_text("2 of 4")
+    tab.page.keyboard.press("N")
+    expect(tab.find(".findbar [role=status]")).to_have_text("1 of 4")
+
+
+def test_a_match_in_a_shortened_or_folded_text_is_shown(open_tab: Open) -> None:
+    tab = open_tab(f"{PLACE}?q=Line 70 of")
+    expect(tab.find(".findbar [role=status]")).to_have_text("1 found")
+    tab = open_tab(f"{PLACE}?q=example answer 1")
+    expect(tab.find("details.examples article").first).to_be_visible()
+
+
+def test_probabilities_are_shown_in_the_conversation(open_tab: Open) -> None:
+    tab = open_tab(PLACE)
+    expect(tab.find(".tokentext")).to_have_count(0)
+    tab.page.keyboard.press("p")
+    thought = tab.find("article.reasoning .tokentext").first
+    assert "needle is *here* 🎉." in thought.inner_text()
+    thought.locator(".token", has_text="needle").hover()
+    readout = tab.find("article.reasoning .readout").first
+    expect(readout).to_contain_text('" needle" 0.2%, log-probability −6, id 109')
+    thought.locator(".token", has_text="🎉").hover()
+    expect(readout).to_contain_text("3 tokens together")
+    thought.focus()
+    tab.page.keyboard.press("ArrowLeft")
+    expect(readout).to_contain_text(re.compile("log-probability"))
+
+
+def test_nothing_in_markdown_or_a_formula_can_harm_the_page(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/1/0")
+    tab.find("article.answer").get_by_text("Show all").click()
+    answer = tab.find("article.answer")
+    expect(answer).to_contain_text("\\def\\a{\\a\\a}\\a")
+    assert answer.locator("a, img, script, [href], [src], [id]").count() == 0
+    box = answer.bounding_box()
+    assert box is not None and box["width"] <= 1280
+    check_unharmed(tab)
+
+
+def test_a_rollout_is_accessible_also_with_a_search_and_probabilities(open_tab: Open) -> None:
+    check_accessible(open_tab, f"{PLACE}?q=needle", "p")

@@ -1,0 +1,90 @@
+"""Search results show what matched, and open the rollout at the match."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from rollyard.services.types import Json
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.viewer import exported, viewing
+from tests.support.rollout_files import row, write
+
+Open = Callable[..., Tab]
+RESULTS = "table.wide tbody tr.link"
+SNIPPETS = "table.wide tbody tr.snippet"
+
+
+def long_rollout(task: int) -> Json:
+    """A rollout with 40 turns; the results of turn 30 in the first four tasks contain the word `needle`."""
+    made = row(task, 0, float(task % 2), success=task % 2 == 1, note="a needle in a field" if task == 4 else "none")
+    turns: list[Json] = []
+    for turn in range(1, 41):
+        word = "a NEEDLE <b>here</b>" if turn == 30 and task < 4 else "nothing"
+        turns.append({"type": "function_call", "name": "look", "arguments": f'{{"turn":{turn}}}', "call_id": str(turn)})
+        turns.append(
+            {"type": "function_call_output", "call_id": str(turn), "output": f"line\n\n {word}\n" + "far away " * 40}
+        )
+    made["response"]["output"] = turns
+    return made
+
+
+@pytest.fixture(scope="module")
+def searched(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write(tmp_path_factory.mktemp("searched") / "searched.jsonl", map(long_rollout, range(6)))
+
+
+@pytest.fixture(scope="module")
+def searched_url(searched: Path) -> Iterator[str]:
+    with viewing([searched], searched.parent) as started:
+        yield started
+
+
+def test_a_result_shows_what_matched_and_opens_at_the_match(open_tab: Open, searched_url: str) -> None:
+    tab = open_tab("#/runs/0?q=needle", searched_url)
+    expect(tab.find(RESULTS)).to_have_count(5)
+    expect(tab.find(SNIPPETS).first).to_contain_text("turn 30, result of look line a NEEDLE <b>here</b> far away")
+    expect(tab.find(f"{SNIPPETS} mark").first).to_have_text("NEEDLE")
+    expect(tab.find(SNIPPETS).last).to_contain_text("in the field note")
+    tab.find(f"{SNIPPETS} a").first.click()
+    expect(tab.find(".findbar [role=status]")).to_have_text("1 of 1")
+    expect(tab.find("article[data-index='60']")).to_be_in_viewport()
+    tab.page.keyboard.press("]")
+    expect(tab.find("main h1")).to_contain_text("Task 1")
+    assert "match=" not in tab.page.url
+
+
+def test_j_goes_from_result_to_result(open_tab: Open, searched_url: str) -> None:
+    tab = open_tab("#/runs/0?q=needle", searched_url)
+    tab.page.keyboard.press("j")
+    tab.page.keyboard.press("j")
+    expect(tab.find(f"{RESULTS} th a").nth(1)).to_be_focused()
+
+
+def test_an_export_shows_what_matched_and_has_the_columns_of_a_view(
+    open_tab: Open, searched: Path, tmp_path: Path
+) -> None:
+    page = exported([searched], tmp_path / "page.html", "+view=sort=-reward&columns=reward,note,(prompt)")
+    tab = open_tab("#/runs/0", at=page.as_uri())
+    expect(tab.find("thead th").nth(2)).to_have_text("note")
+    expect(tab.find("thead th[aria-sort=descending]")).to_contain_text("reward")
+    tab.go("#/runs/0?q=needle")
+    expect(tab.find(f"{SNIPPETS} mark").first).to_have_text("NEEDLE")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_search_results_are_accessible_and_fit(browser: Browser, searched_url: str, width: int, scheme: str) -> None:
+    tab = Tab(browser, searched_url, color_scheme=scheme, viewport={"width": width, "height": 844})
+    tab.go("#/runs/0?q=needle")
+    found = Axe().run(tab.page).response["violations"]
+    assert [one["id"] for one in found if one["impact"] in ("moderate", "serious", "critical")] == []
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    box = tab.find(f"{SNIPPETS} div").first.bounding_box()
+    assert box is not None and box["x"] >= 0
+    assert tab.problems == []
+    tab.close()

@@ -1,0 +1,172 @@
+"""A series of checkpoints in the viewer, and two rollouts side by side."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from playwright.sync_api import expect
+
+from rollyard.services.types import Json
+from tests.external.browser.accessibility import check_accessible
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.viewer import exported, viewing
+from tests.support.rollout_files import solved, write
+from tests.support.step_rows import step_rows
+
+Open = Callable[..., Tab]
+STEPS = {0: {1: 0, 2: 4, 3: 1}, 25: {3: 2, 2: 2, 1: 2}, 50: {1: 4, 2: 0, 3: 3}}
+EPISODES = 3
+"""The number of the run with the episodes, whose step is the last one."""
+
+
+def episode(repeat: int, *turns: tuple[str, str]) -> Json:
+    """A rollout with a call and its result in every turn."""
+    output: list[Json] = []
+    for number, (move, result) in enumerate(turns):
+        arguments = orjson.dumps({"move": move}).decode()
+        output.append({"type": "function_call", "name": "step", "arguments": arguments, "call_id": f"c{number}"})
+        output.append({"type": "function_call_output", "call_id": f"c{number}", "output": result})
+    row = solved(0, repeat, repeat == 1, _ng_task_key=f"{2:016x}")
+    return {**row, "response": {**row["response"], "output": output}}
+
+
+@pytest.fixture(scope="module")
+def series_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A viewer of three evaluations with a content key in their rows, and a file of episodes."""
+    folder = tmp_path_factory.mktemp("series")
+    paths = [write(folder / f"step_{step}.jsonl", step_rows(counts)) for step, counts in STEPS.items()]
+    start = ("up", "the box is at 3, 4")
+    hostile = "<img src=x onerror=alert(1)> the wall"
+    episodes = [
+        episode(0, start, ("down", hostile), ("left", "end")),
+        episode(1, start, ("look", "nothing"), ("down", hostile), ("right", "solved")),
+        episode(2, ("up", "the box is at 3, 5"), ("down", hostile), ("left", "end")),
+    ]
+    paths.append(write(folder / "step_75.jsonl", episodes))
+    with viewing(paths, folder) as started:
+        yield started
+
+
+@pytest.fixture
+def open_series(open_tab: Open, series_url: str) -> Open:
+    """Opens tabs with the viewer of the series."""
+    return lambda place="#/series", **options: open_tab(place, at=series_url, **options)
+
+
+def test_a_cell_opens_the_rollouts_of_the_task_at_its_step(open_series: Open) -> None:
+    tab = open_series("#/series?to=50")
+    tab.page.get_by_role("link", name="Task 0 at step 25: 50%").click()
+    expect(tab.find("main h1")).to_have_text("Task 2")  # its index in the file of step 25
+    expect(tab.find(".trail")).to_contain_text("step_25")
+
+
+def test_arrow_keys_move_between_the_cells_of_the_heat_map(open_series: Open) -> None:
+    tab = open_series("#/series?to=50&sort=task")
+    tab.page.get_by_role("link", name="Task 0 at step 0: 0%").focus()
+    tab.page.keyboard.press("ArrowRight")
+    tab.page.keyboard.press("ArrowDown")
+    expect(tab.page.get_by_role("link", name="Task 1 at step 25: 50%")).to_be_focused()
+
+
+def test_learned_and_forgotten_tasks_lead_to_their_rollouts_at_both_steps(open_series: Open) -> None:
+    tab = open_series("#/series?to=50")
+    tab.page.get_by_role("link", name="What was learned and forgotten").click()
+    expect(tab.find("main h1")).to_have_text("From step_0 to step_50")
+    tab.page.get_by_role("button", name="Forgotten (1)").click()
+    tab.page.get_by_role("link", name="Rollouts of task 1 in both").click()
+    expect(tab.find(".halves .card")).to_have_count(8)
+    tab.page.get_by_role("link", name="Compare turn by turn").click()
+    expect(tab.find("main h1")).to_have_text("Two rollouts side by side")
+
+
+def test_the_first_divergence_is_named_and_turns_after_it_are_aligned(open_series: Open) -> None:
+    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1")
+    expect(tab.find(".divergence")).to_have_text("Same prompt. Turn 2 is only in the second rollout.")
+    kinds = [re.sub(r".*: ", "", text or "") for text in tab.find(".row-of-two").evaluate_all(
+        "all => all.map((one) => one.getAttribute('aria-label'))"
+    )]  # fmt: skip
+    assert kinds == ["only in the second", "different action"]
+    expect(tab.find(".compared details.same summary")).to_have_text(["Turn 1 is the same", "Turn 2 is the same"])
+
+
+def test_another_result_of_the_same_call_is_called_not_deterministic_and_its_words_are_marked(
+    open_series: Open,
+) -> None:
+    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/2")
+    expect(tab.find(".divergence")).to_contain_text("The environment is not deterministic")
+    expect(tab.find(".row-of-two mark")).to_have_text(["4", "5"])
+
+
+def test_keys_move_between_the_differences(open_series: Open) -> None:
+    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1")
+    tab.page.keyboard.press("n")
+    expect(tab.find("[data-row='1']")).to_be_focused()
+    tab.page.keyboard.press("n")
+    expect(tab.find("[data-row='3']")).to_be_focused()
+    tab.page.keyboard.press("p")
+    expect(tab.find("[data-row='1']")).to_be_focused()
+
+
+def test_a_task_page_compares_a_solved_rollout_with_one_that_is_not(open_series: Open) -> None:
+    tab = open_series(f"#/runs/{EPISODES}/tasks/0")
+    tab.page.get_by_role("link", name="Compare turn by turn").click()
+    expect(tab.find("tbody .outcome")).to_have_text(["✓ solved", "✗ not solved"])
+
+
+def test_a_rollout_leads_to_comparisons_with_its_next_repeat_and_the_same_task_in_other_files(
+    open_series: Open,
+) -> None:
+    tab = open_series("#/runs/0/tasks/0/0")
+    links = tab.page.get_by_role("navigation", name="Side by side with").get_by_role("link")
+    others = ["step_25 solved", "step_50 solved", "step_75 not solved"]
+    expect(links).to_have_text(["next repeat (1) not solved", *others])
+    links.nth(1).click()
+    expect(tab.find("tbody th a").last).to_have_text("step_25, task 2, repeat 0")  # the task has another index there
+    tab.go("#/runs/0/tasks/0/0")
+    expect(links).to_have_count(4)
+    tab.page.keyboard.press("s")
+    expect(tab.find("tbody th a").last).to_have_text("step_0, task 0, repeat 1")
+
+
+def test_any_two_rollouts_can_be_chosen(open_series: Open) -> None:
+    tab = open_series(f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1")
+    tab.page.get_by_text("Choose other rollouts").click()
+    tab.page.get_by_label("Second: file").select_option("step_0")
+    tab.page.get_by_role("button", name="Show", exact=True).click()
+    expect(tab.find("tbody th a").last).to_have_text("step_0, task 0, repeat 1")
+
+
+def test_boards_are_in_step(open_tab: Open) -> None:
+    tab = open_tab("#/side-by-side/0/3/1/1/3/1")
+    tab.page.get_by_role("button", name="To the start").click()
+    expect(tab.find(".pair-of-boards svg.squares")).to_have_count(2)
+    for label in ("First board, move 0", "Second board, move 0"):
+        expect(tab.find(f".pair-of-boards svg[aria-label^='{label}']")).to_be_visible()
+    tab.page.get_by_role("button", name="To the end").click()
+    for side in ("First", "Second"):
+        last = tab.find(f".pair-of-boards svg[aria-label^='{side} board']")
+        expect(last).to_have_attribute("aria-label", re.compile(r"move (\d+) of \1$"))
+
+
+PLACES = {
+    "series": "#/series?to=50",
+    "changes": "#/series/changes/0/2",
+    "side by side": f"#/side-by-side/{EPISODES}/0/0/{EPISODES}/0/1",
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_every_page_of_a_series_is_accessible_and_fits_on_a_phone(open_series: Open, name: str) -> None:
+    check_accessible(open_series, PLACES[name])
+
+
+def test_an_export_leaves_the_series_out(open_tab: Open, tmp_path: Path) -> None:
+    paths = [write(tmp_path / f"step_{step}.jsonl", step_rows(counts)) for step, counts in STEPS.items()]
+    tab = open_tab("#/side-by-side/0/1/0/0/1/1", at=exported(paths, tmp_path / "out.html").as_uri())
+    expect(tab.find(".divergence")).to_be_visible()
+    assert tab.page.get_by_role("link", name="Series").count() == 0
+    assert tab.page.get_by_role("link", name="What was learned").count() == 0

@@ -1,0 +1,141 @@
+"""Tokens as text: the least likely of a rollout and of a run, changes between runs, engine and trainer, the export."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import orjson
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Browser, expect
+
+from rollyard.services.types import Json
+from tests.external.browser.browser_tab import Tab
+from tests.external.browser.viewer import exported, viewing
+from tests.support.rollout_files import write
+from tests.support.token_rows import alternatives, call_item, logprobs_item, random_token_rows, token_row
+from tests.support.training_runs import training_run
+
+Open = Callable[..., Tab]
+ATTACK = "</script><img src=x onerror=alert(1)>\u202e"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
+    """Two runs with texts of tokens; the first rollout of the first has an odd token, alternatives and an attack."""
+    folder = tmp_path_factory.mktemp("tokens")
+    odd = [
+        call_item([" sure", " odd", " now"], [-0.1, -12.0, -0.2]),
+        logprobs_item([alternatives(" chosen", 0.001), alternatives(ATTACK, 0.5)]),
+    ]
+    rows = random_token_rows(8, 3)
+    first = write(folder / "first.jsonl", [token_row(99, 0, odd), *rows])
+    return [first, write(folder / "second.jsonl", random_token_rows(8, 3, seed=1, drift=0.3))]
+
+
+@pytest.fixture(scope="module")
+def url(files: list[Path]) -> Iterator[str]:
+    """The address of a viewer with these runs."""
+    with viewing(files, files[0].parent) as started:
+        yield started
+
+
+@pytest.fixture(scope="module")
+def training_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a viewer with a training run that has pairs of its last step."""
+    folder = tmp_path_factory.mktemp("training") / "run"
+    paths = training_run(folder, 2, [token_row(0, 0, [call_item([" go", " up"], [-1.0, -2.0])])])
+    token = {"task": 0, "repeat": 0, "entropy": 0.1, "clipped": True}
+    pairs: list[Json] = [
+        {**token, "index": 2 + place, "id": 0, "engine": -1.0 - place, "trainer": -1.5 - place} for place in range(2)
+    ]
+    for place, pair in enumerate(pairs):
+        pair["id"] = call_item([" go", " up"], [-1.0, -2.0])["generation_token_ids"][place]
+    record = {"tokens": 2, "clipped": 2, "log_ratio_edges": [-0.1, 0.1], "log_ratio_counts": [2, 0, 0]}
+    paths.token_pairs(2).parent.mkdir()
+    paths.token_pairs(2).write_bytes(orjson.dumps({**record, "sample": pairs, "largest": pairs}))
+    with viewing([folder], folder.parent) as started:
+        yield started
+
+
+def test_the_least_likely_tokens_of_a_rollout_lead_to_their_place(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/99/0")
+    rows = tab.find("section.worst tbody tr")
+    expect(rows.first).to_contain_text("sure odd now")
+    expect(rows.first.locator("td").nth(1)).to_have_text("−12")
+    expect(rows.nth(1)).to_contain_text("other")  # the alternative to ` chosen`
+    rows.first.locator("button").click()
+    expect(tab.find(".tokentext .token.at")).to_have_text(" odd")
+    expect(tab.find("article.answer .readout").first).to_contain_text("log-probability −12")
+
+
+def test_an_address_with_a_token_shows_it(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/99/0?token=1.0")
+    expect(tab.find(".tokentext .token.at")).to_have_text(" chosen")
+    tab.page.keyboard.press("p")
+    expect(tab.find(".tokentext")).to_have_count(0)
+
+
+def test_tokens_of_a_run_are_grouped_and_an_example_leads_to_the_token(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tokens?least=1")
+    expect(tab.find("section[aria-label='Tokens by text'] tbody tr")).to_have_count(19)
+    tab.find("select").first.select_option("log_prob")
+    first = tab.find("section[aria-label='Tokens by text'] tbody tr").first
+    expect(first.locator("th")).to_have_text('" odd"')
+    first.locator("a").first.click()
+    expect(tab.find(".tokentext .token.at")).to_have_text(" odd")
+
+
+def test_charts_show_turns_positions_and_policy_versions(open_tab: Open) -> None:
+    tab = open_tab("#/runs/1/tokens")
+    for title in ("Log-probabilities", "By turn", "By position in the answer", "By policy version"):
+        expect(tab.find(".figure h3", has_text=title).first).to_be_visible()
+
+
+def test_a_key_opens_the_tokens(open_tab: Open) -> None:
+    tab = open_tab("#/")
+    tab.page.keyboard.press("g")
+    tab.page.keyboard.press("t")
+    expect(tab.find("main h1")).to_contain_text("Tokens of first")
+
+
+def test_changed_tokens_of_two_runs_are_listed(open_tab: Open) -> None:
+    tab = open_tab("#/compare/0/1")
+    tab.find("a.button", has_text="Tokens").click()
+    more = tab.find("section[aria-label='More frequent in the second run'] tbody tr")
+    expect(more.first.locator("th")).to_have_text('" because"')
+
+
+def test_engine_and_trainer_of_a_training_run_are_compared(open_tab: Open, training_url: str) -> None:
+    tab = open_tab("#/", at=training_url)
+    tab.find("a.button", has_text="Engine and trainer").click()
+    row = tab.find("section[aria-label='Largest differences'] tbody tr").nth(1)
+    expect(row.locator("th")).to_have_text(" go up")
+    row.locator("a").click()
+    expect(tab.find(".tokentext .token.at")).to_have_text(" up")
+
+
+def test_an_exported_page_has_tokens(open_tab: Open, files: list[Path], tmp_path: Path) -> None:
+    page = exported(files[:1], tmp_path / "page.html")
+    tab = open_tab("#/runs/0/tokens?sort=count", at=page.as_uri())
+    expect(tab.find("section[aria-label='Tokens by text'] tbody tr").first).to_contain_text('"')
+    tab.page.goto(page.as_uri() + "#/runs/0/tasks/99/0")
+    expect(tab.find("section.worst tbody tr").first).to_contain_text(" odd")
+
+
+@pytest.mark.parametrize("place", ["#/runs/0/tokens?least=1", "#/runs/0/tasks/99/0", "#/compare/0/1/tokens"])
+def test_pages_of_tokens_are_accessible_and_fit_a_phone(open_tab: Open, place: str) -> None:
+    tab = open_tab(place, viewport={"width": 390, "height": 800})
+    tab.find("main section h2").first.wait_for()
+    found = Axe().run(tab.page)
+    assert [one["id"] for one in found.response["violations"] if one["impact"] != "minor"] == []
+    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_the_text_of_a_token_cannot_harm_the_page(browser: Browser, url: str) -> None:
+    tab = Tab(browser, url).go("#/runs/0/tokens?least=1&q=onerror")
+    token = tab.find("section[aria-label='Tokens by text'] tbody th").first
+    expect(token).to_contain_text("</script><img src=x onerror=alert(1)>\\u202e")
+    assert tab.problems == []
+    tab.close()

@@ -1,0 +1,44 @@
+/** Columns, expressions and their completion. */
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { DEFAULT_COLUMNS, completions, formatColumns, joined, parseColumns, shownColumns, valueText } from '../../services/viewer/static/columns.js';
+
+test('the default columns are not written to the address', () => {
+  assert.equal(formatColumns(parseColumns(null)), null);
+  assert.equal(formatColumns([]), null);
+  assert.equal(formatColumns(['reward', 'row["a,b"]']), 'reward,row["a,b"]');
+});
+
+test('commas in quoted keys separate no columns', () => {
+  assert.deepEqual(parseColumns('reward, row["a,b"] ,tag,tag'), ['reward', 'row["a,b"]', 'tag']);
+});
+
+test('(verdict) stands for the fields with a role, in the order of the page', () => {
+  const heads = [{ path: '(prompt)', role: null }, { path: 'gold', role: 'expected' }, { path: 'why', role: 'reason' }];
+  const shown = shownColumns(DEFAULT_COLUMNS, heads, new Set(['repeat', 'success', 'reward', 'tool_calls', 'turns', 'output_tokens', 'seconds', 'end']));
+  assert.deepEqual(shown.slice(2, 7).map((one) => one.name ?? one.head.path), ['reward', '(prompt)', 'gold', 'why', 'tool_calls']);
+  assert.equal(shown.find((one) => one.head?.path === 'why').head.at, 2);
+});
+
+test('a column whose name the server writes differently is shown last', () => {
+  const shown = shownColumns(['row["tag"]', 'reward'], [{ path: 'row.tag', role: null }], new Set(['reward']));
+  assert.deepEqual(shown.map((one) => one.name ?? one.head.path), ['reward', 'row.tag']);
+});
+
+test('the last name of an expression is completed, prefixes first', () => {
+  const keys = ['reward', 'my_reward', 'tool_calls'];
+  assert.deepEqual(completions('success and rew', keys), ['success and reward', 'success and my_reward']);
+  assert.deepEqual(completions('reward > ', keys), []);
+  assert.deepEqual(completions('tag == "rew', keys), []);
+});
+
+test('conditions are joined so that or keeps its meaning', () => {
+  assert.equal(joined('', 'a == 1'), 'a == 1');
+  assert.equal(joined('a == 1 or b', 'c == "x"'), '(a == 1 or b) and c == "x"');
+});
+
+test('a list of booleans is shown as the number that are true', () => {
+  assert.equal(valueText([true, false, true]), '2 of 3');
+  assert.equal(valueText([]), '[]');
+  assert.equal(valueText(null), '');
+});

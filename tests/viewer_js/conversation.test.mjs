@@ -1,0 +1,52 @@
+/** The outline, few-shot examples, matches and tokens of a conversation. */
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { countedNames, fewShotRange, outlineOf } from '../../services/viewer/static/parts/rollout/episodeoutline.js';
+import { piecesByEvent, piecesOf, piecesOfConversation } from '../../services/viewer/static/parts/rollout/tokenpieces.js';
+import { matchPositions } from '../../services/viewer/static/textmatches.js';
+
+const event = (speaker, text, turn, more = {}) => ({ speaker, text, turn, name: '', reward: null, tokens: null, ...more });
+const tokens = (texts) => ({ texts, generated: texts.map((_, i) => i), log_probs: texts.map((_, i) => -i), alternatives: [] });
+const texts = (pieces) => pieces?.map((piece) => piece.text).join('');
+
+test('the outline has an entry for the prompt and for each turn, with its calls and rewards', () => {
+  const events = [event('user', 'go', 0), event('call', '', 1, { name: 'step' }), event('call', '', 1, { name: 'step' }),
+    event('result', '', 1, { reward: -0.5 }), event('result', '', 1, { reward: 2 }), event('answer', '## The *end*', 2)];
+  const entries = outlineOf(events);
+  assert.deepEqual(entries.map((one) => [one.turn, one.index, one.reward]), [[0, 0, null], [1, 1, 1.5], [2, 5, null]]);
+  assert.equal(countedNames(entries[1].calls), 'step ×2');
+  assert.equal(entries[2].words, 'The end');
+});
+
+test('the examples before the last question of the prompt are few-shot examples', () => {
+  const prompt = [event('system', '', 0), event('user', '', 0), event('answer', '', 0), event('user', '', 0)];
+  assert.deepEqual(fewShotRange([...prompt, event('answer', '', 1), event('user', '', 1)]), [1, 3]);
+  assert.deepEqual(fewShotRange([prompt[0], prompt[1], event('user', '', 0)]), [0, 0]);
+});
+
+test('matches are found in either case, at their own positions', () => {
+  assert.deepEqual(matchPositions('Up, up, UP', 'up'), [0, 4, 8]);
+  assert.deepEqual(matchPositions('İup', 'up'), [1]);
+  assert.deepEqual(matchPositions('aaa', ''), []);
+});
+
+test('tokens that are parts of one character are one piece with their joint probability', () => {
+  const [, piece] = piecesOf(tokens(['a', '', '', '🎉', 'b']));
+  assert.deepEqual([piece.text, piece.ids, piece.logProb], ['🎉', [1, 2, 3], -6]);
+});
+
+test('every token belongs to exactly one event, and markers to the event after them', () => {
+  const pieces = piecesOf(tokens(['<think>', 'hm', '</think>', 'I ', 'go', '<tool_call>', 'step', ' {}', '<end>']));
+  const divided = piecesByEvent(pieces, [event('reasoning', 'hm', 1), event('answer', 'I go', 1), event('call', '{}', 1, { name: 'step' })]);
+  assert.deepEqual(divided.map(texts), ['<think>hm', '</think>I go', '<tool_call>step {}<end>']);
+});
+
+test('the tokens of an event that is not found stay with the event before', () => {
+  const divided = piecesByEvent(piecesOf(tokens(['one', ' two'])), [event('answer', 'one', 1), event('call', '', 1, { name: 'other' })]);
+  assert.deepEqual(divided.map(texts), ['one two', '']);
+});
+
+test('two calls of the model do not share tokens', () => {
+  const events = [event('answer', 'one', 1, { tokens: tokens(['one']) }), event('answer', 'two', 2, { tokens: tokens(['two']) })];
+  assert.deepEqual(piecesOfConversation(events).map(texts), ['one', 'two']);
+});

@@ -1,0 +1,18 @@
+/** The list of an exported page. */
+import assert from 'node:assert/strict';
+import test from 'node:test';
+import { filtered } from '../../services/viewer/static/filtering.js';
+
+const line = (task, cells) => ({ task, repeat: 0, outcome: 'measured', reward: task, success: null, end: '', agent: '', cells });
+const PAGE = { columns: [{ path: 'level' }], lines: [line(0, ['b']), line(1, [null]), line(2, ['a'])] };
+
+test('an exported list is sorted by its columns, with missing values last', () => {
+  const tasks = (sort) => filtered(PAGE, new URLSearchParams({ sort })).lines.map((one) => one.task);
+  assert.deepEqual(tasks('level'), [2, 0, 1]);
+  assert.deepEqual(tasks('-level'), [0, 2, 1]);
+});
+
+test('the values of an exported page stay with their lines', () => {
+  const page = filtered(PAGE, new URLSearchParams({ min_reward: '1', start: '1', limit: '5' }));
+  assert.deepEqual(page.cells, [['a']]);
+});
