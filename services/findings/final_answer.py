@@ -18,7 +18,7 @@ _CHOICE = re.compile(r"(?:\\text\s*\{)?\(?([A-Z])\)?\}?\.?")
 _WITH_COMMAS = re.compile(r"(?<![\d,])\d{1,3}(?:,(?:\\!)?\d{3})+(?![\d,])")
 _NUMBER_WORD = re.compile(
     r"zero|none|nothing|one|once|single|two|twice|pair|three|four|five|six|seven|eight|nine|ten|eleven|twel|thir|fif|"
-    r"twenty|fort|hundred|thousand|million|half|quarter|dozen|\\?\bpi\b|\\infty|\\phi|infinit",
+    r"twenty|fort|hundred|thousand|million|half|quarter|dozen|\\?\bpi\b|\\infty|\\phi|infinite|infinity",
     re.IGNORECASE,
 )
 _MAX_CHARACTERS = 20_000

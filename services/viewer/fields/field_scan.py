@@ -18,7 +18,7 @@ import numpy as np
 from rollyard.services.expressions.column import Column
 from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.expressions.parse import ExpressionError
-from rollyard.services.io.jsonl import lenient
+from rollyard.services.io.jsonl import iter_jsonl, skip
 from rollyard.services.metrics.loader.columns import Ints
 from rollyard.services.viewer.fields.read_values import ReadValues
 
@@ -126,18 +126,12 @@ class FieldScan:
         offsets = array("q")
         values: list[list[Any]] = [[] for _ in step.fields]
         readers = [(one.reader, kept.append) for one, kept in zip(step.fields, values, strict=True)]
-        end = step.start
-        for offset, line in _lines(self._path, step.start, step.stop):
-            end = offset + len(line)
-            try:
-                row = lenient(line)
-            except ValueError:  # blank, or invalid, which the index reports
-                continue
-            if type(row) is not dict:
-                continue
-            offsets.append(offset)
+        lines = list(_lines(self._path, step.start, step.stop))
+        for line in iter_jsonl(lines, skip):  # the index reports invalid lines
+            offsets.append(line.offset)
             for read, keep in readers:
-                keep(read(row))
+                keep(read(line.value))
+        end = sum(len(line) for _, line in lines) + step.start
         rows = np.array(offsets, np.int64)
         for one, kept in zip(step.fields, values, strict=True):
             one.add(rows, kept)
