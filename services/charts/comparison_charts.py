@@ -9,7 +9,8 @@ from rollyard.services.charts.chart import Chart, chart
 from rollyard.services.charts.intervals import Interval, intervals
 from rollyard.services.charts.labels import points, share, short, signed
 from rollyard.services.metrics.comparison import Difference
-from rollyard.services.metrics.profile_records import Estimate, Profile
+from rollyard.services.metrics.estimate import Estimate
+from rollyard.services.metrics.profile_records import Profile
 
 Write = Callable[[float], str]
 

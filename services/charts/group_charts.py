@@ -8,7 +8,8 @@ from rollyard.services.charts.bars import MAX_ROWS, Row, bars
 from rollyard.services.charts.chart import Chart, chart, table
 from rollyard.services.charts.labels import pluralize, seconds, share, short
 from rollyard.services.charts.links import Links
-from rollyard.services.metrics.profile_records import FailureKindCount, Group, Stage
+from rollyard.services.metrics.failure_records import FailureKindCount
+from rollyard.services.metrics.profile_records import Group, Stage
 
 
 def ends(found: Sequence[Group], measured: int, links: Links | None = None, *, means: bool = True) -> Chart:

@@ -19,10 +19,10 @@ from rollyard.services.io.jsonl import replace
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.agreement import Agreement
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.loader.where import parsed_condition, rollouts_where
 from rollyard.services.metrics.profile import Run
-from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.metrics.solved import which_solved
 from rollyard.services.notes.agreement_of_verdicts import correct_from, with_verifier
 from rollyard.services.notes.current_state import RolloutNotes

@@ -26,7 +26,7 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.interop.openenv.app import openenv_app
 from rollyard.services.interop.ors.app import ors_app
 from rollyard.services.interop.serving.environment import ServedEnvironment
-from rollyard.services.interop.serving.listener import listening
+from rollyard.services.interop.serving.listener import listening_to_clients
 from rollyard.services.interop.serving.open_environment import open_environment
 from rollyard.services.interop.serving.task_list import TaskList
 from rollyard.services.io.exit_status import EXIT_DONE
@@ -99,7 +99,7 @@ async def _serve(options: ServeOptions, overrides: list[str], sock: socket.socke
         server = options.environment
         client = running.access.clients.client
         environment = await open_environment(client, server, options.name, tasks, options.timeout_s)
-        async with listening(_app(options, environment), sock, options.host, token):
+        async with listening_to_clients(_app(options, environment), sock, options.host, token):
             host, port = sock.getsockname()[:2]
             address = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
             play = "messages" if environment.turn_based else f"{len(environment.tools)} tools"

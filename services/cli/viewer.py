@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
-import uvicorn
 import uvloop
 from pydantic import Field
-from starlette.types import ASGIApp
 
 from rollyard.services.cli.arguments.listening_token import listening_token
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
@@ -26,44 +23,23 @@ from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.cli.positional import split_arguments
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
-from rollyard.services.http.access.peer_protocol import peer_protocol
-from rollyard.services.http.access.peer_user import Peers
 from rollyard.services.http.access.request_checks import Access
+from rollyard.services.http.app_listener import listening
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.notes.author import user_name
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.viewer.access_middleware import AccessMiddleware
-from rollyard.services.viewer.api.live_route import live_router
 from rollyard.services.viewer.api.replays import Replays
-from rollyard.services.viewer.app import viewer_app
-from rollyard.services.viewer.attempts.attempt_routes import attempt_router
-from rollyard.services.viewer.clusters.cluster_index import ClusterIndex
-from rollyard.services.viewer.clusters.cluster_routes import cluster_router
-from rollyard.services.viewer.counterparts.counterpart_routes import counterpart_router
 from rollyard.services.viewer.export.export import MAX_EXPORTED, export
 from rollyard.services.viewer.export.export_view import ExportView
-from rollyard.services.viewer.fields.field_routes import field_router
-from rollyard.services.viewer.findings.finding_index import FindingIndex
-from rollyard.services.viewer.findings.finding_routes import finding_router
 from rollyard.services.viewer.index.library import FileIndex
-from rollyard.services.viewer.live.episode_tails import EpisodeTails
-from rollyard.services.viewer.live.tail_route import tail_router
-from rollyard.services.viewer.notes.note_routes import note_router
-from rollyard.services.viewer.series.series_routes import series_router
 from rollyard.services.viewer.series.step_files import SeriesSource
-from rollyard.services.viewer.series.step_reader import StepReader
-from rollyard.services.viewer.tokens.change_routes import change_router
 from rollyard.services.viewer.tokens.decoder import TokenDecoder
 from rollyard.services.viewer.tokens.load_tokenizer import load_tokenizer
-from rollyard.services.viewer.tokens.token_index import TokenIndex
-from rollyard.services.viewer.tokens.token_routes import token_router
-from rollyard.services.viewer.training.pair_routes import pair_router
-from rollyard.services.viewer.training.training_index import TrainingIndex
-from rollyard.services.viewer.training.training_routes import training_router
+from rollyard.services.viewer.viewer import Viewer, ViewerSettings
 
 EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
 FIRST_PORT = 8080
@@ -190,49 +166,21 @@ async def _serve(
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, stop.set)
     transport = HttpTransport()
-    # The page shows rollouts of this folder, so it must not show a run of another folder.
-    find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
-    reader = StepReader(threshold=options.pass_threshold, workers=options.workers)
-    findings = FindingIndex(file_index.find, workers=options.workers or len(os.sched_getaffinity(0)))
-    clusters = ClusterIndex(file_index.find, workers=options.workers or len(os.sched_getaffinity(0)))
-    file_index.clusters = clusters.select
-    tokens = TokenIndex(file_index.find)
-    routers = [
-        live_router(transport, find),
-        tail_router(EpisodeTails(transport, find, replays)),
-        field_router(file_index.find),
-        finding_router(file_index, findings),
-        note_router(file_index.find, author=options.author or user_name(), read_only=options.read_only),
-        cluster_router(clusters),
-        counterpart_router(file_index),
-        attempt_router(file_index, findings, replays),
-        series_router(file_index, series, reader),
-        token_router(file_index, tokens, decoder),
-        change_router(file_index, tokens, decoder),
-    ]
-    if isinstance(file_index, TrainingIndex):
-        routers += [training_router(file_index), pair_router(file_index, decoder)]
-    app = viewer_app(file_index, replays, tuple(routers), decoder)
-    peers = Peers()
-    peers.open()
-    protected_app = AccessMiddleware(app, _access(options, token), token=token)
-    listener = _Listener(_uvicorn(protected_app, peers))
-    serving = asyncio.create_task(listener.serve(sockets=[sock]))
     try:
-        print(f"{_address(options, sock, token)}\nPress Ctrl-C to stop it.", flush=True)
-        if options.allow_other_users and token is None:
-            print("Every user of this host can see it (+allow_other_users=true).", flush=True)
-        file_index.start()
-        await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
+        # The page shows rollouts of this folder, so it must not show a run of another folder.
+        find = partial(find_run, transport, Path.cwd(), options.head, os.environ.get("ROLLYARD_TOKEN"), default=None)
+        settings = ViewerSettings(options.author, options.read_only, options.pass_threshold, options.workers)
+        viewer = Viewer(file_index, series, replays, decoder, transport, find, settings)
+        protected_app = AccessMiddleware(viewer.app, _access(options, token), token=token)
+        async with (
+            viewer,
+            listening(protected_app, sock, ws="none", lifespan="off", timeout_graceful_shutdown=1) as serving,
+        ):
+            print(f"{_address(options, sock, token)}\nPress Ctrl-C to stop it.", flush=True)
+            if options.allow_other_users and token is None:
+                print("Every user of this host can see it (+allow_other_users=true).", flush=True)
+            await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        listener.should_exit = True
-        await serving
-        peers.close()
-        findings.close()
-        clusters.close()
-        tokens.close()
-        await asyncio.to_thread(file_index.close)
-        await asyncio.to_thread(reader.close)
         await transport.close()
 
 
@@ -248,28 +196,6 @@ def _access(options: ViewerOptions, token: str | None) -> Access:
     # Any user who has the token may connect.
     open_to_all = options.allow_other_users or token is not None
     return Access(hosts, command="ng_viewer", other_users=open_to_all, links=True)
-
-
-class _Listener(uvicorn.Server):
-    """A uvicorn server that installs no signal handlers, because the viewer handles Ctrl-C itself."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        yield
-
-
-def _uvicorn(app: ASGIApp, peers: Peers) -> uvicorn.Config:
-    return uvicorn.Config(
-        app,
-        http=peer_protocol(peers),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=1,
-    )
 
 
 def _socket(options: ViewerOptions) -> socket.socket:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from rollyard.services.findings.finding import Example
-from rollyard.services.metrics.profile_records import Estimate
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.types import Record
 
 

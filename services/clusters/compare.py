@@ -15,11 +15,11 @@ from rollyard.services.clusters.cluster_records import Cluster, ClusterChange, C
 from rollyard.services.clusters.failed_rollouts import Failed, failed_rollouts
 from rollyard.services.clusters.find_clusters import cluster_record, examples, ordered, share_of, why_none
 from rollyard.services.metrics.comparison import paired
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.columns import Floats, Ints
 from rollyard.services.metrics.paired.metric import SOLVE_RATE, Metric
 from rollyard.services.metrics.paired.task_values import GroupedRun, common
 from rollyard.services.metrics.profile import Run
-from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.metrics.task_pairing import pair
 
 _SHARE = Metric(SOLVE_RATE)

@@ -14,10 +14,10 @@ from rollyard.services.clusters.cluster_records import Cluster, Clusters, Cluste
 from rollyard.services.clusters.failed_rollouts import Failed, failed_rollouts
 from rollyard.services.clusters.naming import Term
 from rollyard.services.findings.finding import Example
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.loader.columns import Floats, Ints
 from rollyard.services.metrics.profile import Run
-from rollyard.services.metrics.profile_records import Estimate
 
 _EXAMPLES = 3
 _NAME_TERMS = 3

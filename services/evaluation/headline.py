@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.metrics.profile_records import Estimate, Profile
+from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.types import Record
 
 

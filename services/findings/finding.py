@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from rollyard.services.metrics.profile_records import Estimate
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.types import Record
 
 

@@ -9,9 +9,9 @@ from rollyard.services.findings.detector import AttemptSelection, Detector, Sele
 from rollyard.services.findings.evidence import Evidence, Flags
 from rollyard.services.findings.finding import Category, Example, Finding
 from rollyard.services.metrics.confidence_intervals import share_bounds
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.loader.columns import Floats, Ints
-from rollyard.services.metrics.profile_records import Estimate
 
 _EXAMPLES = 3
 _UNCERTAIN = 0.5

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.estimators import clustered_mean, estimate
 from rollyard.services.metrics.loader.columns import Ints
-from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.types import Record
 
 

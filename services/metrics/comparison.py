@@ -8,10 +8,10 @@ import numpy as np
 
 from rollyard.services.io.json_differences import differences
 from rollyard.services.metrics.confidence_intervals import share_bounds, unchanged_bound
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.estimators import estimate, mean, sign_test
 from rollyard.services.metrics.loader.columns import Floats, Ints, displayable
 from rollyard.services.metrics.profile import Run
-from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.metrics.task_pairing import BY_CONTENT, BY_PROMPT, Pairing, Side, pair
 from rollyard.services.types import Json, Record
 

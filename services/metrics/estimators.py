@@ -9,8 +9,8 @@ from statistics import NormalDist
 import numpy as np
 
 from rollyard.services.metrics.confidence_intervals import share_bounds, t_975
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.columns import Floats, Ints
-from rollyard.services.metrics.profile_records import Estimate
 
 _EXACT_SIGN_TEST = 1000
 

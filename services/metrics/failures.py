@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rollyard.services.metrics.confidence_intervals import share_bounds
+from rollyard.services.metrics.estimate import Estimate
+from rollyard.services.metrics.failure_records import FailureKindCount, Failures
 from rollyard.services.metrics.loader.columns import Columns, Ints
-from rollyard.services.metrics.profile_records import Estimate, FailureKindCount, Failures
 from rollyard.services.metrics.run_plan import Attempts
 
 

@@ -2,22 +2,10 @@
 
 from __future__ import annotations
 
-from rollyard.services.datasets.spread import Spread
 from rollyard.services.metrics.drift_record import Drift
+from rollyard.services.metrics.estimate import Estimate, MeanSpread
+from rollyard.services.metrics.failure_records import Failures
 from rollyard.services.types import Json, Record
-
-
-class Estimate(Record):
-    """A mean with its 95% interval, clustered by task."""
-
-    mean: float
-    stderr: float | None = None
-    """None for a single task, or if all tasks have the same value."""
-    low: float | None = None
-    high: float | None = None
-    """Bounds of the interval, mean ± t(tasks - 1) * stderr. If there is no standard error because all tasks have the
-    same value, the interval of a share is derived from the number of tasks (`confidence_intervals.share_bounds`). None
-    if there is no interval."""
 
 
 class Bounds(Record):
@@ -214,12 +202,6 @@ class DatasetFigures(Record):
     pass_at: list[PassAtK]
 
 
-class MeanSpread(Spread):
-    """A distribution over rollouts, and its mean with an interval."""
-
-    estimate: Estimate | None = None
-
-
 class Tokens(Record):
     """Token counts, from `usage`."""
 
@@ -239,30 +221,6 @@ class Stage(Record):
     """Share of the total time of all rollouts that record a `total`. The shares of the stages and the rest add up to 1.
     If the stages of a rollout overlap and exceed its total, their sum replaces the total. None if no rollout records a
     total; also None for the stage `total` if the stages exceed it."""
-
-
-class FailureKindCount(Record):
-    """Failed attempts of one kind."""
-
-    kind: str
-    attempts: int
-    lost: int
-    """Number of missing rollouts whose last attempt failed this way."""
-    share: Estimate | None = None
-    """Share of all attempts, measured or failed, with each task as one trial."""
-    servers: list[str]
-    """Servers where the failures originated, most frequent first."""
-
-
-class Failures(Record):
-    """Failed attempts, which never count as rewards."""
-
-    attempts: int
-    mended: int
-    """Number of rollouts that were measured after a failed attempt."""
-    lost: int
-    """Number of rollouts that failed and were never measured."""
-    kinds: list[FailureKindCount]
 
 
 class Profile(Record):

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from rollyard.services.datasets.spread import spread
 from rollyard.services.metrics.confidence_intervals import share_bounds
+from rollyard.services.metrics.estimate import Estimate, MeanSpread
 from rollyard.services.metrics.estimators import clustered_mean, estimate
 from rollyard.services.metrics.loader.columns import Columns, Floats, Ints
-from rollyard.services.metrics.profile_records import Estimate, MeanSpread
 
 
 def share_of_tasks(count: int, tasks: int) -> Estimate | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from rollyard.services.charts import group_charts
-from rollyard.services.metrics.profile_records import Coverage, MeanSpread, Profile
+from rollyard.services.metrics.estimate import MeanSpread
+from rollyard.services.metrics.profile_records import Coverage, Profile
 from rollyard.services.metrics.stage_times import TOTAL
 from rollyard.services.report.formatting import count, interval, number, percent, seconds
 from rollyard.services.report.section import Section, Table

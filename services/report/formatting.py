@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from rollyard.services.charts.labels import pluralize
-from rollyard.services.metrics.profile_records import Coverage, Estimate
+from rollyard.services.metrics.estimate import Estimate
+from rollyard.services.metrics.profile_records import Coverage
 
 NOTHING = "–"
 """Placeholder for undefined values."""

@@ -6,14 +6,8 @@ from collections.abc import Sequence
 
 from rollyard.services.charts import group_charts, profile_charts
 from rollyard.services.charts.labels import pluralize
-from rollyard.services.metrics.profile_records import (
-    Coverage,
-    Estimate,
-    Profile,
-    Rewards,
-    Tasks,
-    ToolCalls,
-)
+from rollyard.services.metrics.estimate import Estimate
+from rollyard.services.metrics.profile_records import Coverage, Profile, Rewards, Tasks, ToolCalls
 from rollyard.services.report import cost_sections
 from rollyard.services.report.dataset_sections import consensus_cells, datasets, has_consensus, over, pass_table
 from rollyard.services.report.formatting import (

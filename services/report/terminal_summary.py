@@ -7,7 +7,8 @@ from pathlib import Path
 
 from rollyard.services.charts.curves.step_charts import figure_text, figure_title
 from rollyard.services.io.terminal import plain_line
-from rollyard.services.metrics.profile_records import DatasetFigures, Estimate, Profile
+from rollyard.services.metrics.estimate import Estimate
+from rollyard.services.metrics.profile_records import DatasetFigures, Profile
 from rollyard.services.metrics.training.series_profile import SeriesProfile
 from rollyard.services.report.dataset_sections import at_common_k, over_tasks, shown
 from rollyard.services.report.document import Report

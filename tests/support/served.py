@@ -15,7 +15,7 @@ from fastapi import FastAPI
 from rollyard.services.interop.openenv.app import openenv_app
 from rollyard.services.interop.ors.app import ors_app
 from rollyard.services.interop.serving.environment import ServedEnvironment
-from rollyard.services.interop.serving.listener import listening
+from rollyard.services.interop.serving.listener import listening_to_clients
 from rollyard.services.interop.serving.open_environment import open_environment
 from rollyard.services.interop.serving.task_list import TaskList
 from rollyard.services.runtime.hosting import bind
@@ -75,5 +75,5 @@ async def served(folder: str, make: MakeApp, tmp_path: Path, **settings: Any) ->
         environment = await open_environment(stack.client, None, None, None, 60.0)
         app = make(environment)
         sock = bind("127.0.0.1", 0)
-        async with listening(app, sock, "127.0.0.1", None), aiohttp.ClientSession() as http:
+        async with listening_to_clients(app, sock, "127.0.0.1", None), aiohttp.ClientSession() as http:
             yield Served(f"http://127.0.0.1:{sock.getsockname()[1]}", http, environment, stack, app)

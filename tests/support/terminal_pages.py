@@ -72,10 +72,11 @@ def _is_leaf(widget: Widget) -> bool:
 async def browsing(
     *paths: Path, size: tuple[int, int] = (80, 24), query: Query | None = None, draw: Draw = draw_nothing
 ) -> AsyncIterator[Reader]:
-    """ng_browse over these files, as soon as the list is on the screen."""
+    """ng_browse over these files, as soon as it lists what they contain."""
     index = FileIndex([(path.stem, path) for path in paths])
     findings = FindingIndex(index.find)
     app = BrowseApp(index, findings, draw, query)
+    index.read_through()
     index.start()
     try:
         async with app.run_test(size=size) as pilot:

@@ -8,7 +8,7 @@ from rollyard.services.charts.axis import Axis
 from rollyard.services.charts.chart import Chart, chart, table
 from rollyard.services.charts.labels import share, short
 from rollyard.services.charts.line_plot import Line, Point, lines
-from rollyard.services.metrics.profile_records import Estimate
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.training.row_numbers import COMPONENTS, LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY
 from rollyard.services.metrics.training.step_summary import REWARD, SOLVE_RATE, ZERO_VARIANCE
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.estimators import estimate
 from rollyard.services.metrics.loader.columns import Floats, Ints
-from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.metrics.tokens.token_tally import Place, TokenTally
 
 

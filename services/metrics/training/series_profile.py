@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.columns import displayable
 from rollyard.services.metrics.paired.metric import REWARD, SOLVE_RATE
 from rollyard.services.metrics.paired.records import PairedDifference
 from rollyard.services.metrics.paired.task_changes import TaskChange, TaskChanges
 from rollyard.services.metrics.profile import Run
-from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.metrics.training.step_summary import StepSummary, drawn_names
 from rollyard.services.metrics.training.task_series import TaskSeries, ends, evenly
 from rollyard.services.types import Record

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.estimators import clustered_mean, mean_over_tasks
 from rollyard.services.metrics.loader.columns import Floats
 from rollyard.services.metrics.profile import Run
-from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.metrics.task_pairing import BY_CONTENT, BY_PROMPT, SAME_INPUT, Side, side_by
 from rollyard.services.metrics.training.row_numbers import COMPONENTS, LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from rollyard.services.metrics.profile_records import Bin, Estimate
+from rollyard.services.metrics.estimate import Estimate
+from rollyard.services.metrics.profile_records import Bin
 from rollyard.services.types import Record
 from rollyard.services.verdict_fields import Role
 

@@ -84,7 +84,8 @@ class FileFields:
         self, columns: Columns, offsets: Sequence[int], places: Sequence[int], names: str
     ) -> tuple[Heads, Cells]:
         wanted = requested(names)
-        rows = [] if set(wanted) <= set(_LINE) else list(self._rows(offsets))
+        needs_rows = not set(wanted) <= set(_LINE)
+        rows = list(self._rows(offsets)) if needs_rows else [None] * len(offsets)
         heads = heads_of(wanted, rows, _LINE)
         readers = [self._reader(head, columns, places, offsets) for head in heads]
         values = tuple(tuple(read(at, row) for read in readers) for at, row in enumerate(rows))

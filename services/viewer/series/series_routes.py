@@ -11,10 +11,10 @@ from starlette.concurrency import run_in_threadpool
 
 from rollyard.services.charts.curves.step_charts import group_of, step_chart
 from rollyard.services.charts.curves.training_charts import ChartGroup
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.columns import displayable
 from rollyard.services.metrics.paired.metric import SOLVE_RATE
 from rollyard.services.metrics.paired.task_changes import LISTS
-from rollyard.services.metrics.profile_records import Estimate
 from rollyard.services.metrics.training.step_summary import drawn_names
 from rollyard.services.metrics.training.task_series import SORTS, TaskSeries, evenly
 from rollyard.services.types import Record

@@ -10,7 +10,7 @@ from rollyard.services.charts.chart import Chart, chart, table
 from rollyard.services.charts.histogram import Bar, histogram
 from rollyard.services.charts.labels import pluralize, share, short
 from rollyard.services.charts.line_plot import Line, Point, lines
-from rollyard.services.metrics.profile_records import Estimate
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.tokens.place_figures import PlaceFigures, figures_at
 from rollyard.services.metrics.tokens.token_tally import BIN_NATS, BINS, LAST_TURN, POSITIONS, Place, TokenTally
 

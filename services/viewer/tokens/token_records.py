@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from rollyard.services.charts.chart import Chart
-from rollyard.services.metrics.profile_records import Estimate
+from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.types import Record
 
 Sort = Literal["surprisal", "log_prob", "entropy", "rare", "count"]
