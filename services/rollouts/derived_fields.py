@@ -9,36 +9,22 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rollyard.services.expressions.field_path import FieldPath
-from rollyard.services.io.json_values import items, mapping, number
+from rollyard.services.io.json_values import items, mapping
+from rollyard.services.rollouts.model_calls import is_from_model, log_probs_of
 
 _MAX_VERSIONS = 100
 
 
-def generated_log_probs(row: Mapping[str, Any]) -> Iterator[list[float]]:
-    """Yield the log-probabilities of the generated tokens of each model call that has some.
-
-    They are in `generation_log_probs`, or in the `logprobs` of its texts. Invalid values are omitted.
-    """
-    for item in items(mapping(row.get("response")).get("output")):
-        if not isinstance(item, dict):
-            continue
-        recorded = item.get("generation_log_probs")
-        values = recorded if isinstance(recorded, list) and recorded else list(_logprobs_of_texts(item))
-        if values:
-            finite = (number(value, None) for value in values)
-            yield values if _are_finite(values) else [value for value in finite if value is not None]
-
-
 def mean_log_prob(row: Mapping[str, Any]) -> float | None:
     """Return the mean log-probability of the generated tokens; None if none are recorded."""
-    calls = list(generated_log_probs(row))
+    calls = list(_log_probs(row))
     count = sum(map(len, calls))
     return sum(map(sum, calls)) / count if count else None
 
 
 def min_log_prob(row: Mapping[str, Any]) -> float | None:
     """Return the log-probability of the least likely generated token; None if none are recorded."""
-    return min((min(values) for values in generated_log_probs(row) if values), default=None)
+    return min(map(min, _log_probs(row)), default=None)
 
 
 def policy_versions(row: Mapping[str, Any]) -> list[str] | None:
@@ -71,12 +57,8 @@ def reader_of(field: FieldPath) -> Callable[[Any], Any]:
     return field.value
 
 
-def _logprobs_of_texts(item: Mapping[str, Any]) -> Iterator[Any]:
-    for part in items(item.get("content")):
-        for entry in items(mapping(part).get("logprobs")):
-            yield mapping(entry).get("logprob")
-
-
-def _are_finite(values: list[Any]) -> bool:
-    """Return whether all values are finite numbers; this is several times faster than a check of each value."""
-    return set(map(type, values)) <= {float} and abs(sum(values)) < float("inf")
+def _log_probs(row: Mapping[str, Any]) -> Iterator[list[float]]:
+    """Yield the log-probabilities of the generated tokens of each model call that has some."""
+    for item in items(mapping(row.get("response")).get("output")):
+        if is_from_model(item) and (values := log_probs_of(item)):
+            yield values

@@ -11,7 +11,6 @@ from numpy.typing import NDArray
 
 from rollyard.services.io.json_values import items, mapping, text_of, whole_number
 from rollyard.services.metrics.loader.columns import displayable
-from rollyard.services.metrics.tokens.model_calls import ModelCall, least_entropy, model_calls
 from rollyard.services.metrics.tokens.token_tally import (
     BIN_NATS,
     BINS,
@@ -29,6 +28,7 @@ from rollyard.services.metrics.tokens.token_tally import (
     joined_cells,
     least_likely,
 )
+from rollyard.services.rollouts.model_calls import ModelCall, least_entropy, model_calls
 
 _MAX_TEXT = 200
 """Longer texts of tokens are cut. No vocabulary has them, but rows are untrusted."""

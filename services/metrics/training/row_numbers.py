@@ -12,9 +12,8 @@ import numpy as np
 
 from rollyard.services.io.json_values import is_number
 from rollyard.services.metrics.loader.columns import Floats, Ints, displayable
-from rollyard.services.metrics.tokens.model_calls import least_entropy, model_calls
 from rollyard.services.metrics.tokens.token_tally import RARE
-from rollyard.services.rollouts.derived_fields import mean_log_prob
+from rollyard.services.rollouts.model_calls import least_entropy, model_calls
 from rollyard.services.types import MAX_REWARD, TOKEN_FIELDS
 
 COMPONENTS = "reward_components"
@@ -95,8 +94,6 @@ def _numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
     for key, value in row.items():
         if key not in _OTHERS and not key.startswith("_ng_"):
             yield from _leaves(displayable(key), value, 1)
-    if (mean := mean_log_prob(row)) is not None:
-        yield LOG_PROB, mean
     yield from _token_numbers(row)
 
 
@@ -109,13 +106,13 @@ def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, float]]:
 
 
 def _token_numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    rare, count = 0, 0
+    log_probs: list[float] = []
     entropies: list[float] = []
     for call in model_calls(row):
-        rare += sum(value < RARE for value in call.log_probs)
-        count += len(call.log_probs)
+        log_probs += call.log_probs
         entropies += [bound for entry in call.entries if (bound := least_entropy(entry)) is not None]
-    if count:
-        yield RARE_TOKENS, rare / count
+    if log_probs:
+        yield LOG_PROB, sum(log_probs) / len(log_probs)
+        yield RARE_TOKENS, sum(value < RARE for value in log_probs) / len(log_probs)
     if entropies:
         yield TOKEN_ENTROPY, sum(entropies) / len(entropies)

@@ -30,10 +30,10 @@ def test_log_probabilities_of_texts_count_where_there_are_no_token_ids() -> None
     assert (mean_log_prob(found), min_log_prob(found)) == (-1.0, -1.5)
 
 
-@pytest.mark.parametrize("values", [[-1.0, None, "x", True], [-1.0, math.nan], [-1, math.inf]])
-def test_values_that_are_not_finite_numbers_are_omitted(values: list[Any]) -> None:
-    found = played({"generation_log_probs": values})
-    assert (mean_log_prob(found), min_log_prob(found)) == (-1.0, -1.0)
+@pytest.mark.parametrize("values", [[-1.0, None], [-1.0, "x"], [-1.0, True], [-1.0, math.nan], [-1, math.inf]])
+def test_a_call_counts_as_not_recorded_if_one_of_its_values_is_invalid(values: list[Any]) -> None:
+    found = played({"generation_log_probs": values}, {"generation_log_probs": [-2.0]})
+    assert (mean_log_prob(found), min_log_prob(found)) == (-2.0, -2.0)
 
 
 @pytest.mark.parametrize("found", [{}, played({}), played({"generation_log_probs": []}), {"response": {"output": [1]}}])

@@ -55,10 +55,26 @@ def model_call(item: Json) -> ModelCall | None:
         if not entries:
             return None
         texts = [text_of(entry.get("token")) for entry in entries]
-        return ModelCall([], texts, _numbers([entry.get("logprob") for entry in entries]), entries, trace)
+        return ModelCall([], texts, log_probs_of(item), entries, trace)
     entries = entries if len(entries) == len(ids) else []
     texts = _texts(mapping(trace).get("texts"), len(ids)) or [text_of(entry.get("token")) for entry in entries]
-    return ModelCall(ids, texts, _numbers(item.get("generation_log_probs")), entries, trace)
+    return ModelCall(ids, texts, log_probs_of(item), entries, trace)
+
+
+def log_probs_of(item: Json) -> list[float]:
+    """Return the log-probabilities of the tokens of the model call that ends with this item.
+
+    If one of them is invalid, return an empty list, because a gap would shift the others.
+    """
+    if ids_of(item.get("generation_token_ids")) is None and "generation_log_probs" not in item:
+        values = [entry.get("logprob") for entry in _entries(item)]
+    else:
+        values = items(item.get("generation_log_probs"))
+    # Several times faster than a check of each value.
+    if set(map(type, values)) <= {float} and math.isfinite(sum(values)):
+        return values
+    valid = [value for value in (number(one, None) for one in values) if value is not None]
+    return valid if len(valid) == len(values) else []
 
 
 def ids_of(value: Any) -> list[int] | None:
@@ -101,10 +117,3 @@ def _texts(value: Any, count: int) -> list[str]:
     if isinstance(value, list) and len(value) == count and all(isinstance(text, str) for text in value):
         return value
     return []
-
-
-def _numbers(value: Any) -> list[float]:
-    """Return all values. If one of them is invalid, return an empty list, because a gap would shift the others."""
-    found = [number(log_prob, None) for log_prob in items(value)]
-    valid = [log_prob for log_prob in found if log_prob is not None]
-    return valid if len(valid) == len(found) else []
