@@ -3,8 +3,8 @@
 Terms are ranked by their contribution to the Kullback-Leibler divergence between the cluster and the others, p ln(p /
 q), where p and q are the shares of rollouts that contain the term (Kullback & Leibler 1951; q is smoothed). Rollouts
 that did not fail are among the others, so that a run whose failures are all alike gets a name, too. Weighted log-odds
-(Monroe, Colaresi & Quinn 2008) and class-based TF-IDF (Grootendorst 2022, arXiv:2203.05794) preferred terms that most
-other rollouts have as well, because nearly every rollout has some of the terms about its behaviour.
+(Monroe, Colaresi & Quinn 2008) preferred terms that most other rollouts have as well, because nearly every rollout has
+some of the terms about its behaviour.
 """
 
 from __future__ import annotations

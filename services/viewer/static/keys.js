@@ -10,11 +10,12 @@ export const KEYS = [
     ['←  →', 'one move back, forward'], ['Home  End', 'first, last move'], ['j  k', 'next, previous event'],
     ['J  K', 'next, previous turn'], ['/', 'find'], ['n  N', 'next, previous match'], ['m', 'Markdown or original text'],
     ['p', 'probabilities of tokens'], ['s', 'side by side with another repeat']]],
-  ['Labels, on a rollout or the selected row', [['l', 'add or remove a label'], ['1  9', 'the labels used most'], ['w', 'write a note'],
+  ['Labels, on a rollout or the selected row', [['l', 'add or remove a label'], ['1 … 9', 'the labels used most'], ['w', 'write a note'],
     ['c  x', 'correct, wrong'], ['v', 'verdict with a reason, or a reward'], ['z', 'undo'], ['.', 'next rollout that you have not labelled']]],
   ['Failed attempt, live episode', [['[  ]', 'earlier, later attempt at the same rollout'], ['u', 'back to the list'], ['n', 'newest message of a live episode'],
     ['Space  ←  →', 'the board, as for a rollout'], ['m', 'Markdown or original text']]],
-  ['Two rollouts', [['n  p', 'next, previous difference'], ['←  →', 'both boards one turn back, forward'], ['u', 'back to the task']]],
+  ['Two rollouts', [['n  p', 'next, previous difference'], ['Space', 'play or pause both boards'],
+    ['←  →', 'both boards one turn back, forward'], ['Home  End', 'first, last turn'], ['u', 'back to the task']]],
 ];
 
 /**

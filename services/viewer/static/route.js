@@ -48,3 +48,11 @@ export function useRoute() {
   }, []);
   return route;
 }
+
+/** Calls the action whenever the address changes. @param {() => void} action */
+export function useNavigation(action) {
+  useEffect(() => {
+    addEventListener('hashchange', action);
+    return () => removeEventListener('hashchange', action);
+  });
+}

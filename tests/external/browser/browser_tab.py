@@ -15,6 +15,8 @@ _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
 DEADLINE_MS = 120_000
 """Only stops tests that hang; long enough for a busy machine."""
 NOWHERE = "#/nowhere"
+COUNT = "main [role=status]:not(.notemessage)"
+"""The line above a list that says how many rollouts it has."""
 _WATCH = """{
 addEventListener('securitypolicyviolation', (v) => console.error('policy', v.violatedDirective));
 window.requestsInProgress = 0;

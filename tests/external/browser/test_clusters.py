@@ -12,7 +12,7 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import COUNT, Tab
 from tests.external.browser.viewer import viewing
 from tests.support.failing_rows import recorded
 from tests.support.rollout_files import write
@@ -57,7 +57,7 @@ def test_a_card_leads_to_the_list_of_its_rollouts(open_tab: Open, failures: str)
     button = card.get_by_role("link", name="rollouts")
     count = button.inner_text().split()[1]
     button.click()
-    expect(tab.find("main [role=status]")).to_contain_text(f"{count} of 80 rollouts")
+    expect(tab.find(COUNT)).to_contain_text(f"{count} of 80 rollouts")
     expect(tab.find("main tbody tr")).to_have_count(int(count))
 
 
@@ -65,7 +65,7 @@ def test_the_filter_of_the_list_can_be_removed(open_tab: Open, failures: str) ->
     tab = clusters(open_tab, failures)
     tab.find(".cluster").first.get_by_role("link", name="rollouts").click()
     tab.page.get_by_role("button", name="Remove").click()
-    expect(tab.find("main [role=status]")).to_have_text("80 rollouts")
+    expect(tab.find(COUNT)).to_have_text("80 rollouts")
 
 
 def test_a_typical_rollout_is_one_click_away(open_tab: Open, failures: str) -> None:
@@ -79,7 +79,7 @@ def test_two_runs_show_what_went_away(open_tab: Open, failures: str) -> None:
     gone = tab.find(".cluster").filter(has_text="loop: same call, same result")
     expect(gone.locator(".badge")).to_have_text("gone")
     gone.locator("tbody a").first.click()
-    expect(tab.find("main [role=status]")).to_contain_text("of 80 rollouts")
+    expect(tab.find(COUNT)).to_contain_text("of 80 rollouts")
 
 
 def test_an_expression_selects_what_counts_as_failed(open_tab: Open, failures: str) -> None:

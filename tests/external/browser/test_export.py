@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import COUNT, Tab
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import exported
 
@@ -51,7 +51,7 @@ def test_a_search_in_an_export_shows_how_many_rollouts_are_missing(
     open_tab: Open, recordings: Recordings, tmp_path: Path
 ) -> None:
     page = exported([recordings.played], tmp_path / "part.html", "+export_limit=10").as_uri()
-    status = open_tab("#/runs/0?q=solve+this+sokoban", at=page).find("main [role=status]")
+    status = open_tab("#/runs/0?q=solve+this+sokoban", at=page).find(COUNT)
     expect(status).to_have_text(
         "10 rollouts in this file. The other 38 rollouts of the run were not exported and are neither filtered nor "
         "searched."

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from playwright.sync_api import expect
 
-from tests.external.browser.browser_tab import Tab
+from tests.external.browser.browser_tab import COUNT, Tab
 from tests.external.browser.recordings import Recordings
 from tests.support.stacks import read_rows
 
@@ -58,7 +58,7 @@ def test_a_search_finds_text_of_the_conversation(open_tab: Open, recordings: Rec
     tab.page.keyboard.press("/")
     tab.page.keyboard.type('"actions":["Up","Right"]')
     tab.page.keyboard.press("Enter")
-    expect(tab.find("p[role=status]")).to_have_text(re.compile(rf"^\s*{found} of"))
+    expect(tab.find(COUNT)).to_have_text(re.compile(rf"^\s*{found} of"))
     assert tab.find(ROWS).count() == found
 
 
@@ -89,9 +89,9 @@ def test_brackets_step_through_the_list_that_was_open_before(open_tab: Open) -> 
 def test_a_question_mark_shows_the_keyboard_shortcuts(open_tab: Open) -> None:
     tab = open_tab("#/runs/0")
     tab.page.keyboard.press("?")
-    expect(tab.find("dialog")).to_be_visible()
+    expect(tab.find("dialog.help")).to_be_visible()
     tab.page.keyboard.press("Escape")
-    expect(tab.find("dialog")).to_be_hidden()
+    expect(tab.find("dialog.help")).to_be_hidden()
 
 
 def test_rows_without_a_task_index_are_listed_individually(open_tab: Open, recordings: Recordings) -> None:

@@ -100,7 +100,7 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     setWanted(index);
     // The event may appear only with the next rendering.
     requestAnimationFrame(() => requestAnimationFrame(() => {
-      const article = conversation.current.querySelector(`[data-index="${index}"]`);
+      const article = conversation.current?.querySelector(`[data-index="${index}"]`);
       article?.focus({ preventScroll: true });
       article?.scrollIntoView({ block: 'start' });
     }));

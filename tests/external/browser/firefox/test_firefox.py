@@ -60,9 +60,9 @@ def test_keys_lead_from_the_list_to_a_rollout_and_the_next_one(open_tab: Open) -
     tab.page.keyboard.press("]")
     expect(tab.find("main h1")).to_have_text("Task 0 repeat 2")
     tab.page.keyboard.press("?")
-    expect(tab.find("dialog")).to_be_visible()
+    expect(tab.find("dialog.help")).to_be_visible()
     tab.page.keyboard.press("Escape")
-    expect(tab.find("dialog")).to_be_hidden()
+    expect(tab.find("dialog.help")).to_be_hidden()
 
 
 def test_the_board_moves_and_the_conversation_is_complete(open_tab: Open, recordings: Recordings) -> None:

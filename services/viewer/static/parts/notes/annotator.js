@@ -2,6 +2,7 @@
 import { html, useEffect, useLayoutEffect, useRef, useState } from '../../vendor/htm-preact.js';
 import { IS_EXPORT } from '../../data.js';
 import { useKeys } from '../../keys.js';
+import { useNavigation } from '../../route.js';
 import { Name } from '../../text.js';
 import { LabelField } from './labelfield.js';
 import { NoteForm } from './noteform.js';
@@ -89,6 +90,7 @@ export function Annotator({ annotator }) {
     setOpen(null);
     before.current?.focus?.();
   };
+  useNavigation(() => open && close());
   const save = (record) => {
     annotator.write(open.line, record);
     close();

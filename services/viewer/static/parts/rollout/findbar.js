@@ -25,7 +25,10 @@ export function FindBar({ conversation, find, setFind, first = -1 }) {
     timer.current = setTimeout(() => setFind(text), DEBOUNCE_MS);
   };
   const onKeyDown = (event) => {
-    if (event.key === 'Escape') event.target.blur();
+    if (event.key === 'Escape') {
+      event.preventDefault(); // Chromium would empty the field, so that n and N would find nothing
+      event.target.blur();
+    }
     if (event.key !== 'Enter') return;
     clearTimeout(timer.current);
     if (event.target.value === find) jump(event.shiftKey ? -1 : 1);
