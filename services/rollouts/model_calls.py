@@ -67,7 +67,7 @@ def log_probs_of(item: Json) -> list[float]:
     If one of them is invalid, return an empty list, because a gap would shift the others.
     """
     if ids_of(item.get("generation_token_ids")) is None and "generation_log_probs" not in item:
-        values = [entry.get("logprob") for entry in _entries(item)]
+        values: list[Any] = [entry.get("logprob") for entry in _entries(item)]
     else:
         values = items(item.get("generation_log_probs"))
     # Several times faster than a check of each value.

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import datetime
 
 from rollyard.services.browse.blocks.block import MAX_LINES, Block, Kind
@@ -18,9 +19,10 @@ _TITLES = {
     "answer": ("Answer", "ink"),
     "call": ("Tool call", "second"),
     "result": ("Result", "result"),
+    "failure": ("Failed here", "bad"),
     "other": ("Other", "soft"),
 }
-_LINES = {"system": 3, "reasoning": 25, "call": 25, "result": 25}
+_LINES = {"system": 3, "failure": 8, "reasoning": 25, "call": 25, "result": 25}
 _ROLES = {
     "expected": "Expected",
     "extracted": "Extracted",
@@ -33,12 +35,14 @@ _COLOURS = {"expected": "good", "limit": "bad"}
 _PROSE = {"system", "user", "reasoning", "answer"}
 
 
-def blocks_of(view: RolloutView) -> list[Block]:
-    """Return the blocks of a rollout, in the order of the page."""
+def blocks_of(view: RolloutView, until_failure: Mapping[int, Sequence[Event]]) -> list[Block]:
+    """Return the blocks of a rollout, in the order of the page. `until_failure`: what had been said in failed attempts,
+    by their positions in `view.attempts`.
+    """
     return [
         *_verdict(view.verdict),
         *_conversation(view.events),
-        *(_attempt(attempt) for attempt in view.attempts),
+        *(block for at, one in enumerate(view.attempts) for block in _attempt(one, until_failure.get(at, ()))),
         *_facts(view),
     ]
 
@@ -72,7 +76,7 @@ def _value(one: VerdictValue) -> str:
     return value_text(one.value) if one.value is not None else "none"
 
 
-def _conversation(events: list[Event]) -> Iterator[Block]:
+def _conversation(events: Sequence[Event]) -> Iterator[Block]:
     call = -1
     for event in events:
         call += event.speaker == "call"
@@ -87,7 +91,7 @@ def _event(event: Event, call: int | None) -> Block:
         notes.append(f"turn {event.turn}")
     kind: Kind = "prose" if event.speaker in _PROSE else "structured" if event.speaker != "other" else "verbatim"
     return Block(
-        title=f"{title} {event.name}" if event.name else title,
+        title=f"{title}: {event.name}" if event.speaker == "failure" else f"{title} {event.name}".rstrip(),
         colour=colour,
         text=event.text,
         kind=kind,
@@ -100,9 +104,9 @@ def _event(event: Event, call: int | None) -> Block:
     )
 
 
-def _attempt(attempt: Attempt) -> Block:
+def _attempt(attempt: Attempt, said: Sequence[Event]) -> Iterator[Block]:
     when = f"{datetime.fromtimestamp(attempt.when):%Y-%m-%d %H:%M:%S}" if attempt.when > 0 else ""
-    return Block(
+    yield Block(
         title=f"Failed attempt {attempt.attempt + 1}: {attempt.kind} at {attempt.server or NOTHING}",
         colour="bad",
         text=attempt.detail,
@@ -111,6 +115,13 @@ def _attempt(attempt: Attempt) -> Block:
         lines=8,
         key="attempt",
     )
+    for block in _conversation(said):
+        yield replace(
+            block,
+            title=block.title if block.colour == "bad" else f"Until then: {block.title}",
+            call=None,
+            key="attempt",
+        )
 
 
 def _facts(view: RolloutView) -> Iterator[Block]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from rollyard.services.browse.list.rollout_source import Listed, RolloutSource
-from rollyard.services.viewer.api.api_records import RolloutView
+from rollyard.services.viewer.api.api_records import Event, RolloutView
 from rollyard.services.viewer.api.rollout_view import Replays, rollout_view
+from rollyard.services.viewer.attempts.attempt_view import attempt_view
 
 
 @dataclass(frozen=True)
@@ -27,3 +28,14 @@ class RolloutReader:
         return rollout_view(
             self.source.run, self.listed.table, int(self.listed.indexes[at]), self.replays, tokens=False
         )
+
+    def until_failure(self, view: RolloutView) -> dict[int, list[Event]]:
+        """Return what had been said in the failed attempts at a rollout, by their positions in `view.attempts`. Raises
+        OSError if the file cannot be read.
+        """
+        line, found = view.line, {}
+        for at, attempt in enumerate(view.attempts):
+            if attempt.has_conversation:
+                partial = attempt_view(self.source.run, line.task, line.repeat, at, lambda row: None)
+                found[at] = partial.events if partial else []
+        return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import ClassVar, cast
 
 from rich.text import Text
@@ -25,7 +25,7 @@ from rollyard.services.browse.rollout.headline import headline
 from rollyard.services.browse.rollout.rollout_reader import RolloutReader
 from rollyard.services.browse.text.visible import visible_line
 from rollyard.services.errors import RunError
-from rollyard.services.viewer.api.api_records import RolloutView
+from rollyard.services.viewer.api.api_records import Event, RolloutView
 
 _BESIDE = 64
 """Minimum width at which the board is beside the conversation instead of above it."""
@@ -105,14 +105,15 @@ class RolloutScreen(Screen[None]):
         at = self.at
         try:
             view = await asyncio.to_thread(self.reader.view, at)
+            until_failure = await asyncio.to_thread(self.reader.until_failure, view)
         except (OSError, RunError) as error:
             self.query_one("#headline", Static).update(Text(visible_line(f"! {error}; go back (u) and try again")))
             return
         self.view = view
         self._moved(at)
-        self._show(view)
+        self._show(view, until_failure)
 
-    def _show(self, view: RolloutView) -> None:
+    def _show(self, view: RolloutView, until_failure: Mapping[int, Sequence[Event]]) -> None:
         line = view.line
         title = f"Task {line.task}, repeat {line.repeat}   {self.at + 1:,} of {len(self.reader):,}"
         self.query_one("#title", Static).update(Text(title))
@@ -121,7 +122,7 @@ class RolloutScreen(Screen[None]):
         self.query_one(BoardPanel).show(view.replay, palette)
         self._arrange()
         glyphs = glyphs_of(view.replay.cells, palette) if view.replay else {}
-        self.query_one(BlockView).show(blocks_of(view), palette, glyphs, find=self._find)
+        self.query_one(BlockView).show(blocks_of(view, until_failure), palette, glyphs, find=self._find)
         self._hint(_BOARD_HINT if self._has_board else _HINT)
 
     def paint(self) -> None:

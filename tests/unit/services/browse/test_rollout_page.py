@@ -10,6 +10,7 @@ from rollyard.services.browse.rollout.board_panel import BoardPanel
 from rollyard.services.rollouts.replay import Cell, Frame, Replay
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.rollout_list import Query
+from tests.support.failed_attempts import CALL, failed, partial
 from tests.support.rollout_files import row, write, write_failures
 from tests.support.terminal_pages import Reader, browsing
 
@@ -229,6 +230,15 @@ async def test_failed_attempts_are_shown_with_kind_server_and_detail(tmp_path: P
         await reader.sees("Failed attempt 1: timeout")
         await reader.press("right_square_bracket")
         await reader.sees("Task 7", "! failed", "Failed attempt 1: refused")
+
+
+async def test_what_had_been_said_in_a_failed_attempt_is_shown(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [played(message("hi"))])
+    write(tmp_path / "x_failures.jsonl", [failed(0, 0, partial=partial([CALL], stage_s=2.5))])
+    async with browsing(path, size=(80, 60)) as reader:
+        await opened(reader)
+        screen = await reader.sees("Until then: Tool call step", "Failed here: timeout", "Waited for 2.5 s")
+        assert screen.index("Failed attempt 1: timeout") < screen.index("Until then: User")
 
 
 async def test_other_fields_of_the_row_are_folded_at_the_end(tmp_path: Path) -> None:

@@ -15,22 +15,9 @@ from rollyard.services.viewer.attempts.attempt_routes import attempt_router
 from rollyard.services.viewer.export.export import export
 from rollyard.services.viewer.findings.finding_index import FindingIndex
 from rollyard.services.viewer.index.library import FileIndex
+from tests.support.failed_attempts import CALL, RESULT, failed, partial
 from tests.support.rollout_files import grid, write
 from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index
-
-CALL: Json = {"type": "function_call", "name": "step", "arguments": "{}", "call_id": "a"}
-RESULT: Json = {"type": "function_call_output", "call_id": "a", "output": "moved"}
-
-
-def failed(task: int, repeat: int, attempt: int = 0, **more: Any) -> Json:
-    keys = {"_ng_task_index": task, "_ng_rollout_index": repeat, "_ng_attempt_index": attempt}
-    return {**keys, "failure_kind": "timeout", "server": "environment", "detail": "late", "time": attempt, **more}
-
-
-def partial(output: list[Json], **more: Any) -> Json:
-    params = {"input": [{"role": "user", "content": "Play."}]}
-    row = {"level": 3, "responses_create_params": params, "response": {"output": output}}
-    return {"source": "agent", "stage": "tool", "server": "environment", "turn": 1, "row": row, **more}
 
 
 def opened(folder: Path, *rows: Json) -> FileIndex:
