@@ -168,7 +168,7 @@ test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environ
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
 	$(VLLM)/bin/python -m pytest tests/external/vllm
 
-test-conversion: $(VLLM)/.ready  ## test the conversion of DCP checkpoints saved by 1, 2 and 4 processes, without vLLM
+test-conversion: $(VLLM)/.ready  ## test the conversion of DCP checkpoints saved by 1, 2 and 4 processes, and loading of tokenizers, without vLLM
 	$(VLLM)/bin/python -m pytest tests/external/conversion
 
 test-train: $(VLLM)/.ready  ## test training with TRL on small models, also on two processes

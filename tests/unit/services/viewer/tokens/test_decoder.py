@@ -104,22 +104,3 @@ def test_a_rollout_with_ids_only_gets_texts_and_recorded_texts_stay() -> None:
 def test_without_the_package_the_message_names_the_command_that_installs_it(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match=r"rollyard\[tokens\]"):
         load_tokenizer(str(tmp_path), print)
-
-
-@pytest.mark.skipif(bool(missing(EXTRAS["tokens"])), reason="tokenizers is not installed")
-def test_a_folder_without_a_tokenizer_is_refused_with_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="save_pretrained"):
-        load_tokenizer(str(tmp_path), print)
-
-
-@pytest.mark.skipif(bool(missing(EXTRAS["tokens"])), reason="tokenizers is not installed")
-def test_a_tokenizer_of_bytes_is_loaded_from_its_folder(tmp_path: Path) -> None:
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={letter: index for index, letter in enumerate(alphabet)}, merges=[]))
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.save(str(tmp_path / "tokenizer.json"))
-    ids = tokenizer.encode("a 🎉é").ids
-    assert load_tokenizer(str(tmp_path), print).texts(ids) == ["a", " ", "", "", "", "🎉", "", "é"]
