@@ -98,22 +98,32 @@ class FieldScan:
         ]
 
     def _scan(self) -> None:
+        ended = False
         try:
-            while (step := self._next()) is not None and self._read(step):
-                pass
+            while (step := self._next()) is not None:
+                if not self._read(step):
+                    break
+            else:
+                ended = True  # by `_next`; another thread may be reading now
         except OSError:
             pass
         finally:
-            with self._changed:
-                self._running = False
-                self._changed.notify_all()
+            if not ended:
+                self._end()
+
+    def _end(self) -> None:
+        with self._changed:
+            self._running = False
+            self._changed.notify_all()
 
     def _next(self) -> _Step | None:
-        """Return the next lines of the fields that are behind the others, up to where those are."""
+        """Return the next lines of the fields that are behind the others, up to where those are. If there are none, end
+        the pass under the lock, so that a query that comes now starts another thread.
+        """
         with self._changed:
             due = [] if self._stopped else self._due()
             if not due:
-                self._running = False  # under the lock, so that a query that comes now starts another thread
+                self._end()
                 return None
             start = min(one.position for one in due)
             ahead = [one.position for one in due if one.position > start]

@@ -30,7 +30,7 @@ def test_pairs_are_the_log_probabilities_before_the_first_step(tmp_path: Path) -
         sequence = update.sequences[pair.sequence]
         assert sequence.loss_mask[pair.position]
         assert pair.engine == pytest.approx(sequence.log_probs[pair.position], abs=1e-5)
-        assert pair.trainer == pytest.approx(float(before[pair.sequence][pair.position]), abs=1e-4)
+        assert pair.trainer == pytest.approx(before[pair.sequence][pair.position].item(), abs=1e-4)
 
 
 def test_the_histogram_counts_every_token_with_a_loss(tmp_path: Path) -> None:

@@ -17,15 +17,16 @@ export function ExpressionField({ run, value, keys, inputRef, change }) {
   const text = checked.trim();
   const { value: check } = useData(text ? `runs/${run}/expression?${new URLSearchParams({ text })}` : null);
   const found = text && draft.trim() === text ? check : null;
-  const apply = () => {
-    if (draft.trim() !== value) change(draft.trim());
+  const apply = (event) => {
+    const typed = event.target.value.trim(); // the draft may not be rendered yet
+    if (typed !== value) change(typed);
   };
   return html`<div class="expression">
     <label>Expression<input type="text" ref=${inputRef} list="expression-keys" autocomplete="off" spellcheck="false" autocapitalize="off"
       placeholder="reward < 0.5 and tool_calls > 3  ( e )" value=${draft} aria-invalid=${found?.error ? 'true' : undefined}
       aria-describedby="expression-check" onInput=${(event) => setDraft(event.target.value)} onBlur=${apply}
       onKeyDown=${(event) => {
-        if (event.key === 'Enter') apply();
+        if (event.key === 'Enter') apply(event);
         if (event.key === 'Escape') event.target.blur();
       }} /></label>
     <datalist id="expression-keys">${completions(draft, keys).map((one) => html`<option key=${one} value=${one}></option>`)}</datalist>
