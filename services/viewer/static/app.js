@@ -105,6 +105,10 @@ function skip(event) {
   document.getElementById('main').focus();
 }
 
+/** The pages of a run, by the part of their address. */
+const CLUSTERS = ['clusters', 'Clusters'];
+const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], CLUSTERS, ['notes', 'Notes'], ['tokens', 'Tokens']];
+
 function Bar({ route, overview, help }) {
   const main = mainRun(overview);
   const compared = comparedRuns(overview);
@@ -114,17 +118,14 @@ function Bar({ route, overview, help }) {
     addEventListener('themechange', update);
     return () => removeEventListener('themechange', update);
   }, []);
-  const isFindings = route.path[0] === 'runs' && route.path[2] === 'findings';
-  const isNotes = route.path[0] === 'runs' && route.path[2] === 'notes';
-  const isTokens = route.path[0] === 'runs' && route.path[2] === 'tokens';
   const current = (name) => (route.path[0] === name ? 'page' : undefined);
+  const run = current('runs') ? route.path[1] : main;
+  const open = SECTIONS.find(([section]) => section && section === route.path[2]) ?? SECTIONS[0];
   return html`<header class="bar">
     <nav aria-label="Pages">
       <a class="brand" href=${link([])} aria-current=${current(undefined)}>Rollyard</a>
-      ${main !== null && html`<a href=${link(['runs', current('runs') ? route.path[1] : main])} aria-current=${current('runs') && !isFindings && !isNotes && !isTokens ? 'page' : undefined}>Rollouts</a>
-        <a href=${link(['runs', current('runs') ? route.path[1] : main, 'findings'])} aria-current=${isFindings ? 'page' : undefined}>Findings</a>
-        <a href=${link(['runs', current('runs') ? route.path[1] : main, 'notes'])} aria-current=${isNotes ? 'page' : undefined}>Notes</a>
-        <a href=${link(['runs', current('runs') ? route.path[1] : main, 'tokens'])} aria-current=${isTokens ? 'page' : undefined}>Tokens</a>`}
+      ${main !== null && SECTIONS.filter((one) => !IS_EXPORT || one !== CLUSTERS).map((one) => html`
+        <a href=${link(['runs', run, one[0]].filter((part) => part !== ''))} aria-current=${current('runs') && one === open ? 'page' : undefined}>${one[1]}</a>`)}
       ${compared && html`<a href=${link(['compare', ...compared])} aria-current=${current('compare')}>Compare</a>`}
       ${!IS_EXPORT && hasSeries(overview) && html`<a href=${link(['series'])} aria-current=${current('series')}>Series</a>`}
       ${!IS_EXPORT && html`<a href=${link(['live'])} aria-current=${current('live')}>Live</a>`}
