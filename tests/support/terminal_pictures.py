@@ -18,7 +18,7 @@ SOKOBAN = INSTALLED / "resources_servers" / "grl_sokoban" / "data" / "qwen3_4b_e
 PICTURES: Sequence[tuple[str, Path, tuple[str, ...], tuple[str, ...]]] = (
     ("list", HUNT, ("j", "j"), ("648", "extracted")),
     ("findings", HUNT, ("g", "f"), ("Rewarded for listing",)),
-    ("rollout", SOKOBAN, ("enter", "left", "left"), ("Verdict", "move")),
+    ("rollout", SOKOBAN, ("enter",), ("Verdict", "move")),
 )
 """Name, file, keys, and what must then be on the screen."""
 _FONT_FACE = re.compile(r"@font-face \{.*?\}\s*", re.DOTALL)

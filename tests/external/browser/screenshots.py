@@ -13,10 +13,12 @@ from pathlib import Path
 from PIL import Image
 from playwright.sync_api import Browser
 
+from rollyard import annotate
 from rollyard.services.io.search_path import INSTALLED
 from tests.external.browser.browser_tab import Tab, chromium, playing
 from tests.external.browser.recordings import play, record
 from tests.external.browser.viewer import viewing
+from tests.support.stacks import read_rows
 
 FOLDER = INSTALLED / "docs" / "pictures"
 PLACES = {
@@ -27,6 +29,8 @@ PLACES = {
     "task": "#/runs/0/tasks/3",
     "compare": "#/compare/0/1",
     "side-by-side": "#/side-by-side/0/3/1/1/3/1",
+    "clusters": "#/runs/0/clusters",
+    "notes": "#/runs/1/notes",
 }
 HUNT = INSTALLED / "examples" / "hunt" / "recorded"
 FOUND = {"findings": "#/runs/0/findings"}
@@ -52,6 +56,7 @@ def main() -> None:
         browser, folder = chromium(playwright), Path(created)
         if first:
             recordings = record(folder)
+            _label(recordings.again)
             with viewing([Path(path.name) for path in recordings.paths[:3]], folder) as url:
                 _take_all(browser, url, first)
         if found:
@@ -63,6 +68,16 @@ def main() -> None:
                 thread.submit(asyncio.run, play(folder, steps)).result()
             with viewing([Path(path.name) for path in steps], folder) as url:
                 _take_all(browser, url, series)
+
+
+def _label(path: Path) -> None:
+    """Label and judge some rollouts of Sokoban, as two people would."""
+    for author, every in (("ann", 3), ("ben", 2)):
+        notes = annotate(path, author=author)
+        for row in read_rows(path)[1::every]:
+            notes.add_label(row, "clean" if row["success"] else "stuck box")
+            agrees = row["_ng_task_index"] % 5 > 0
+            notes.judge(row, "correct" if row["success"] == agrees else "wrong")
 
 
 def _take_all(browser: Browser, url: str, places: Mapping[str, str]) -> None:
@@ -80,8 +95,9 @@ def _take(tab: Tab, place: str, path: Path) -> None:
     if "tokens" in path.name:
         tab.find("section.tokens").scroll_into_view_if_needed()
         tab.page.evaluate("scrollTo(0, document.querySelector('section.tokens').offsetTop - 60)")
-    if "findings" in path.name:
-        tab.find(".finding").first.wait_for()  # the file is examined while the page is open
+    for name, card in (("findings", ".finding"), ("clusters", ".cluster")):
+        if path.name.startswith(name):
+            tab.find(card).first.wait_for()  # the file is examined while the page is open
     if path.name.startswith("series"):
         tab.page.evaluate("scrollTo(0, document.querySelector('section[aria-label=Results]').offsetTop - 60)")
     shot = Image.open(io.BytesIO(tab.page.screenshot()))
