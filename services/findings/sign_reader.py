@@ -88,16 +88,17 @@ def read_range(path: Path, start: int, stop: int) -> Signs:
         ints.extend((line.offset, flags, _hash(row.expected), _hash(row.extracted or ""), *_same_text(row)))
         created = mapping(line.value.get("response")).get("created_at")
         floats.extend((len(row.text), len(row.final_message), _partial_rewards(row), number(created, math.nan)))
-    whole = np.array(ints, np.int64).reshape(-1, 6).T.copy()
-    real = np.array(floats, np.float64).reshape(-1, 4).T.copy()
+    at, flag, expected, extracted, same, subject = np.array(ints, np.int64).reshape(-1, 6).T.copy()
+    length, answer, partial, made = np.array(floats, np.float64).reshape(-1, 4).T.copy()
     kinds = tuple(detector.kind for detector in ROW_DETECTORS)
-    return Signs(kinds, *whole, *real, end=stop)
+    return Signs(kinds, at, flag, expected, extracted, same, subject, length, answer, partial, made, end=stop)
 
 
 def no_signs() -> Signs:
     """Return the signs of an empty file."""
     ints, floats = np.empty(0, np.int64), np.empty(0)
-    return Signs(tuple(one.kind for one in ROW_DETECTORS), *[ints] * 6, *[floats] * 4)
+    kinds = tuple(one.kind for one in ROW_DETECTORS)
+    return Signs(kinds, ints, ints, ints, ints, ints, ints, floats, floats, floats, floats)
 
 
 def read_failed_attempts(path: Path) -> FailedAttempts:
