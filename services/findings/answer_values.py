@@ -6,19 +6,21 @@ import ast
 import math
 import operator
 import re
+import unicodedata
 from collections.abc import Callable, Iterator
 
 _MAX_LENGTH = 100
 _MAX_NESTING = 12
 _MAX_POWER = 64.0
 _MAX_BOXES = 50
+_BOX = re.compile(r"\\f?box(?:ed)?\s?\{")
 _NUMBER_WITH_COMMAS = re.compile(r"(?<![\d,])(\d{1,3}(?:,\d{3})+)(?![\d,])")
 _FRACTION = re.compile(r"\\[dt]?frac\s*(?:\{([^{}]*)\}|(\d))\s*(?:\{([^{}]*)\}|(\d))")
 _ROOT = re.compile(r"\\sqrt\s*(?:\{([^{}]*)\}|(\d))")
 _WRAPPER = re.compile(r"\\(?:boxed|mathrm|mathbf|text|left|right|displaystyle)\b|\\[!,;:() ]|[$\s]")
 _MIXED = re.compile(r"\d\s*\\[dt]?frac|\d\s+\d|\\[dt]?frac\s*\d\s*\d\s*\d")
 """Forms with several readings: `1\\frac{1}{2}`, `1 1/2`, `\\frac919`."""
-_PLAIN = re.compile(r"-?\d+(?:\.\d+)?", re.ASCII)
+_PLAIN = re.compile(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d{1,2})?", re.ASCII)
 _MAY_BE_NUMBER = re.compile(r"\d|\\pi")
 _ALLOWED = re.compile(r"[\d.+\-*/()]|sqrt|pi")
 _OPERATORS: dict[type[ast.AST], Callable[[float, float], float]] = {
@@ -36,6 +38,8 @@ def number_of(text: str) -> float | None:
     """
     if not text or len(text) > _MAX_LENGTH:
         return None
+    if not text.isascii():
+        text = "".join(str(unicodedata.decimal(each, each)) for each in text)
     if _PLAIN.fullmatch(text):
         return float(text)
     if not _MAY_BE_NUMBER.search(text) or _MIXED.search(text):
@@ -62,15 +66,15 @@ def number_of(text: str) -> float | None:
 
 def boxed(text: str) -> Iterator[str]:
     """Yield the contents of each `\\boxed{}`, without spaces."""
-    at, found = text.find("\\boxed{"), 0
-    while at >= 0 and found < _MAX_BOXES:
-        start = at + len("\\boxed{")
+    at, found = _BOX.search(text), 0
+    while at and found < _MAX_BOXES:
+        start = at.end()
         depth, end = 1, start
         while end < len(text) and depth and end - start < 2000:
             depth += {"{": 1, "}": -1}.get(text[end], 0)
             end += 1
         yield "".join(text[start : end - 1].split())
-        at, found = text.find("\\boxed{", end), found + 1
+        at, found = _BOX.search(text, end), found + 1
 
 
 def _computed(node: ast.AST) -> float:

@@ -20,7 +20,9 @@ from rollyard.services.findings.exploits.disguised_characters import DisguisedCh
 from rollyard.services.findings.exploits.empty_answer import EmptyAnswerRewarded
 from rollyard.services.findings.exploits.forced_exit import ForcedExit
 from rollyard.services.findings.exploits.hard_coded_tests import HardCodedTests
+from rollyard.services.findings.exploits.hidden_answer import HiddenAnswer
 from rollyard.services.findings.exploits.long_answers import LongAnswersRewarded
+from rollyard.services.findings.exploits.same_text import SameTextRewarded
 from rollyard.services.findings.exploits.several_answers import SeveralAnswers
 from rollyard.services.findings.exploits.special_tokens import SpecialTokens
 from rollyard.services.findings.exploits.test_tampering import TestTampering
@@ -41,6 +43,7 @@ ROW_DETECTORS: tuple[RowDetector, ...] = (
     ForcedExit(),
     HardCodedTests(),
     DisguisedCharacters(),
+    HiddenAnswer(),
     NoToolUsed(),
     EmptyResponse(),
     RepeatedCalls(),
@@ -53,6 +56,7 @@ ROW_DETECTORS: tuple[RowDetector, ...] = (
 """Detectors that look at each row, at most 63, because each has one bit of an integer."""
 DETECTORS: tuple[Detector, ...] = (
     *ROW_DETECTORS,
+    SameTextRewarded(),
     LongAnswersRewarded(),
     HighRewardUnsolved(),
     LowRewardSolved(),

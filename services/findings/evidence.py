@@ -14,12 +14,13 @@ from rollyard.services.metrics.loader.columns import Columns, Floats, Ints
 from rollyard.services.metrics.profile import Run
 
 Flags = NDArray[np.bool_]
-_ARRAYS = ("offset", "flags", "expected", "extracted", "length", "answer_length", "partial_rewards", "created")
+_ARRAYS: tuple[str, ...] = ("offset", "flags", "expected", "extracted", "same_text", "subject")
+_ARRAYS += ("length", "answer_length", "partial_rewards", "created")
 
 
 @dataclass(frozen=True)
 class Signs:
-    """A few numbers of each row of a file, in the order of the file. Uses 72 bytes per row."""
+    """A few numbers of each row of a file, in the order of the file. Uses 80 bytes per row."""
 
     kinds: tuple[str, ...]
     """Row detectors; bit i of `flags` belongs to `kinds[i]`."""
@@ -30,6 +31,12 @@ class Signs:
     """Hash of the gold answer; 0 if the row has none."""
     extracted: Ints
     """Hash of the extracted answer, equal to that of the same gold answer; 0 if there is none."""
+    same_text: Ints
+    """Hash of the messages; 0 if nothing is known that the same text cannot be right for."""
+    subject: Ints
+    """Hash of what the messages answer. Its last two bits: 1 if it is a gold answer that is a number, a letter, yes or
+    no; 2 if it is another gold answer or, for a program, the prompt; 0 for `same_text` 0.
+    """
     length: Floats
     """Characters that the model wrote, except in tool calls."""
     answer_length: Floats

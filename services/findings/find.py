@@ -37,7 +37,8 @@ def find(run: Run, signs: Signs, failed: FailedAttempts, detectors: Sequence[Det
                 found.append(Found(one, selection.task, selection.repeat))
             else:
                 found.append(_found(detector, selection, evidence))
-    return sorted(found, key=lambda one: (-one.finding.stake, -one.finding.count, one.finding.kind))
+    # Detectors of a certain pattern come before those that only compare lengths, which the same rollouts may meet.
+    return sorted(found, key=lambda one: (-one.finding.stake, -one.finding.count))
 
 
 def findings_of(run: Run, *, workers: int = 1, has_attempts: bool = True) -> Findings | None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 _FENCED = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _DEF = re.compile(r"([ \t]*)(?:async\s+)?def\s+(\w+)\s*\((?:\s*self\b\s*,?)?(\s*[^)\s])?")
 _MAX_CHARACTERS = 40_000
+_BARE = re.compile(r"\s*(?:import \w+ *(?:;|$)|from [\w.]+ import |def \w+\(|class \w+[(:]|#!/)", re.MULTILINE)
 _MAX_LINE = 1000
 
 
@@ -31,8 +32,10 @@ class Function:
 
 
 def fenced(text: str) -> list[str]:
-    """Return the contents of the fenced blocks of code."""
-    return [code[:_MAX_CHARACTERS] for code in _FENCED.findall(text)] if "```" in text else []
+    """Return the contents of the fenced blocks of code, or a text that begins as a program."""
+    if "```" in text:
+        return [code[:_MAX_CHARACTERS] for code in _FENCED.findall(text)]
+    return [text[:_MAX_CHARACTERS]] if _BARE.match(text) else []
 
 
 def functions(code: str) -> Iterator[Function]:
@@ -48,6 +51,12 @@ def functions(code: str) -> Iterator[Function]:
                 break
             body.append(inner)
         yield Function(found[2], found[3] is not None, _code_lines(body))
+
+
+def without_comments(code: str) -> str:
+    """Return the lines of a program without comments and without the docstrings of its functions."""
+    plain = re.sub(r"(:\s*)[rRuU]?(\"\"\"|''')(?:.|\n)*?\2", r"\1", code[:_MAX_CHARACTERS])
+    return "\n".join(_code_lines(plain.split("\n")))
 
 
 def _code_lines(lines: list[str]) -> list[str]:

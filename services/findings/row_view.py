@@ -104,6 +104,11 @@ class RowView:
         """The first gold answer, or ''."""
         return next(iter(self.gold_answers), "")
 
+    @property
+    def expected_output(self) -> str:
+        """What a program has to print, or the gold answer; '' if the row has neither."""
+        return text_of(self.row.get("expected_output")) or self.expected
+
     @cached_property
     def gold_number(self) -> float | None:
         """The number that the first gold answer stands for; None if it is not certainly one."""

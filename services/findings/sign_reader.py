@@ -16,6 +16,7 @@ import numpy as np
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.findings.catalog import ROW_DETECTORS
 from rollyard.services.findings.evidence import FailedAttempts, Signs, joined
+from rollyard.services.findings.final_answer import is_single
 from rollyard.services.findings.row_view import RowView
 from rollyard.services.io.json_values import items, mapping, number, text_of, whole_number
 from rollyard.services.io.jsonl import iter_jsonl, skip
@@ -24,6 +25,7 @@ from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.loader.columns import displayable
 from rollyard.services.metrics.loader.parallel_reader import reading_pool
 
+_YES_NO = ("yes", "no", "true", "false")
 PART = 16 << 20
 """Number of bytes that are read at a time."""
 
@@ -83,19 +85,20 @@ def read_range(path: Path, start: int, stop: int) -> Signs:
         for bit, detector in enumerate(ROW_DETECTORS):
             if detector.flags(row):
                 flags |= 1 << bit
-        ints.extend((line.offset, flags, _hash(row.expected), _hash(row.extracted or "")))
+        ints.extend((line.offset, flags, _hash(row.expected), _hash(row.extracted or ""), *_same_text(row)))
         created = mapping(line.value.get("response")).get("created_at")
         floats.extend((len(row.text), len(row.final_message), _partial_rewards(row), number(created, math.nan)))
-    offset, flag, expected, extracted = np.array(ints, np.int64).reshape(-1, 4).T.copy()
+    at, flag, expected, extracted, same, subject = np.array(ints, np.int64).reshape(-1, 6).T.copy()
     length, answer, partial, made = np.array(floats, np.float64).reshape(-1, 4).T.copy()
     kinds = tuple(detector.kind for detector in ROW_DETECTORS)
-    return Signs(kinds, offset, flag, expected, extracted, length, answer, partial, made, end=stop)
+    return Signs(kinds, at, flag, expected, extracted, same, subject, length, answer, partial, made, end=stop)
 
 
 def no_signs() -> Signs:
     """Return the signs of an empty file."""
     ints, floats = np.empty(0, np.int64), np.empty(0)
-    return Signs(tuple(one.kind for one in ROW_DETECTORS), ints, ints, ints, ints, floats, floats, floats, floats)
+    kinds = tuple(one.kind for one in ROW_DETECTORS)
+    return Signs(kinds, ints, ints, ints, ints, ints, ints, floats, floats, floats, floats)
 
 
 def read_failed_attempts(path: Path) -> FailedAttempts:
@@ -128,6 +131,19 @@ def _hash(text: str) -> int:
         return 0
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, signed=True) | 2
+
+
+def _same_text(row: RowView) -> tuple[int, int]:
+    """Return the hashes of the messages and of what they answer; see Signs."""
+    text, gold = " ".join(" ".join(row.messages).split()), row.expected
+    if not text or row.calls or len(row.gold_answers) > 1:
+        return 0, 0
+    if row.gold_number is not None:
+        return _hash(text), _hash(str(row.gold_number)) & ~3 | 1
+    words = "".join(filter(str.isalnum, gold)).casefold()
+    if words:
+        return _hash(text), _hash(words) & ~3 | (1 if is_single(gold) or words in _YES_NO else 2)
+    return (_hash(text), _hash(row.prompt) & ~3 | 2) if row.code and not gold else (0, 0)
 
 
 def _partial_rewards(row: RowView) -> float:

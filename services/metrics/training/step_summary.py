@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rollyard.services.metrics.estimate import Estimate
-from rollyard.services.metrics.estimators import clustered_mean, mean_over_tasks
+from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.loader.columns import Floats
 from rollyard.services.metrics.profile import Run
+from rollyard.services.metrics.shares import share_of_tasks
 from rollyard.services.metrics.task_pairing import BY_CONTENT, BY_PROMPT, SAME_INPUT, Side, side_by
 from rollyard.services.metrics.training.row_numbers import COMPONENTS, LOG_PROB, RARE_TOKENS, TOKEN_ENTROPY
 
@@ -94,7 +95,7 @@ def _zero_variance(run: Run) -> Estimate | None:
     if (tasks := run.by_task) is None or not (tasks.measured > 1).any():
         return None
     flat = (tasks.min == tasks.max)[tasks.measured > 1]
-    return mean_over_tasks(flat.astype(float))
+    return share_of_tasks(int(flat.sum()), len(flat))
 
 
 def _varies(run: Run, values: Floats) -> bool:
