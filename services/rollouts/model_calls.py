@@ -64,12 +64,16 @@ def model_call(item: Json) -> ModelCall | None:
 def log_probs_of(item: Json) -> list[float]:
     """Return the log-probabilities of the tokens of the model call that ends with this item.
 
-    If one of them is invalid, return an empty list, because a gap would shift the others.
+    If one of them is invalid, or their number is not that of the token ids, return an empty list, because a gap would
+    shift the others.
     """
-    if ids_of(item.get("generation_token_ids")) is None and "generation_log_probs" not in item:
+    ids = ids_of(item.get("generation_token_ids"))
+    if ids is None and "generation_log_probs" not in item:
         values: list[Any] = [entry.get("logprob") for entry in _entries(item)]
     else:
         values = items(item.get("generation_log_probs"))
+    if ids is not None and len(values) != len(ids):
+        return []
     # Several times faster than a check of each value.
     if set(map(type, values)) <= {float} and math.isfinite(sum(values)):
         return values

@@ -57,3 +57,8 @@ test('an unknown language and long code are not highlighted', () => {
   assert.equal(highlighted('x', 'klingon'), null);
   assert.equal(highlighted('x'.repeat(30_000), 'python'), null);
 });
+
+test('code with a very long word is not highlighted, because that would take seconds', () => {
+  for (const word of ['$', 'a', '__', '1e']) assert.equal(highlighted(`x = ${word.repeat(9000)}`, 'java'), null);
+  assert.notEqual(highlighted(`x = "${'a'.repeat(400)}";`, 'java'), null);
+});

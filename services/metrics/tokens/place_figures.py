@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -41,9 +42,9 @@ def figures_at(tally: TokenTally, place: Place) -> list[PlaceFigures]:
                 number=int(part["number"][0]),
                 tokens=int(part["tokens"].sum()),
                 bounded=int(part["bounded"].sum()),
-                log_prob=ratio(part["log_prob"], part["tokens"]),
+                log_prob=_bounded(ratio(part["log_prob"], part["tokens"]), most=0.0),
                 rare=ratio(part["rare"].astype(float), part["tokens"], is_share=True),
-                entropy=ratio(bounded["entropy"], bounded["bounded"]) if len(bounded) else None,
+                entropy=_bounded(ratio(bounded["entropy"], bounded["bounded"]), least=0.0) if len(bounded) else None,
             )
         )
     return found
@@ -61,3 +62,10 @@ def ratio(sums: Floats, counts: Ints, *, is_share: bool = False) -> Estimate:
     variance = float(np.sum(off**2)) / total**2 * tasks / (tasks - 1) if tasks > 1 else 0.0
     noise = (8 * np.finfo(float).eps * max(abs(center), 1.0)) ** 2
     return estimate(center, variance if variance > noise else 0.0, tasks, is_share=is_share)
+
+
+def _bounded(found: Estimate, least: float = -math.inf, most: float = math.inf) -> Estimate:
+    """Return the estimate with its interval within the values that the quantity can have."""
+    if found.low is None or found.high is None:
+        return found
+    return found.model_copy(update={"low": max(least, found.low), "high": min(most, found.high)})

@@ -97,3 +97,15 @@ async def test_no_page_contains_a_control_character(tmp_path: Path, name: str) -
         await reader.sees("Columns")
         pages.append(reader.screen)
     assert not FORBIDDEN.search("".join(pages).replace("\n", ""))
+
+
+def test_long_paragraphs_and_long_code_are_shown_as_they_are_because_parsing_them_would_take_long() -> None:
+    setter = Typesetter(100_000, DARK)
+    for text in ("*a* " * 2000, "[" * 9000):
+        assert "".join(strip.text for strip in setter.prose(text)).strip() == text.strip()
+    assert "".join(strip.text for strip in setter.prose("*a* b")).strip() == "a b"
+    colours = [
+        {segment.style.color for strip in setter.prose(f"```java\n{code}\n```") for segment in strip if segment.style}
+        for code in ("return 1; " * 10, "return 1; " * 1000)
+    ]
+    assert len(colours[0]) > len(colours[1])

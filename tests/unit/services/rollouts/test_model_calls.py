@@ -29,6 +29,13 @@ def test_a_log_probability_that_is_no_number_hides_the_others_of_its_call() -> N
     assert call.log_probs == [] and call.texts == ["a", "b"]
 
 
+@pytest.mark.parametrize("values", [[-1.0], [-1.0, -2.0, -3.0]])
+def test_log_probabilities_that_are_more_or_fewer_than_the_tokens_are_not_assigned_to_them(values: list[float]) -> None:
+    item = {**call_item(["a", "b"], [-1.0, -2.0]), "generation_log_probs": values}
+    [call] = model_calls(token_row(0, 0, [item]))
+    assert call.log_probs == [] and call.texts == ["a", "b"]
+
+
 @pytest.mark.parametrize("ids", [None, "12", [1, "2"], [True], {"a": 1}])
 def test_invalid_ids_are_not_tokens(ids: Any) -> None:
     row = {"response": {"output": [{"type": "message", "role": "assistant", "generation_token_ids": ids}]}}

@@ -16,6 +16,8 @@ import xml from '../../vendor/highlight/xml.js';
 import yaml from '../../vendor/highlight/yaml.js';
 
 const MAX_LENGTH = 20_000;
+/** The time of several grammars grows with the square of the length of a word. Code has no such words. */
+const LONG_WORD = /\S{500}/;
 const LANGUAGES = { bash, c, cpp, diff, go, java, javascript, json, python, rust, sql, typescript, xml, yaml };
 const instance = core.newInstance();
 for (const [name, grammar] of Object.entries(LANGUAGES)) instance.registerLanguage(name, grammar);
@@ -23,13 +25,13 @@ for (const [name, grammar] of Object.entries(LANGUAGES)) instance.registerLangua
 /** @typedef {{scope: string, children: (Part | string)[]}} Part */
 
 /**
- * The code as a tree of scopes (`keyword`, `string`, ...), or null if it is long or in an unknown language.
+ * The code as a tree of scopes (`keyword`, `string`, ...), or null if it is long, contains a very long word, or is in an unknown language.
  * @param {string} text
  * @param {string} language a name or an alias, such as `py`
  * @returns {Part | null}
  */
 export function highlighted(text, language) {
-  if (!language || text.length > MAX_LENGTH || !instance.getLanguage(language)) return null;
+  if (!language || text.length > MAX_LENGTH || LONG_WORD.test(text) || !instance.getLanguage(language)) return null;
   const { errorRaised, _emitter: emitter } = instance.highlight(text, { language, ignoreIllegals: true });
   // The tree from which highlight.js would write HTML. It has no public name; a test fails if a new version moves it.
   return errorRaised || !emitter?.rootNode ? null : simplified(emitter.rootNode);

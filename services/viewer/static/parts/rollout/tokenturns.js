@@ -46,11 +46,14 @@ function Turns({ turns, chart }) {
     const i = Math.round(position * last);
     return `token ${count(i)}: log-probability ${plain(all[i])}, ${percent(Math.exp(Math.min(0, all[i])))}`;
   };
+  const generated = turns.reduce((sum, turn) => sum + turn.generated.length, 0);
   const mean = all.reduce((sum, value) => sum + value, 0) / (all.length || 1);
+  const covered = all.length < generated ? ` of the ${count(all.length)} with one` : '';
+  const likelihood = all.length ? `mean log-probability${covered} ${plain(mean)}, perplexity ${plain(Math.exp(-mean))}` : 'no log-probabilities';
   const masked = turns.reduce((sum, turn) => sum + turn.prompt.length - turn.seen, 0);
   return html`<section class="block tokens" aria-label="Tokens"><h2>Tokens</h2>
-    <p class="small soft">${pluralize(all.length, 'generated token')} in ${pluralize(turns.length, 'model call')},
-      ${` ${pluralize(masked, 'masked prompt token')}`}; mean log-probability ${plain(mean)}, perplexity ${plain(Math.exp(-mean))}.</p>
+    <p class="small soft">${pluralize(generated, 'generated token')} in ${pluralize(turns.length, 'model call')},
+      ${` ${pluralize(masked, 'masked prompt token')}`}; ${likelihood}.</p>
     <${Legend} />
     ${chart && html`<${SeriesChart} chart=${chart} describe=${describe} tick=${(position) => count(Math.round(position * last))} />`}
     ${turns.slice(0, limit).map((turn, i) => html`<${Turn} key=${i} turn=${turn} first=${i === 0} />`)}

@@ -134,6 +134,13 @@ def test_tokens_of_a_turn_can_have_several_policy_versions() -> None:
     assert found == {"old": -1.0, "new": -3.0}
 
 
+def test_no_interval_of_log_probabilities_extends_above_0() -> None:
+    rows = [token_row(task, 0, [call_item(["a"], [value])]) for task, value in enumerate([-0.1, -0.2, -9000.0])]
+    [whole] = figures_at(tally_of(rows), Place.ALL)
+    assert whole.log_prob.low is not None and whole.log_prob.low < whole.log_prob.mean
+    assert whole.log_prob.high == 0.0
+
+
 def test_the_interval_of_a_mean_treats_the_tokens_of_a_task_as_dependent() -> None:
     same = [token_row(task, 0, [call_item(["a"] * 50, [-1.0 - task] * 50)]) for task in range(4)]
     [whole] = figures_at(tally_of(same), Place.ALL)
