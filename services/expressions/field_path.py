@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import keyword
+import unicodedata
 from dataclasses import dataclass
 from typing import Any
 
@@ -40,10 +43,21 @@ class FieldPath:
 
 
 def _is_name(text: str) -> bool:
-    return text.isidentifier() and text not in ("row", "true", "false", "null", "True", "False", "None")
+    if not text.isidentifier() or keyword.iskeyword(text) or text in ("row", "true", "false", "null"):
+        return False
+    return unicodedata.normalize("NFKC", text) == text  # a parser reads names in this form
 
 
 def _step(part: str | int) -> str:
     if isinstance(part, str) and _is_name(part):
         return f".{part}"
-    return f"[{part}]" if isinstance(part, int) else f'["{part}"]'
+    return f"[{part}]" if isinstance(part, int) else f"[{quoted(part)}]"
+
+
+def quoted(text: str) -> str:
+    """Return the text as a string of an expression, with quotes, control characters and lone surrogates escaped."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return json.dumps(text)
+    return json.dumps(text, ensure_ascii=False)

@@ -93,9 +93,18 @@ def parse_record(value: Mapping[str, Any]) -> AnyRecord:
     try:
         return _PARSER.validate_python(value)
     except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
+        raise ValueError(what_is_wrong(error)) from error
+
+
+def what_is_wrong(error: ValidationError) -> str:
+    """Return what is wrong with a record, in one line."""
+    first = error.errors(include_url=False, include_input=False)[0]
+    if "verdict" in first["loc"] and first["type"] != "missing":
+        return f"verdict: expected correct, wrong, or a number of at most {MAX_REWARD:g}"
+    place = ".".join(str(part) for part in first["loc"])
+    is_name = first["type"] == "string_pattern_mismatch"
+    problem = "expected one line that is not blank" if is_name else first["msg"]
+    return f"{place}: {problem}" if place else problem
 
 
 def new_record(kind: str, author: str, rollout: RolloutRef, **fields: Any) -> AnyRecord:

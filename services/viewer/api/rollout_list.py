@@ -33,7 +33,7 @@ class Query(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
-    sort: str = Field(default="task", max_length=500)
+    sort: str = Field(default="task", max_length=500, pattern="[^-]")
     """The column or field to sort by; a leading `-` means descending order. Missing values come last in both orders."""
     where: str = Field(default="", max_length=2000)
     """An expression that the rollouts must meet, such as `reward < 0.5 and tool_calls > 3`."""

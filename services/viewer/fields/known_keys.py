@@ -16,6 +16,8 @@ from rollyard.services.verdict_fields import VERDICT_FIELDS
 from rollyard.services.viewer.fields.field_records import KeyInfo, Keys, Kind
 
 MAX_KEYS = 400
+MAX_NAME = 499
+"""Longer names cannot be asked for: a sort key has at most 500 characters, one of which may be the sign."""
 _MAX_DEPTH = 4
 _MAX_EXAMPLE = 60
 _LEFT_OUT = {
@@ -53,14 +55,16 @@ def known_keys(rows: Sequence[Json]) -> Keys:
             if value is not None:
                 found.add(_KINDS.get(type(value), "mixed"))
                 examples.setdefault(parts, value)
+    names = {parts: str(FieldPath(parts)) for parts in kinds}
     keys = [
         KeyInfo(
-            path=str(FieldPath(parts)),
+            path=names[parts],
             kind=next(iter(found)) if len(found) == 1 else "mixed",
             share=counts[parts] / len(rows),
             example=_example(examples.get(parts)),
         )
         for parts, found in kinds.items()
+        if len(names[parts]) <= MAX_NAME
     ]
     derived = [name for name in DERIVED if any(reader_of(FieldPath((name,)))(row) is not None for row in rows)]
     return Keys(computed=[*COMPUTED, *derived, *NOTE_FIELDS], keys=keys, sampled=len(rows))

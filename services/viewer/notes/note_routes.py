@@ -13,7 +13,7 @@ from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 
 from rollyard.services.errors import RunError
-from rollyard.services.notes.record import RolloutRef, new_record
+from rollyard.services.notes.record import RolloutRef, new_record, what_is_wrong
 from rollyard.services.notes.rollout_identity import ref_of
 from rollyard.services.types import Record
 from rollyard.services.viewer.api.rollout_view import row_of
@@ -52,8 +52,7 @@ def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool 
         try:
             wanted = NoteRequest.model_validate_json(await _body(request))
         except ValidationError as error:
-            first = error.errors(include_url=False, include_input=False)[0]
-            raise HTTPException(422, f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from error
+            raise HTTPException(422, what_is_wrong(error)) from error
         return await _json(lambda: _write(find(run), wanted, author))
 
     return router

@@ -99,3 +99,11 @@ def test_deep_nesting_is_refused_or_parsed_but_never_crashes(text: str) -> None:
 def test_a_condition_is_not_a_field() -> None:
     with pytest.raises(ExpressionError, match="is not a field"):
         parse_field("reward < 1")
+
+
+@pytest.mark.parametrize(
+    "key", ['a "b"', "a\\", "a\nb", "nul\0", "", "\ud800", "class", "in", "true", "row", "ﬁeld", "a.b", "a,b", "br[0]"]
+)
+def test_the_name_of_every_key_is_read_as_that_key(key: str) -> None:
+    for parts in [(key,), ("outer", key), (key, 0, key)]:
+        assert parse_field(str(FieldPath(parts))).parts == parts

@@ -172,3 +172,21 @@ def test_parts_of_the_reward_become_separate_values() -> None:
         ("component", "reward_components.correct", 1.0),
         ("component", "reward_components.format", 0.1),
     ]
+
+
+async def test_no_key_of_a_row_makes_other_expressions_invalid(tmp_path: Path) -> None:
+    keys = ['a "b"', "a\\", "nul\0", "class", "k" * 5000]
+    opened = open_index(write(tmp_path / "x.jsonl", [row(0, 0, 1.0, **dict.fromkeys(keys, 1))]))
+    transport = httpx.ASGITransport(viewer_app(opened, no_replay, (field_router(opened.find),)))
+    async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8080") as client:
+        assert (await get(client, "expression", text="reward < 1"))["error"] == ""
+        for known in (await get(client, "keys"))["keys"]:
+            assert (await get(client, "expression", text=f"{known['path']} != null")) == {"error": "", "hint": ""}
+            await get(client, "facet", key=known["path"])
+            page = await get(client, "rollouts", sort=f"-{known['path']}", columns=known["path"])
+            assert [column["path"] for column in page["columns"]] == [known["path"]]
+
+
+async def test_a_sort_key_without_a_name_is_an_invalid_request(client: httpx.AsyncClient) -> None:
+    for sort in ("", "-"):
+        assert "sort" in (await get(client, "rollouts", 422, sort=sort))["detail"]
