@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,6 +40,12 @@ def which_solved(columns: Columns, threshold: float | None) -> tuple[str, Flags 
     if len(rules) == 1:
         return next(iter(rules)), solved
     return "; ".join(f"in {', '.join(names)}: {rule}" for rule, names in rules.items()), solved
+
+
+def with_solved(columns: Columns, threshold: float | None = None) -> Columns:
+    """Return the columns with `success` as a report counts it (`which_solved`); unchanged if that is undefined."""
+    solved = which_solved(columns, threshold)[1] if len(columns) else None
+    return columns if solved is None else replace(columns, success=solved.astype(float))
 
 
 def solved_by(reward: Floats, success: Floats) -> tuple[str, Flags | None]:

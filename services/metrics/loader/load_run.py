@@ -16,6 +16,7 @@ from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 from rollyard.services.metrics.loader.where import parsed_condition, reads_task, rollouts_where
 from rollyard.services.metrics.profile import Run, run_of
 from rollyard.services.metrics.run_plan import SELECTION, RunPlan, read_run_plan
+from rollyard.services.metrics.solved import with_solved
 
 _NO_INDEX = "Rows have no _ng_task_index: there are no metrics by task, and intervals treat each row as its own task."
 _NUMBERED = (
@@ -44,7 +45,7 @@ def load(
     file = read(path, workers=workers, progress=progress)
     if where is not None and condition is not None:
         file = file if file.indexed else replace(file, columns=numbered_in_file_order(file.columns))
-        mask = rollouts_where(path, file.columns, condition)
+        mask = rollouts_where(path, with_solved(file.columns, pass_threshold), condition)
         return _selected_run(path, name, file, where, mask, pass_threshold)
     return run_from_columns(path, name, file, pass_threshold=pass_threshold, inputs=inputs, materialized=materialized)
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
+import numpy as np
+
 from rollyard.services.errors import OperatorError
 from rollyard.services.expressions.column import Column, column_of
 from rollyard.services.expressions.evaluate import Mask, selected
@@ -14,14 +16,16 @@ from rollyard.services.expressions.parse import ExpressionError, parse
 from rollyard.services.metrics.loader.columns import Columns
 from rollyard.services.metrics.loader.computed_columns import COMPUTED, computed_column
 from rollyard.services.metrics.loader.field_reader import bounded, read_fields
+from rollyard.services.metrics.loader.parallel_reader import read
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
+from rollyard.services.metrics.solved import with_solved
 from rollyard.services.notes.current_state import RolloutNotes
 from rollyard.services.notes.file_notes import notes_in, notes_of_rows
 from rollyard.services.notes.note_fields import NOTE_FIELDS, is_note_field, note_columns
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.derived_fields import DERIVED, reader_of
 
-_TASK, _REPEAT = FieldPath(("task",)), FieldPath(("repeat",))
+_TASK, _REPEAT, _SUCCESS = FieldPath(("task",)), FieldPath(("repeat",)), FieldPath(("success",))
 
 
 def parsed_condition(text: str) -> Node:
@@ -92,6 +96,7 @@ class RowCondition:
         expression's fields.
         """
         absent, indexed, any_row = set(self._readers), None, False
+        solved: dict[int, float] | None = None
         notes: dict[int, RolloutNotes] = notes_of_rows(self._source) if self._note_fields else {}
         for number, (offset, row) in enumerate(rows):
             indexed = "_ng_task_index" in row if indexed is None else indexed
@@ -104,15 +109,23 @@ class RowCondition:
             if not len(columns):
                 continue
             any_row = True
-            found = {field: column_of([bounded(read(row))]) for field, read in self._readers.items()}
+            found = {field: column_of([bounded(value(row))]) for field, value in self._readers.items()}
             found |= note_columns(self._note_fields, notes, [offset])
             absent -= {field for field in absent if not found[field].missing.all()}
             if not indexed and _TASK in fields_of(self._condition):  # tasks are numbered in the order of the file
                 columns.task[0] = number
+            if _SUCCESS in fields_of(self._condition) and np.isnan(columns.success[0]):
+                solved = self._solved() if solved is None else solved
+                columns.success[0] = solved.get(offset, np.nan)
             if mask_of(columns, self._condition, found)[0]:
                 yield row
         if any_row:
             _check_known(self._source, absent)
+
+    def _solved(self) -> dict[int, float]:
+        """Return what counts as solved by the rows' offsets. It is only known from all rows of the file."""
+        columns = with_solved(read(self._source).columns)
+        return dict(zip(columns.offset.tolist(), columns.success.tolist(), strict=True))
 
 
 def _check_known(path: Path, absent: Iterable[FieldPath]) -> None:

@@ -65,7 +65,7 @@ class Listing:
     """Provides the pages of one table. Thread-safe; in the worst case, two threads sort the same column."""
 
     def __init__(self, table: Table, columns: Columns) -> None:
-        """`columns`: the measured rollouts of the table, in the same order."""
+        """`columns`: the measured rollouts of the table, in the same order, with `success` as in the table."""
         self.table = table
         self.columns = columns
         self.places = np.where(table.measured, np.cumsum(table.measured) - 1, -1)

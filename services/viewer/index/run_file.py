@@ -14,6 +14,7 @@ from rollyard.services.metrics.loader.columns import CategoryColumn, Ints, chose
 from rollyard.services.metrics.loader.load_run import run_from_columns
 from rollyard.services.metrics.loader.parallel_reader import PART, Read
 from rollyard.services.metrics.profile import Run
+from rollyard.services.metrics.solved import with_solved
 from rollyard.services.rollouts.status_file import is_running, read_status
 from rollyard.services.types import CollectionStatus
 from rollyard.services.viewer.api.api_records import Page, RunFileStatus
@@ -59,7 +60,7 @@ class RunFile:
         self.attempts = AttemptFile(RolloutPaths(path).failures)
         self.status: CollectionStatus | None = None
         columns = self.file.snapshot.columns
-        self.listing = Listing(table_of(columns, self.attempts.failed, threshold), columns)
+        self.listing = Listing(table_of(columns, self.attempts.failed, threshold), with_solved(columns, threshold))
         self.notes = RunNotes(path, lambda: (self.file.generation, self.listing.columns))
         self.fields = FileFields(path, self.notes)
         self.listed = 0
@@ -102,7 +103,8 @@ class RunFile:
             self._was_running = running
             final_attempts = _final_attempts(self.attempts.failed, running)
             columns = self.file.snapshot.columns
-            self.listing = Listing(table_of(columns, final_attempts, self._threshold), columns)
+            table = table_of(columns, final_attempts, self._threshold)
+            self.listing = Listing(table, with_solved(columns, self._threshold))
             self.listed = self.file.snapshot.end
             self.fields.forget()
 

@@ -117,3 +117,15 @@ def test_read_rollouts_numbers_tasks_without_an_index_in_the_order_of_the_file(t
 def test_read_rollouts_refuses_a_field_that_no_row_has_when_it_has_read_all_of_them(rollouts: Path) -> None:
     with pytest.raises(OperatorError, match=r"no row of .* has the field rewards"):
         list(rollyard.read_rollouts(rollouts, where="rewards != 1"))
+
+
+def test_success_is_what_the_report_counts_where_the_environment_reports_none(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(0, 1, 0.5), row(1, 0, 0.0)])
+    assert load(path, where="success").columns.reward.tolist() == [1.0]
+    assert [one["reward"] for one in rollyard.read_rollouts(path, where="not success")] == [0.5, 0.0]
+    assert load(path, where="success", pass_threshold=0.5).columns.reward.tolist() == [1.0, 0.5]
+
+
+def test_success_is_undefined_for_rewards_on_another_scale(tmp_path: Path) -> None:
+    path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(0, 1, 7.0)])
+    assert [one["reward"] for one in rollyard.read_rollouts(path, where="success == null")] == [1.0, 7.0]
