@@ -12,6 +12,8 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.services.io.jsonl import iter_jsonl, refuse
+
 POLL_S = 0.4
 QUESTIONS = (
     ("sorted by a field", "rollouts?limit=100&sort=-response.usage.total_tokens"),
@@ -42,7 +44,6 @@ def _poll(request: str, get: Callable[[str], bytes], cpu_s: Callable[[], float])
 
 def _decode_s(path: Path) -> float:
     started = time.thread_time()
-    with path.open("rb") as file:
-        for line in file:
-            orjson.loads(line)
+    for _ in iter_jsonl(path, refuse(path)):
+        pass
     return time.thread_time() - started

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import signal
@@ -32,6 +33,12 @@ def pytest_configure(config: pytest.Config) -> None:
     for name in _SETTINGS:
         os.environ.pop(name, None)
     sys.dont_write_bytecode = False  # pytest stores the test modules, whose assertions it rewrites, by the same rule
+    with contextlib.suppress(ImportError):  # the environments for other software lack it
+        from hypothesis import HealthCheck, settings
+
+        # A busy machine needs longer than a quiet one to generate examples; that is no defect.
+        settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+        settings.load_profile("busy")
     gc.disable()  # until all tests are collected, because nearly everything that is created until then is kept
 
 

@@ -16,7 +16,7 @@ from rollyard.services.io.jsonl import BadLine, iter_jsonl, refuse
 from rollyard.services.io.lines import with_offsets
 from rollyard.services.io.optional import load
 from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.derived_fields import reader_of
+from rollyard.services.rollouts.tokens.derived_fields import reader_of
 
 
 class Rollouts:

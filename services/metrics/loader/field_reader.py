@@ -11,7 +11,7 @@ from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.io.jsonl import lenient
 from rollyard.services.io.lines import line_at
 from rollyard.services.metrics.loader.columns import Ints
-from rollyard.services.rollouts.derived_fields import reader_of
+from rollyard.services.rollouts.tokens.derived_fields import reader_of
 from rollyard.services.types import Json
 
 _MAX_TEXT = 20_000

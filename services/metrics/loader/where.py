@@ -23,7 +23,7 @@ from rollyard.services.notes.current_state import RolloutNotes
 from rollyard.services.notes.file_notes import notes_in, notes_of_rows
 from rollyard.services.notes.note_fields import NOTE_FIELDS, is_note_field, note_columns
 from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.derived_fields import DERIVED, reader_of
+from rollyard.services.rollouts.tokens.derived_fields import DERIVED, reader_of
 
 _TASK, _REPEAT, _SUCCESS = FieldPath(("task",)), FieldPath(("repeat",)), FieldPath(("success",))
 

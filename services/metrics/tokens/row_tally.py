@@ -28,7 +28,7 @@ from rollyard.services.metrics.tokens.token_tally import (
     joined_cells,
     least_likely,
 )
-from rollyard.services.rollouts.model_calls import ModelCall, least_entropy, model_calls
+from rollyard.services.rollouts.tokens.model_calls import ModelCall, least_entropy, model_calls
 
 _MAX_TEXT = 200
 """Longer texts of tokens are cut. No vocabulary has them, but rows are untrusted."""

@@ -13,7 +13,7 @@ import numpy as np
 from rollyard.services.io.json_values import is_number
 from rollyard.services.metrics.loader.columns import Floats, Ints, displayable
 from rollyard.services.metrics.tokens.token_tally import RARE
-from rollyard.services.rollouts.model_calls import least_entropy, model_calls
+from rollyard.services.rollouts.tokens.model_calls import generated_log_probs, least_entropy, model_calls
 from rollyard.services.types import MAX_REWARD, TOKEN_FIELDS
 
 COMPONENTS = "reward_components"
@@ -106,10 +106,9 @@ def _leaves(name: str, value: Any, depth: int) -> Iterator[tuple[str, float]]:
 
 
 def _token_numbers(row: Mapping[str, Any]) -> Iterator[tuple[str, float]]:
-    log_probs: list[float] = []
+    log_probs = [value for values in generated_log_probs(row) for value in values]
     entropies: list[float] = []
     for call in model_calls(row):
-        log_probs += call.log_probs
         entropies += [bound for entry in call.entries if (bound := least_entropy(entry)) is not None]
     if log_probs:
         yield LOG_PROB, sum(log_probs) / len(log_probs)

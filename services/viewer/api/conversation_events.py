@@ -7,7 +7,7 @@ from typing import Any
 
 from rollyard.services.io.json_values import items, mapping, number, text_of
 from rollyard.services.io.jsonl import lenient
-from rollyard.services.rollouts.model_calls import is_from_model
+from rollyard.services.rollouts.tokens.model_calls import is_from_model
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Event, Speaker
 from rollyard.services.viewer.api.message_content import text_of_content, thoughts

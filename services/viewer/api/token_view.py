@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rollyard.services.io.json_values import mapping
-from rollyard.services.rollouts.model_calls import ModelCall, alternatives_of, ids_of, model_call
+from rollyard.services.rollouts.tokens.model_calls import ModelCall, alternatives_of, ids_of, model_call
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Tokens
 from rollyard.services.viewer.api.row_fields import shortened_values

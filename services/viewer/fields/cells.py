@@ -12,8 +12,8 @@ from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.expressions.parse import ExpressionError, parse_field
 from rollyard.services.io.json_values import items, mapping
 from rollyard.services.metrics.loader.computed_columns import COMPUTED
-from rollyard.services.rollouts.derived_fields import DERIVED
-from rollyard.services.rollouts.derived_fields import reader_of as field_reader
+from rollyard.services.rollouts.tokens.derived_fields import DERIVED
+from rollyard.services.rollouts.tokens.derived_fields import reader_of as field_reader
 from rollyard.services.types import Json
 from rollyard.services.verdict_fields import ROLES, fields_of
 from rollyard.services.viewer.api.untrusted_values import sanitize

@@ -18,7 +18,7 @@ from rollyard.services.metrics.loader.columns import Columns, Ints
 from rollyard.services.metrics.loader.computed_columns import COMPUTED, computed_column
 from rollyard.services.metrics.loader.where import stored_fields
 from rollyard.services.notes.note_fields import NOTE_FIELDS, is_note_field, note_columns
-from rollyard.services.rollouts.derived_fields import DERIVED
+from rollyard.services.rollouts.tokens.derived_fields import DERIVED
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.rollout_list import SORTS
 from rollyard.services.viewer.api.untrusted_values import sanitize

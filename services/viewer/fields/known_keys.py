@@ -10,7 +10,7 @@ import orjson
 from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.metrics.loader.computed_columns import COMPUTED
 from rollyard.services.notes.note_fields import NOTE_FIELDS
-from rollyard.services.rollouts.derived_fields import DERIVED, reader_of
+from rollyard.services.rollouts.tokens.derived_fields import DERIVED, reader_of
 from rollyard.services.types import TOKEN_FIELDS, Json
 from rollyard.services.verdict_fields import VERDICT_FIELDS
 from rollyard.services.viewer.fields.field_records import KeyInfo, Keys, Kind

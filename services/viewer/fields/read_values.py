@@ -11,7 +11,7 @@ from rollyard.services.expressions.column import Column, Kind, column_of
 from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.metrics.loader.columns import Ints
 from rollyard.services.metrics.loader.field_reader import bounded
-from rollyard.services.rollouts.derived_fields import reader_of
+from rollyard.services.rollouts.tokens.derived_fields import reader_of
 from rollyard.services.viewer.api.untrusted_values import sanitize
 
 MAX_BYTES = 256 << 20

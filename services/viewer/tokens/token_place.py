@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollyard.services.io.json_values import items, mapping
-from rollyard.services.rollouts.model_calls import is_from_model, model_call
+from rollyard.services.rollouts.tokens.model_calls import is_from_model, model_call
 from rollyard.services.viewer.tokens.decoder import TokenDecoder
 
 _SAME = 1e-4

@@ -73,10 +73,10 @@ def replies(*steps: Any) -> Reply:
 
 @contextlib.asynccontextmanager
 async def playing(
-    url: str, turns: list[Any], kind: Any = GameAgent, **settings: Any
+    url: str, turns: list[Any], kind: Any = GameAgent, start_wait_s: float = 60, **settings: Any
 ) -> AsyncIterator[tuple[InProcessServers, Script]]:
     script = Script(turns)
-    made = environment(OpenEnvEnvironment, url=url, start_wait_s=0.5, **settings)
+    made = environment(OpenEnvEnvironment, url=url, start_wait_s=start_wait_s, **settings)
     async with in_process_servers({"environment": made, "model": script.model, "agent": agent(kind)}) as servers:
         yield servers, script
 
@@ -174,7 +174,7 @@ async def test_a_hanging_step_is_a_failure_if_the_settings_say_so() -> None:
 
 async def test_a_start_without_a_server_is_refused_with_its_address() -> None:
     with pytest.raises(Failure, match=r"no OpenEnv server at http://127.0.0.1:9"):
-        async with playing("http://127.0.0.1:9", [says("x")]):
+        async with playing("http://127.0.0.1:9", [says("x")], start_wait_s=0.5):
             pass
 
 

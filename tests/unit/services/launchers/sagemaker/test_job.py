@@ -109,17 +109,22 @@ def test_a_stopped_job_ends_its_program(root: Path) -> None:
     assert not (root / "output/failure").exists()
 
 
+def _connected(head: HeadLink) -> None:
+    eventually("the connection", lambda: head.workers)
+
+
 def test_a_worker_learns_the_heads_status_and_notices_its_death() -> None:
     for status in (0, 3):
         head = HeadLink(0)
         worker = connect("127.0.0.1", head.port, 5, lambda: False)
+        _connected(head)
         assert read_status(worker, 0.01) is None
         head.end(status)
         assert read_status(worker, 5) == status
         worker.close()
     head = HeadLink(0)
     worker = connect("127.0.0.1", head.port, 5, lambda: False)
-    eventually("the connection", lambda: head.workers)
+    _connected(head)
     head.close()
     with pytest.raises(RunError, match="the head ended without a status"):
         read_status(worker, 5)

@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.load_run import load
-from rollyard.services.rollouts.derived_fields import mean_log_prob, min_log_prob, policy_versions
+from rollyard.services.rollouts.tokens.derived_fields import mean_log_prob, min_log_prob, policy_versions
 from tests.support.rollout_files import MESSAGE, row, write
 
 

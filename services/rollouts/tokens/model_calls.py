@@ -41,6 +41,13 @@ def model_calls(row: Mapping[str, Any]) -> Iterator[ModelCall]:
             yield call
 
 
+def generated_log_probs(row: Mapping[str, Any]) -> Iterator[list[float]]:
+    """Yield the log-probabilities of each model call that has some, also where neither ids nor texts are recorded."""
+    for item in items(mapping(row.get("response")).get("output")):
+        if is_from_model(item) and (values := log_probs_of(item)):
+            yield values
+
+
 def is_from_model(item: Any) -> bool:
     """Return whether the item was written by the model, as opposed to the environment or the user."""
     content = mapping(item)

@@ -5,26 +5,26 @@ The index does not contain them, because it would have to add up the log-probabi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.io.json_values import items, mapping
-from rollyard.services.rollouts.model_calls import is_from_model, log_probs_of
+from rollyard.services.rollouts.tokens.model_calls import generated_log_probs
 
 _MAX_VERSIONS = 100
 
 
 def mean_log_prob(row: Mapping[str, Any]) -> float | None:
     """Return the mean log-probability of the generated tokens; None if none are recorded."""
-    calls = list(_log_probs(row))
+    calls = list(generated_log_probs(row))
     count = sum(map(len, calls))
     return sum(map(sum, calls)) / count if count else None
 
 
 def min_log_prob(row: Mapping[str, Any]) -> float | None:
     """Return the log-probability of the least likely generated token; None if none are recorded."""
-    return min(map(min, _log_probs(row)), default=None)
+    return min(map(min, generated_log_probs(row)), default=None)
 
 
 def policy_versions(row: Mapping[str, Any]) -> list[str] | None:
@@ -55,10 +55,3 @@ def reader_of(field: FieldPath) -> Callable[[Any], Any]:
     if len(field.parts) == 1 and isinstance(name := field.parts[0], str):
         return lambda row: row.get(name)
     return field.value
-
-
-def _log_probs(row: Mapping[str, Any]) -> Iterator[list[float]]:
-    """Yield the log-probabilities of the generated tokens of each model call that has some."""
-    for item in items(mapping(row.get("response")).get("output")):
-        if is_from_model(item) and (values := log_probs_of(item)):
-            yield values

@@ -1,0 +1,1 @@
+"""Reads the recorded tokens of rollout rows."""
