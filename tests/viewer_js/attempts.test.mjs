@@ -12,7 +12,7 @@ test('the list can be limited to a finding', () => {
 });
 
 test('the file of a collection is recognised by its absolute path', () => {
-  const overview = { runs: [{ run: 0, path: 'a.jsonl', absolute_path: '/work/a.jsonl' }, { run: 1, path: 'b.jsonl', absolute_path: '/work/b.jsonl' }] };
-  assert.equal(runOfOutput(overview, '/work/b.jsonl').run, 1);
+  const overview = { runs: [{ run: 0, path: 'a.jsonl', absolute_path: '/data/a.jsonl' }, { run: 1, path: 'b.jsonl', absolute_path: '/data/b.jsonl' }] };
+  assert.equal(runOfOutput(overview, '/data/b.jsonl').run, 1);
   assert.equal(runOfOutput(overview, '/elsewhere/b.jsonl'), undefined);
 });
