@@ -11,10 +11,10 @@ from typing import ClassVar
 
 from pydantic import Field, ValidationError
 
+from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.display.console import is_terminal
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.positional import split_arguments
 from rollyard.services.errors import OperatorError
 from rollyard.services.expressions.parse import ExpressionError, parse, parse_field
 from rollyard.services.io.exit_status import EXIT_DONE

@@ -14,10 +14,10 @@ from typing import Any, ClassVar
 import uvloop
 from pydantic import Field
 
+from rollyard.services.cli.arguments.head_address import HeadServer, head_address
 from rollyard.services.cli.display.collect_summary import summary, worker_summary
 from rollyard.services.cli.display.progress_bar import Display, display_for, keep_showing
 from rollyard.services.cli.find_run import find_run
-from rollyard.services.cli.head_address import HeadServer, head_address
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture

@@ -9,9 +9,9 @@ from pathlib import Path
 import orjson
 from pydantic import Field
 
+from rollyard.services.cli.arguments.positional import folder_names, rollout_files, split_arguments
 from rollyard.services.cli.display.comparison_view import print_comparisons
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.positional import folder_names, rollout_files, split_arguments
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace

@@ -16,8 +16,8 @@ import orjson
 import uvloop
 from pydantic import Field
 
+from rollyard.services.cli.arguments.config_arguments import is_path
 from rollyard.services.cli.arguments.eval_arguments import EvalArguments, EvalOptions, read_arguments
-from rollyard.services.cli.config_arguments import is_path
 from rollyard.services.cli.display.eval_view import EvalDisplay, heading, print_result, print_status
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError

@@ -10,9 +10,9 @@ from pathlib import Path
 import orjson
 from pydantic import Field
 
+from rollyard.services.cli.arguments.positional import folder_names, rollout_files, split_arguments
 from rollyard.services.cli.display.gate_view import print_verdict
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.positional import folder_names, rollout_files, split_arguments
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.gate.decision import decide
 from rollyard.services.evaluation.gate.rules import DEFAULT_MAX_DROP, GateRule, checked, read_rules

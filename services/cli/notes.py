@@ -10,8 +10,8 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
+from rollyard.services.cli.arguments.positional import rollout_files, split_arguments
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.positional import rollout_files, split_arguments
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE

@@ -15,10 +15,10 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from rollyard.services.cli.arguments.head_address import HeadServer, head_address
 from rollyard.services.cli.display.console import console, is_terminal
 from rollyard.services.cli.display.status_view import view
 from rollyard.services.cli.find_run import PrintLine, find_run, on_stderr, without_repeats
-from rollyard.services.cli.head_address import HeadServer, head_address
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot

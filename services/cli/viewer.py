@@ -17,10 +17,10 @@ import uvloop
 from pydantic import Field
 
 from rollyard.services.cli.arguments.listening_token import listening_token
+from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.cli.positional import split_arguments
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access

@@ -14,8 +14,10 @@ from rollyard.services.metrics.loader.columns import Columns, Floats, Ints
 from rollyard.services.metrics.profile import Run
 
 Flags = NDArray[np.bool_]
-_ARRAYS: tuple[str, ...] = ("offset", "flags", "expected", "extracted", "same_text", "subject")
-_ARRAYS += ("length", "answer_length", "partial_rewards", "created")
+_ARRAYS = (
+    *("offset", "flags", "expected", "extracted", "same_text", "subject"),
+    *("length", "answer_length", "partial_rewards", "created"),
+)
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,9 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.browse import BrowseOptions
 from rollyard.services.cli.options import read_options
-from rollyard.services.cli.positional import split_arguments
 from tests.e2e.test_docs import every
 from tests.support.commands import BIN, DEADLINE_S, command, command_environ, in_this_process
 from tests.support.rollout_files import row, write

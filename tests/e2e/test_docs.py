@@ -16,6 +16,7 @@ import yaml
 
 from rollyard import collect, connect
 from rollyard.resources_servers.gsm8k.app import server
+from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.arguments.submit_options import parse_arguments
 from rollyard.services.cli.arguments.train_arguments import read_arguments
 from rollyard.services.cli.browse import BrowseOptions
@@ -29,7 +30,6 @@ from rollyard.services.cli.gate import GateOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
 from rollyard.services.cli.notes import NotesOptions
 from rollyard.services.cli.options import Options, read_options
-from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.prepare_data import PrepareOptions
 from rollyard.services.cli.reward_profile import ProfileOptions
 from rollyard.services.cli.serve import ServeOptions

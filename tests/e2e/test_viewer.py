@@ -12,8 +12,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.options import read_options
-from rollyard.services.cli.positional import split_arguments
 from rollyard.services.cli.viewer import FIRST_PORT, ViewerOptions
 from rollyard.services.runtime.hosting import bind
 from tests.e2e.test_docs import every

@@ -7,7 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 from rollyard.services.cli.arguments.file_steps import file_steps
-from rollyard.services.cli.positional import rollout_files
+from rollyard.services.cli.arguments.positional import rollout_files
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.parallel_reader import PART
 from rollyard.services.rollouts.rollout_files import named_files

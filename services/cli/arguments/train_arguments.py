@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from rollyard.services.cli.config_arguments import check_key, is_server_setting, take_config_path
+from rollyard.services.cli.arguments.config_arguments import check_key, is_server_setting, take_config_path
 from rollyard.services.cli.options import Options
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.settings_file import load_settings
