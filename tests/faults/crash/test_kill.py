@@ -63,18 +63,18 @@ async def stack(tmp_path: Path) -> AsyncIterator[Stack]:
 async def test_a_server_killed_fifty_times_changes_no_rollout(
     victim: str, stack: Stack, tmp_path: Path, uninterrupted: Essences
 ) -> None:
-    killing = asyncio.create_task(_kill_repeatedly(stack, victim, random.Random(f"kill {victim}")))
+    rng = random.Random(f"kill {victim}")
+    outputs = (tmp_path / f"rollouts{number}.jsonl" for number in itertools.count())
     failed_attempts = 0
-    for number in itertools.count():
-        output = tmp_path / f"rollouts{number}.jsonl"
-        state, _ = await collect(stack, output, rows=PUZZLES, limit=TASKS, repeats=REPEATS, limits=AMPLE)
-        assert state == "complete"
-        assert essences(output) == uninterrupted
-        failed_attempts += len(failures(output))
-        if killing.done():
-            break
-    await killing
-    assert failed_attempts > KILLS / 2, "most kills should hit an episode"
+    while failed_attempts <= KILLS / 2:  # on a busy machine, most kills can hit a server before its first request
+        killing = asyncio.create_task(_kill_repeatedly(stack, victim, rng))
+        while not killing.done():
+            output = next(outputs)
+            state, _ = await collect(stack, output, rows=PUZZLES, limit=TASKS, repeats=REPEATS, limits=AMPLE)
+            assert state == "complete"
+            assert essences(output) == uninterrupted
+            failed_attempts += len(failures(output))
+        await killing
 
 
 async def _kill_repeatedly(stack: Stack, victim: str, rng: random.Random) -> None:
