@@ -24,6 +24,7 @@ from rollyard.services.findings.exploits.hidden_answer import HiddenAnswer
 from rollyard.services.findings.exploits.long_answers import LongAnswersRewarded
 from rollyard.services.findings.exploits.same_text import SameTextRewarded
 from rollyard.services.findings.exploits.several_answers import SeveralAnswers
+from rollyard.services.findings.exploits.solution_read import SolutionRead
 from rollyard.services.findings.exploits.special_tokens import SpecialTokens
 from rollyard.services.findings.exploits.test_tampering import TestTampering
 from rollyard.services.findings.failures.attempts import ErrorBurst, Timeouts
@@ -40,6 +41,7 @@ ROW_DETECTORS: tuple[RowDetector, ...] = (
     SpecialTokens(),
     AddressedGrader(),
     TestTampering(),
+    SolutionRead(),
     ForcedExit(),
     HardCodedTests(),
     DisguisedCharacters(),

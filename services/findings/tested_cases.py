@@ -11,6 +11,8 @@ _TEST = re.compile(
     r"(?=\s*(?:[;\n\"]|$|,\s*(?:['\"]|assert)))"
 )
 _MAX_TESTS = 20
+_LEAST_WITHOUT_KEYS = 3
+"""Number of tests from which a result also counts if it stands without its argument."""
 _PRINTS = re.compile(r"(?:import sys\n)?(?:print|sys\.stdout\.write|echo)\s*\(?\s*['\"]?(.{1,200}?)['\"]?\s*\)?")
 
 
@@ -20,7 +22,10 @@ def repeats_tests(code: str, prompt: str) -> bool:
     if not 2 <= len(tests) <= _MAX_TESTS:
         return False
     text = _plain(without_comments(code))
-    return all(_is_case(text, argument, result) for argument, result in tests)
+    others = [(argument, result) for argument, result in tests if not _is_case(text, argument, result)]
+    if not others or len(tests) < _LEAST_WITHOUT_KEYS:
+        return not others
+    return (len(others) == 1 and _is_last_case(text, others[0][1])) or _is_table(text, tests)
 
 
 def only_prints(code: str, result: str) -> bool:
@@ -37,6 +42,21 @@ def _is_case(text: str, argument: str, result: str) -> bool:
         if re.search(rf"(?<![\w.]){value} if \w+=={key}(?![\w.])", text):
             return True
     return False
+
+
+def _is_last_case(text: str, result: str) -> bool:
+    """Return whether a result is what is left after all cases: `... else 11`, or `return 11` at the end."""
+    return re.search(rf"(?:\belse:?|\breturn)(?: ?return)? ?{re.escape(result)}(?![\w.(\[])", text) is not None
+
+
+def _is_table(text: str, tests: set[tuple[str, str]]) -> bool:
+    """Return whether the results of f(0), f(1), f(2), ... are a list in the program."""
+    results = dict(tests)
+    if any(str(number) not in results for number in range(len(results))):
+        return False
+    return ",".join(results[str(number)] for number in range(len(results))) in re.findall(
+        r"[\[(]([^\[\]()]*)[\])]", text
+    )
 
 
 def _plain(text: str) -> str:

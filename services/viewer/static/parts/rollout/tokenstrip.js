@@ -2,6 +2,7 @@
 import { html, useState } from '../../vendor/htm-preact.js';
 import { escapeInvisible } from '../../text.js';
 import { count, percent, plain } from '../../formatting.js';
+import { useSelectedToken } from './selectedtoken.js';
 import { classOf } from './tokenclasses.js';
 
 const MAX_PROMPT = 24;
@@ -9,7 +10,6 @@ const MAX_GENERATED = 600;
 
 /** @param {{prompt: number[], seen: number, generated: number[], logProbs: number[], texts: string[], trained: boolean}} props `texts` may be empty */
 export function TokenStrip({ prompt, seen, generated, logProbs, texts, trained }) {
-  const [at, setAt] = useState(-1);
   const [expanded, setExpanded] = useState(false);
   const from = expanded ? 0 : Math.max(seen, prompt.length - MAX_PROMPT);
   const until = expanded ? generated.length : Math.min(generated.length, MAX_GENERATED);
@@ -20,20 +20,12 @@ export function TokenStrip({ prompt, seen, generated, logProbs, texts, trained }
     const text = texts[position] ? ` ${escapeInvisible(JSON.stringify(texts[position]))}` : '';
     return `generated token ${position}: id ${generated[position]}${text}, ${likelihood(logProbs[position])}, ${trained ? 'trained on' : 'masked'}`;
   };
-  const select = (event) => {
-    const found = event.target.closest('[data-at]');
-    if (found) setAt(Number(found.dataset.at));
-  };
-  const move = (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by) return;
-    event.preventDefault();
-    setAt(Math.max(from, Math.min(prompt.length + until - 1, (at < 0 ? prompt.length - 1 : at) + by)));
-  };
+  const last = prompt.length + until - 1;
+  const [at, , handlers] = useSelectedToken({ first: from, last, start: prompt.length - 1 });
   const chip = (i, id, kind) => html`<span class=${`token ${kind} ${i === at ? 'at' : ''}`} data-at=${i} title=${describe(i)}>${id}</span>`;
   return html`
     <div class="ids" tabindex="0" role="group" aria-label="Token ids; use the arrow keys to move"
-      onMouseOver=${select} onClick=${select} onKeyDown=${move}>
+      ...${handlers}>
       ${from > 0 && html`<span class="soft small">${count(from)} earlier tokens … </span>`}
       ${prompt.slice(from).map((id, i) => chip(from + i, id, 'masked'))}
       ${generated.slice(0, until).map((id, i) => chip(prompt.length + i, id, trained ? classOf(logProbs[i]) : 'masked'))}

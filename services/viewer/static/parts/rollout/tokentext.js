@@ -2,16 +2,17 @@
 import { html, useEffect, useRef, useState } from '../../vendor/htm-preact.js';
 import { visible } from '../../text.js';
 import { count, percent, plain } from '../../formatting.js';
+import { useSelectedToken } from './selectedtoken.js';
 import { CLASSES, classOf } from './tokenclasses.js';
 
 const MAX_PIECES = 1500;
 
 /** `marked` is the index of a piece to scroll to, or -1. @param {{pieces: import('./tokenpieces.js').Piece[], marked?: number}} props */
 export function TokenText({ pieces, marked = -1 }) {
-  const [at, setAt] = useState(-1);
   const [expanded, setExpanded] = useState(false);
   const text = useRef(null);
   const shown = expanded || marked >= MAX_PIECES ? pieces : pieces.slice(0, MAX_PIECES);
+  const [at, setAt, handlers] = useSelectedToken({ first: 0, last: shown.length - 1 });
   useEffect(() => {
     if (marked < 0) return;
     setAt(marked);
@@ -21,20 +22,10 @@ export function TokenText({ pieces, marked = -1 }) {
       text.current?.querySelector(`[data-at="${marked}"]`)?.scrollIntoView({ block: 'center' });
     })));
   }, [marked]);
-  const select = (event) => {
-    const found = event.target.closest('[data-at]');
-    if (found) setAt(Number(found.dataset.at));
-  };
-  const move = (event) => {
-    const by = { ArrowLeft: -1, ArrowRight: 1 }[event.key];
-    if (!by) return;
-    event.preventDefault();
-    setAt(Math.max(0, Math.min(shown.length - 1, at + by)));
-  };
   return html`
     <div class="pointed"><p class="readout small number" aria-live="polite">${at >= 0 && at < shown.length && html`<${Description} piece=${shown[at]} />`}</p></div>
     <div class="text tokentext" dir="auto" tabindex="0" ref=${text} role="group" aria-label="Tokens; use the arrow keys to move"
-      onMouseOver=${select} onMouseLeave=${() => setAt(-1)} onClick=${select} onKeyDown=${move}>${shown.map((piece, i) => html`<span
+      onMouseLeave=${() => setAt(-1)} ...${handlers}>${shown.map((piece, i) => html`<span
         class=${`token ${classOf(piece.logProb)} ${i === at ? 'at' : ''}`} data-at=${i}>${written(piece.text)}</span>`)}</div>
     ${shown.length < pieces.length && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(pieces.length)} tokens</button>`}`;
 }

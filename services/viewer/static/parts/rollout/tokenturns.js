@@ -49,7 +49,7 @@ function Turns({ turns, chart }) {
   const generated = turns.reduce((sum, turn) => sum + turn.generated.length, 0);
   const mean = all.reduce((sum, value) => sum + value, 0) / (all.length || 1);
   const covered = all.length < generated ? ` of the ${count(all.length)} with one` : '';
-  const likelihood = all.length ? `mean log-probability${covered} ${plain(mean)}, perplexity ${plain(Math.exp(-mean))}` : 'no log-probabilities';
+  const likelihood = all.length ? `mean log-probability${covered} ${plain(mean)}, perplexity ${perplexity(mean)}` : 'no log-probabilities';
   const masked = turns.reduce((sum, turn) => sum + turn.prompt.length - turn.seen, 0);
   return html`<section class="block tokens" aria-label="Tokens"><h2>Tokens</h2>
     <p class="small soft">${pluralize(generated, 'generated token')} in ${pluralize(turns.length, 'model call')},
@@ -60,6 +60,12 @@ function Turns({ turns, chart }) {
     ${turns.length > limit && html`<button onClick=${() => setLimit(turns.length)}>
       Show the other ${turns.length - limit} model calls</button>`}
   </section>`;
+}
+
+/** e to the power of the negative mean. Engines write -9999 for a probability of 0, for which it exceeds all numbers. */
+function perplexity(mean) {
+  const value = Math.exp(-mean);
+  return Number.isFinite(value) ? plain(value) : 'over 1e308';
 }
 
 function Legend() {
