@@ -11,6 +11,8 @@ from dataclasses import dataclass
 _FENCED = re.compile(r"```[\w+-]*\n(.*?)(?:```|\Z)", re.DOTALL)
 _DEF = re.compile(r"([ \t]*)(?:async\s+)?def\s+(\w+)\s*\((?:\s*self\b\s*,?)?(\s*[^)\s])?")
 _MAX_CHARACTERS = 40_000
+_MARKERS = re.compile(r"^\[(?:BEGIN|DONE|/?PYTHON)\][ \t]*$", re.MULTILINE)
+"""Marks of few-shot prompts around a program."""
 _BARE = re.compile(r"\s*(?:import \w+ *(?:;|$)|from [\w.]+ import |def \w+\(|class \w+[(:]|#!/)", re.MULTILINE)
 _MAX_LINE = 1000
 
@@ -33,6 +35,7 @@ class Function:
 
 def fenced(text: str) -> list[str]:
     """Return the contents of the fenced blocks of code, or a text that begins as a program."""
+    text = _MARKERS.sub("", text)
     if "```" in text:
         return [code[:_MAX_CHARACTERS] for code in _FENCED.findall(text)]
     return [text[:_MAX_CHARACTERS]] if _BARE.match(text) else []

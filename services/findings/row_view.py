@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 from rollyard.services.findings.answer_values import number_of
+from rollyard.services.findings.file_actions import FileAction, file_actions
 from rollyard.services.findings.final_answer import last_stated
 from rollyard.services.findings.python_code import fenced
 from rollyard.services.io.json_values import items, mapping, text_of
@@ -16,6 +18,9 @@ from rollyard.services.verdict_fields import VerdictField, fields_of
 
 _MAX_TEXT = 100_000
 """Characters of a text that are examined. Longer texts are examined up to this length."""
+_MAY_MATTER = re.compile(
+    r"test|spec\.|customize|verifier|grader|verdict|reward|bin/p|solution|oracle|answer_key|gold", re.IGNORECASE
+)
 _GSM8K_MARK = "####"
 """In GSM8K's rows, it precedes the gold answer, which ends its explanation."""
 
@@ -73,6 +78,13 @@ class RowView:
             )
             for item in self.output
             if item.get("type") == "function_call"
+        ]
+
+    @cached_property
+    def file_actions(self) -> list[list[FileAction]]:
+        """What each call does to files that may belong to tests, verdicts or solutions."""
+        return [
+            file_actions(call.name, call.arguments) if _MAY_MATTER.search(call.arguments) else [] for call in self.calls
         ]
 
     @cached_property

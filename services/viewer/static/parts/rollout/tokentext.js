@@ -25,7 +25,7 @@ export function TokenText({ pieces, marked = -1 }) {
   return html`
     <div class="pointed"><p class="readout small number" aria-live="polite">${at >= 0 && at < shown.length && html`<${Description} piece=${shown[at]} />`}</p></div>
     <div class="text tokentext" dir="auto" tabindex="0" ref=${text} role="group" aria-label="Tokens; use the arrow keys to move"
-      onMouseLeave=${() => setAt(-1)} ...${handlers}>${shown.map((piece, i) => html`<span
+      onMouseLeave=${() => setAt(marked)} ...${handlers}>${shown.map((piece, i) => html`<span
         class=${`token ${classOf(piece.logProb)} ${i === at ? 'at' : ''}`} data-at=${i}>${written(piece.text)}</span>`)}</div>
     ${shown.length < pieces.length && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(pieces.length)} tokens</button>`}`;
 }
