@@ -117,13 +117,15 @@ class Evidence:
 
     @cached_property
     def paid(self) -> Flags:
-        """Rollouts that were rewarded: the solved ones. If "solved" is undefined, those in the upper half of the range
-        of rewards.
+        """Rollouts that were rewarded: the solved ones and, if the environment does not report success, those in the
+        upper half of the range of rewards; all, if all have the same positive reward.
         """
-        if self.run.solved is not None:
-            return self.run.solved
+        solved = self.run.solved
+        if solved is not None and not np.isnan(self.columns.success).all():
+            return solved
         low, high = self.span
-        return np.asarray((self.value > (low + high) / 2) & (high > low))
+        upper = np.asarray(self.value > (low + high) / 2 if high > low else self.value > 0)
+        return upper if solved is None else upper | solved
 
     @cached_property
     def starts(self) -> Ints:

@@ -35,7 +35,7 @@ from rollyard.services.metrics.profile_records import (
 from rollyard.services.metrics.reward_scale import why_not_comparable
 from rollyard.services.metrics.run_plan import SELECTION, RunPlan
 from rollyard.services.metrics.shares import Groups
-from rollyard.services.metrics.solved import silent, which_solved
+from rollyard.services.metrics.solved import agents_are_datasets, silent, which_solved
 from rollyard.services.metrics.stage_times import stages
 
 _FREQUENT = 20
@@ -80,7 +80,7 @@ def run_of(
         path=path,
         models=_names(columns.model),
         agents=_names(columns.agent),
-        notes=[*notes, *plan.notes, *_excess(covered), *silent(columns, pass_threshold)],
+        notes=[*notes, *plan.notes, *_excess(covered), *_agent_datasets(columns), *silent(columns, pass_threshold)],
         coverage=covered,
         solved=None if solved is None or by_task is None else _solved(rule, solved, by_task, covered),
         rewards=None if by_task is None or groups is None else _rewards(columns, by_task, covered, groups),
@@ -119,6 +119,12 @@ def coverage(columns: Columns, plan: RunPlan, by_task: PerTask | None) -> Covera
         tasks_complete=complete,
         repeats=repeats,
     )
+
+
+def _agent_datasets(columns: Columns) -> list[str]:
+    if not agents_are_datasets(columns):
+        return []
+    return ["The rows name no dataset and the rewards of the agents differ in kind: each agent counts as a dataset."]
 
 
 def _excess(covered: Coverage) -> list[str]:

@@ -15,9 +15,28 @@ Flags = NDArray[np.bool_]
 
 
 def parts_of(columns: Columns) -> Iterator[tuple[str, Flags]]:
-    """Yield each dataset's name with a mask of its rollouts. Rows without a name form one dataset, named ''."""
-    for code in np.unique(columns.dataset.codes).tolist():
-        yield "" if code < 0 else columns.dataset.names[code], columns.dataset.codes == code
+    """Yield each dataset's name with a mask of its rollouts. Rows without a name form one dataset, named ''.
+
+    If no row has a name, as in files of NeMo Gym, and the agents certainly have different rewards, each agent counts as
+    a dataset.
+    """
+    column = columns.agent if agents_are_datasets(columns) else columns.dataset
+    for code in np.unique(column.codes).tolist():
+        yield "" if code < 0 else column.names[code], column.codes == code
+
+
+def agents_are_datasets(columns: Columns) -> bool:
+    """Return whether no row names its dataset, and agents differ in whether success is reported or, among those without
+    it, in whether all rewards are in 0..1.
+    """
+    codes = np.unique(columns.agent.codes)
+    if len(codes) < 2 or (columns.dataset.codes >= 0).any():
+        return False
+    kinds = set[str]()
+    for code in codes.tolist():
+        own = columns.agent.codes == code
+        kinds.add(solved_by(columns.reward[own], columns.success[own])[0])
+    return len(kinds) > 1
 
 
 def which_solved(columns: Columns, threshold: float | None) -> tuple[str, Flags | None]:

@@ -76,7 +76,9 @@ def _series(series: SeriesProfile) -> None:
         if name in steps[0].figures and name in steps[-1].figures:
             first, last = (figure_text(name, one.figures[name]) for one in (steps[0], steps[-1]))
             print(plain_line(f"  {figure_title(name):<22}  {first} -> {last}"))
-    print(f"  {'tasks':<22}  {series.changes.learned:,} learned, {series.changes.forgotten:,} forgotten")
+    print(
+        f"  {'tasks':<22}  {series.changes.learned:,} better, {series.changes.forgotten:,} worse than in the first step"
+    )
     for note in [*series.notes, series.changes.why_not]:
         if note:
             print(f"  {'note':<22}  {plain_line(note)}")

@@ -46,7 +46,7 @@ def test_the_report_of_a_series_has_curves_tasks_and_what_changed(
 ) -> None:
     done = profile(capsys, listed(files), "+series=true", f"+output_dir={tmp_path / 'out'}")
     assert done.status == 0, done.err
-    assert "series of 3 steps, from 0 to 100" in done.out and "2 learned, 1 forgotten" in done.out
+    assert "series of 3 steps, from 0 to 100" in done.out and "2 better, 1 worse" in done.out
     report = orjson.loads((tmp_path / "out" / "profile.json").read_bytes())
     assert [step["step"] for step in report["series"]["steps"]] == [0, 25, 100]
     assert [run["name"] for run in report["runs"]] == ["step_0", "step_100"]
@@ -69,7 +69,7 @@ def test_the_steps_can_be_stated(tmp_path: Path, capsys: pytest.CaptureFixture[s
     files = [write(tmp_path / f"{name}.jsonl", step_rows({1: count})) for name, count in (("late", 4), ("early", 0))]
     done = profile(capsys, listed(files), "+steps=[300,0]", f"+output_dir={tmp_path / 'out'}")
     assert done.status == 0 and "series of 2 steps, from 0 to 300" in done.out
-    assert "1 learned, 0 forgotten" in done.out
+    assert "1 better, 0 worse" in done.out
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ _FACTOR = 2
 
 class RepeatedPartialRewards(Detector):
     """An unsolved rollout earned the same positive step reward at least 5 times, at least twice as often as any solved
-    rollout, and has more reward than the median unsolved rollout. Whoever can earn a partial reward again and again
-    need not solve the task. Only rows with `step_rewards` count, and only if some rollouts are solved.
+    rollout, and has more reward than the median of the other unsolved rollouts. Whoever can earn a partial reward
+    again and again need not solve the task. Only rows with `step_rewards` count, and only if some rollouts are
+    solved.
     """
 
     kind = "repeated_partial_rewards"
@@ -30,6 +31,8 @@ class RepeatedPartialRewards(Detector):
             return
         usual = max(_LEAST, _FACTOR * float(repeats[solved].max()))
         reward = evidence.columns.reward
-        mask = ~solved & (repeats >= usual) & (reward > np.median(reward[~solved]))
+        many = ~solved & (repeats >= usual)
+        others = ~solved & ~many
+        mask = many & (reward > np.median(reward[others])) if others.any() else many
         if mask.any():
             yield Selection(mask, "earned the same partial reward at least 5 times without solving their task")
