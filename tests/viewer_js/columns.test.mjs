@@ -1,7 +1,7 @@
 /** Columns, expressions and their completion. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { DEFAULT_COLUMNS, completions, formatColumns, joined, parseColumns, shownColumns, valueText } from '../../services/viewer/static/columns.js';
+import { DEFAULT_COLUMNS, barCondition, completions, formatColumns, joined, parseColumns, shownColumns, valueText } from '../../services/viewer/static/columns.js';
 
 test('the default columns are not written to the address', () => {
   assert.equal(formatColumns(parseColumns(null)), null);
@@ -41,4 +41,11 @@ test('a list of booleans is shown as the number that are true', () => {
   assert.equal(valueText([true, false, true]), '2 of 3');
   assert.equal(valueText([]), '[]');
   assert.equal(valueText(null), '');
+});
+
+test('a bar selects what it counts: rounded values, or values up to the next bar', () => {
+  const bounds = barCondition('reward', { low: -1.1, high: -1.1 }, false).match(/-1\.\d+/g).map(Number);
+  assert.ok(bounds[0] < -1.1000000000000003 && -1.0999999999999999 < bounds[1] && bounds[1] - bounds[0] < 2e-9);
+  assert.equal(barCondition('length', { low: 2.5, high: 5 }, false), 'length >= 2.5 and length < 5');
+  assert.equal(barCondition('length', { low: 97.5, high: 100 }, true), 'length >= 97.5 and length <= 100');
 });

@@ -26,7 +26,7 @@ import { Task } from './pages/task.js';
 import { TokenChanges } from './pages/tokenchanges.js';
 import { Tokens } from './pages/tokens.js';
 import { Training } from './pages/training.js';
-import { comparedRuns, hasSeries, mainRun, runExists, runOf, wantedRuns } from './runs.js';
+import { comparedRuns, hasSeries, isGrowing, mainRun, runExists, runOf, wantedRuns } from './runs.js';
 
 const BUSY_POLL_MS = 2000;
 const IDLE_POLL_MS = 10000;
@@ -36,7 +36,7 @@ const LIVE_TRAINING_S = 900;
 function pollInterval(overview) {
   const { updated } = overview?.training ?? {};
   if (updated && Date.now() / 1000 - updated < LIVE_TRAINING_S) return BUSY_POLL_MS;
-  const busy = !overview || overview.runs.some((run) => run.status?.state === 'running' || run.indexed < run.size - run.torn);
+  const busy = !overview || overview.runs.some(isGrowing);
   return busy ? BUSY_POLL_MS : IDLE_POLL_MS;
 }
 

@@ -1,5 +1,17 @@
 /** Names of the list's columns, expressions and their completion, as pure functions. */
 
+const SAME = 5.1e-10;
+
+/**
+ * The expression for a bar of a histogram. Bars of one value stand for all that agree to nine decimals; the others do not
+ * include their upper end, except the last.
+ * @param {string} name @param {{low: number, high: number}} bar @param {boolean} isLast
+ */
+export function barCondition(name, { low, high }, isLast) {
+  if (low === high) return `${name} >= ${low - SAME} and ${name} <= ${high + SAME}`;
+  return `${name} >= ${low} and ${name} ${isLast ? '<=' : '<'} ${high}`;
+}
+
 /** The columns of a list without `columns` in its address. `(prompt)` and `(verdict)` are explained in the docs. */
 export const DEFAULT_COLUMNS = ['repeat', 'success', 'reward', '(prompt)', '(verdict)', 'tool_calls', 'turns', 'output_tokens', 'seconds', 'end'];
 

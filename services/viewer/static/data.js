@@ -54,9 +54,10 @@ export async function loadJson(path, signal) {
  * @template T
  * @param {string | null} path
  * @param {(value: T) => number} [interval]
+ * @param {string} [version]  what the response depends on besides the path; if it changes, the path is requested again
  * @returns {{value: T | null, error: Error | null, stale: boolean}}
  */
-export function useData(path, interval = () => 0) {
+export function useData(path, interval = () => 0, version = '') {
   const [state, set] = useState({ path: null, value: null, error: null });
   const latest = useRef(interval);
   latest.current = interval;
@@ -83,6 +84,6 @@ export function useData(path, interval = () => 0) {
       controller.abort();
       clearTimeout(timer);
     };
-  }, [path]);
+  }, [path, version]);
   return { value: state.value, error: state.error, stale: state.path !== path };
 }

@@ -14,9 +14,14 @@ export const KEYS = [
     ['c  x', 'correct, wrong'], ['v', 'verdict with a reason, or a reward'], ['z', 'undo'], ['.', 'next rollout that you have not labelled']]],
   ['Failed attempt, live episode', [['[  ]', 'earlier, later attempt at the same rollout'], ['u', 'back to the list'], ['n', 'newest message of a live episode'],
     ['Space  ←  →', 'the board, as for a rollout'], ['m', 'Markdown or original text']]],
+  ['Task', [['[  ]', 'previous, next task'], ['u', 'back to the list'], ['Space  ←  →', 'all boards']]],
+  ['Groups, comparison, changes', [['n  p', 'next, previous page'], ['u', 'back']]],
+  ['Mismatch of probabilities', [['[  ]', 'previous, next step']]],
   ['Two rollouts', [['n  p', 'next, previous difference'], ['Space', 'play or pause both boards'],
     ['←  →', 'both boards one turn back, forward'], ['Home  End', 'first, last turn'], ['u', 'back to the task']]],
 ];
+
+const PREFIX = 'g';
 
 /**
  * Calls the handler of the pressed key unless a field has the focus. A handler that returns false leaves the key to the browser.
@@ -27,11 +32,14 @@ export function useKeys(handlers) {
   // A layout effect, so that the keys work as soon as the page is visible.
   useLayoutEffect(() => {
     const onKeyDown = (event) => {
-      if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+      const before = previousKey.current;
+      previousKey.current = '';
+      if (event.ctrlKey || event.metaKey || event.altKey) return;
       if (belongsToFocus(event.target, event.key) || document.querySelector('dialog[open]')) return;
-      const sequence = `${previousKey.current} ${event.key}`;
-      const name = Object.hasOwn(handlers, sequence) ? sequence : event.key;
       previousKey.current = event.key;
+      if (event.defaultPrevented) return;
+      // The key after a prefix is never an action of its own, whichever component has the sequence.
+      const name = before === PREFIX ? `${PREFIX} ${event.key}` : event.key;
       if (Object.hasOwn(handlers, name) && handlers[name](event) !== false) event.preventDefault();
     };
     addEventListener('keydown', onKeyDown);

@@ -10,6 +10,15 @@ export function parse(hash) {
   return { path: path.split('/').filter(Boolean), query: new URLSearchParams(cut < 0 ? '' : hash.slice(cut + 1)) };
 }
 
+/** A part of an address without its percent signs; unchanged if they are invalid. @param {string} part */
+export function decoded(part) {
+  try {
+    return decodeURIComponent(part);
+  } catch {
+    return part;
+  }
+}
+
 /**
  * Returns the address of a route without empty query values.
  * @param {(string | number)[]} path

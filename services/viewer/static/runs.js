@@ -5,6 +5,16 @@ export function runOf(overview, number) {
   return overview.runs.find((run) => run.run === Number(number));
 }
 
+/** Whether a run's file is written or read right now. @param {any} run */
+export function isGrowing(run) {
+  return run.status?.state === 'running' || run.indexed < run.size - run.torn;
+}
+
+/** A text that changes with the content of a run's file; '' while it grows, when pages ask regularly. @param {any} run */
+export function versionOf(run) {
+  return isGrowing(run) ? '' : [run.size, run.measured, run.failed].join(' ');
+}
+
 /** Whether there is a run with this number, opened or not. @param {any} overview @param {number} number */
 export function runExists(overview, number) {
   const { training } = overview;

@@ -127,3 +127,16 @@ def test_tab_reaches_every_target_and_shows_where_it_is(open_tab: Open, name: st
             reached.add(int(focused["target"]))
     missing = [text for at, text in enumerate(targets) if at not in reached and 'type="radio"' not in text]
     assert (missing, unseen) == ([], [])
+
+
+def test_the_key_after_g_opens_a_page_even_if_it_is_an_action_of_the_present_page(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/0/1")
+    # The dialog renders the frame again, whose keys are then asked after those of the page.
+    tab.page.keyboard.press("?")
+    expect(tab.find("dialog.help")).to_be_visible()
+    tab.page.keyboard.press("Escape")
+    expect(tab.find("dialog.help")).to_be_hidden()
+    tab.page.keyboard.press("g")
+    tab.page.keyboard.press("c")
+    expect(tab.find("h1")).to_contain_text("Clusters")
+    assert tab.page.url.endswith("/clusters")

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 from playwright.sync_api import expect
 
 from tests.external.browser.browser_tab import COUNT, Tab
 from tests.external.browser.recordings import Recordings
+from tests.external.browser.viewer import viewing
 from tests.support.stacks import read_rows
 
 Open = Callable[..., Tab]
@@ -99,3 +101,34 @@ def test_rows_without_a_task_index_are_listed_individually(open_tab: Open, recor
     assert tab.find(ROWS).count() == len(read_rows(recordings.nemo))
     tab.find(f"{ROWS} a").nth(2).click()
     expect(tab.find(".event.user").first).to_contain_text("Sokoban")
+
+
+def test_filters_that_are_set_quickly_are_all_applied(open_tab: Open) -> None:
+    tab = open_tab("#/runs/0")
+    # In one step, so that the second field changes before the first one is applied.
+    tab.page.evaluate(
+        """() => ['from', 'to'].forEach((hint, at) => {
+            const field = document.querySelector(`[aria-label="Reward, ${hint}"]`);
+            field.value = [-1, 5][at];
+            field.dispatchEvent(new Event('input', { bubbles: true }));
+        })"""
+    )
+    tab.page.wait_for_url("**min_reward=-1*")
+    tab.page.wait_for_url("**max_reward=5*")
+    assert "min_reward=-1" in tab.page.url
+
+
+def test_an_open_list_follows_a_file_that_another_program_changes(
+    open_tab: Open, recordings: Recordings, tmp_path: Path
+) -> None:
+    lines = recordings.played.read_bytes().splitlines(keepends=True)
+    path = tmp_path / "changing.jsonl"
+    path.write_bytes(b"".join(lines[:6]))
+    with viewing([path], tmp_path) as url:
+        tab = open_tab("#/runs/0", at=url)
+        expect(tab.find(ROWS)).to_have_count(6)
+        with path.open("ab") as file:
+            file.write(b"".join(lines[6:10]))
+        expect(tab.find(ROWS)).to_have_count(10)
+        expect(tab.find(COUNT)).to_contain_text("10 rollouts")
+        tab.close()

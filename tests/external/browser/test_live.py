@@ -38,3 +38,10 @@ def test_a_growing_file_is_followed(open_tab: Open, recordings: Recordings, tmp_
             file.write(lines[10][50:] + b"".join(lines[11:20]))
         expect(measured).to_have_text("20", timeout=15_000)
         tab.close()
+
+
+def test_an_invalid_address_of_an_episode_does_not_break_the_page(open_tab: Open) -> None:
+    tab = open_tab("#/live/%zz/b")
+    expect(tab.find("h1")).to_contain_text("Episode")
+    tab.page.goto(f"{tab.page.url.partition('#')[0]}#/runs/0")
+    expect(tab.find("h1")).to_contain_text("Rollouts")

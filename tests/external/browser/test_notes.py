@@ -267,3 +267,17 @@ def test_axe_finds_nothing_on_the_pages_with_notes(path: Path, at: str, open_tab
             if one["impact"] != "minor"
         ]
         assert found == []
+
+
+def test_a_note_that_cannot_be_saved_is_not_lost(path: Path, at: str, open_tab: Open) -> None:
+    tab = open_tab("#/runs/0/tasks/2/1", at, new=True)
+    tab.page.route("**/api/runs/0/notes", lambda route: route.abort())
+    tab.page.keyboard.press("w")
+    tab.page.keyboard.type("a long thought")
+    tab.page.keyboard.press("Enter")
+    expect(tab.find("dialog.annotate [role=alert]")).to_contain_text("This was not saved.")
+    expect(tab.find("dialog.annotate textarea")).to_have_value("a long thought")
+    tab.page.unroute("**/api/runs/0/notes")
+    tab.find("dialog.annotate").get_by_role("button", name="Save").click()
+    says(tab, "Note saved")
+    assert [note.text for note in notes_at(path, 2, 1).texts] == ["a long thought"]

@@ -6,12 +6,13 @@ import { useKeys } from '../keys.js';
 import { fieldNames } from '../parts/list/listtools.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { changed, go, link } from '../route.js';
-import { runOf } from '../runs.js';
+import { isGrowing, runOf, versionOf } from '../runs.js';
 import { Name, escapeInvisible } from '../text.js';
 import { count, interval, percent, plain, pluralize } from '../formatting.js';
 
 const PAGE_LENGTH = 100;
-const POLL_MS = 400;
+const SEARCH_POLL_MS = 400;
+const GROWTH_POLL_MS = 5000;
 /** Name, key of the order, whether the first click sorts in descending order. @type {[string, string, boolean][]} */
 const HEADS = [['value', 'value', false], ['rollouts', 'rollouts', true], ['solved', 'solved', false], ['mean reward', 'reward', false]];
 
@@ -23,7 +24,8 @@ export function Groups({ route, overview }) {
   const order = query.get('order') || '-rollouts';
   const start = Number(query.get('start') || 0);
   const request = changed(query, { by, order, start, limit: PAGE_LENGTH, facet: null, columns: null });
-  const { value: page, error, stale } = useData(`runs/${run.run}/groups?${request}`, (loaded) => (loaded && loaded.searched < 1 ? POLL_MS : 0));
+  const interval = (loaded) => (loaded && loaded.searched < 1 ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
+  const { value: page, error, stale } = useData(`runs/${run.run}/groups?${request}`, interval, versionOf(run));
   const { value: keys } = useData(`runs/${run.run}/keys`);
   const list = changed(query, { by: null, order: null, start: null });
   const to = (changes) => go(link(route.path, changed(query, { start: null, ...changes })));

@@ -14,7 +14,7 @@ import { nextUnlabelled } from '../parts/notes/nextunlabelled.js';
 import { nextShown } from '../parts/notes/rolloutnotes.js';
 import { StepLinks } from '../parts/steplinks.js';
 import { changed, go, link } from '../route.js';
-import { runOf } from '../runs.js';
+import { isGrowing, runOf, versionOf } from '../runs.js';
 import { defaultView } from '../savedviews.js';
 import { Name, escapeInvisible } from '../text.js';
 import { count, percent } from '../formatting.js';
@@ -33,9 +33,8 @@ function pathOf(run, query) {
 export function List({ route, overview }) {
   const run = runOf(overview, route.path[1]);
   const { query } = route;
-  const growing = run.status?.state === 'running' || run.indexed < run.size - run.torn;
-  const interval = (loaded) => (loaded && loaded.searched < 1 ? SEARCH_POLL_MS : growing ? GROWTH_POLL_MS : 0);
-  const { value: page, error, stale } = useData(pathOf(route.path[1], query), interval);
+  const interval = (loaded) => (loaded && loaded.searched < 1 ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
+  const { value: page, error, stale } = useData(pathOf(route.path[1], query), interval, versionOf(run));
   const list = useRef(null);
   const search = useRef(null);
   const expression = useRef(null);

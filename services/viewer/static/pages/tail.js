@@ -5,7 +5,7 @@ import { EpisodeView } from '../parts/attempts/episodeview.js';
 import { Sequel } from '../parts/attempts/sequel.js';
 import { useKeys } from '../keys.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { go, link } from '../route.js';
+import { decoded, go, link } from '../route.js';
 import { Name } from '../text.js';
 import { seconds } from '../formatting.js';
 
@@ -77,16 +77,18 @@ const WAITING = { seed: 'starting the session', model: 'the model writes', tool:
 
 /** @param {{route: import('../route.js').Route, overview: any}} props */
 export function Tail({ route, overview }) {
-  const [, agent, episode] = route.path.map(decodeURIComponent);
-  return html`<${Followed} key=${`${agent}/${episode}`} agent=${agent} episode=${episode} overview=${overview} />`;
+  const [, agent, episode] = route.path.map(decoded);
+  return html`<${Followed} key=${`${agent}/${episode}`} agent=${agent} episode=${episode} query=${route.query} overview=${overview} />`;
 }
 
-function Followed({ agent, episode, overview }) {
-  const { tail, error } = useTail(agent, episode);
+function Followed({ agent, episode, query, overview }) {
+  const { tail: found, error } = useTail(agent, episode);
+  // An episode that has just ended may be known only by the link that led here.
+  const tail = found && { ...found, task: found.task ?? numberIn(query, 'task'), repeat: found.repeat ?? numberIn(query, 'repeat') };
   useEndKept(tail?.events);
   const toEnd = () => scrollTo(0, document.documentElement.scrollHeight);
   useKeys({ n: toEnd, u: () => go(link(['live'])) });
-  const known = tail?.task !== null && tail?.task !== undefined;
+  const known = Number.isInteger(tail?.task);
   const title = known ? `Task ${tail.task}, repeat ${tail.repeat ?? '–'}` : 'Episode';
   return html`
     <${Breadcrumbs} name=${`${title}, live`} title=${html`${title} <span class="soft">live</span>`} steps=${[['Overview', link([])], ['Live', link(['live'])]]} />
@@ -96,6 +98,12 @@ function Followed({ agent, episode, overview }) {
       <${State} tail=${tail} toEnd=${toEnd} />
       ${tail.state !== 'playing' && known && html`<${Sequel} tail=${tail} overview=${overview} />`}
       ${tail.events.length > 0 && html`<${EpisodeView} events=${tail.events} replay=${tail.replay} label="Conversation so far" alone />`}`}`;
+}
+
+/** @param {URLSearchParams} query @param {string} name */
+function numberIn(query, name) {
+  const text = query.get(name);
+  return text !== null && /^\d+$/.test(text) ? Number(text) : null;
 }
 
 function State({ tail, toEnd }) {

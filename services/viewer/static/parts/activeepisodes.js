@@ -17,7 +17,7 @@ export function ActiveEpisodes({ waiting, episodes, total }) {
       <caption>Oldest rollouts ${episodes.length < total ? `${Math.min(OLDEST, episodes.length)} of ${count(total)}` : ''}</caption>
       <${TableHead} names=${['task', 'repeat', 'stage', 'server', 'turn', 'time in stage', 'age']} leftAligned=${['stage', 'server']} />
       <tbody>${episodes.slice(0, OLDEST).map((one) => html`<tr key=${one.episode}>
-        <th scope="row"><a href=${link(['live', one.agent, one.episode])} aria-label=${`Follow task ${one.task ?? '–'}, repeat ${one.repeat ?? '–'}`}>${one.task ?? '–'}</a></th><td>${one.repeat ?? '–'}</td>
+        <th scope="row"><a href=${link(['live', one.agent, one.episode], { task: one.task, repeat: one.repeat })} aria-label=${`Follow task ${one.task ?? '–'}, repeat ${one.repeat ?? '–'}`}>${one.task ?? '–'}</a></th><td>${one.repeat ?? '–'}</td>
         <td class=${`words ${one.stuck ? 'bad' : ''}`}>${one.stage}${one.stuck && ', stuck'}</td>
         <td class="words"><${Name} value=${one.server} /></td>
         <td>${one.turn}</td><td>${seconds(one.stage_s)}</td><td>${seconds(one.age_s)}</td>

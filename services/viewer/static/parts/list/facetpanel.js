@@ -1,6 +1,6 @@
 /** The values of a field over the rollouts of the list, with counts; a click selects those rollouts. */
 import { html } from '../../vendor/htm-preact.js';
-import { valueText } from '../../columns.js';
+import { barCondition, valueText } from '../../columns.js';
 import { useData } from '../../data.js';
 import { changed } from '../../route.js';
 import { Name } from '../../text.js';
@@ -26,8 +26,8 @@ export function FacetPanel({ run, name, query, select, close }) {
       ${facet.values.map((one) => html`<tr><th scope="row" class="words">${one.where
         ? html`<button class="quiet" onClick=${() => select(one.where)}><${Name} value=${valueText(one.value)} /></button>`
         : html`<${Name} value=${valueText(one.value)} />`}</th><td>${count(one.rollouts)}</td><td>${bar(one.rollouts)}</td></tr>`)}
-      ${facet.values.length === 0 && facet.histogram.map((one) => html`<tr><th scope="row" class="words"><button class="quiet"
-        onClick=${() => select(`${name} >= ${one.low} and ${name} <= ${one.high}`)}>${plain(one.low)} to ${plain(one.high)}</button></th>
+      ${facet.values.length === 0 && facet.histogram.map((one, at) => html`<tr><th scope="row" class="words"><button class="quiet"
+        onClick=${() => select(barCondition(name, one, at === facet.histogram.length - 1))}>${plain(one.low)}${one.high > one.low && ` to ${plain(one.high)}`}</button></th>
         <td>${count(one.rollouts)}</td><td>${bar(one.rollouts)}</td></tr>`)}
     </tbody></table>
     ${facet.values.length > 0 && facet.distinct > facet.values.length && html`<p class="small soft">The ${facet.values.length} most frequent values.</p>`}`}

@@ -25,8 +25,13 @@ export function useAnnotator(store, target, next) {
   const attempt = async (work) => {
     attempts.current += 1;
     const number = attempts.current;
-    const found = await work().catch((error) => error.message);
+    let done = true;
+    const found = await work().catch((error) => {
+      done = false;
+      return error.message;
+    });
     if (number === attempts.current) setMessage(found); // a later key has the last word
+    return done;
   };
   const write = (line, record) => attempt(async () => {
     await store.write(line, record);
@@ -91,9 +96,9 @@ export function Annotator({ annotator }) {
     before.current?.focus?.();
   };
   useNavigation(() => open && close());
-  const save = (record) => {
-    annotator.write(open.line, record);
-    close();
+  const save = async (record) => {
+    close(); // at once, so that the next key can follow
+    if (!(await annotator.write(open.line, record))) setOpen({ ...open, draft: record }); // nothing that was typed is lost
   };
   const own = open && (store.notes.get(keyOf(open.line)) ?? NONE).verdicts.find((one) => one.author === store.author);
   return html`<dialog ref=${dialog} class="annotate" onClose=${close} aria-labelledby="annotate-title">
@@ -102,8 +107,9 @@ export function Annotator({ annotator }) {
         annotator.toggle(open.line, label);
         close();
       }} />`}
-      ${open.kind === 'note' && html`<${NoteForm} save=${save} />`}
-      ${open.kind === 'verdict' && html`<${VerdictForm} own=${own ?? null} save=${save} />`}
+      ${open.kind === 'note' && html`<${NoteForm} draft=${open.draft} save=${save} />`}
+      ${open.kind === 'verdict' && html`<${VerdictForm} own=${open.draft ?? own ?? null} save=${save} />`}
+      ${open.draft && html`<p class="bad" role="alert">This was not saved. <${Name} value=${message} /></p>`}
       <button class="quiet" onClick=${close}>Cancel</button>`}
   </dialog>
   <p class="notemessage" role="status">${message && html`<${Name} value=${message} />`}</p>`;

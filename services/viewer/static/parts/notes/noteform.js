@@ -1,9 +1,9 @@
 /** A form for a note. */
 import { html, useState } from '../../vendor/htm-preact.js';
 
-/** @param {{save: (record: any) => void}} props */
-export function NoteForm({ save }) {
-  const [text, setText] = useState('');
+/** @param {{draft?: any, save: (record: any) => void}} props  `draft`: a note that could not be saved */
+export function NoteForm({ draft, save }) {
+  const [text, setText] = useState(draft?.text ?? '');
   const submit = (event) => {
     event.preventDefault();
     if (text.trim()) save({ kind: 'note', text: text.trim() });
