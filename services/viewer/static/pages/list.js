@@ -13,7 +13,7 @@ import { useNotes } from '../parts/notes/notestore.js';
 import { nextUnlabelled } from '../parts/notes/nextunlabelled.js';
 import { nextShown } from '../parts/notes/rolloutnotes.js';
 import { StepLinks } from '../parts/steplinks.js';
-import { changed, go, link } from '../route.js';
+import { changed, go, link, parse } from '../route.js';
 import { isGrowing, runOf, versionOf } from '../runs.js';
 import { defaultView } from '../savedviews.js';
 import { Name, escapeInvisible } from '../text.js';
@@ -45,7 +45,8 @@ export function List({ route, overview }) {
     const view = [...query.keys()].length ? '' : IS_EXPORT ? EXPORT_VIEW : defaultView(run.path);
     if (view) go(link(['runs', run.run], new URLSearchParams(view)), true);
   }, [run.run]);
-  const filter = (changes) => go(link(['runs', run.run], changed(query, { start: null, ...changes })));
+  // Based on the address, because another filter may have changed it since the page was rendered.
+  const filter = (changes) => go(link(['runs', run.run], changed(parse(location.hash).query, { start: null, ...changes })));
   /** On a phone the fields may be folded. */
   const focusField = (field) => {
     setUnfolded(true);

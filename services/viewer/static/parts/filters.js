@@ -8,14 +8,11 @@ const DEBOUNCE_MS = 350;
 function Field({ label, value, change, type = 'text', inputRef, ...others }) {
   const [draft, setDraft] = useState(value);
   const timer = useRef(0);
-  // The latest ones: another filter may change the query while the timer runs.
-  const latest = useRef({ value, change });
-  latest.current = { value, change };
   useEffect(() => setDraft(value), [value]);
   useEffect(() => () => clearTimeout(timer.current), []);
   const apply = (text) => {
     clearTimeout(timer.current);
-    if (text !== latest.current.value) latest.current.change(text);
+    if (text !== value) change(text);
   };
   return html`<input ref=${inputRef} type=${type} aria-label=${label} value=${draft} ...${others}
     onInput=${(event) => {
