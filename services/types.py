@@ -186,7 +186,10 @@ class FailureRow(Record):
     upstream_status: int | None
     detail: str
     terminal: bool
-    """True if this command does not retry the rollout. The next command does, unless the failure is a `bad_task`."""
+    """True if a failure of this kind is never retried by the same command. The next command does retry it, unless the
+    failure is a `bad_task`."""
+    abandoned: bool = False
+    """True if the command gave up the rollout after this attempt: the failure is terminal, or no attempts are left."""
     time: float
     """Time of the failure in Unix seconds."""
     duration_s: float
@@ -246,6 +249,8 @@ class CollectionStatus(Record):
     eta_s: float | None
     failures: dict[str, int]
     """Failure kind -> number of failed attempts."""
+    started: float = 0.0
+    """Time in Unix seconds from which this command collects. What an earlier command abandoned is tried again."""
     updated: float
     pid: int
     note: str = ""

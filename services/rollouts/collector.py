@@ -241,7 +241,7 @@ class Collector:
 
     def _record(self, rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, permanent: bool) -> None:
         terminal = failure.terminal or self._store.is_final(failure.kind, failure.problem.server)
-        row = failure_row(rollout, failure, attempt, terminal=terminal)
+        row = failure_row(rollout, failure, attempt, terminal=terminal, abandoned=permanent)
         self._store.append_failure(row, attempt.partial)
         self.failures.append(row)
         self._progress.count_failure(failure.kind, permanent=permanent)

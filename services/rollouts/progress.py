@@ -38,6 +38,7 @@ class CollectionProgress:
         self._running: dict[tuple[int, int], float] = {}
         self._clock = clock
         self._started_at = clock()
+        self._started = time.time()
 
     def begin(self, key: tuple[int, int]) -> None:
         """Mark the rollout as running."""
@@ -61,6 +62,7 @@ class CollectionProgress:
         self._before = self.measured
         self._failed_before = self.failed
         self._started_at = self._clock()
+        self._started = time.time()
 
     def count_failure(self, kind: str, *, permanent: bool) -> None:
         """Count one failed attempt. `permanent`: whether the rollout will not be retried."""
@@ -145,6 +147,7 @@ class CollectionProgress:
             rollouts_per_s=round(self.rate, 3),
             eta_s=None if self.eta_s is None else round(self.eta_s, 1),
             failures=dict(self.kinds),
+            started=self._started,
             updated=time.time(),
             pid=os.getpid(),
             note=note,

@@ -23,7 +23,9 @@ class FailedAttempt:
     """None if it is not known."""
 
 
-def failure_row(rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, terminal: bool) -> FailureRow:
+def failure_row(
+    rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, terminal: bool, abandoned: bool
+) -> FailureRow:
     """Return the row without the partial conversation, which is written next to these keys."""
     problem = failure.problem
     return FailureRow(
@@ -37,6 +39,7 @@ def failure_row(rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, t
         upstream_status=problem.upstream_status,
         detail=problem.detail,
         terminal=terminal,
+        abandoned=abandoned,
         time=time.time(),
         duration_s=round(attempt.seconds, 3),
     )

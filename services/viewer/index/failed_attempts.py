@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from array import array
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +13,7 @@ from numpy.typing import NDArray
 from rollyard.services.io.json_values import mapping, number, text_of, whole_number
 from rollyard.services.io.jsonl import iter_jsonl, skip
 from rollyard.services.io.lines import Lines
-from rollyard.services.metrics.loader.columns import CategoryColumn, Ints
+from rollyard.services.metrics.loader.columns import CategoryColumn, Floats, Ints
 from rollyard.services.metrics.loader.rollout_parser import Vocabulary
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Attempt
@@ -30,7 +31,9 @@ class Failed:
     repeat: Ints
     offset: Ints
     terminal: NDArray[np.bool_]
-    """Whether this was the last attempt at the rollout in the same command."""
+    """Whether a failure of this kind is never retried by the same command."""
+    abandoned_at: Floats
+    """When the command gave up the rollout after this attempt; NaN if it did not, or if it is not recorded."""
     kind: CategoryColumn
     agent: CategoryColumn
 
@@ -84,6 +87,7 @@ class AttemptFile:
     def _reset(self) -> None:
         self._ints = array("q")
         self._terminal = array("b")
+        self._abandoned_at = array("d")
         self._kinds, self._agents = Vocabulary(), Vocabulary()
         self._end = 0
         self._size = 0
@@ -94,7 +98,8 @@ class AttemptFile:
     def _collected_attempts(self) -> Failed:
         task, repeat, offset = np.array(self._ints, np.int64).reshape(-1, 3).T.copy()
         terminal = np.array(self._terminal, bool)
-        return Failed(task, repeat, offset, terminal, self._kinds.column(), self._agents.column())
+        abandoned_at = np.array(self._abandoned_at, np.float64)
+        return Failed(task, repeat, offset, terminal, abandoned_at, self._kinds.column(), self._agents.column())
 
     def _read(self) -> None:
         lines = Lines(self.path, self._end, self._end + _STEP, whole=True)
@@ -108,6 +113,7 @@ class AttemptFile:
             return
         self._ints.extend((task, repeat, offset))
         self._terminal.append(row.get("terminal") is not False)
+        self._abandoned_at.append(number(row.get("time"), 0.0) if row.get("abandoned") is True else math.nan)
         self._kinds.add(row.get("failure_kind"))
         self._agents.add(mapping(row.get("agent_ref")).get("name"))
 

@@ -70,7 +70,7 @@ class RunFile:
         self._snippets = Snippets(path)
         self._clusters = clusters or _no_members
         self._generation = 0
-        self._was_running = False
+        self._running_since: float | None = None
         self._numbers = ThrottledCache[tuple[int, Run]]()
 
     @property
@@ -91,7 +91,8 @@ class RunFile:
     def advance(self, pool: ProcessPoolExecutor | None = None) -> None:
         """Check the files and read the next step of new data."""
         self.status = read_status(self.path)
-        running = is_running(self.status, _SILENT_S)  # failed rollouts may then be retried
+        # Failed rollouts may be retried while a collection is running.
+        since = self.status.started if self.status and is_running(self.status, _SILENT_S) else None
         read = self.file.advance(pool)
         failed = self.attempts.advance()
         if self.file.generation != self._generation:
@@ -99,9 +100,9 @@ class RunFile:
             self._searches.stop()
             self._snippets.clear()
             self.fields.stop()
-        if read or failed or running != self._was_running:
-            self._was_running = running
-            final_attempts = _final_attempts(self.attempts.failed, running)
+        if read or failed or since != self._running_since:
+            self._running_since = since
+            final_attempts = _final_attempts(self.attempts.failed, since)
             columns = self.file.snapshot.columns
             table = table_of(columns, final_attempts, self._threshold)
             self.listing = Listing(table, with_solved(columns, self._threshold))
@@ -197,16 +198,18 @@ def _no_members(number: int, query: Query) -> tuple[Ints, float]:
     return np.empty(0, np.int64), 1.0
 
 
-def _final_attempts(failed: Failed, running: bool) -> Failed:
-    """Return the attempts that will not be retried."""
-    if not running:
+def _final_attempts(failed: Failed, since: float | None) -> Failed:
+    """Return the attempts after which the rollout is not retried. `since`: the start of the running collection."""
+    if since is None:
         return failed
-    ended = failed.terminal
+    # What an earlier command abandoned is tried again. Files without `abandoned` only know terminal failures.
+    ended = failed.terminal | (failed.abandoned_at >= since)
     return Failed(
         failed.task[ended],
         failed.repeat[ended],
         failed.offset[ended],
         failed.terminal[ended],
+        failed.abandoned_at[ended],
         CategoryColumn(failed.kind.codes[ended], failed.kind.names),
         CategoryColumn(failed.agent.codes[ended], failed.agent.names),
     )

@@ -152,6 +152,15 @@ async def test_the_same_failure_is_retried_the_same_way_with_and_without_a_conve
     assert found[0] == found[1] and len(found[0]) == 3
 
 
+@pytest.mark.parametrize("attempts", [1, 3])
+async def test_only_the_last_attempt_that_is_allowed_abandons_the_rollout(tmp_path: Path, attempts: int) -> None:
+    async with counting(Script([[calls("explode", {})]])) as stack:
+        rows = await collect(stack, tmp_path, Limits(**{**vars(FAST), "max_attempts": attempts}))
+        again = await collect(stack, tmp_path, FAST)
+    assert [(row["terminal"], row["abandoned"]) for row in rows] == [(False, False)] * (attempts - 1) + [(False, True)]
+    assert [row["abandoned"] for row in again[attempts:]] == [True]
+
+
 async def test_an_agent_that_returns_nonsense_as_conversation_does_no_harm(tmp_path: Path) -> None:
     class Lying(GameAgent):
         async def play(self, episode: Any) -> Any:

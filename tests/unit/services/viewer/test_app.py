@@ -24,6 +24,12 @@ PATHS = [
     "/api/nothing",
     "/api/runs/0/rollouts?sort=colour",
 ]
+RUNNING = {
+    "state": "running", "expected": 9, "measured": 1, "failed": 0, "failed_attempts": 2, "in_flight": 1,
+    "successes": None, "mean_reward": None, "reward_stderr": None, "rollouts_per_s": 1.0, "eta_s": None,
+    "failures": {}, "updated": 4e9, "pid": 1,
+}  # fmt: skip
+"""A status file of a running collection."""
 
 
 @pytest.fixture
@@ -113,18 +119,40 @@ async def test_during_a_collection_only_abandoned_rollouts_count_as_failed(tmp_p
     path = write(tmp_path / "x.jsonl", grid([1], 1))
     lines = [{"_ng_task_index": task, "_ng_rollout_index": 0, "failure_kind": "timeout"} for task in (5, 6)]
     write(tmp_path / "x_failures.jsonl", [{**lines[0], "terminal": False}, {**lines[1], "terminal": True}])
-    status = {"state": "running", "expected": 9, "measured": 1, "failed": 0, "failed_attempts": 2, "in_flight": 1}
-    status |= {"successes": None, "mean_reward": None, "reward_stderr": None, "rollouts_per_s": 1.0, "eta_s": None}
-    status |= {"failures": {}, "updated": 4e9, "pid": 1}
-    (tmp_path / "x_status.json").write_bytes(orjson.dumps(status))
+    (tmp_path / "x_status.json").write_bytes(orjson.dumps(RUNNING))
     file_index = open_index(path)
     async with viewer_client(file_index) as client:
         running = await get_json(client, "/api/runs/0/rollouts?outcome=failed")
-        (tmp_path / "x_status.json").write_bytes(orjson.dumps({**status, "state": "incomplete"}))
+        (tmp_path / "x_status.json").write_bytes(orjson.dumps({**RUNNING, "state": "incomplete"}))
         file_index.read_through()
         finished = await get_json(client, "/api/runs/0/rollouts?outcome=failed")
     assert [line["task"] for line in running["lines"]] == [6]
     assert [line["task"] for line in finished["lines"]] == [5, 6]
+
+
+async def test_a_rollout_without_attempts_left_counts_as_failed_until_a_later_command_retries_it(
+    tmp_path: Path,
+) -> None:
+    path = write(tmp_path / "x.jsonl", grid([1], 1))
+    kind = {"_ng_task_index": 5, "_ng_rollout_index": 0, "failure_kind": "timeout", "terminal": False}
+    attempts = [{**kind, "abandoned": False, "time": 11.0}, {**kind, "abandoned": True, "time": 12.0}]
+    (state := tmp_path / "x_status.json").write_bytes(orjson.dumps({**RUNNING, "started": 10.0}))
+    file_index, outcomes = open_index(path), []
+    async with viewer_client(file_index) as client:
+
+        async def read() -> None:
+            file_index.read_through()
+            found = await get_json(client, "/api/overview")
+            outcomes.append([(run["measured"], run["failed"]) for run in found["runs"]])
+
+        for count in (1, 2):
+            write(tmp_path / "x_failures.jsonl", attempts[:count])
+            await read()
+        state.write_bytes(orjson.dumps({**RUNNING, "started": 20.0}))
+        await read()
+        write(path, [*grid([1], 1), row(5, 0, 1.0)])
+        await read()
+    assert outcomes == [[(1, 0)], [(1, 1)], [(1, 0)], [(2, 0)]]
 
 
 async def test_the_list_can_be_searched_for_text(tmp_path: Path) -> None:
