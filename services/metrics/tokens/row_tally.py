@@ -49,8 +49,8 @@ class RowTally:
         task = whole_number(row.get("_ng_task_index"))
         before = len(self._tokens)
         for number, call in enumerate(model_calls(row)):
-            self._counts["calls"] += 1
             if len(call.log_probs) == call.count and call.count:
+                self._counts["calls"] += 1
                 self._add_call(call, number, offset, -1 - offset if task is None else task)
         self._counts["rows"] += 1
         self._counts["with_tokens"] += len(self._tokens) > before

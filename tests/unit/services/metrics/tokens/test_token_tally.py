@@ -165,6 +165,13 @@ def test_rows_without_tokens_count_as_rows() -> None:
     assert (tally.rows, tally.with_tokens, tally.tokens) == (3, 1, 1)
 
 
+def test_calls_without_log_probabilities_are_not_counted() -> None:
+    unknown = {name: value for name, value in call_item(["a"], [-1.0]).items() if name != "generation_log_probs"}
+    unknown["generation_token_ids"] = [1]
+    tally = tally_of([token_row(0, 0, [call_item(["a"], [-1.0]), unknown]), token_row(0, 1, [unknown])])
+    assert (tally.tokens, tally.calls, tally.with_tokens, tally.rows) == (1, 1, 1, 2)
+
+
 def test_parts_of_a_large_file_are_evenly_spaced_and_limited() -> None:
     ranges = sampled_ranges(1000, most=100, part=10)
     assert len(ranges) == 10 and ranges[0] == (0, 10) and ranges[-1] == (990, 1000)
