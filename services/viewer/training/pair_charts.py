@@ -34,6 +34,8 @@ def _against(found: PairFile, pairs: Sequence[tuple[TokenPair, bool]]) -> Chart:
         f"{pluralize(len(found.sample), 'token')} chosen at random, and in the second colour the "
         f"{len(found.largest)} with the largest differences. On the line, both agree."
     )
+    if found.not_finite:
+        caption += f" {pluralize(found.not_finite, 'token')} without a finite log-probability cannot be drawn."
     svg = scatter(f"Engine against trainer. {caption}", points, _ENGINE, _TRAINER, diagonal=True)
     return chart("engine_trainer", "Engine against trainer", svg, caption)
 

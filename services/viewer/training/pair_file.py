@@ -39,34 +39,50 @@ class PairFile:
     """Number of tokens by log-ratio, with one number more than `edges`; empty if they do not fit together."""
     sample: tuple[TokenPair, ...]
     largest: tuple[TokenPair, ...]
+    not_finite: int
+    """Number of recorded tokens that are left out because the log-probability of engine or trainer is not a number."""
+
+
+NO_PAIRS = PairFile(tokens=0, clipped=0, edges=(), counts=(), sample=(), largest=(), not_finite=0)
 
 
 def read_pairs(path: Path) -> PairFile:
-    """Read the file of a step. Raises RunError if it is not one, and OSError if it cannot be read."""
+    """Read the file of a step. Raises RunError, which names the file and the problem in one sentence."""
+    name = f"{path.parent.name}/{path.name}"
     try:
-        record = mapping(orjson.loads(path.read_bytes()))
+        record = orjson.loads(path.read_bytes())
+    except OSError as error:
+        raise RunError(f"{name} cannot be read: {error.strerror}") from error
     except orjson.JSONDecodeError as error:
-        raise RunError(f"{path} is not valid JSON ({error}); expected a file of ng_train") from error
+        raise RunError(f"{name} is not valid JSON ({error}); expected a file of ng_train") from error
+    if not isinstance(record, dict):
+        raise RunError(f"{name} contains no JSON object; expected a file of ng_train")
     edges = tuple(edge for value in items(record.get("log_ratio_edges")) if (edge := number(value, None)) is not None)
     found = items(record.get("log_ratio_counts"))
     counts = tuple(count for value in found if (count := whole_number(value, least=0)) is not None)
+    sample, largest = (list(_pairs(record.get(name))) for name in ("sample", "largest"))
     return PairFile(
         tokens=whole_number(record.get("tokens"), least=0) or 0,
         clipped=whole_number(record.get("clipped"), least=0) or 0,
         edges=edges,
         counts=counts if edges and len(counts) == len(edges) + 1 else (),
-        sample=tuple(_pairs(record.get("sample"))),
-        largest=tuple(_pairs(record.get("largest"))),
+        sample=tuple(pair for pair in sample if isinstance(pair, TokenPair)),
+        largest=tuple(pair for pair in largest if isinstance(pair, TokenPair)),
+        not_finite=len({pair for pair in sample + largest if isinstance(pair, tuple)}),
     )
 
 
-def _pairs(values: Any) -> Iterator[TokenPair]:
-    """Yield the valid pairs."""
+def _pairs(values: Any) -> Iterator[TokenPair | tuple[int, ...]]:
+    """Yield the valid pairs, and only (task, repeat, index, id) if a log-probability is not a finite number."""
     for value in map(mapping, items(values)):
-        whole = [whole_number(value.get(name)) for name in ("task", "repeat", "index", "id")]
+        found = [whole_number(value.get(name)) for name in ("task", "repeat", "index", "id")]
+        whole = tuple(one for one in found if one is not None)
         engine, trainer = number(value.get("engine"), None), number(value.get("trainer"), None)
-        if None in whole or engine is None or trainer is None:
+        if len(whole) < len(found):
             continue
-        task, repeat, index, token = (one or 0 for one in whole)
+        if engine is None or trainer is None:
+            yield whole
+            continue
+        task, repeat, index, token = whole
         entropy = number(value.get("entropy"), None)
         yield TokenPair(task, repeat, index, token, engine, trainer, entropy, value.get("clipped") is True)

@@ -9,6 +9,7 @@ from fastapi.responses import Response
 from starlette.concurrency import run_in_threadpool
 
 from rollyard.services.charts.chart import Chart
+from rollyard.services.errors import RunError
 from rollyard.services.types import Record
 from rollyard.services.viewer.api.rollout_view import RowChanged, row_of
 from rollyard.services.viewer.api.untrusted_values import sanitize
@@ -17,7 +18,7 @@ from rollyard.services.viewer.index.run_file import RunFile
 from rollyard.services.viewer.tokens.decoder import TokenDecoder
 from rollyard.services.viewer.tokens.token_place import TokenPlace, token_place
 from rollyard.services.viewer.training.pair_charts import pair_charts
-from rollyard.services.viewer.training.pair_file import TokenPair, read_pairs
+from rollyard.services.viewer.training.pair_file import NO_PAIRS, PairFile, TokenPair, read_pairs
 from rollyard.services.viewer.training.training_index import TrainingIndex, rollouts_number
 
 
@@ -54,6 +55,10 @@ class Mismatch(Record):
     clipped: int
     charts: list[Chart]
     largest: list[LargeDifference]
+    not_finite: int
+    """Number of recorded tokens that are left out because the log-probability of engine or trainer is not a number."""
+    problem: str
+    """Why the step's file cannot be read, in one sentence; empty if it can."""
     pending: bool
     """Whether the rollout file is still being read, so that tokens may lack their places."""
 
@@ -73,23 +78,41 @@ def pair_router(index: TrainingIndex, decoder: TokenDecoder | None = None) -> AP
 def _mismatch(index: TrainingIndex, step: int | None, decoder: TokenDecoder | None) -> Mismatch:
     files = index.folder.token_pairs()
     if not files and step is None:
-        return Mismatch(steps=[], step=None, tokens=0, clipped=0, charts=[], largest=[], pending=False)
+        return _view([], None, NO_PAIRS, [])
     chosen = max(files) if step is None else step
     if chosen not in files:
         raise HTTPException(404, f"step {chosen} has no file of log-probabilities; {len(files)} other steps have one")
-    found = read_pairs(files[chosen])
+    try:
+        found = read_pairs(files[chosen])
+    except RunError as error:  # the page still offers the other steps
+        return _view(list(files), chosen, NO_PAIRS, [], problem=sanitize(str(error)))
     try:
         run: RunFile | None = index.find(rollouts_number(chosen))
     except UnknownRun:
         run = None
+    largest = [_large(pair, rollouts_number(chosen), run, decoder) for pair in found.largest]
+    return _view(list(files), chosen, found, largest, pending=run is not None and run.unread_bytes > 0)
+
+
+def _view(
+    steps: list[int],
+    step: int | None,
+    found: PairFile,
+    largest: list[LargeDifference],
+    *,
+    problem: str = "",
+    pending: bool = False,
+) -> Mismatch:
     return Mismatch(
-        steps=list(files),
-        step=chosen,
+        steps=steps,
+        step=step,
         tokens=found.tokens,
         clipped=found.clipped,
         charts=pair_charts(found),
-        largest=[_large(pair, rollouts_number(chosen), run, decoder) for pair in found.largest],
-        pending=run is not None and run.unread_bytes > 0,
+        largest=largest,
+        not_finite=found.not_finite,
+        problem=problem,
+        pending=pending,
     )
 
 

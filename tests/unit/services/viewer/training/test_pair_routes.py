@@ -79,3 +79,36 @@ async def test_a_run_without_pairs_says_so(tmp_path: Path) -> None:
     async with client_of(training_run(tmp_path / "run", 1)) as client:
         view = await get_json(client, "/api/training/mismatch")
     assert (view["step"], view["charts"], view["largest"]) == (None, [], [])
+
+
+UNREADABLE = [
+    (b'{"step": 3, "sam', "is not valid JSON (unexpected end of data"),
+    (b'{"tokens": NaN}', "is not valid JSON (unexpected character"),
+    (b"[]", "contains no JSON object"),
+]
+
+
+@pytest.mark.parametrize(("content", "why"), UNREADABLE)
+async def test_a_file_that_cannot_be_read_is_named_beside_the_other_steps(
+    paths: TrainingPaths, content: bytes, why: str
+) -> None:
+    paths.token_pairs(3).write_bytes(content)
+    async with client_of(paths) as client:
+        view = await get_json(client, "/api/training/mismatch")
+        other = await get_json(client, "/api/training/mismatch?step=2")
+    assert (view["step"], view["steps"], view["charts"], view["largest"]) == (3, [2, 3], [], [])
+    assert view["problem"].startswith("token_pairs/step_000003.json") and why in view["problem"]
+    assert (other["problem"], other["tokens"]) == ("", 6)
+
+
+async def test_tokens_without_a_finite_log_probability_are_counted(paths: TrainingPaths) -> None:
+    record = orjson.loads(paths.token_pairs(3).read_bytes())
+    record["sample"] += [pair(1, trainer=None, index=7), pair(1, engine=None, index=8)]
+    record["largest"].append(pair(1, trainer=None, index=7))
+    paths.token_pairs(3).write_bytes(orjson.dumps(record))
+    async with client_of(paths) as client:
+        view = await get_json(client, "/api/training/mismatch")
+        other = await get_json(client, "/api/training/mismatch?step=2")
+    assert (view["not_finite"], other["not_finite"]) == (2, 0)
+    captions = {chart["name"]: chart["caption"] for chart in view["charts"]}
+    assert "2 tokens without a finite log-probability cannot be drawn." in captions["engine_trainer"]
