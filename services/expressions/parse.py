@@ -30,6 +30,10 @@ from rollyard.services.expressions.nodes import (
 
 MAX_LENGTH = 2000
 """Maximum number of characters of an expression."""
+MAX_DEPTH = 100
+"""Maximum nesting, far below what the evaluation of a nested expression can bear. `and`, `or` and lists do not nest,
+however long they are, but each operation of a chain such as `a + b + c` does."""
+_TOO_DEEP = "the expression is nested too deeply"
 _ROW = "row"
 _ASSIGNMENT = re.compile(r"(?<![=!<>])=(?!=)")
 _NAMED: dict[str, Value] = {"true": True, "false": False, "null": None}
@@ -71,7 +75,7 @@ def parse(text: str) -> Node:
     except SyntaxError as error:
         raise ExpressionError(_why_invalid(text.strip(), error)) from error
     except (RecursionError, MemoryError) as error:
-        raise ExpressionError("the expression is nested too deeply") from error
+        raise ExpressionError(_TOO_DEEP) from error
     except ExpressionError:
         raise
     except ValueError as error:  # such as a null byte, or an integer of 5,000 digits
@@ -91,8 +95,17 @@ def parse_field(text: str) -> FieldPath:
 class _Parser:
     def __init__(self, text: str) -> None:
         self._text = text
+        self._depth = 0
 
     def node(self, found: ast.expr) -> Node:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise ExpressionError(f"{_TOO_DEEP}; at most {MAX_DEPTH} levels are allowed")
+        node = self._node(found)
+        self._depth -= 1
+        return node
+
+    def _node(self, found: ast.expr) -> Node:
         match found:
             case ast.BoolOp(op=operator, values=values):
                 return Logical("and" if isinstance(operator, ast.And) else "or", tuple(map(self.node, values)))

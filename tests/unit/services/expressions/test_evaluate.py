@@ -9,7 +9,7 @@ import pytest
 from rollyard.services.expressions.column import Kind, column_of
 from rollyard.services.expressions.evaluate import evaluate, selected
 from rollyard.services.expressions.nodes import fields_of
-from rollyard.services.expressions.parse import parse
+from rollyard.services.expressions.parse import MAX_DEPTH, ExpressionError, parse
 
 ROWS: list[dict[str, Any]] = [
     {
@@ -98,6 +98,26 @@ def values(text: str) -> list[Any]:
 )
 def test_an_expression_selects_the_rows_that_meet_it(text: str, expected: list[int]) -> None:
     assert chosen(text) == expected
+
+
+@pytest.mark.parametrize(("before", "after"), [("", "+1"), ("-", ""), ("not ", ""), ("abs(", ")")])
+@pytest.mark.parametrize("count", [50, 90, 110, 400, 980])
+def test_what_can_be_parsed_can_be_evaluated(before: str, after: str, count: int) -> None:
+    text = before * count + "reward" + after * count
+    try:
+        node = parse(text)
+    except ExpressionError as error:
+        assert "nested too deeply" in str(error) or "at most 2,000" in str(error)
+        assert count > MAX_DEPTH
+        return
+    columns = {path: column_of([path.value(row) for row in ROWS]) for path in fields_of(node)}
+    evaluate(node, columns, len(ROWS))
+    assert count < MAX_DEPTH
+
+
+@pytest.mark.parametrize("link", [" or ", " and "])
+def test_long_chains_of_conditions_are_not_nested(link: str) -> None:
+    assert chosen(link.join(["calls==2"] * 150)) == [0]
 
 
 def test_values_of_different_types_are_never_equal_and_have_no_order() -> None:
