@@ -10,6 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+LARGEST_EXACT = 2**53
+"""Larger integers may lie between two floats."""
+
 
 class Kind(StrEnum):
     """What a column holds."""
@@ -18,7 +21,7 @@ class Kind(StrEnum):
     TRUTHS = "truths"
     """1 for true, 0 for false."""
     OBJECTS = "objects"
-    """Values of any JSON type."""
+    """Values of any JSON type, also integers that no float equals."""
 
 
 @dataclass(frozen=True)
@@ -66,16 +69,26 @@ def truths(values: NDArray[Any]) -> Column:
 
 
 def column_of(values: Sequence[Any]) -> Column:
-    """Return the column of values from JSON. It is numeric if all values that are not None are numbers, or booleans."""
+    """Return the column of values from JSON. It is numeric if all values that are not None are numbers that floats
+    represent exactly, or booleans.
+    """
     types = {type(value) for value in values} - {type(None)}
     if types and types <= {int, float}:
         try:
-            return numbers(np.array([np.nan if value is None else value for value in values], np.float64))
+            found = np.array([np.nan if value is None else value for value in values], np.float64)
         except OverflowError:  # an integer beyond the range of a float
-            pass
+            found = None
+        if found is not None and not (int in types and _any_rounded(values, found)):
+            return numbers(found)
     if types == {bool}:
         return truths(np.array([np.nan if value is None else value for value in values], np.float64))
     objects = np.empty(len(values), object)
     for index, value in enumerate(values):  # assigned one by one, because numpy would unpack lists
         objects[index] = value
     return Column(Kind.OBJECTS, objects)
+
+
+def _any_rounded(values: Sequence[Any], floats: NDArray[np.float64]) -> bool:
+    """Return whether an integer differs from its float."""
+    large = np.flatnonzero(np.abs(floats) >= LARGEST_EXACT).tolist()
+    return any(values[index] != floats[index].item() for index in large)

@@ -109,10 +109,18 @@ class _Evaluation:
         if isinstance(value, bool):
             return truths(np.full(self._count, float(value)))
         if isinstance(value, int | float):
-            try:
-                return numbers(np.full(self._count, float(value)))
-            except OverflowError:
-                pass
+            return self._number(value)
+        return self._objects(value)
+
+    def _number(self, value: int | float) -> Column:
+        try:
+            found = float(value)
+        except OverflowError:
+            return self._objects(value)
+        # A comparison with a large integer is exact between objects.
+        return numbers(np.full(self._count, found)) if found == value else self._objects(value)
+
+    def _objects(self, value: Value) -> Column:
         objects = np.empty(self._count, object)
         objects[:] = value
         return Column(Kind.OBJECTS, objects)

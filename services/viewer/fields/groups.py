@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import orjson
 
-from rollyard.services.expressions.column import Column, Kind
+from rollyard.services.expressions.column import LARGEST_EXACT, Column, Kind
 from rollyard.services.expressions.parse import MAX_LENGTH, parse_field
 from rollyard.services.metrics.datasets import scales
 from rollyard.services.metrics.estimators import clustered_mean
@@ -48,8 +49,8 @@ def _facet(values: Column, key: str) -> Facet:
     codes, names = _coded(values)
     counts = np.bincount(codes[codes >= 0], minlength=len(names))
     order = np.argsort(-counts, kind="stable")
-    numbers = values.values[~values.missing] if values.kind is Kind.NUMBERS else np.empty(0)
-    shown = order[:MAX_VALUES] if len(names) <= MANY or values.kind is not Kind.NUMBERS else order[:0]
+    numbers = _numbers(values)
+    shown = order[:MAX_VALUES] if len(names) <= MANY or not len(numbers) else order[:0]
     return Facet(
         key=key,
         searched=0.0,
@@ -57,7 +58,7 @@ def _facet(values: Column, key: str) -> Facet:
         missing=int((codes < 0).sum()),
         distinct=len(names),
         values=[
-            FacetValue(value=shortened(names[at]), where=condition(key, names[at]), rollouts=int(counts[at]))
+            FacetValue(value=_shown(names[at]), where=condition(key, names[at]), rollouts=int(counts[at]))
             for at in shown.tolist()
         ],
         low=float(numbers.min()) if len(numbers) else None,
@@ -179,12 +180,29 @@ def _coded(values: Column) -> tuple[Ints, list[Any]]:
     for at, value in enumerate(values.values):
         if value is None:
             continue
+        value = int(value) if type(value) is float and value.is_integer() else value  # as in a column of numbers
         key = value if isinstance(value, str) else orjson.dumps(sanitize(value), option=orjson.OPT_NON_STR_KEYS)
         code = known_values.setdefault(key, len(names))
         if code == len(names):
             names.append(sanitize(value))
         codes[at] = code
     return codes, names
+
+
+def _numbers(values: Column) -> Floats:
+    """Return the numbers of a column that has nothing else, also if some are integers that no float equals."""
+    if values.kind is Kind.NUMBERS:
+        return values.values[~values.missing]
+    found = [] if values.numeric else [value for value in values.values if value is not None]
+    if all(type(value) in (int, float) for value in found):
+        with suppress(OverflowError):
+            return np.array(found, np.float64)
+    return np.empty(0)
+
+
+def _shown(value: Any) -> Any:
+    """Return the value as a page can show it: a browser reads large integers as floats."""
+    return str(value) if type(value) is int and abs(value) > LARGEST_EXACT else shortened(value)
 
 
 def _ranks(order: str, names: Sequence[Any], counts: Ints, codes: Ints, outcomes: Floats) -> Floats:
@@ -212,7 +230,7 @@ def _group(by: str, value: Any, rows: Ints, columns: Columns, solved: Floats | N
         mask[rows] = True
         averaged = not why_not_comparable(scales(chosen(columns, mask)))
     return Group(
-        value=shortened(value),
+        value=_shown(value),
         where=condition(by, value),
         rollouts=len(rows),
         tasks=len(starts),

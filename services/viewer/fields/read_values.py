@@ -91,7 +91,7 @@ def _joined(parts: list[tuple[Ints, Column | None]]) -> Column:
 
 
 def _objects(count: int, column: Column | None) -> Any:
-    """Return the values as an array of objects; whole numbers as int, because other parts contain no numbers."""
+    """Return the values as an array of objects; whole numbers as int, as they are in columns without numbers."""
     if column is not None and not column.numeric:
         return column.values
     objects = np.full(count, None, object)

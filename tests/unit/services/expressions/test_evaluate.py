@@ -120,6 +120,35 @@ def test_long_chains_of_conditions_are_not_nested(link: str) -> None:
     assert chosen(link.join(["calls==2"] * 150)) == [0]
 
 
+LARGE = 1234567890123456789
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (f"x == {LARGE}", [0]),
+        (f"x != {LARGE}", [1, 2, 3, 4]),
+        (f"x in [{LARGE + 1}, 7]", [1, 2]),
+        (f"x > {LARGE}", [1]),
+        (f"x <= {LARGE}", [0, 2, 3]),
+        (f"x == {LARGE}.0", []),
+        ("x == 7", [2]),
+        ("x == null", [4]),
+        ("x - 7 == 0", [2]),
+        ("x < 1e18", [2, 3]),
+        ("x", [0, 1, 2, 3]),
+        (f"2.5 < {LARGE}", [0, 1, 2, 3, 4]),
+    ],
+)
+def test_integers_that_no_float_equals_are_compared_exactly(text: str, expected: list[int]) -> None:
+    assert chosen(text, [{"x": LARGE}, {"x": LARGE + 1}, {"x": 7}, {"x": 0.5}, {"x": None}]) == expected
+
+
+def test_integers_that_floats_represent_exactly_stay_numbers() -> None:
+    assert column_of([2**53 - 1, 2**60, None, 0.5]).kind is Kind.NUMBERS
+    assert column_of([2**53 + 1, 0.5]).kind is Kind.OBJECTS
+
+
 def test_values_of_different_types_are_never_equal_and_have_no_order() -> None:
     rows: list[dict[str, Any]] = [{"x": "1"}, {"x": 1}, {"x": True}, {"x": [1]}, {"x": {"a": 1}}, {"x": None}]
     assert chosen("x == 1", rows) == [1, 2]
