@@ -61,6 +61,14 @@ class Query(BaseModel):
     limit: int = Field(default=100, ge=0, le=MAX_LINES)
 
 
+def page_start(start: int, limit: int, total: int, searched: float = 1.0) -> int:
+    """Return where the page that was asked for starts; that of the last page if `start` lies past the end.
+
+    The end is only known when everything has been searched.
+    """
+    return start if start < total or limit == 0 or searched < 1 else max(total - 1, 0) // limit * limit
+
+
 class Listing:
     """Provides the pages of one table. Thread-safe; in the worst case, two threads sort the same column."""
 
@@ -88,7 +96,8 @@ class Listing:
         the query's expression and sort key, evaluated over the table.
         """
         indexes = self.select(query, found, selection)
-        return self.page_of(indexes[query.start : query.start + query.limit], len(indexes), query.start, searched)
+        start = page_start(query.start, query.limit, len(indexes), searched)
+        return self.page_of(indexes[start : start + query.limit], len(indexes), start, searched)
 
     def page_of(self, indexes: Indexes, total: int, start: int = 0, searched: float = 1.0) -> Page:
         """Return the rows at `indexes` as one page of a list with `total` rows."""

@@ -17,7 +17,7 @@ from rollyard.services.metrics.estimators import clustered_mean
 from rollyard.services.metrics.loader.columns import Columns, Floats, Ints, chosen
 from rollyard.services.metrics.profile import histogram
 from rollyard.services.metrics.reward_scale import why_not_comparable
-from rollyard.services.viewer.api.rollout_list import Indexes, Listing, Query
+from rollyard.services.viewer.api.rollout_list import Indexes, Listing, Query, page_start
 from rollyard.services.viewer.api.untrusted_values import sanitize
 from rollyard.services.viewer.fields.cells import shortened
 from rollyard.services.viewer.fields.field_records import Facet, FacetValue, Group, Groups
@@ -91,14 +91,15 @@ def _groups(run: RunFile, chosen: _Selected, query: Query, by: str, order: str) 
     ranks = _ranks(order.removeprefix("-"), names, counts, codes, outcomes[places])
     sorted_groups = np.argsort(-ranks if order.startswith("-") else ranks, kind="stable")
     mixed = bool(len(columns)) and bool(why_not_comparable(scales(columns)))
+    start = page_start(query.start, query.limit, len(names), chosen.searched)
     return Groups(
         by=by,
         searched=0.0,
         total=len(names),
-        start=query.start,
+        start=start,
         groups=[
             _group(by, names[at], members[at], columns, solved, mixed)
-            for at in sorted_groups[query.start : query.start + query.limit].tolist()
+            for at in sorted_groups[start : start + query.limit].tolist()
         ],
     )
 

@@ -12,7 +12,7 @@ from starlette.concurrency import run_in_threadpool
 from rollyard.services.findings.finding import Finding
 from rollyard.services.types import Record
 from rollyard.services.viewer.api.api_records import Page
-from rollyard.services.viewer.api.rollout_list import MAX_LINES
+from rollyard.services.viewer.api.rollout_list import MAX_LINES, page_start
 from rollyard.services.viewer.findings.finding_index import FindingIndex, FoundSoFar
 from rollyard.services.viewer.findings.finding_rows import rows_of
 from rollyard.services.viewer.index.library import FileIndex
@@ -84,6 +84,7 @@ def _rollouts(
         raise HTTPException(404, f"run {run} has no finding {kind[:80]!r} in the part examined so far")
     listing = file_index.find(run).listing
     indexes = rows_of(listing.table, found)
+    start = page_start(start, limit, len(indexes))
     page = listing.page_of(indexes[start : start + limit], len(indexes), start)
     return FindingRollouts(finding=found.finding, page=page)
 

@@ -18,7 +18,7 @@ from rollyard.services.metrics.solved import with_solved
 from rollyard.services.rollouts.status_file import is_running, read_status
 from rollyard.services.types import CollectionStatus
 from rollyard.services.viewer.api.api_records import Page, RunFileStatus
-from rollyard.services.viewer.api.rollout_list import SORTS, Indexes, Listing, Query
+from rollyard.services.viewer.api.rollout_list import SORTS, Indexes, Listing, Query, page_start
 from rollyard.services.viewer.fields.field_records import ColumnHead
 from rollyard.services.viewer.fields.file_fields import Cells, FileFields
 from rollyard.services.viewer.index.failed_attempts import AttemptFile, Failed
@@ -126,14 +126,16 @@ class RunFile:
         )
 
     def page(self, query: Query) -> Page:
-        """Return a page of the list. While the file is searched, it contains only rollouts found so far.
+        """Return a page of the list, the last one if `query.start` lies past the end. While the file is searched, it
+        contains only rollouts found so far.
 
         Raises ExpressionError if the query's expression, sort key or columns are invalid, and OSError if the file
         cannot be read.
         """
         listing, indexes, searched = self.select(query)
-        shown = indexes[query.start : query.start + query.limit]
-        page = listing.page_of(shown, len(indexes), query.start, searched)
+        start = page_start(query.start, query.limit, len(indexes), searched)
+        shown = indexes[start : start + query.limit]
+        page = listing.page_of(shown, len(indexes), start, searched)
         columns, cells = self.cells(listing, shown, query.columns)
         snippets = self._snippets.of(listing.table.offset[shown].tolist(), query.q)
         return page.model_copy(update={"columns": columns, "cells": cells, "snippets": snippets})

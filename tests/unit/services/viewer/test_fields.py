@@ -139,6 +139,11 @@ async def test_groups_are_sorted_by_their_means(client: httpx.AsyncClient) -> No
     assert [group["reward"]["mean"] for group in found["groups"]] == [0.0, 0.0, 1.0]
 
 
+async def test_a_start_past_the_end_of_the_groups_gets_the_last_page(client: httpx.AsyncClient) -> None:
+    found = await get(client, "groups", by="expected_answer", start=100, limit=4)
+    assert (found["total"], found["start"], len(found["groups"])) == (6, 4, 2)
+
+
 async def test_a_facet_counts_values_and_missing_ones(client: httpx.AsyncClient) -> None:
     found = await get(client, "facet", key="extracted_answer")
     assert (found["missing"], found["distinct"], len(found["values"])) == (12, 6, 6)

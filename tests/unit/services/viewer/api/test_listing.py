@@ -73,8 +73,23 @@ def test_a_query_returns_exactly_the_lines_that_match_its_filters(listing: Listi
 @given(st.integers(0, 80), st.integers(0, 80))
 def test_a_page_is_a_slice_of_the_whole_list(listing: Listing, start: int, limit: int) -> None:
     page = listing.page(Query(sort="-reward", start=start, limit=limit))
-    assert page.lines == listing.page(Query(sort="-reward", limit=500)).lines[start : start + limit]
+    assert page.lines == listing.page(Query(sort="-reward", limit=500)).lines[page.start : page.start + limit]
+    assert page.start == start or start >= page.total
     assert page.total == len(listing.table)
+
+
+def test_a_start_past_the_end_gets_the_last_page(listing: Listing) -> None:
+    total = len(listing.table)
+    for limit in (1, 7, total, 100):
+        page = listing.page(Query(start=10**6, limit=limit))
+        assert page.start % limit == 0 and page.start + len(page.lines) == total
+    nothing = listing.page(Query(task=999, start=100))
+    assert (nothing.total, nothing.start, nothing.lines) == (0, 0, [])
+
+
+def test_the_end_is_not_known_before_everything_has_been_searched(listing: Listing) -> None:
+    page = listing.page(Query(start=10**6), searched=0.5)
+    assert (page.start, page.lines) == (10**6, [])
 
 
 def test_every_finish_reason_and_agent_is_offered_as_a_filter(listing: Listing) -> None:
