@@ -16,3 +16,8 @@ test('the values of an exported page stay with their lines', () => {
   const page = filtered(PAGE, new URLSearchParams({ min_reward: '1', start: '1', limit: '5' }));
   assert.deepEqual(page.cells, [['a']]);
 });
+
+test('a start past the end of an exported list gives its last page', () => {
+  const page = filtered(PAGE, new URLSearchParams({ start: '100', limit: '2' }));
+  assert.deepEqual([page.start, page.lines.map((one) => one.task)], [2, [2]]);
+});

@@ -21,9 +21,9 @@ export function filtered(page, params) {
   const column = (page.columns ?? []).findIndex((head) => head.path === name);
   const key = Object.hasOwn(KEYS, name) ? KEYS[name] : column >= 0 && ((line) => line.cells?.[column] ?? null);
   if (key) lines.sort(compareBy(key, sort.startsWith('-')));
-  const start = Number(params.get('start') || 0);
-  const end = start + Number(params.get('limit') || 100);
-  const shown = lines.slice(start, end);
+  const [wanted, limit] = [Number(params.get('start') || 0), Number(params.get('limit') || 100)];
+  const start = wanted < lines.length ? wanted : Math.floor(Math.max(lines.length - 1, 0) / limit) * limit;
+  const shown = lines.slice(start, start + limit);
   return { ...page, total: lines.length, start, lines: shown, cells: shown.map((line) => line.cells ?? []), searched: 1 };
 }
 

@@ -22,10 +22,11 @@ export function Groups({ route, overview }) {
   const { query } = route;
   const by = query.get('by') || 'task';
   const order = query.get('order') || '-rollouts';
-  const start = Number(query.get('start') || 0);
-  const request = changed(query, { by, order, start, limit: PAGE_LENGTH, facet: null, columns: null });
+  const wanted = Number(query.get('start') || 0);
+  const request = changed(query, { by, order, start: wanted, limit: PAGE_LENGTH, facet: null, columns: null });
   const interval = (loaded) => (loaded && loaded.searched < 1 ? SEARCH_POLL_MS : isGrowing(run) ? GROWTH_POLL_MS : 0);
   const { value: page, error, stale } = useData(`runs/${run.run}/groups?${request}`, interval, versionOf(run));
+  const start = page && !stale ? page.start : wanted; // there may be fewer groups now
   const { value: keys } = useData(`runs/${run.run}/keys`);
   const list = changed(query, { by: null, order: null, start: null });
   const to = (changes) => go(link(route.path, changed(query, { start: null, ...changes })));

@@ -40,7 +40,7 @@ export function List({ route, overview }) {
   const expression = useRef(null);
   const focusOn = useRef(null);
   const [unfolded, setUnfolded] = useState(false);
-  const start = Number(query.get('start') || 0);
+  const start = page && !stale ? page.start : Number(query.get('start') || 0); // the list may have become shorter
   useEffect(() => {
     const view = [...query.keys()].length ? '' : IS_EXPORT ? EXPORT_VIEW : defaultView(run.path);
     if (view) go(link(['runs', run.run], new URLSearchParams(view)), true);

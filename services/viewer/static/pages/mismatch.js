@@ -30,10 +30,12 @@ export function Mismatch({ route, overview }) {
     ${error && html`<${Notice} error=${error} />`}
     ${!value && !error && html`<${Notice} busy="Reading …" />`}
     ${value && value.step === null && html`<p class="message">No step of ${overview.training?.name ?? 'this run'} has recorded pairs; ng_train records them in token_pairs/.</p>`}
-    ${value && value.step !== null && html`<div class=${stale ? 'stale' : ''}>
+    ${value?.problem && html`<${Notice} error=${new Error(value.problem)} />`}
+    ${value && value.step !== null && !value.problem && html`<div class=${stale ? 'stale' : ''}>
       <p class="soft small">Step ${count(value.step)}: log-probabilities of ${pluralize(value.tokens, 'token')} with a loss, as the engine recorded them and as the
         trainer computed them before the update. Differences are those of rounding, of other kernels, and of rollouts that older weights sampled.
-        ${` ${percent(value.tokens ? value.clipped / value.tokens : 0, 2)}`} have no gradient, because their ratio is clipped.</p>
+        ${` ${percent(value.tokens ? value.clipped / value.tokens : 0, 2)}`} have no gradient, because their ratio is clipped.
+        ${value.not_finite > 0 && ` ${pluralize(value.not_finite, 'recorded token')} without a finite log-probability are left out.`}</p>
       <section class="block" aria-label="Sampled and all tokens"><h2>Sampled and all tokens</h2>
         <div class="charts">${value.charts.map((chart) => html`<${Chart} key=${chart.name} chart=${chart} />`)}</div></section>
       <${Largest} value=${value} />

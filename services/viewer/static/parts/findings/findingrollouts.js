@@ -12,10 +12,11 @@ const RETRY_MS = 1000;
 
 /** @param {{run: any, kind: string, query: URLSearchParams}} props */
 export function FindingRollouts({ run, kind, query }) {
-  const start = Number(query.get('start') || 0);
+  const wanted = Number(query.get('start') || 0);
   // The file may not have been examined yet, so that a missing finding is asked for again.
-  const path = `runs/${run.run}/findings/${encodeURIComponent(kind)}/rollouts?start=${start}&limit=${PAGE_LENGTH}`;
-  const { value, error } = useData(path, (found) => (found ? 0 : RETRY_MS));
+  const path = `runs/${run.run}/findings/${encodeURIComponent(kind)}/rollouts?start=${wanted}&limit=${PAGE_LENGTH}`;
+  const { value, error, stale } = useData(path, (found) => (found ? 0 : RETRY_MS));
+  const start = value && !stale ? value.page.start : wanted;
   const title = value?.finding.title ?? 'Finding';
   const steps = [['Overview', link([])], ['Rollouts', link(['runs', run.run])], ['Findings', link(['runs', run.run, 'findings'])]];
   const turnPage = (to) => go(link(['runs', run.run, 'findings', kind], changed(query, { start: to || null })));
