@@ -43,7 +43,7 @@ def url(files: list[Path]) -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def training_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """The address of a viewer with a training run that has pairs of its last step."""
+    """The address of a viewer with a training run that has pairs of its last step; those of the first are cut off."""
     folder = tmp_path_factory.mktemp("training") / "run"
     paths = training_run(folder, 2, [token_row(0, 0, [call_item([" go", " up"], [-1.0, -2.0])])])
     token = {"task": 0, "repeat": 0, "entropy": 0.1, "clipped": True}
@@ -55,6 +55,7 @@ def training_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     record = {"tokens": 2, "clipped": 2, "log_ratio_edges": [-0.1, 0.1], "log_ratio_counts": [2, 0, 0]}
     paths.token_pairs(2).parent.mkdir()
     paths.token_pairs(2).write_bytes(orjson.dumps({**record, "sample": pairs, "largest": pairs}))
+    paths.token_pairs(1).write_bytes(b'{"tokens": 2, "sample": [')
     with viewing([folder], folder.parent) as started:
         yield started
 
@@ -114,6 +115,13 @@ def test_engine_and_trainer_of_a_training_run_are_compared(open_tab: Open, train
     expect(row.locator("th")).to_have_text(" go up")
     row.locator("a").click()
     expect(tab.find(".tokentext .token.at")).to_have_text(" up")
+
+
+def test_a_step_whose_pairs_cannot_be_read_does_not_hide_the_others(open_tab: Open, training_url: str) -> None:
+    tab = open_tab("#/mismatch?step=1", at=training_url)
+    expect(tab.find("main [role=alert]")).to_contain_text("step_000001.json is not valid JSON")
+    tab.page.keyboard.press("]")
+    expect(tab.find("section[aria-label='Largest differences'] tbody tr")).to_have_count(2)
 
 
 def test_an_exported_page_has_tokens(open_tab: Open, files: list[Path], tmp_path: Path) -> None:
