@@ -1,54 +1,68 @@
-"""Finds what a response states as its answers, and tells whether a text lists several answers or states none."""
+"""Finds what a response states as its answers, and tells whether a text lists several answers."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 
 from rollyard.services.findings.answer_values import boxed, number_of
 
 _TAGGED = re.compile(r"<answer>(.{1,200}?)</answer>", re.IGNORECASE | re.DOTALL)
-_MARKED = re.compile(r"^#{4} *(\S[^\n]{0,99})", re.MULTILINE)
-_STATED = re.compile(r"\b(?i:answer)(?: is|:)[ *$]{0,4}(?:(-?\d[\d,.]{0,30}|[A-Z])(?![\w-])|\(([A-Z])\))")
-_LAST_STATED = re.compile(r"(?i:answer)(?: is|:)[ *]*([^\n]{1,300}?)[ *]*\Z")
+_MARKED = re.compile(r"^#{4} {0,9}(\S[^\n]{0,99})", re.MULTILINE)
+_STATED = re.compile(
+    r"\\f?box(?:ed)?\s?\{((?:[^{}]|\{[^{}]{0,80}\}){1,100})\}|(?i:<answer>)([^<]{1,200})(?i:</answer>)"
+    r"|^#{4} {0,9}([^\s#][^\n]{0,99})$"
+    r"|\b(?i:answer)(?: is|:)[ *$]{0,4}(?:(-?\d[\d,.]{0,30}|[A-Z])(?![\w-])|\(([A-Z])\))",
+    re.MULTILINE,
+)
+_SEPARATES = re.compile(r"(?:[\W_]|\b(?:or|and|text|the|final|is|maybe|perhaps|possibly)\b){0,30}", re.IGNORECASE)
+_LAST_STATED = re.compile(r"(?i:answer)(?: is|:)[ *]*([^\n]{1,1000}?)[ *]*\Z")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _LEAST_LISTED = 8
-_LIST = re.compile(r"-?\d[\d.]*(?:[\s,;/|$'\"`*()\[\]{}\\-]{1,9}(?:(?:or|and)\s{1,3}[$'\"`*(\[{]{0,2})?-?\d[\d.]*){7,}")
-_SEPARATOR = re.compile(r"\\lor|\\text\s*\{\s*(?:or|and)\s*\}|\bor\b|\band\b|\beither\b|[,;/|]|\s")
-_IN_A_SET = re.compile(r"\A(?:\w\s*(?:=|\\in)\s*)?\\?[{\[](.*?)\\?[}\]]\Z", re.DOTALL)
+_LIST = re.compile(
+    r"(?<![\d.])-?\d[\d.]{0,20}"
+    r"(?:[\s,;/|$'\"`*()\[\]{}\\-]{1,9}(?:(?:or|and)\s{1,3}[$'\"`*(\[{]{0,2})?-?\d[\d.]{0,20}){7,}"
+)
+_OR = re.compile(r"\bor\b|\\lor\b|\|", re.IGNORECASE)
+_SEPARATOR = re.compile(r"\\lor|\\text\s{0,3}\{\s{0,3}(?:or|and)\s{0,3}\}|\b(?:or|and|either|one of)\b|[,;/|]|\s")
+_IN_A_SET = re.compile(r"\A(?:\w\s?(?:=|\\in)\s?)?\\?[{\[](.*?)\\?[}\]]\Z", re.DOTALL)
 _LETTERS_IN_A_ROW = re.compile(r"ABC?D?E?")
-_BRACKETED = re.compile(r"\)\s*(?=\()")
-_CHOICE = re.compile(r"(?:\\text\s*\{)?\(?([A-Z])\)?\}?\.?")
+_BRACKETED = re.compile(r"\)\s{0,9}(?=\()")
+_CHOICE = re.compile(r"(?:\\text\s?\{)?\(?([A-Z])\)?\}?\.?")
 _WITH_COMMAS = re.compile(r"(?<![\d,])\d{1,3}(?:,(?:\\!)?\d{3})+(?![\d,])")
-_NUMBER_WORD = re.compile(
-    r"zero|none|nothing|one|once|single|two|twice|pair|three|four|five|six|seven|eight|nine|ten|eleven|twel|thir|fif|"
-    r"twenty|fort|hundred|thousand|million|half|quarter|dozen|\\?\bpi\b|\\infty|\\phi|infinite|infinity",
-    re.IGNORECASE,
-)
-_BOUND = r"-?\d+(?:\.\d+)?"
+_BOUND = r"-?(?:\d{1,20}(?:\.\d{1,20})?|\\infty)"
 _RANGE = re.compile(
-    rf"(?:\bbetween\s|\brange\s?\(|\\?\[|^\W{{0,3}})\s*(?P<low>{_BOUND})\s?(?:,|and|to|\u2013|\.\.)\s?(?P<high>{_BOUND})"
-    rf"[\])\s.$]*$|(?:\\pm|\u00b1|\+/-)\s?(?P<spread>{_BOUND})"
+    rf"(?:\bbetween\s|\brange\s?\(|\\?\[|\\in\s?[(\[]|^\W{{0,3}}(?=-\\infty))\s?(?P<low>{_BOUND})\s?(?:,|and|to|\u2013|\.\.)"
+    rf"\s?(?P<high>{_BOUND})[\])\s.$]*$"
+    rf"|^\W{{0,3}}(?P<from>{_BOUND})\s?(?:to|\u2013|\.\.|(?:\\leq?|<)\s?\w\s?(?:\\leq?|<))\s?(?P<until>{_BOUND})[\])\s.$]*$"
+    rf"|(?P<centre>{_BOUND})\s?(?:\\pm|\u00b1|\+/-)\s?(?P<spread>{_BOUND})"
 )
+_ROUNDED = 0.02
+"""Relative difference up to which two numbers, not both whole, may be the same one, rounded."""
 _LEAST_COUNTED = 12
 _MAX_CHARACTERS = 20_000
-_MAX_ALTERNATIVES = 300
-"""Maximum number of characters of an answer that may be a short list."""
+_MAX_ALTERNATIVES = 1000
+"""Maximum number of characters of an answer that may be a list."""
 
 
-def stated_answers(text: str) -> Iterator[set[str]]:
-    """Yield the different answers of a text: those in boxes, in `<answer>` tags, after `####`, after "answer is"."""
+def side_by_side(text: str) -> Iterator[tuple[list[str], bool]]:
+    """Yield the answers in boxes, in `<answer>` tags, after `####` or after "answer is" that follow each other with
+    nothing but marks and words such as "or" between them, and whether "or" is one of these.
+    """
     text = text[-_MAX_CHARACTERS:]
-    # Most messages contain none of the marks, and looking for a mark is much faster than the expressions.
-    if "box" in text:
-        yield {value for value in boxed(text) if value}
-    if "<answer>" in text.lower():
-        yield {value.strip() for value in _TAGGED.findall(text)}
-    if "####" in text:
-        yield {value.strip() for value in _MARKED.findall(text)}
-    if "answer" in text.lower():
-        yield {(value or letter).rstrip(".,") for value, letter in _STATED.findall(text)}
+    run: list[str] = []
+    end, has_or = 0, False
+    for found in _STATED.finditer(text):
+        between = text[end : found.start()]
+        if run and not _SEPARATES.fullmatch(between):
+            yield run, has_or
+            run, has_or = [], False
+        has_or |= bool(run) and _OR.search(between) is not None
+        run.append(next(filter(None, found.groups()), "").strip().rstrip(".,"))
+        end = found.end()
+    if run:
+        yield run, has_or
 
 
 def last_stated(text: str) -> str:
@@ -65,64 +79,88 @@ def announced(text: str) -> str:
 
 def is_single(gold: str) -> bool:
     """Return whether a gold answer is certainly one value: a number, or the letter of a choice."""
-    return number_of(gold) is not None or _CHOICE.fullmatch(gold) is not None
+    return number_of(gold) is not None or letter_of(gold) is not None
+
+
+def letter_of(text: str) -> str | None:
+    """Return the letter of a choice, such as `(B)`; None if a text is anything else."""
+    found = _CHOICE.fullmatch(text)
+    return found[1] if found else None
+
+
+def are_alternatives(answers: Iterable[str], gold: str, *, has_or: bool) -> bool:
+    """Return whether answers are different values and the gold answer, a single value, is one of them: 2 letters, or 3
+    numbers, or 2 numbers with "or", because 2 numbers can answer two questions.
+    """
+    right = number_of(gold)
+    if right is None:
+        letters = set(map(letter_of, answers))
+        return None not in letters and len(letters) > 1 and letter_of(gold) in letters
+    values: list[tuple[float, ...]] = []
+    """The readings of each answer; a percentage has two."""
+    for answer in answers:
+        value = number_of(answer)
+        if value is None:
+            return False
+        readings = (value, value / 100) if "%" in answer else (value,)
+        if not any(_is_close(one, other) for one in readings for known in values for other in known):
+            values.append(readings)
+    return len(values) >= (2 if has_or else 3) and any(_is_close(one, right) for known in values for one in known)
 
 
 def lists_alternatives(answer: str, gold: str) -> bool:
-    """Return whether an answer consists of two values or more, one of which is the gold answer, a single value."""
+    """Return whether an answer consists of alternatives, one of which is the gold answer, a single value."""
     if len(answer) > _MAX_ALTERNATIVES or number_of(answer) is not None or not is_single(gold):
         return False
     plain = _BRACKETED.sub(") ", _IN_A_SET.sub(r"\1", answer.strip(" .$")))
     if number_of(gold) is None and _LETTERS_IN_A_ROW.fullmatch(plain):
-        return (_letter(gold) or " ") in plain
-    wanted = _letter(gold) if number_of(gold) is None else number_of(gold)
+        return (letter_of(gold) or " ") in plain
+    has_or = _OR.search(plain) is not None
     for text in (plain, _WITH_COMMAS.sub(lambda found: re.sub(r"\D", "", found[0]), plain)):
-        parts = {part.strip(" ().$\\") for part in _SEPARATOR.split(text)} - {""}
-        values = [number_of(part) if number_of(gold) is not None else _letter(part) for part in parts]
-        if None not in values and len(set(values)) > 1 and wanted in values:
+        parts = (part.strip(" ().$\\") for part in _SEPARATOR.split(text))
+        if are_alternatives(filter(None, parts), gold, has_or=has_or):
             return True
     return False
 
 
 def is_range(answer: str, gold: float) -> bool:
-    """Return whether an answer is a range of numbers around the gold number, such as "between 3 and 9"."""
-    found = _RANGE.search(answer[:_MAX_ALTERNATIVES])
+    """Return whether an answer is a range of numbers around the gold number, such as "between 3 and 9", or a wrong
+    number with a tolerance. A comma between two numbers without brackets can be a decimal comma.
+    """
+    found = _RANGE.search(answer) if len(answer) <= _MAX_ALTERNATIVES else None
     if found is None:
         return False
     if found["spread"]:
-        return number_of(found["spread"]) != 0
-    low, high = number_of(found["low"]), number_of(found["high"])
-    return low is not None and high is not None and low < gold < high
+        centre, spread = _bound(found["centre"]), _bound(found["spread"])
+        return centre - spread < gold < centre + spread and not _is_close(centre, gold)
+    return _bound(found["low"] or found["from"]) < gold < _bound(found["high"] or found["until"])
 
 
 def counts_up(text: str) -> bool:
-    """Return whether a text ends in a list of 12 or more consecutive whole numbers."""
+    """Return whether a text ends in a list of 12 or more consecutive whole numbers that begins above 1."""
     lists = [*_LIST.finditer(text[-_MAX_CHARACTERS:])]
     if not lists or len(text[-_MAX_CHARACTERS:]) - lists[-1].end() > 3:
         return False
     numbers = [float(number) for number in _NUMBER.findall(lists[-1][0])]
-    return len(numbers) >= _LEAST_COUNTED and all(b - a == 1 for a, b in pairwise(numbers))
+    return len(numbers) >= _LEAST_COUNTED and numbers[0] > 1 and all(b - a == 1 for a, b in pairwise(numbers))
 
 
-def lists_numbers(text: str, value: float) -> str:
-    """Return the first list of 8 or more different numbers that contains `value`; '' if none does."""
-    for found in _LIST.finditer(text[-_MAX_CHARACTERS:]):
-        numbers = set(_NUMBER.findall(found[0]))
-        if len(numbers) >= _LEAST_LISTED and any(float(number) == value for number in numbers):
-            return found[0]
-    return ""
+def is_list_around(text: str, value: float, *, letters: int) -> bool:
+    """Return whether a text is a list of 8 or more different numbers with `value` inside, and has at most so many
+    letters beside it. A list that begins or ends with `value` can be a sequence that leads to it.
+    """
+    found = _LIST.search(text[-_MAX_CHARACTERS:])
+    if found is None or sum(map(str.isalpha, text)) > letters:
+        return False
+    numbers = [float(number) for number in _NUMBER.findall(found[0])]
+    return len(set(numbers)) >= _LEAST_LISTED and value in numbers and value not in (numbers[0], numbers[-1])
 
 
-def has_number(text: str, value: float) -> bool:
-    """Return whether a number with this value occurs in a text."""
-    return any(float(number) == value for number in _NUMBER.findall(text[-_MAX_CHARACTERS:]))
+def _bound(text: str) -> float:
+    return float(text.replace("\\infty", "inf"))
 
 
-def lacks_number(text: str) -> bool:
-    """Return whether a text contains neither a digit nor a word or symbol that may stand for a number."""
-    return not any(map(str.isnumeric, text)) and not _NUMBER_WORD.search(text)
-
-
-def _letter(text: str) -> str | None:
-    found = _CHOICE.fullmatch(text)
-    return found[1] if found else None
+def _is_close(value: float, other: float) -> bool:
+    if value.is_integer() and other.is_integer():
+        return value == other
+    return abs(value - other) <= _ROUNDED * min(abs(value), abs(other))
