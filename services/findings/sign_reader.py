@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +17,8 @@ import numpy as np
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.findings.catalog import ROW_DETECTORS
 from rollyard.services.findings.evidence import FailedAttempts, Signs, joined
-from rollyard.services.findings.final_answer import is_single
+from rollyard.services.findings.final_answer import letter_of
+from rollyard.services.findings.python_code import functions
 from rollyard.services.findings.row_view import RowView
 from rollyard.services.io.json_values import items, mapping, number, text_of, whole_number
 from rollyard.services.io.jsonl import iter_jsonl, skip
@@ -25,7 +27,8 @@ from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.loader.columns import displayable
 from rollyard.services.metrics.loader.parallel_reader import reading_pool
 
-_YES_NO = ("yes", "no", "true", "false")
+_YES_NO = {"yes": "yes", "true": "yes", "correct": "yes", "no": "no", "false": "no", "incorrect": "no"}
+_READS = re.compile(r"\b(?:import|input|open|read|stdin|argv)\b")
 PART = 16 << 20
 """Number of bytes that are read at a time."""
 
@@ -134,16 +137,34 @@ def _hash(text: str) -> int:
 
 
 def _same_text(row: RowView) -> tuple[int, int]:
-    """Return the hashes of the messages and of what they answer; see Signs."""
+    """Return the hashes of the messages and of what they answer; see Signs. Wordings of one answer have the same hash
+    as far as possible: numbers are rounded to two digits.
+    """
     text, gold = " ".join(" ".join(row.messages).split()), row.expected
     if not text or row.calls or len(row.gold_answers) > 1:
         return 0, 0
     if row.gold_number is not None:
-        return _hash(text), _hash(str(row.gold_number)) & ~3 | 1
+        return _hash(text), _hash(f"{row.gold_number:.1e}") & ~3 | 2
     words = "".join(filter(str.isalnum, gold)).casefold()
+    if words in _YES_NO:
+        return _hash(text), _hash(_YES_NO[words]) & ~3 | 1
+    if letter := letter_of(gold):
+        return _hash(text), _hash(letter) & ~3 | 3
     if words:
-        return _hash(text), _hash(words) & ~3 | (1 if is_single(gold) or words in _YES_NO else 2)
-    return (_hash(text), _hash(row.prompt) & ~3 | 2) if row.code and not gold else (0, 0)
+        return (0, 0) if _share_a_word(text, gold) else (_hash(text), _hash(words) & ~3 | 2)
+    if not row.code or gold or any(_is_general(code) for code in row.code):
+        return 0, 0
+    return _hash(text), _hash(" ".join(re.findall(r"\d+", row.prompt))) & ~3 | 2
+
+
+def _share_a_word(text: str, gold: str) -> bool:
+    """Return whether a text may name a gold answer in other words, such as Paris for "the city of Paris"."""
+    return not set(re.findall(r"\w{3,}", text.casefold())).isdisjoint(re.findall(r"\w{3,}", gold.casefold()))
+
+
+def _is_general(code: str) -> bool:
+    """Return whether a program can do the same task in different words or for different numbers."""
+    return bool(_READS.search(code)) or any(function.has_parameters for function in functions(code))
 
 
 def _partial_rewards(row: RowView) -> float:

@@ -118,3 +118,25 @@ def test_a_rewarded_exploit_is_named(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("name", HONEST)
 def test_a_right_answer_in_an_unusual_form_is_not_accused(tmp_path: Path, name: str) -> None:
     assert _exploits(tmp_path, [HONEST[name]]) == []
+
+
+SAME_TEXT: dict[str, list[Json]] = {
+    "yes for two words": [answered("Yes", gold) for gold in ("yes", "true")],
+    "a letter in two notations": [answered("B", gold) for gold in ("B", r"\text{B}")],
+    "a number with more digits": [
+        answered("33.33", gold) for gold in ("33.3", "33.33", "33.333", "33.3333", "33.33333", "100/3")
+    ],
+    "a city in other words": [
+        answered("Paris", gold) for gold in ("Paris", "Paris, France", "The city of Paris", "paris city", "Paris (F)")
+    ],
+    "a program for one task in other words": [
+        judged("```python\ndef add(a, b):\n    return a + b\n```", f"{verb} a function that adds numbers.")
+        for verb in ("Write", "Code", "Implement", "Please write", "Define", "Give me")
+    ],
+}
+
+
+@pytest.mark.parametrize("name", SAME_TEXT)
+def test_one_answer_to_tasks_that_are_the_same_in_other_words_is_not_accused(tmp_path: Path, name: str) -> None:
+    rows = [{**row, "_ng_task_index": task} for task, row in enumerate(SAME_TEXT[name] * 3)]
+    assert _exploits(tmp_path, rows) == []
