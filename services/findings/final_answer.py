@@ -24,7 +24,7 @@ _LIST = re.compile(
     r"(?<![\d.])-?\d[\d.]{0,20}"
     r"(?:[\s,;/|$'\"`*()\[\]{}\\-]{1,9}(?:(?:or|and)\s{1,3}[$'\"`*(\[{]{0,2})?-?\d[\d.]{0,20}){7,}"
 )
-_OR = re.compile(r"\bor\b|\\lor\b|\|", re.IGNORECASE)
+_OR = re.compile(r"\bor\b|\\lor\b", re.IGNORECASE)
 _SEPARATOR = re.compile(r"\\lor|\\text\s{0,3}\{\s{0,3}(?:or|and)\s{0,3}\}|\b(?:or|and|either|one of)\b|[,;/|]|\s")
 _IN_A_SET = re.compile(r"\A(?:\w\s?(?:=|\\in)\s?)?\\?[{\[](.*?)\\?[}\]]\Z", re.DOTALL)
 _LETTERS_IN_A_ROW = re.compile(r"ABC?D?E?")
@@ -33,10 +33,10 @@ _CHOICE = re.compile(r"(?:\\text\s?\{)?\(?([A-Z])\)?\}?\.?")
 _WITH_COMMAS = re.compile(r"(?<![\d,])\d{1,3}(?:,(?:\\!)?\d{3})+(?![\d,])")
 _BOUND = r"-?(?:\d{1,20}(?:\.\d{1,20})?|\\infty)"
 _RANGE = re.compile(
-    rf"(?:\bbetween\s|\brange\s?\(|\\?\[|\\in\s?[(\[]|^\W{{0,3}}(?=-\\infty))\s?(?P<low>{_BOUND})\s?(?:,|and|to|\u2013|\.\.)"
-    rf"\s?(?P<high>{_BOUND})[\])\s.$]*$"
-    rf"|^\W{{0,3}}(?P<from>{_BOUND})\s?(?:to|\u2013|\.\.|(?:\\leq?|<)\s?\w\s?(?:\\leq?|<))\s?(?P<until>{_BOUND})[\])\s.$]*$"
-    rf"|(?P<centre>{_BOUND})\s?(?:\\pm|\u00b1|\+/-)\s?(?P<spread>{_BOUND})"
+    rf"^\W{{0,5}}(?:(?:[A-Za-z]{{1,12}}\s){{0,3}}(?:between\s|range\s?\()|(?:[A-Za-z]\s?\\in\s?[(\[]|\\?\[|\((?=-\\infty))\s?)"
+    rf"(?P<low>{_BOUND})\s?(?:,|and|to|\u2013|\.\.)\s?(?P<high>{_BOUND})[\])\s.$]{{0,9}}$"
+    rf"|^\W{{0,3}}(?P<from>{_BOUND})\s?(?:to|\u2013|\.\.|(?:\\leq?|<)\s?\w\s?(?:\\leq?|<))\s?(?P<until>{_BOUND})[\s.$]{{0,9}}$"
+    rf"|^\W{{0,3}}(?P<centre>{_BOUND})\s?(?:\\pm|\u00b1|\+/-)\s?(?P<spread>{_BOUND})[\s.$]{{0,9}}$"
 )
 _ROUNDED = 0.02
 """Relative difference up to which two numbers, not both whole, may be the same one, rounded."""
