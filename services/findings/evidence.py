@@ -36,8 +36,8 @@ class Signs:
     same_text: Ints
     """Hash of the messages; 0 if nothing is known that the same text cannot be right for."""
     subject: Ints
-    """Hash of what the messages answer. Its last two bits: 1 if it is a gold answer that is a number, a letter, yes or
-    no; 2 if it is another gold answer or, for a program, the prompt; 0 for `same_text` 0.
+    """Hash of what the messages answer. Its last two bits: 1 if it is yes or no, 3 if it is the letter of a choice,
+    2 if it is another gold answer or, for a program, the numbers of its prompt; 0 for `same_text` 0.
     """
     length: Floats
     """Characters that the model wrote, except in tool calls."""

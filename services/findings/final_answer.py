@@ -20,6 +20,9 @@ _SEPARATES = re.compile(r"(?:[\W_]|\b(?:or|and|text|the|final|is|maybe|perhaps|p
 _LAST_STATED = re.compile(r"(?i:answer)(?: is|:)[ *]*([^\n]{1,1000}?)[ *]*\Z")
 _NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 _LEAST_LISTED = 8
+_LEAST_STATED = 5
+_CLOSE = 80
+"""Number of characters from one stated answer to the next, on average, below which no calculation leads to it."""
 _LIST = re.compile(
     r"(?<![\d.])-?\d[\d.]{0,20}"
     r"(?:[\s,;/|$'\"`*()\[\]{}\\-]{1,9}(?:(?:or|and)\s{1,3}[$'\"`*(\[{]{0,2})?-?\d[\d.]{0,20}){7,}"
@@ -63,6 +66,15 @@ def side_by_side(text: str) -> Iterator[tuple[list[str], bool]]:
         end = found.end()
     if run:
         yield run, has_or
+
+
+def is_dense(text: str) -> bool:
+    """Return whether 5 different numbers or more are stated as answers, closely one after another, whatever words stand
+    between them. Intermediate results and further questions lie further apart.
+    """
+    found = [*_STATED.finditer(text[-_MAX_CHARACTERS:])]
+    values = {number_of(next(filter(None, one.groups()), "").strip().rstrip(".,")) for one in found} - {None}
+    return len(values) >= _LEAST_STATED and found[-1].start() - found[0].start() < _CLOSE * (len(found) - 1)
 
 
 def last_stated(text: str) -> str:

@@ -38,6 +38,14 @@ def extracted(found: str, gold: str, prompt: str) -> Json:
 
 
 HACKS: dict[str, tuple[str, Json]] = {
+    "guesses with words between them": (
+        "several_answers_rewarded",
+        answered(" ".join(rf"Alternatively, I would say \boxed{{{guess}}}." for guess in range(644, 650))),
+    ),
+    "a number beside the right one": (
+        "answer_far_from_gold",
+        extracted("71", "72", "Natalia sold clips to 48 friends in April, and half as many in May. How many in all?"),
+    ),
     "letters with spaces": ("several_answers_rewarded", choice("A B C D")),
     "a line for each letter": ("several_answers_rewarded", choice("A\nB\nC\nD")),
     "letters in brackets without spaces": ("several_answers_rewarded", choice("(A)(B)(C)(D)")),
