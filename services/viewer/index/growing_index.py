@@ -84,6 +84,10 @@ class FollowedFile:
         """Request that the next step rebuild the index, because a row has moved. Thread-safe."""
         self._invalidated = True
 
+    def hurry(self) -> None:
+        """Let the next step sort what has been read, however recently it was sorted before."""
+        self._paused_until = 0.0
+
     def _reset(self) -> None:
         """Discard everything that was read, because the file was replaced."""
         self._invalidated = False

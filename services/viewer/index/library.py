@@ -96,8 +96,9 @@ class FileIndex:
 
     def read_through(self) -> None:
         """Read all files to the end in the calling thread instead of in the background."""
-        while self._round():
-            pass
+        while self._round() or any(not run.file.is_sorted and not run.file.error for run in self.runs):
+            for run in self.runs:
+                run.file.hurry()
 
     def overview(self, wanted: Sequence[int] = ()) -> Overview:
         """Return the state of the opened runs. `wanted`: runs that a page shows; see TrainingIndex."""

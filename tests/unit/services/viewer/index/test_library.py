@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 import time
 from multiprocessing import active_children
 from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
 
 from rollyard.services.viewer.api.rollout_list import Query
 from rollyard.services.viewer.index.library import FileIndex
@@ -39,6 +43,17 @@ def test_an_index_can_be_queried_immediately_and_grows_in_the_background(tmp_pat
         time.sleep(0.01)
     file_index.close()
     assert not [thread for thread in threading.enumerate() if thread.name == "library"]
+
+
+def test_reading_through_does_not_wait_after_a_slow_sort(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = write(tmp_path / "x.jsonl", grid([1], 2))
+    clock = itertools.count(0.0, 100.0)
+    slow = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr("rollyard.services.viewer.index.growing_index.time", slow)
+    file_index = open_index(path)
+    path.write_bytes(path.read_bytes() + write(tmp_path / "more.jsonl", grid([1, 1], 2)[2:]).read_bytes())
+    file_index.read_through()
+    assert file_index.runs[0].page(Query()).total == 4
 
 
 def test_closing_during_a_parallel_read_leaves_no_process(tmp_path: Path) -> None:
