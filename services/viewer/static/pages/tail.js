@@ -84,7 +84,7 @@ export function Tail({ route, overview }) {
 function Followed({ agent, episode, query, overview }) {
   const { tail: found, error } = useTail(agent, episode);
   // An episode that has just ended may be known only by the link that led here.
-  const tail = found && { ...found, task: found.task ?? numberIn(query, 'task'), repeat: found.repeat ?? numberIn(query, 'repeat') };
+  const tail = found && { ...found, task: found.task ?? wholeNumber(query, 'task'), repeat: found.repeat ?? wholeNumber(query, 'repeat') };
   useEndKept(tail?.events);
   const toEnd = () => scrollTo(0, document.documentElement.scrollHeight);
   useKeys({ n: toEnd, u: () => go(link(['live'])) });
@@ -101,7 +101,7 @@ function Followed({ agent, episode, query, overview }) {
 }
 
 /** @param {URLSearchParams} query @param {string} name */
-function numberIn(query, name) {
+function wholeNumber(query, name) {
   const text = query.get(name);
   return text !== null && /^\d+$/.test(text) ? Number(text) : null;
 }
