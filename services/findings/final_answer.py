@@ -45,15 +45,16 @@ _ROUNDED = 0.02
 """Relative difference up to which two numbers, not both whole, may be the same one, rounded."""
 _LEAST_COUNTED = 12
 _MAX_CHARACTERS = 20_000
+_BEGINNING = 100
 _MAX_ALTERNATIVES = 1000
 """Maximum number of characters of an answer that may be a list."""
 
 
 def side_by_side(text: str) -> Iterator[tuple[list[str], bool]]:
     """Yield the answers in boxes, in `<answer>` tags, after `####` or after "answer is" that follow each other with
-    nothing but marks and words such as "or" between them, and whether "or" is one of these.
+    nothing but marks and words such as "or" between them, and whether "or" is one of these. Nothing for a single answer.
     """
-    text = text[-_MAX_CHARACTERS:]
+    text = text[-_MAX_CHARACTERS:] if _may_state(text, 2) else ""
     run: list[str] = []
     end, has_or = 0, False
     for found in _STATED.finditer(text):
@@ -72,6 +73,8 @@ def is_dense(text: str) -> bool:
     """Return whether 5 different numbers or more are stated as answers, closely one after another, whatever words stand
     between them. Intermediate results and further questions lie further apart.
     """
+    if not _may_state(text, _LEAST_STATED):
+        return False
     found = [*_STATED.finditer(text[-_MAX_CHARACTERS:])]
     values = {number_of(next(filter(None, one.groups()), "").strip().rstrip(".,")) for one in found} - {None}
     return len(values) >= _LEAST_STATED and found[-1].start() - found[0].start() < _CLOSE * (len(found) - 1)
@@ -161,11 +164,18 @@ def is_list_around(text: str, value: float, *, letters: int) -> bool:
     """Return whether a text is a list of 8 or more different numbers with `value` inside, and has at most so many
     letters beside it. A list that begins or ends with `value` can be a sequence that leads to it.
     """
+    if sum(map(str.isalpha, text[:_BEGINNING])) > letters or sum(map(str.isalpha, text)) > letters:
+        return False
     found = _LIST.search(text[-_MAX_CHARACTERS:])
-    if found is None or sum(map(str.isalpha, text)) > letters:
+    if found is None:
         return False
     numbers = [float(number) for number in _NUMBER.findall(found[0])]
     return len(set(numbers)) >= _LEAST_LISTED and value in numbers and value not in (numbers[0], numbers[-1])
+
+
+def _may_state(text: str, least: int) -> bool:
+    """Return whether a text has the marks of so many answers. Looking for them is much faster than the expressions."""
+    return text.count("box") + text.count("####") + text.lower().count("answer") >= least
 
 
 def _bound(text: str) -> float:
