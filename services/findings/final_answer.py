@@ -52,7 +52,7 @@ _MAX_ALTERNATIVES = 1000
 
 def side_by_side(text: str) -> Iterator[tuple[list[str], bool]]:
     """Yield the answers in boxes, in `<answer>` tags, after `####` or after "answer is" that follow each other with
-    nothing but marks and words such as "or" between them, and whether "or" is one of these. Nothing for a single answer.
+    nothing but marks and words such as "or" between them, and whether "or" is one of these; nothing for one answer.
     """
     text = text[-_MAX_CHARACTERS:] if _may_state(text, 2) else ""
     run: list[str] = []
