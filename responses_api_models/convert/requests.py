@@ -80,7 +80,9 @@ def refuse_logprobs(request: Json, server: str) -> None:
 
 def wants_logprobs(request: Json) -> bool:
     """Return True if a Responses create request asks for the log-probabilities of the output text."""
-    return bool(request.get("top_logprobs")) or "message.output_text.logprobs" in (request.get("include") or ())
+    include = request.get("include")  # of a chat request, whose own fields have no such name, it can be anything
+    listed = isinstance(include, list) and "message.output_text.logprobs" in include
+    return bool(request.get("top_logprobs")) or listed
 
 
 def apply_metadata(body: Json) -> None:

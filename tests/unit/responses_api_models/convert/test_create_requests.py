@@ -152,6 +152,12 @@ async def status_of(kind: type[Server], path: str, request: Json) -> int:
     return (await post_json(server, path, request))[0].status
 
 
+@pytest.mark.parametrize("include", [True, 7, "all", {"a": 1}, None])
+async def test_a_chat_request_with_a_field_of_another_api_is_answered(include: Any) -> None:
+    body = {"messages": [{"role": "user", "content": "hi"}], "include": include}
+    assert await status_of(BuiltinModel, "/v1/chat/completions", body) in (200, 400)
+
+
 @pytest.mark.parametrize("kind", MODEL_SERVERS)
 @pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
 @settings(max_examples=15, deadline=None)
