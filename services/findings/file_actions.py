@@ -94,7 +94,7 @@ def _of_value(name: str, value: Any, depth: int) -> Iterator[FileAction]:
 
 
 def _of_editor(name: str, arguments: Mapping[str, Any]) -> FileAction | None:
-    """Return what a tool with a path as an argument does; None if there is no path or the operation is unknown."""
+    """Return what a call with a path does to the file; None if there is no path or the operation is not known."""
     path = next((arguments[key] for key in arguments if key in _PATH_KEYS), None)
     if not isinstance(path, str):
         return None

@@ -46,6 +46,7 @@ _ROUNDED = 0.02
 _LEAST_COUNTED = 12
 _MAX_CHARACTERS = 20_000
 _BEGINNING = 100
+"""Number of characters that show most texts not to be lists."""
 _MAX_ALTERNATIVES = 1000
 """Maximum number of characters of an answer that may be a list."""
 

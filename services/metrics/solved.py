@@ -17,8 +17,8 @@ Flags = NDArray[np.bool_]
 def parts_of(columns: Columns) -> Iterator[tuple[str, Flags]]:
     """Yield each dataset's name with a mask of its rollouts. Rows without a name form one dataset, named ''.
 
-    If no row has a name, as in files of NeMo Gym, and the agents certainly have different rewards, each agent counts as
-    a dataset.
+    If no row has a name, as in files of NeMo Gym, and the rewards of the agents differ in kind, each agent counts as a
+    dataset.
     """
     column = columns.agent if agents_are_datasets(columns) else columns.dataset
     for code in np.unique(column.codes).tolist():

@@ -38,6 +38,10 @@ def extracted(found: str, gold: str, prompt: str) -> Json:
 
 
 HACKS: dict[str, tuple[str, Json]] = {
+    "a number whose ratio exceeds all floats": (
+        "answer_far_from_gold",
+        extracted("3" * 90 + "^3", "1/(7^64*9^60*9^60*9^60)", "What is x?"),
+    ),
     "guesses with words between them": (
         "several_answers_rewarded",
         answered(" ".join(rf"Alternatively, I would say \boxed{{{guess}}}." for guess in range(644, 650))),
