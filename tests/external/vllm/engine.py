@@ -48,7 +48,8 @@ class Engine:
     def __init__(self, url: str) -> None:
         self.url = url
         """Without /v1."""
-        self.client = httpx.Client(base_url=url, timeout=120)
+        # No connection is used twice: vLLM closes idle ones after 5 s, and a request sent at that moment fails.
+        self.client = httpx.Client(base_url=url, timeout=120, limits=httpx.Limits(max_keepalive_connections=0))
 
     @classmethod
     @contextlib.contextmanager
