@@ -136,8 +136,13 @@ def python_actions(code: str) -> Iterator[FileAction]:
 
 
 def _of_shell(text: str, depth: int) -> Iterator[FileAction]:
-    folder = ""
+    folder, found, reads_found = "", list[str](), False
     for command in shell_commands(text):
+        if command.name == "find":
+            found += command.values("-name", "-path")
+            reads_found |= any(map(_READERS.fullmatch, command.values("-exec")))
+        elif _READERS.fullmatch(command.name) and command.arguments in ([], ["$"]):
+            reads_found = True  # `find ... | xargs cat` or `cat $(find ...)`
         if command.name == "cd" and command.arguments:
             folder = posixpath.join(folder, command.arguments[0])
             continue
@@ -146,6 +151,8 @@ def _of_shell(text: str, depth: int) -> Iterator[FileAction]:
             continue
         for verb, path in _of_command(command):
             yield FileAction(verb, _normal(posixpath.join(folder, path)), added=text)
+    if reads_found:
+        yield from (FileAction(Verb.READ, _normal(path.lstrip("*")), added=text) for path in found)
 
 
 def _of_command(command: ShellCommand) -> Iterator[tuple[Verb, str]]:

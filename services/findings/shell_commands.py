@@ -31,6 +31,10 @@ class ShellCommand:
         """The words after the name, without options."""
         return [word for word in self.words[1:] if not word.startswith("-")]
 
+    def values(self, *options: str) -> list[str]:
+        """The words that follow one of these options."""
+        return [value for option, value in zip(self.words, self.words[1:], strict=False) if option in options]
+
     def has_option(self, letter: str) -> bool:
         """Return whether an option such as `-i`, `-ni` or `-i.bak` contains the letter."""
         return any(re.match(rf"-\w*{letter}", word) for word in self.words[1:])
