@@ -8,6 +8,7 @@ from typing import Any
 
 import orjson
 
+from rollyard.services.expressions.column import LARGEST_EXACT
 from rollyard.services.expressions.field_path import FieldPath
 from rollyard.services.expressions.parse import ExpressionError, parse_field
 from rollyard.services.io.json_values import items, mapping
@@ -97,7 +98,9 @@ def prompt_of(row: Mapping[str, Any]) -> str:
 
 
 def shortened(value: Any, longest: int = _MAX_BYTES) -> Any:
-    """Return the value as it can be shown, or a text that describes it if it is longer than `longest`."""
+    """Return the value as a page can show it, or a text that describes it if it is longer than `longest`."""
+    if type(value) is int and abs(value) > LARGEST_EXACT:
+        return str(value)  # a browser reads numbers as floats
     value = sanitize(value)
     if isinstance(value, str):
         return value if len(value) <= longest else f"{value[:longest]}…"

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 import orjson
 
-from rollyard.services.expressions.column import LARGEST_EXACT, Column, Kind
+from rollyard.services.expressions.column import Column, Kind
 from rollyard.services.expressions.parse import MAX_LENGTH, parse_field
 from rollyard.services.metrics.datasets import scales
 from rollyard.services.metrics.estimators import clustered_mean
@@ -58,7 +58,7 @@ def _facet(values: Column, key: str) -> Facet:
         missing=int((codes < 0).sum()),
         distinct=len(names),
         values=[
-            FacetValue(value=_shown(names[at]), where=condition(key, names[at]), rollouts=int(counts[at]))
+            FacetValue(value=shortened(names[at]), where=condition(key, names[at]), rollouts=int(counts[at]))
             for at in shown.tolist()
         ],
         low=float(numbers.min()) if len(numbers) else None,
@@ -201,11 +201,6 @@ def _numbers(values: Column) -> Floats:
     return np.empty(0)
 
 
-def _shown(value: Any) -> Any:
-    """Return the value as a page can show it: a browser reads large integers as floats."""
-    return str(value) if type(value) is int and abs(value) > LARGEST_EXACT else shortened(value)
-
-
 def _ranks(order: str, names: Sequence[Any], counts: Ints, codes: Ints, outcomes: Floats) -> Floats:
     if order == "rollouts":
         return counts.astype(float)
@@ -231,7 +226,7 @@ def _group(by: str, value: Any, rows: Ints, columns: Columns, solved: Floats | N
         mask[rows] = True
         averaged = not why_not_comparable(scales(chosen(columns, mask)))
     return Group(
-        value=_shown(value),
+        value=shortened(value),
         where=condition(by, value),
         rollouts=len(rows),
         tasks=len(starts),

@@ -166,19 +166,19 @@ def test_values_of_rows_that_are_appended_later_are_read_as_well(tmp_path: Path)
     assert after.objects() == [each["tag"] for each in ROWS]
 
 
-async def test_large_integers_are_counted_grouped_and_selected_exactly(tmp_path: Path) -> None:
+async def test_large_integers_are_counted_grouped_selected_and_shown_exactly(tmp_path: Path) -> None:
     large = 1234567890123456789
     path = write(tmp_path / "x.jsonl", [row(task, 0, 1.0, seed=large + task % 3) for task in range(30)])
     app = viewer_app(library := open_index(path), no_replay, (field_router(library.find),))
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://viewer") as client:
         facet = await get(client, "facet", key="seed")
         groups = await get(client, "groups", by="seed")
-        page = await get(client, "rollouts", where=f"seed == {large}")
+        page = await get(client, "rollouts", where=f"seed == {large}", columns="seed")
     assert (facet["distinct"], [value["rollouts"] for value in facet["values"]]) == (3, [10] * 3)
     assert {value["value"] for value in facet["values"]} == {str(large + number) for number in range(3)}
     assert (facet["values"][0]["where"], facet["low"]) == (f"seed == {large}", float(large))
     assert [group["rollouts"] for group in groups["groups"]] == [10] * 3
-    assert page["total"] == 10
+    assert (page["total"], page["cells"]) == (10, [[str(large)]] * 10)
 
 
 def test_commas_in_quoted_keys_separate_no_columns() -> None:
