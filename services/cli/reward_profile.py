@@ -39,6 +39,7 @@ from rollyard.services.report.html import html
 from rollyard.services.report.markdown import markdown
 from rollyard.services.report.task_rows import task_rows
 from rollyard.services.report.terminal_summary import summary
+from rollyard.services.report.viewer_links import ViewerLinks
 from rollyard.services.rollouts.rollout_files import named_files
 from rollyard.services.viewer.series.read_series import read_series
 
@@ -105,8 +106,11 @@ def run(arguments: Sequence[str]) -> int:
     files = named_files([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options.names)
     _check(options, len(files))
     steps = _steps(options, [path for _, path in files])
+    places = list(range(len(files)))
     if steps is not None:
-        steps, files = map(list, zip(*sorted(zip(steps, files, strict=True)), strict=True))
+        places.sort(key=steps.__getitem__)
+        steps, files = [steps[at] for at in places], [files[at] for at in places]
+        places = [places[0], places[-1]]
     profiled = files if steps is None else [files[0], files[-1]]
     _, first = files[0]
     folder = options.output_dir or first.with_name(f"{first.stem}_profile")
@@ -126,7 +130,8 @@ def run(arguments: Sequence[str]) -> int:
         clusters=_clusters(runs, options),
         series=None if steps is None else _series(steps, files, runs, options),
     )
-    written = _write(report, folder, options.report_name, options.viewer or "")
+    links = ViewerLinks(options.viewer or "", tuple(places), options.where or "", options.clusters_where or "")
+    written = _write(report, folder, options.report_name, links)
     if options.output_jsonl_fpath is not None:
         rows = task_rows(runs[0], options.pass_threshold, inputs)
         replace(options.output_jsonl_fpath, b"".join(rows))
@@ -238,7 +243,7 @@ def _workers(path: Path | None, options: ProfileOptions) -> int:
     return options.workers or (len(os.sched_getaffinity(0)) if size >= PARALLEL_MIN_BYTES else 1)
 
 
-def _write(report: Report, folder: Path, name: str, viewer: str) -> list[Path]:
+def _write(report: Report, folder: Path, name: str, viewer: ViewerLinks) -> list[Path]:
     written = []
     for suffix, data in (
         ("md", markdown(report, viewer).encode()),

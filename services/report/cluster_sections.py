@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from urllib.parse import urlencode
-
 from rollyard.services.charts.labels import pluralize
 from rollyard.services.clusters.cluster_records import Cluster, ClusterComparison, Clusters
 from rollyard.services.findings.finding import Example
 from rollyard.services.report.formatting import interval, percent, points, reward
 from rollyard.services.report.section import Link, Section, Table
+from rollyard.services.report.viewer_links import ViewerLinks
 
 _UNFOLDED = 6
 """With more clusters, the paragraphs about them are folded. The table contains all of them."""
@@ -18,8 +17,8 @@ _HOW = (
 )
 
 
-def clusters_section(found: Clusters, run: int, viewer: str = "") -> Section:
-    """Return the section of one run. If `viewer` is the address of a viewer with the same files, it links to it."""
+def clusters_section(found: Clusters, run: int, viewer: ViewerLinks) -> Section:
+    """Return the section of one run, with links if there is a viewer."""
     counted = f"{pluralize(found.failed, 'rollout')} of {found.rollouts:,} failed ({found.rule})."
     if not found.clusters:
         return Section("Clusters of failures", [f"{counted} {found.note}"])
@@ -70,20 +69,20 @@ def _table(found: Clusters) -> Table:
     return Table(("cluster", "rollouts", "share of all", "95% interval", "mean reward", "tasks"), rows)
 
 
-def _paragraph(one: Cluster, run: int, viewer: str, is_folded: bool) -> Section:
+def _paragraph(one: Cluster, run: int, viewer: ViewerLinks, is_folded: bool) -> Section:
     terms = "; ".join(f"{term.text} ({term.inside:.0%}, others {term.outside:.0%})" for term in one.terms)
     text = [f"{pluralize(one.count, 'rollout')}: {terms}."]
     groups = (("Typical", one.typical), ("Borderline", one.borderline))
     if not viewer:
         text += [f"{name}: {_named(own)}." for name, own in groups if own]
         return Section(one.name, text, is_folded=is_folded)
-    base = f"{viewer.rstrip('/')}/#/runs/{run}"
     links = [
-        Link(f"{name.lower()}: {_named([example])}", f"{base}/tasks/{example.task}/{example.repeat}")
+        Link(f"{name.lower()}: {_named([example])}", viewer.rollout(run, example.task, example.repeat))
         for name, own in groups
         for example in own
     ]
-    links.append(Link(f"all {one.count:,}", f"{base}?{urlencode({'cluster': one.key})}"))
+    if address := viewer.cluster(run, one.key):
+        links.append(Link(f"all {one.count:,}", address))
     return Section(one.name, text, links=links, is_folded=is_folded)
 
 

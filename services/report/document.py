@@ -13,6 +13,7 @@ from rollyard.services.report import run_comparison, run_sections, series_sectio
 from rollyard.services.report.cluster_sections import changes_section, clusters_section
 from rollyard.services.report.finding_sections import compared_findings, findings_section
 from rollyard.services.report.section import Section
+from rollyard.services.report.viewer_links import ViewerLinks
 from rollyard.services.types import Record
 
 SCHEMA_VERSION = 1
@@ -55,18 +56,19 @@ METHOD = (
 )
 
 
-def document(report: Report, viewer: str = "") -> tuple[str, list[Section]]:
+def document(report: Report, viewer: ViewerLinks | str = "") -> tuple[str, list[Section]]:
     """Return the title and the sections. With several runs, the comparison comes first, followed by the findings of
-    all of them and a folded section for each run. A series of steps comes before the comparison. `viewer`: the address
-    of a viewer that shows the same files in the same order, to link to.
+    all of them and a folded section for each run. A series of steps comes before the comparison. `viewer`: what to link
+    to; an address if the viewer shows the same files in the same order.
     """
+    links = ViewerLinks(viewer) if isinstance(viewer, str) else viewer
     runs = report.runs
     several = len(runs) > 1
     method = Section("How the numbers are computed", list(METHOD), is_folded=several)
     if not several:
-        return f"Reward profile: {runs[0].name}", [*_run_sections(report, 0, viewer), method]
+        return f"Reward profile: {runs[0].name}", [*_run_sections(report, 0, links), method]
     parts = [
-        Section(run.name, [f"File: {run.path}"], parts=_run_sections(report, number, viewer), is_folded=True)
+        Section(run.name, [f"File: {run.path}"], parts=_run_sections(report, number, links), is_folded=True)
         for number, run in enumerate(runs)
     ]
     title = f"Reward profiles: {', '.join(run.name for run in runs)}"
@@ -74,16 +76,15 @@ def document(report: Report, viewer: str = "") -> tuple[str, list[Section]]:
     if report.series is not None:
         title = f"Series of {len(report.series.steps):,} steps, from {runs[0].name} to {runs[-1].name}"
         series = series_sections.sections(report.series)
-    comparison = run_comparison.sections(runs, report.differences, viewer)
-    found = compared_findings(runs, report.findings, viewer)
+    comparison = run_comparison.sections(runs, report.differences, links)
+    found = compared_findings(runs, report.findings, links)
     changes = [changes_section(one) for one in report.clusters.changes]
     return title, [*series, *comparison, *found, *changes, *parts, method]
 
 
-def _run_sections(report: Report, number: int, viewer: str) -> list[Section]:
+def _run_sections(report: Report, number: int, links: ViewerLinks) -> list[Section]:
     found = report.findings[number] if number < len(report.findings) else None
-    in_viewer = len(report.series.steps) - 1 if report.series is not None and number else number
-    first = [] if found is None else [findings_section(found, in_viewer, viewer)]
+    first = [] if found is None else [findings_section(found, number, links)]
     clusters = report.clusters.runs[number : number + 1]
-    second = [clusters_section(one, in_viewer, viewer) for one in clusters]
+    second = [clusters_section(one, number, links) for one in clusters]
     return [*first, *second, *run_sections.sections(report.runs[number])]

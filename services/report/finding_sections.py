@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from urllib.parse import urlencode
 
 from rollyard.services.charts.axis import Axis
 from rollyard.services.charts.chart import Chart, chart
@@ -13,13 +12,14 @@ from rollyard.services.findings.finding import Finding, Findings
 from rollyard.services.metrics.profile_records import Profile
 from rollyard.services.report.formatting import NOTHING, interval, percent, reward
 from rollyard.services.report.section import Link, Section, Table
+from rollyard.services.report.viewer_links import ViewerLinks
 
 _MOST = 8
 """Maximum number of findings with a paragraph. The table contains all of them."""
 
 
-def findings_section(found: Findings, run: int, viewer: str = "") -> Section:
-    """Return the section. If `viewer` is the address of a viewer with the same files, the paragraphs link to it."""
+def findings_section(found: Findings, run: int, viewer: ViewerLinks) -> Section:
+    """Return the section, with links in its paragraphs if there is a viewer."""
     if not found.findings:
         text = f"Nothing stands out in {pluralize(found.rollouts, 'rollout')}."
         return Section("Findings", [text, _CAUTION] if found.rollouts else [])
@@ -27,7 +27,7 @@ def findings_section(found: Findings, run: int, viewer: str = "") -> Section:
     return Section("Findings", [_CAUTION], [_table(found.findings)], _charts(found.findings), parts)
 
 
-def compared_findings(runs: Sequence[Profile], found: Sequence[Findings | None], viewer: str = "") -> list[Section]:
+def compared_findings(runs: Sequence[Profile], found: Sequence[Findings | None], viewer: ViewerLinks) -> list[Section]:
     """Return a section with the findings of several runs side by side; empty if there are none."""
     each = [{one.kind: one for one in findings.findings} if findings else {} for findings in found]
     most = {kind: max(one[kind].stake for one in each if kind in one) for one in each for kind in one}
@@ -37,14 +37,12 @@ def compared_findings(runs: Sequence[Profile], found: Sequence[Findings | None],
     titles = {kind: one[kind].title for one in each for kind in one}
     rows = [(titles[kind], *(cell for one in each for cell in _compared_cells(one.get(kind)))) for kind in kinds]
     head = ("finding", *(cell for run in runs for cell in (run.name, "95% interval")))
-    links = [
-        Link(f"findings of {run.name}", f"{viewer.rstrip('/')}/#/runs/{at}/findings") for at, run in enumerate(runs)
-    ]
+    links = [Link(f"findings of {run.name}", viewer.findings(at)) for at, run in enumerate(runs)]
     more = len(most) - len(kinds)
     caption = "Shares of the rollouts, or of the attempts" + (
         f"; {more} more in the runs' own sections" if more else ""
     )
-    return [Section("Findings", [], [Table(head, rows, caption)], links=links if viewer else [])]
+    return [Section("Findings", [], [Table(head, rows, caption)], links=links if viewer and not viewer.where else [])]
 
 
 def _compared_cells(one: Finding | None) -> tuple[str, str]:
@@ -59,13 +57,13 @@ _CAUTION = (
 )
 
 
-def _paragraph(one: Finding, run: int, viewer: str) -> Section:
+def _paragraph(one: Finding, run: int, viewer: ViewerLinks) -> Section:
     where = [
-        Link(f"task {example.task}, repeat {example.repeat}", _rollout(viewer, run, example.task, example.repeat))
+        Link(f"task {example.task}, repeat {example.repeat}", viewer.rollout(run, example.task, example.repeat))
         for example in one.examples
     ]
-    if viewer:
-        where.append(Link(f"all {one.count:,}", _all(viewer, run, one)))
+    if viewer and (address := viewer.finding(run, one.kind, one.filters)):
+        where.append(Link(f"all {one.count:,}", address))
     if not viewer:
         named = "; ".join(link.text for link in where)
         return Section(one.title, [one.sentence, f"Examples: {named}."] if named else [one.sentence])
@@ -103,12 +101,3 @@ def _charts(found: Sequence[Finding]) -> list[Chart]:
     ]
     caption = "Share of the rollouts that each finding concerns, with 95% intervals clustered by task."
     return [chart("findings", "Findings", intervals(caption, rows, Axis("share", percent=True), zero=True), caption)]
-
-
-def _rollout(viewer: str, run: int, task: int, repeat: int) -> str:
-    return f"{viewer.rstrip('/')}/#/runs/{run}/tasks/{task}/{repeat}" if viewer else ""
-
-
-def _all(viewer: str, run: int, one: Finding) -> str:
-    place = f"?{urlencode(one.filters)}" if one.filters else f"/findings/{one.kind}"
-    return f"{viewer.rstrip('/')}/#/runs/{run}{place}"

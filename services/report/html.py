@@ -12,13 +12,14 @@ from rollyard.services.report.document import Report, document
 from rollyard.services.report.formatting import NOTHING, mark_partial, measured
 from rollyard.services.report.headline import headlines
 from rollyard.services.report.section import Section, Table
+from rollyard.services.report.viewer_links import ViewerLinks
 
 _TILES = 4
 _MAX_WIDTH = 62
 """Maximum row width, in characters, at which a table fits next to a chart."""
 
 
-def html(report: Report, viewer: str = "") -> str:
+def html(report: Report, viewer: ViewerLinks | str = "") -> str:
     title, sections = document(report, viewer)
     single = len(report.runs) == 1
     tiles = _tiles(report.runs[0]) if single else ""

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from rollyard.services.report.document import Report, document
 from rollyard.services.report.section import Section, Table
+from rollyard.services.report.viewer_links import ViewerLinks
 
 _SPECIAL = re.compile(r"([\\`*\[\]<>|~])|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
 
 
-def markdown(report: Report, viewer: str = "") -> str:
+def markdown(report: Report, viewer: ViewerLinks | str = "") -> str:
     """Render the report's text and tables. Charts are represented by their captions."""
     title, sections = document(report, viewer)
     file = f"File: {report.runs[0].path}" if len(report.runs) == 1 else ""

@@ -19,14 +19,15 @@ from rollyard.services.report.formatting import (
 )
 from rollyard.services.report.headline import headlines
 from rollyard.services.report.section import Link, Section, Table
+from rollyard.services.report.viewer_links import ViewerLinks
 
 _LISTED = 5
 """Number of gained and lost tasks in the report; profile.json contains ten of each."""
 
 
-def sections(runs: Sequence[Profile], differences: Sequence[Difference], viewer: str = "") -> list[Section]:
-    """Return the comparison of each later run with the first, then the headline numbers side by side. `viewer`: the
-    address of a viewer to link to.
+def sections(runs: Sequence[Profile], differences: Sequence[Difference], viewer: ViewerLinks) -> list[Section]:
+    """Return the comparison of each later run with the first, then the headline numbers side by side. `viewer`: what to
+    link to.
     """
     compared = [_difference(found, number, viewer) for number, found in enumerate(differences, 1)]
     return [*compared, _side_by_side(runs)]
@@ -48,7 +49,7 @@ def _side_by_side(runs: Sequence[Profile]) -> Section:
     return Section("Side by side", text, [Table(head, rows)], comparison_charts.side_by_side(runs))
 
 
-def _difference(found: Difference, number: int, viewer: str) -> Section:
+def _difference(found: Difference, number: int, viewer: ViewerLinks) -> Section:
     title = f"{found.name} against {found.baseline}"
     if not found.tasks:
         return Section(title, list(found.notes))
@@ -67,7 +68,8 @@ def _difference(found: Difference, number: int, viewer: str) -> Section:
     for caption, changes in (("Largest gains", found.gained), ("Largest losses", found.lost)):
         if changes:
             tables.append(_changes(caption, found, changes))
-    links = [Link("all tasks, side by side", f"{viewer.rstrip('/')}/#/compare/0/{number}")] if viewer else []
+    address = viewer.comparison(0, number) if viewer else ""
+    links = [Link("all tasks, side by side", address)] if address else []
     return Section(title, text, tables, comparison_charts.difference_charts(found), links=links)
 
 
