@@ -70,7 +70,7 @@ def truths(values: NDArray[Any]) -> Column:
 
 def column_of(values: Sequence[Any]) -> Column:
     """Return the column of values from JSON. It is numeric if all values that are not None are numbers that floats
-    represent exactly, or booleans.
+    represent exactly, or booleans. NaN is a missing value, whatever the other values are.
     """
     types = {type(value) for value in values} - {type(None)}
     if types and types <= {int, float}:
@@ -84,7 +84,7 @@ def column_of(values: Sequence[Any]) -> Column:
         return truths(np.array([np.nan if value is None else value for value in values], np.float64))
     objects = np.empty(len(values), object)
     for index, value in enumerate(values):  # assigned one by one, because numpy would unpack lists
-        objects[index] = value
+        objects[index] = None if value != value else value  # NaN, as in a column of numbers
     return Column(Kind.OBJECTS, objects)
 
 

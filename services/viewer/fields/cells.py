@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -99,8 +100,8 @@ def prompt_of(row: Mapping[str, Any]) -> str:
 
 def shortened(value: Any, longest: int = _MAX_BYTES) -> Any:
     """Return the value as a page can show it, or a text that describes it if it is longer than `longest`."""
-    if type(value) is int and abs(value) > LARGEST_EXACT:
-        return str(value)  # a browser reads numbers as floats
+    if (type(value) is int and abs(value) > LARGEST_EXACT) or (type(value) is float and math.isinf(value)):
+        return str(value)  # a browser reads numbers as floats, and JSON has no infinite ones
     value = sanitize(value)
     if isinstance(value, str):
         return value if len(value) <= longest else f"{value[:longest]}…"

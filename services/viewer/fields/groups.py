@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
@@ -125,7 +126,10 @@ def condition(key: str, value: Any) -> str:
     """Return an expression for the rollouts whose field `key` has this value; empty if there is none."""
     if isinstance(value, dict) or (isinstance(value, list) and any(isinstance(one, list | dict) for one in value)):
         return ""
-    literal = "null" if value is None else orjson.dumps(value).decode()
+    if isinstance(value, float) and math.isinf(value):
+        literal = "1e999" if value > 0 else "-1e999"
+    else:
+        literal = "null" if value is None else orjson.dumps(value).decode()
     text = f"{parse_field(key)} == {literal}"
     return text if len(text) <= MAX_LENGTH // 2 else ""
 
@@ -174,7 +178,7 @@ def _coded(values: Column) -> tuple[Ints, list[Any]]:
         shown = known.tolist()
         if values.kind is Kind.TRUTHS:
             return codes, [value == 1 for value in shown]
-        return codes, [int(value) if value == int(value) and abs(value) < 2**53 else value for value in shown]
+        return codes, [int(value) if abs(value) < 2**53 and value.is_integer() else value for value in shown]
     known_values: dict[Any, int] = {}
     names: list[Any] = []
     codes = np.full(len(values), -1, np.int64)
@@ -182,22 +186,26 @@ def _coded(values: Column) -> tuple[Ints, list[Any]]:
         if value is None:
             continue
         value = int(value) if type(value) is float and value.is_integer() else value  # as in a column of numbers
-        key = value if isinstance(value, str) else orjson.dumps(sanitize(value), option=orjson.OPT_NON_STR_KEYS)
+        is_infinite = type(value) is float and math.isinf(value)
+        shown = value if is_infinite else sanitize(value)  # JSON has no infinite numbers
+        is_key = is_infinite or isinstance(value, str)
+        key = value if is_key else orjson.dumps(shown, option=orjson.OPT_NON_STR_KEYS)
         code = known_values.setdefault(key, len(names))
         if code == len(names):
-            names.append(sanitize(value))
+            names.append(shown)
         codes[at] = code
     return codes, names
 
 
 def _numbers(values: Column) -> Floats:
-    """Return the numbers of a column that has nothing else, also if some are integers that no float equals."""
+    """Return the finite numbers of a column that has no texts, also if some are integers that no float equals."""
     if values.kind is Kind.NUMBERS:
-        return values.values[~values.missing]
+        return values.values[np.isfinite(values.values)]
     found = [] if values.numeric else [value for value in values.values if value is not None]
     if all(type(value) in (int, float) for value in found):
         with suppress(OverflowError):
-            return np.array(found, np.float64)
+            numbers = np.array(found, np.float64)
+            return numbers[np.isfinite(numbers)]
     return np.empty(0)
 
 

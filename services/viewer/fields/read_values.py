@@ -96,5 +96,5 @@ def _objects(count: int, column: Column | None) -> Any:
         return column.values
     objects = np.full(count, None, object)
     for index, value in enumerate([] if column is None else column.objects()):
-        objects[index] = int(value) if type(value) is float and value == int(value) else value
+        objects[index] = int(value) if type(value) is float and value.is_integer() else value
     return objects

@@ -189,3 +189,10 @@ def test_a_column_returns_the_values_that_it_was_made_of(found: list[Any], kind:
     column = column_of(found)
     assert (column.kind, column.objects()) == (kind, found)
     assert column.missing.tolist() == [value is None for value in found]
+
+
+@pytest.mark.parametrize("other", [1.5, "text", True, [1], 2**53 + 1])
+def test_nan_is_missing_whatever_the_other_values_of_the_column_are(other: Any) -> None:
+    column = column_of([float("nan"), other])
+    assert column.missing.tolist() == [True, False]
+    assert column.objects() == [None, other]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -210,3 +211,23 @@ async def test_no_key_of_a_row_makes_other_expressions_invalid(tmp_path: Path) -
 async def test_a_sort_key_without_a_name_is_an_invalid_request(client: httpx.AsyncClient) -> None:
     for sort in ("", "-"):
         assert "sort" in (await get(client, "rollouts", 422, sort=sort))["detail"]
+
+
+@pytest.mark.parametrize("others", [[2.0], ["text", float("nan")], list(range(30))])
+async def test_infinite_numbers_are_values_of_their_own(tmp_path: Path, others: list[Any]) -> None:
+    # Python and NeMo Gym write them as Infinity, which orjson cannot.
+    values = [float("inf"), float("-inf"), float("inf"), *others]
+    path = tmp_path / "inf.jsonl"
+    path.write_text("".join(f"{json.dumps(row(at, 0, 1.0, x=value))}\n" for at, value in enumerate(values)))
+    opened = open_index(path)
+    own = httpx.AsyncClient(
+        transport=httpx.ASGITransport(viewer_app(opened, no_replay, (field_router(opened.find),))),
+        base_url="http://127.0.0.1:8080",
+    )
+    grouped = await get(own, "groups", by="x", limit=50)
+    counts = {group["where"]: group["rollouts"] for group in grouped["groups"]}
+    assert counts["x == 1e999"] == 2 and counts["x == -1e999"] == 1
+    for where, rollouts in counts.items():
+        assert (await get(own, "rollouts", where=where))["total"] == rollouts
+    facet = await get(own, "facet", key="x")
+    assert sum(one["rollouts"] for one in facet["histogram"]) in (0, len(others))
