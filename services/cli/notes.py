@@ -23,7 +23,7 @@ from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.loader.where import parsed_condition, rollouts_where
 from rollyard.services.metrics.profile import Run
-from rollyard.services.metrics.solved import which_solved
+from rollyard.services.metrics.solved import which_solved, with_solved
 from rollyard.services.notes.agreement_of_verdicts import correct_from, with_verifier
 from rollyard.services.notes.current_state import RolloutNotes
 from rollyard.services.notes.file_notes import notes_in
@@ -106,8 +106,9 @@ def _selected(path: Path, loaded: Run, options: NotesOptions) -> dict[int, Rollo
     if options.author is not None:
         notes = {offset: own for offset, one in notes.items() if (own := one.of_author(options.author))}
     if options.where is not None:
-        mask = rollouts_where(path, loaded.columns, parsed_condition(options.where))
-        kept = set(loaded.columns.offset[mask].tolist())
+        columns = with_solved(loaded.columns, options.pass_threshold)
+        mask = rollouts_where(path, columns, parsed_condition(options.where))
+        kept = set(columns.offset[mask].tolist())
         notes = {offset: one for offset, one in notes.items() if offset in kept}
     return with_labels(notes, options.labels)
 
