@@ -16,13 +16,13 @@ from rollyard.services.expressions.parse import ExpressionError, parse
 from rollyard.services.metrics.loader.columns import Columns
 from rollyard.services.metrics.loader.computed_columns import COMPUTED, computed_column
 from rollyard.services.metrics.loader.field_reader import bounded, read_fields
-from rollyard.services.metrics.loader.parallel_reader import read
 from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 from rollyard.services.metrics.solved import with_solved
 from rollyard.services.notes.current_state import RolloutNotes
 from rollyard.services.notes.file_notes import notes_in, notes_of_rows
 from rollyard.services.notes.note_fields import NOTE_FIELDS, is_note_field, note_columns
 from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.rollout_file import Rollouts
 from rollyard.services.rollouts.tokens.derived_fields import DERIVED, reader_of
 
 _TASK, _REPEAT, _SUCCESS = FieldPath(("task",)), FieldPath(("repeat",)), FieldPath(("success",))
@@ -123,8 +123,13 @@ class RowCondition:
             _check_known(self._source, absent)
 
     def _solved(self) -> dict[int, float]:
-        """Return what counts as solved by the rows' offsets. It is only known from all rows of the file."""
-        columns = with_solved(read(self._source).columns)
+        """Return what counts as solved by the rows' offsets. It is only known from all rows of the file, which may be
+        compressed.
+        """
+        parser = RolloutParser(indexed=False)
+        for offset, row in Rollouts(self._source).with_offsets():
+            parser.add(row, offset)
+        columns = with_solved(parser.columns())
         return dict(zip(columns.offset.tolist(), columns.success.tolist(), strict=True))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 from pathlib import Path
 
 import pytest
@@ -129,3 +130,11 @@ def test_success_is_what_the_report_counts_where_the_environment_reports_none(tm
 def test_success_is_undefined_for_rewards_on_another_scale(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(0, 1, 7.0)])
     assert [one["reward"] for one in rollyard.read_rollouts(path, where="success == null")] == [1.0, 7.0]
+
+
+@pytest.mark.parametrize("noise", ["", "\n".join(map(str, range(200)))])
+def test_success_is_known_in_a_compressed_file_too(tmp_path: Path, noise: str) -> None:
+    rows = [row(task, 0, float(task % 2), noise=noise) for task in range(4)]
+    path = tmp_path / "x.jsonl.gz"
+    path.write_bytes(gzip.compress(write(tmp_path / "x.jsonl", rows).read_bytes()))
+    assert [one["reward"] for one in rollyard.read_rollouts(path, where="success")] == [1.0, 1.0]
