@@ -52,8 +52,8 @@ class TaskSeries:
 
     @property
     def has_solved(self) -> bool:
-        """Whether any task has a solve rate."""
-        return bool((~np.isnan(self.solve_rate)).any())
+        """Whether every step has solve rates, so that the steps can be compared by them."""
+        return bool(len(self)) and bool((~np.isnan(self.solve_rate)).any(axis=0).all())
 
     @property
     def label(self) -> Ints:

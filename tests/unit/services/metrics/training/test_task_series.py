@@ -94,3 +94,12 @@ def test_a_series_without_success_has_mean_rewards(tmp_path: Path) -> None:
     runs = [load_run(tmp_path, [row(0, 0, reward), row(0, 1, -3.0)], str(reward)) for reward in (2.0, 5.0)]
     found = series_of(*runs)
     assert not found.has_solved and found.mean.tolist() == [[-0.5, 1.0]]
+
+
+def test_steps_are_compared_by_rewards_if_solved_is_undefined_in_one_of_them(tmp_path: Path) -> None:
+    graded = [{**one, "reward": 2.5} for one in step_rows({1: 4, 2: 0})]
+    for one in graded:
+        one.pop("success", None)
+    found = series_of(load_run(tmp_path, step_rows({1: 4, 2: 0}), "a"), load_run(tmp_path, graded, "b"))
+    assert not np.isnan(found.solve_rate[:, 0]).any() and np.isnan(found.solve_rate[:, 1]).all()
+    assert not found.has_solved
