@@ -11,6 +11,9 @@ from rollyard.services.metrics.estimators import clustered_mean, estimate
 from rollyard.services.metrics.loader.columns import Ints
 from rollyard.services.types import Record
 
+_NOISE = 1e-24
+"""Variances up to this come from rounding."""
+
 
 class Agreement(Record):
     """How two raters classified the same rollouts."""
@@ -23,7 +26,8 @@ class Agreement(Record):
     """Share of rollouts in the same category for both, with an interval that is clustered by task."""
     kappa: Estimate | None
     """Cohen's kappa; None if both raters used a single category and the same one, so that chance explains everything.
-    Without an interval if the raters agree about every rollout, or if there is only one task."""
+    Without an interval if it has no variance, as when the raters agree about every rollout or one of them uses a single
+    category, or if there is only one task."""
 
 
 def agreement(first: Sequence[int] | Ints, second: Sequence[int] | Ints, tasks: Ints, categories: int = 2) -> Agreement:
@@ -60,8 +64,8 @@ def _kappa(one: Ints, two: Ints, shares: np.ndarray, starts: Ints) -> Estimate |
     clusters = len(starts)
     sums = np.add.reduceat(same - by_chance, starts)
     variance = float(np.sum(sums**2)) / len(one) ** 2 * clusters / (clusters - 1) if clusters > 1 else 0.0
-    # Perfect agreement has no variance apart from rounding.
-    found = estimate(kappa, variance if observed < 1 else 0.0, clusters)
+    # Perfect agreement has no variance apart from rounding; nor has a rater who uses one category, whose kappa is 0.
+    found = estimate(kappa, variance if observed < 1 and variance > _NOISE else 0.0, clusters)
     if found.low is None or found.high is None:
         return found
     return found.model_copy(update={"low": max(-1.0, found.low), "high": min(1.0, found.high)})

@@ -62,3 +62,10 @@ def test_an_interval_covers_the_true_kappa_in_about_95_of_100_samples() -> None:
         assert kappa is not None and kappa.low is not None and kappa.high is not None
         covered += kappa.low <= 0.6 <= kappa.high
     assert 0.91 <= covered / 300 <= 0.99
+
+
+@pytest.mark.parametrize("tasks", [[0, 0, 1], [0, 1, 2], list(range(30))])
+def test_kappa_of_a_rater_who_uses_one_category_has_no_interval(tasks: list[int]) -> None:
+    found = agreement([1] * len(tasks), [task % 2 for task in range(len(tasks))], np.array(tasks))
+    assert found.kappa is not None and abs(found.kappa.mean) < 1e-12
+    assert found.kappa.stderr is None and found.kappa.low is None
