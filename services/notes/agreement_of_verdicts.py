@@ -154,7 +154,8 @@ def _condition(field: str, correct: bool, least: float | None) -> str:
     name = "correct" if correct else "wrong"
     if least is None:
         return f'{field} == "{name}"'
-    return f'({field} == "{name}" or {field} {">=" if correct else "<"} {least:g})'
+    bound = int(least) if least.is_integer() else least  # all of its digits, because the expression compares exactly
+    return f'({field} == "{name}" or {field} {">=" if correct else "<"} {bound!r})'
 
 
 def _labelled(pair: Sequence[str], side: int, label: str, yes: bool) -> str:

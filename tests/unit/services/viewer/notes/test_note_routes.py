@@ -233,6 +233,15 @@ async def test_the_agreement_has_labels_authors_and_both_tables(path: Path) -> N
     assert (pair["authors"], pair["verdicts"]["counts"], between) == (["ann", "bob"], [[1, 0], [1, 0]], [1, 0, 1, 0])
 
 
+@pytest.mark.parametrize("threshold", [1 / 3, 0.1234567, 1.0])
+async def test_the_links_of_the_agreement_have_all_digits_of_the_threshold(path: Path, threshold: float) -> None:
+    write_notes(path, record(ROWS[0], "override", verdict=threshold), record(ROWS[2], "override", verdict="wrong"))
+    async with client_of(open_index(path, threshold=threshold)) as client:
+        found = (await get(client, "notes/agreement"))["verifier"]
+        rows = [(await get(client, "rollouts", where=where))["total"] for where in found["where"]]
+    assert rows == [sum(counts) for counts in found["agreement"]["counts"]] == [1, 1]
+
+
 async def test_the_next_rollout_is_the_first_that_the_author_has_not_labelled(path: Path) -> None:
     write_notes(path, record(ROWS[1], "label", "me", label="a"), record(ROWS[2], "label", "bob", label="a"))
     async with client_of(open_index(path)) as client:
