@@ -51,7 +51,8 @@ class Annotations:
         return self._append(row, "removal", removes=record)
 
     def current(self) -> dict[tuple[int, int], Json]:
-        """Return what applies, as (task index, rollout index) -> `labels`, `override`, ... as in expressions.
+        """Return what applies, as (task index, rollout index) -> `labels`, `override`, ... as in expressions. The task
+        index of a row without one is its position in the file.
 
         Reads the rollout file once if it has notes. Raises RunError if a file cannot be read.
         """
@@ -59,8 +60,8 @@ class Annotations:
         if not notes:
             return {}
         keys = (
-            (offset, (row.get("_ng_task_index", -1), row.get("_ng_rollout_index", -1)))
-            for offset, row in Rollouts(self.path).with_offsets()
+            (offset, (row.get("_ng_task_index", number), row.get("_ng_rollout_index", 0)))
+            for number, (offset, row) in enumerate(Rollouts(self.path).with_offsets())
         )
         return {key: note_values(notes[offset]) for offset, key in keys if offset in notes}
 

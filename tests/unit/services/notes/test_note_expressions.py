@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard import read_rollouts
+from rollyard import annotate, read_rollouts
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.load_run import load
 from tests.support.rollout_files import write
@@ -69,3 +69,12 @@ def test_labels_of_a_compressed_file_are_read_beside_it(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(write(tmp_path / "x.jsonl", ROWS).read_bytes()))
     write_notes(path, record(ROWS[4], "label", label="loop"))
     assert [row["_ng_task_index"] for row in read_rollouts(path, where='"loop" in labels')] == [2]
+
+
+def test_the_current_notes_of_rows_without_an_index_are_told_apart(tmp_path: Path) -> None:
+    without = [{key: value for key, value in row.items() if not key.endswith("_index")} for row in ROWS]
+    path = write(tmp_path / "x.jsonl", without)
+    notes = annotate(path, author="ann")
+    for row in without[1:3]:
+        notes.add_label(row, "loop")
+    assert list(notes.current()) == [(1, 0), (2, 0)]
