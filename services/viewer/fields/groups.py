@@ -200,12 +200,12 @@ def _coded(values: Column) -> tuple[Ints, list[Any]]:
 def _numbers(values: Column) -> Floats:
     """Return the finite numbers of a column that has no texts, also if some are integers that no float equals."""
     if values.kind is Kind.NUMBERS:
-        return values.values[np.isfinite(values.values)]
+        return np.asarray(values.values[np.isfinite(values.values)], np.float64)
     found = [] if values.numeric else [value for value in values.values if value is not None]
     if all(type(value) in (int, float) for value in found):
         with suppress(OverflowError):
             numbers = np.array(found, np.float64)
-            return numbers[np.isfinite(numbers)]
+            return np.asarray(numbers[np.isfinite(numbers)], np.float64)
     return np.empty(0)
 
 
