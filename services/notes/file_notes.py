@@ -35,7 +35,12 @@ def notes_of_rows(path: Path, rows: Iterable[tuple[int, RolloutRow]] | None = No
     if not records:
         return {}
     keys = {record.rollout.task_key for record in records}
-    found = ((offset, ref_of(row)) for offset, row in rows or Rollouts(path).with_offsets() if task_key_of(row) in keys)
+    # The task of a row without an index is its position in the file, as in the viewer.
+    found = (
+        (offset, ref_of(row, None if "_ng_task_index" in row else number))
+        for number, (offset, row) in enumerate(rows or Rollouts(path).with_offsets())
+        if task_key_of(row) in keys
+    )
     place_of = placed((record.rollout for record in records), found)
     return fold(records, place_of.get)
 

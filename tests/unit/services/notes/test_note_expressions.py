@@ -10,6 +10,8 @@ import pytest
 from rollyard import annotate, read_rollouts
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.notes.record import new_record
+from rollyard.services.notes.rollout_identity import ref_of
 from tests.support.rollout_files import write
 from tests.unit.services.notes.note_rows import record, rows, write_notes
 
@@ -78,3 +80,12 @@ def test_the_current_notes_of_rows_without_an_index_are_told_apart(tmp_path: Pat
     for row in without[1:3]:
         notes.add_label(row, "loop")
     assert list(notes.current()) == [(1, 0), (2, 0)]
+
+
+def test_equal_rows_without_an_index_are_told_apart_as_in_the_viewer(tmp_path: Path) -> None:
+    one = {key: value for key, value in ROWS[0].items() if not key.endswith("_index")}
+    path = write(tmp_path / "x.jsonl", [{**one, "number": number} for number in range(3)])
+    write_notes(path, new_record("label", "ann", ref_of(one, 1, 0), label="second"))
+    where = '"second" in labels'
+    assert [row["number"] for row in read_rollouts(path, where=where)] == [1]  # type: ignore[typeddict-item]
+    assert load(path, where=where).columns.task.tolist() == [1]
