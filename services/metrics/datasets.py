@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rollyard.services.metrics.estimators import clustered_mean
@@ -9,28 +11,26 @@ from rollyard.services.metrics.loader.columns import Columns, chosen
 from rollyard.services.metrics.per_task import PerTask, pass_at
 from rollyard.services.metrics.profile_records import DatasetFigures
 from rollyard.services.metrics.reward_scale import NO_NAME, Scale
-from rollyard.services.metrics.solved import parts_of, which_solved
+from rollyard.services.metrics.solved import Ruling, parts_of
 
 
-def by_dataset(columns: Columns, threshold: float | None, *, indexed: bool) -> list[DatasetFigures]:
+def by_dataset(columns: Columns, rulings: Sequence[Ruling], *, indexed: bool) -> list[DatasetFigures]:
     """Return the metrics of each dataset, sorted by name; empty if the run has only one dataset."""
-    parts = sorted(parts_of(columns), key=lambda part: part[0])
-    if len(parts) < 2:
+    if len(rulings) < 2:
         return []
     found = []
-    for name, mask in parts:
-        own = chosen(columns, mask)
-        rule, wins = which_solved(own, threshold)
+    for ruling in sorted(rulings, key=lambda one: one.dataset):
+        own, wins = chosen(columns, ruling.rows), ruling.solved
         grouped = PerTask.of(own, wins)
         rate = None if wins is None else clustered_mean(wins.astype(float), grouped.starts, is_share=True)
         reward = clustered_mean(own.reward, grouped.starts)
         found.append(
             DatasetFigures(
-                name=name,
+                name=ruling.dataset,
                 rollouts=len(own),
                 tasks=len(grouped) if indexed else 0,
                 solved=None if wins is None else int(wins.sum()),
-                solved_rule=rule,
+                solved_rule=ruling.rule,
                 rate=rate,
                 mean_reward=reward.mean,
                 reward=reward,

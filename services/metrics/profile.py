@@ -35,7 +35,7 @@ from rollyard.services.metrics.profile_records import (
 from rollyard.services.metrics.reward_scale import why_not_comparable
 from rollyard.services.metrics.run_plan import SELECTION, RunPlan
 from rollyard.services.metrics.shares import Groups
-from rollyard.services.metrics.solved import agents_are_datasets, silent, which_solved
+from rollyard.services.metrics.solved import Ruling, agents_are_datasets, rulings_of, silent, together
 from rollyard.services.metrics.stage_times import stages
 
 _FREQUENT = 20
@@ -63,15 +63,19 @@ def run_of(
     plan: RunPlan,
     *,
     pass_threshold: float | None = None,
+    rulings: Sequence[Ruling] | None = None,
     indexed: bool = True,
     notes: Sequence[str] = (),
 ) -> Run:
     """Compute the metrics of `columns`, which must be sorted.
 
-    Rewards of at least `pass_threshold` count as solved. `indexed` states whether rows have a task index.
+    Rewards of at least `pass_threshold` count as solved. `rulings`: what counts as solved, if it is decided from
+    more rollouts than these. `indexed` states whether rows have a task index.
     """
-    rule, solved = which_solved(columns, pass_threshold)
-    datasets = by_dataset(columns, pass_threshold, indexed=indexed)
+    if rulings is None:
+        rulings = rulings_of(columns, pass_threshold)
+    rule, solved = together(rulings, len(columns))
+    datasets = by_dataset(columns, rulings, indexed=indexed)
     by_task = PerTask.of(columns, solved) if len(columns) else None
     covered = coverage(columns, plan, by_task if indexed else None)
     groups = None if by_task is None else Groups.of(columns, solved, by_task.starts)
@@ -80,7 +84,7 @@ def run_of(
         path=path,
         models=_names(columns.model),
         agents=_names(columns.agent),
-        notes=[*notes, *plan.notes, *_excess(covered), *_agent_datasets(columns), *silent(columns, pass_threshold)],
+        notes=[*notes, *plan.notes, *_excess(covered), *_agent_datasets(columns), *silent(columns, rulings)],
         coverage=covered,
         solved=None if solved is None or by_task is None else _solved(rule, solved, by_task, covered),
         rewards=None if by_task is None or groups is None else _rewards(columns, by_task, covered, groups),

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +12,7 @@ from rollyard.services.metrics.loader.columns import Columns, Floats
 from rollyard.services.metrics.reward_scale import NO_NAME
 
 Flags = NDArray[np.bool_]
+_REPORTED = "the environment reports success"
 
 
 def parts_of(columns: Columns) -> Iterator[tuple[str, Flags]]:
@@ -39,21 +40,52 @@ def agents_are_datasets(columns: Columns) -> bool:
     return len(kinds) > 1
 
 
+@dataclass(frozen=True)
+class Ruling:
+    """What counts as solved in one dataset of a run."""
+
+    dataset: str
+    """Empty: that of the rows without a name."""
+    rule: str
+    rows: Flags
+    """Mask of its rollouts."""
+    solved: Flags | None
+    """Which of these rollouts solved their task; None if that is undefined."""
+
+    def among(self, selected: Flags) -> Ruling:
+        """Return the same ruling for the rollouts that a mask selects."""
+        solved = None if self.solved is None else self.solved[selected[self.rows]]
+        return replace(self, rows=self.rows[selected], solved=solved)
+
+
+def rulings_of(columns: Columns, threshold: float | None) -> list[Ruling]:
+    """Return the ruling of each dataset. The user's threshold takes precedence over its own rule (`solved_by`)."""
+    if threshold is not None:
+        rule = f"reward of at least {threshold:g} (pass_threshold)"
+        return [Ruling(name, rule, mask, columns.reward[mask] >= threshold) for name, mask in parts_of(columns)]
+    found = []
+    for name, mask in parts_of(columns):
+        rule, solved = solved_by(columns.reward[mask], columns.success[mask])
+        found.append(Ruling(name, rule, mask, solved))
+    return found
+
+
 def which_solved(columns: Columns, threshold: float | None) -> tuple[str, Flags | None]:
     """Return a description of what counts as solved, and a mask of the solved rollouts (None if a dataset has no rule).
 
-    The user's threshold takes precedence. Otherwise, each dataset has its own rule (`solved_by`), because a run can mix
-    environments that report success with environments that do not.
+    Each dataset has its own rule, because a run can mix environments that report success with environments that do not.
     """
-    if threshold is not None:
-        return f"reward of at least {threshold:g} (pass_threshold)", columns.reward >= threshold
-    rules, solved = dict[str, list[str]](), np.zeros(len(columns), bool)
-    for name, mask in parts_of(columns):
-        rule, own = solved_by(columns.reward[mask], columns.success[mask])
-        if own is None:
+    return together(rulings_of(columns, threshold), len(columns))
+
+
+def together(rulings: Sequence[Ruling], rollouts: int) -> tuple[str, Flags | None]:
+    """Return the rules of the datasets as one text, and a mask of the solved ones among all `rollouts`."""
+    rules, solved = dict[str, list[str]](), np.zeros(rollouts, bool)
+    for one in rulings:
+        if one.solved is None:
             return "", None
-        rules.setdefault(rule, []).append(name or NO_NAME)
-        solved[mask] = own
+        rules.setdefault(one.rule, []).append(one.dataset or NO_NAME)
+        solved[one.rows] = one.solved
     if not rules:
         return "", None
     if len(rules) == 1:
@@ -75,18 +107,15 @@ def solved_by(reward: Floats, success: Floats) -> tuple[str, Flags | None]:
     undefined and the mask is None.
     """
     if not np.isnan(success).all():
-        return "the environment reports success", success == 1
+        return _REPORTED, success == 1
     if len(reward) and reward.min() >= 0 and reward.max() <= 1:
         return "reward of 1 (the environment reports no success and all rewards are in 0..1)", reward >= 1
     return "", None
 
 
-def silent(columns: Columns, threshold: float | None) -> list[str]:
+def silent(columns: Columns, rulings: Sequence[Ruling]) -> list[str]:
     """Return a note if rows lack `success` although other rows of the same dataset report it."""
-    if threshold is not None:
-        return []
-    counts = [np.isnan(columns.success[mask]) for _, mask in parts_of(columns)]
-    mixed = sum(int(none.sum()) for none in counts if not none.all())
+    mixed = sum(int(np.isnan(columns.success[one.rows]).sum()) for one in rulings if one.rule == _REPORTED)
     if not mixed:
         return []
     return [f"{mixed} of {len(columns)} rows report no success although others do; they count as not solved."]

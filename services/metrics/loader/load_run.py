@@ -16,7 +16,7 @@ from rollyard.services.metrics.loader.rollout_parser import RolloutParser
 from rollyard.services.metrics.loader.where import parsed_condition, reads_task, rollouts_where
 from rollyard.services.metrics.profile import Run, run_of
 from rollyard.services.metrics.run_plan import SELECTION, RunPlan, read_run_plan
-from rollyard.services.metrics.solved import with_solved
+from rollyard.services.metrics.solved import rulings_of, with_solved
 
 _NO_INDEX = "Rows have no _ng_task_index: there are no metrics by task, and intervals treat each row as its own task."
 _NUMBERED = (
@@ -38,8 +38,9 @@ def load(
 ) -> Run:
     """Load the run from a rollout file. `name` defaults to the file's stem.
 
-    `where`: an expression; only the measured rollouts that meet it count, and no rollouts are expected. Raises
-    OperatorError or RunError, as `read` does; OperatorError if `where` is not an expression or no rollout meets it.
+    `where`: an expression; only the measured rollouts that meet it count, and no rollouts are expected. What counts as
+    solved is decided from all rollouts, as in a report on the whole file. Raises OperatorError or RunError, as `read`
+    does; OperatorError if `where` is not an expression or no rollout meets it.
     """
     condition = None if where is None else parsed_condition(where)
     file = read(path, workers=workers, progress=progress)
@@ -105,7 +106,7 @@ def _selected_run(
         shown_path,
         columns,
         RunPlan(source=SELECTION),
-        pass_threshold=pass_threshold,
+        rulings=[one.among(mask) for one in rulings_of(file.columns, pass_threshold) if mask[one.rows].any()],
         indexed=file.indexed,
         notes=[note, *filter(None, [numbered, "" if file.indexed else _NO_INDEX])],
     )

@@ -138,3 +138,14 @@ def test_success_is_known_in_a_compressed_file_too(tmp_path: Path, noise: str) -
     path = tmp_path / "x.jsonl.gz"
     path.write_bytes(gzip.compress(write(tmp_path / "x.jsonl", rows).read_bytes()))
     assert [one["reward"] for one in rollyard.read_rollouts(path, where="success")] == [1.0, 1.0]
+
+
+@pytest.mark.parametrize("level", ["a", "b"])
+def test_what_counts_as_solved_is_decided_from_all_rollouts(tmp_path: Path, level: str) -> None:
+    graded = [row(task, 0, float(task * 5 if task > 4 else task % 2), level="ab"[task > 4]) for task in range(10)]
+    assert load(write(tmp_path / "graded.jsonl", graded), where=f'level == "{level}"').profile.solved is None
+    reported = {"success": True}
+    rows = [row(task, 0, 1.0, level="ab"[task > 4], **(reported if task < 5 else {})) for task in range(10)]
+    solved = load(write(tmp_path / "partial.jsonl", rows), where=f'level == "{level}"').profile.solved
+    assert solved is not None and solved.rule == "the environment reports success"
+    assert solved.rate.mean == (level == "a")
