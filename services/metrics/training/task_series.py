@@ -44,8 +44,7 @@ class TaskSeries:
             task[rows, column], measured[rows, column], mean[rows, column] = side.task, side.measured, side.mean
             if side.solve_rate is not None:
                 rate[rows, column] = side.solve_rate
-        why = "" if by else "the rows do not identify their tasks: some lack _ng_task_key, and prompts are not unique"
-        return cls(by, why, task, measured, mean, rate)
+        return cls(by, "" if by else _why_no_key(steps), task, measured, mean, rate)
 
     def __len__(self) -> int:
         return len(self.task)
@@ -117,3 +116,10 @@ def _common_key(steps: Sequence[StepSummary]) -> str:
     if all(SAME_INPUT in one for one in sides) and steps[0].input and len({one.input for one in steps}) == 1:
         return SAME_INPUT
     return BY_PROMPT if all(BY_PROMPT in one for one in sides) else ""
+
+
+def _why_no_key(steps: Sequence[StepSummary]) -> str:
+    keyed = sum(BY_CONTENT in one.sides for one in steps)
+    if keyed:
+        return f"{len(steps) - keyed} of the {len(steps)} steps have rows without _ng_task_key, which the others have"
+    return "the rows do not identify their tasks: some lack _ng_task_key, and prompts are not unique"

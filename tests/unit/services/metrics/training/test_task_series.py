@@ -55,6 +55,11 @@ def test_tasks_that_cannot_be_identified_are_not_paired(tmp_path: Path) -> None:
     assert found.order("change", found.mean).tolist() == []
 
 
+def test_steps_of_which_some_lack_keys_are_not_paired_and_counted(tmp_path: Path) -> None:
+    runs = load_run(tmp_path, step_rows({1: 4}), "a"), load_run(tmp_path, grid([0, 1], 2), "b")
+    assert series_of(*runs).why_not == "1 of the 2 steps have rows without _ng_task_key, which the others have"
+
+
 def test_a_step_without_a_task_has_no_value_for_it(tmp_path: Path) -> None:
     found = series_of(load_run(tmp_path, step_rows({1: 4, 2: 0}), "a"), load_run(tmp_path, step_rows({1: 0}), "b"))
     assert np.isnan(found.solve_rate[1, 1]) and found.task[1, 1] == -1
