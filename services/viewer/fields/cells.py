@@ -28,9 +28,13 @@ _MAX_BYTES = 300
 """Maximum size of a value of the list, in characters or bytes of JSON."""
 _MAX_SHOWN = 20_000
 """The same on the page of a rollout."""
+_MAX_BITS = 1000
+"""Maximum size of an integer that is shown with all digits."""
 _NAME = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*"?)+')
 _PARTS_OF_REWARD = 8
 """Maximum number of parts of the reward that get a column."""
+_MAX_PARTS = 100
+"""The same on the page of a rollout."""
 
 
 def requested(text: str) -> list[str]:
@@ -39,13 +43,15 @@ def requested(text: str) -> list[str]:
     return list(dict.fromkeys(filter(None, found)))[:MAX_COLUMNS]
 
 
-def verdict_of(row: Mapping[str, Any]) -> list[VerdictValue]:
-    """Return the fields that explain the row's reward, in the order of their roles. Objects of parts are divided."""
+def verdict_of(row: Mapping[str, Any], parts: int = _MAX_PARTS) -> list[VerdictValue]:
+    """Return the fields that explain the row's reward, in the order of their roles. Objects of parts are
+    divided; of each, the first `parts` are returned.
+    """
     found: list[VerdictValue] = []
     for field in fields_of(row):
         value = field.value(row)
         if field.role == "component" and isinstance(value, Mapping):
-            for key, part in list(value.items())[:_PARTS_OF_REWARD]:
+            for key, part in list(value.items())[:parts]:
                 name = sanitize(str(key))
                 path = FieldPath((*field.keys, name))
                 found.append(VerdictValue(path=str(path), label=name, role="component", value=shortened(part)))
@@ -66,7 +72,7 @@ def heads_of(names: Sequence[str], rows: Sequence[Mapping[str, Any] | None], kno
         if name == PROMPT:
             heads.setdefault(name, ColumnHead(path=name, label="prompt"))
         elif name == VERDICT:
-            fields = {value.path: value for row in rows if row for value in verdict_of(row)}
+            fields = {value.path: value for row in rows if row for value in verdict_of(row, _PARTS_OF_REWARD)}
             for value in sorted(fields.values(), key=lambda each: ROLES.index(each.role))[:MAX_COLUMNS]:
                 heads.setdefault(value.path, ColumnHead(path=value.path, label=value.label, role=value.role))
         elif name.startswith("("):
@@ -99,9 +105,13 @@ def prompt_of(row: Mapping[str, Any]) -> str:
 
 
 def shortened(value: Any, longest: int = _MAX_BYTES) -> Any:
-    """Return the value as a page can show it, or a text that describes it if it is longer than `longest`."""
-    if (type(value) is int and abs(value) > LARGEST_EXACT) or (type(value) is float and math.isinf(value)):
-        return str(value)  # a browser reads numbers as floats, and JSON has no infinite ones
+    """Return the value as a page can show it, or a text that describes it if it is longer than `longest`.
+
+    Large integers become texts, because a browser reads them as floats, and so do infinite numbers, which JSON lacks.
+    """
+    is_large = type(value) is int and abs(value) > LARGEST_EXACT and value.bit_length() <= _MAX_BITS
+    if is_large or (type(value) is float and math.isinf(value)):
+        return str(value)
     value = sanitize(value)
     if isinstance(value, str):
         return value if len(value) <= longest else f"{value[:longest]}…"

@@ -41,6 +41,11 @@ function rounded(value, digits) {
   return new Intl.NumberFormat('en', { maximumFractionDigits: Math.min(digits, 4) }).format(value);
 }
 
+/** All digits of a number that is compared with another one, for which rounded numbers may look the same. @param {number} value */
+export function exact(value) {
+  return String(value).replace(/^-/, '−');
+}
+
 /** A number with its sign. @param {number | null | undefined} value */
 export function signed(value) {
   return value === null || value === undefined ? DASH : `${value >= ROUNDING ? '+' : ''}${plain(value)}`;

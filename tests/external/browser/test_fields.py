@@ -59,6 +59,24 @@ def test_the_list_shows_prompt_and_verdict_and_a_rollout_shows_them_on_top(open_
     expect(tab.find("article.card .verdict .reason dd").last).to_have_text("no answer in a box")
 
 
+@pytest.mark.parametrize(
+    ("expected", "extracted"),
+    [(12345678, 12345679), (3.14159, 3.14163), (2**53 + 1, 2**53), ("42", "42 "), ("", 0)],
+)
+def test_different_answers_never_look_the_same(
+    tmp_path: Path, open_tab: Open, expected: object, extracted: object
+) -> None:
+    path = write(tmp_path / "x.jsonl", [row(0, 0, 0.0, expected_answer=expected, extracted_answer=extracted)])
+    with viewing([path], tmp_path) as url:
+        tab = open_tab("#/runs/0/tasks/0/0", url)
+        shown = tab.find("section.verdict .answers dd").all_inner_texts()
+        assert len(set(shown)) == len(shown)
+        if not isinstance(expected, str):
+            tab.go("#/runs/0")
+            cells = [text for text in tab.find(f"{ROWS} td").all_inner_texts() if text]
+            assert {*shown} <= {*cells}
+
+
 def test_an_expression_is_checked_while_typing_and_applied_with_enter(open_tab: Open, graded_url: str) -> None:
     tab = open_tab("#/runs/0", graded_url)
     tab.page.keyboard.press("e")

@@ -3,7 +3,7 @@ import { html } from '../vendor/htm-preact.js';
 import { parseColumns, shownColumns, valueText } from '../columns.js';
 import { changed, go, link } from '../route.js';
 import { Name, escapeInvisible } from '../text.js';
-import { count, plain, seconds } from '../formatting.js';
+import { count, exact, plain, seconds } from '../formatting.js';
 import { NoteMarks } from './notes/notemarks.js';
 import { keyOf } from './notes/rolloutnotes.js';
 import { Outcome } from './rollout/outcome.js';
@@ -28,7 +28,7 @@ const LEFT_ALIGNED = new Set(['success', 'end', 'agent']);
 
 /** A value of the row; long ones end in an ellipsis, and the complete value is on the rollout's page. */
 function Cell({ head, value }) {
-  if (typeof value === 'number') return html`<td>${plain(value)}</td>`;
+  if (typeof value === 'number') return html`<td>${head.role === 'expected' || head.role === 'extracted' ? exact(value) : plain(value)}</td>`;
   const text = valueText(value).replace(/\s+/g, ' ').trim();
   return html`<td class=${`text-cell ${head.role ?? ''}`} title=${escapeInvisible(text)}>${value === null && head.role === 'extracted'
     ? html`<span class="soft">none</span>` : html`<${Name} value=${text} />`}</td>`;

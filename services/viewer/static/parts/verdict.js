@@ -2,21 +2,24 @@
 import { html } from '../vendor/htm-preact.js';
 import { valueText } from '../columns.js';
 import { Name, Text } from '../text.js';
-import { plain } from '../formatting.js';
+import { exact, plain } from '../formatting.js';
 
 const ROLES = { expected: 'Expected', extracted: 'Extracted', reason: 'Reason', tests: 'Tests', component: 'Reward', limit: 'Limit' };
 const LONG = 80;
 
-function Value({ value, lines }) {
+/** A value. Of an answer, all digits are shown, and quotes around a text that is empty or begins or ends with spaces. */
+function Value({ value, role, lines }) {
   if (value === null || value === undefined) return html`<span class="soft">none</span>`;
-  if (typeof value === 'number') return html`<span class="number">${plain(value)}</span>`;
-  const text = valueText(value);
+  if (typeof value === 'number') return html`<span class="number">${role === 'component' ? plain(value) : exact(value)}</span>`;
+  const isPadded = (role === 'expected' || role === 'extracted') && typeof value === 'string' && (value === '' || value !== value.trim());
+  const text = isPadded && !value.trim().includes('\n') ? JSON.stringify(value) : valueText(value);
   return text.length > LONG || text.includes('\n') ? html`<${Text} value=${text} lines=${lines} characters=${lines * 60} kind="mono" />` : html`<${Name} value=${text} />`;
 }
 
 /** Whether a value says nothing, such as a limit that was not hit. */
 function isSilent({ role, value }) {
-  return (role === 'limit' && !value) || (role !== 'extracted' && (value === null || value === ''));
+  const isEmpty = typeof value === 'object' && value !== null && Object.keys(value).length === 0; // a list of the limits that were hit
+  return (role === 'limit' && (!value || isEmpty)) || (role !== 'extracted' && (value === null || value === ''));
 }
 
 /** Whether the label already says which role the field has. */
@@ -35,7 +38,7 @@ export function Verdict({ verdict, lines = 6, label }) {
   const others = shown.filter((one) => !answers.includes(one));
   const entry = (one) => html`<div key=${one.path} class=${one.role}><dt>${isNamed(one)
     ? html`<span class="role"><${Name} value=${one.label} /></span>`
-    : html`<span class="role">${ROLES[one.role] ?? one.role}</span> <${Name} value=${one.label} />`}</dt><dd><${Value} value=${one.value} lines=${lines} /></dd></div>`;
+    : html`<span class="role">${ROLES[one.role] ?? one.role}</span> <${Name} value=${one.label} />`}</dt><dd><${Value} value=${one.value} role=${one.role} lines=${lines} /></dd></div>`;
   return html`<section class="verdict" aria-label=${label}>
     ${answers.length > 0 && html`<dl class="answers">${answers.map(entry)}</dl>`}
     ${others.length > 0 && html`<dl class="others">${others.map(entry)}</dl>`}

@@ -186,6 +186,18 @@ def test_commas_in_quoted_keys_separate_no_columns() -> None:
     assert requested('reward, row["a,b"] ,tag') == ["reward", 'row["a,b"]', "tag"]
 
 
+def test_all_parts_of_a_reward_are_in_the_verdict() -> None:
+    parts = {f"part_{number}": number / 10 for number in range(12)}
+    assert [value.label for value in verdict_of({"reward_components": parts})] == list(parts)
+
+
+def test_large_integers_keep_their_digits_in_a_browser() -> None:
+    assert [value.value for value in verdict_of({"expected_answer": 2**53 + 1, "extracted_answer": 2**53})] == [
+        str(2**53 + 1),
+        2**53,
+    ]
+
+
 def test_parts_of_the_reward_become_separate_values() -> None:
     found = verdict_of({"reward_components": {"correct": 1.0, "format": 0.1}, "expected_answer": "4"})
     assert [(value.role, value.path, value.value) for value in found] == [
