@@ -62,3 +62,14 @@ test('code with a very long word is not highlighted, because that would take sec
   for (const word of ['$', 'a', '__', '1e']) assert.equal(highlighted(`x = ${word.repeat(9000)}`, 'java'), null);
   assert.notEqual(highlighted(`x = "${'a'.repeat(400)}";`, 'java'), null);
 });
+
+test('short formulas and lists of them are no board', () => {
+  for (const text of ['$x = 5$\n$y = 3$', '1. $a+b$\n2. \\(c\\)', '- **A**\n- **B**']) assert.deepEqual(segments(`Thus:\n${text}\nend`), [{ kind: 'prose', text: `Thus:\n${text}\nend` }]);
+  assert.deepEqual(kinds('$.#\n#.$'), ['grid']);
+});
+
+test('two display formulas on one line are two formulas', () => {
+  assert.deepEqual(kinds('\\[ a=1 \\] and \\[ b=2 \\]'), ['prose']);
+  assert.deepEqual(kinds('$$a=1$$, so $$b=2$$'), ['prose']);
+  assert.deepEqual(formulas('$$a=1$$, so $$b=2$$'), ['a=1', 'b=2']);
+});

@@ -6,6 +6,7 @@ import { pieces } from '../../textgrids.js';
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`]*$/;
 const DELIMITER_ROW = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
 const ENVIRONMENT = /^\\begin\{((?:align|alignat|aligned|equation|gather|gathered|cases|array|[bpvBV]?matrix)\*?)\}/;
+const MARKUP = /^\s*(?:(?:\d{1,3}[.)]|[-*+])\s+)?(?:\$[^$]+\$|\\\(.+\\\)|\*\*[^*]+\*\*)[\s.,;]*$/;
 /** Longer formulas are hardly formulas; the search for their end must not read the whole text for every `$$`. */
 const MAX_MATH_LINES = 60;
 
@@ -58,7 +59,8 @@ function math(lines, at) {
   for (let end = at; end < last; end += 1) {
     const line = lines[end].trim();
     const inside = end === at ? line.slice(open.length) : line;
-    if (inside.endsWith(close)) return { segment: { kind: 'math', text: formulaIn(lines, at, end, open, close) }, end: end + 1 };
+    const isWhole = open.startsWith('\\begin') || inside.indexOf(close) === inside.length - close.length; // environments can be nested
+    if (inside.endsWith(close) && isWhole) return { segment: { kind: 'math', text: formulaIn(lines, at, end, open, close) }, end: end + 1 };
     if (inside.includes(close) || !line) return null; // text follows the formula, or it does not end
   }
   return null;
@@ -83,7 +85,12 @@ function withoutGrids(lines) {
   const found = [];
   let chunk = [];
   const flush = () => {
-    if (chunk.length) found.push(...pieces(chunk.join('\n')).map(({ text, grid }) => ({ kind: grid ? 'grid' : 'prose', text })));
+    let last = null;
+    for (const { text, grid } of chunk.length ? pieces(chunk.join('\n')) : []) {
+      const kind = grid && !isMarkup(text) ? 'grid' : 'prose';
+      if (last?.kind === 'prose' && kind === 'prose') last.text += `\n${text}`;
+      else found.push(last = { kind, text });
+    }
     chunk = [];
   };
   for (let at = 0; at < lines.length; at += 1) {
@@ -101,6 +108,11 @@ function withoutGrids(lines) {
   }
   flush();
   return found;
+}
+
+/** Whether each line is a short formula, bold text or an item of a list, which have no words, either. @param {string} text */
+function isMarkup(text) {
+  return text.split('\n').every((line) => MARKUP.test(line));
 }
 
 function cells(row) {
