@@ -80,3 +80,11 @@ test('two long rollouts are aligned by number instead of filling the memory', ()
   const long = (name) => Array.from({ length: 2500 }, (_, i) => event('call', i + 1, `${name}${i}`, { name }));
   assert.equal(rowsOf(long('a'), long('b')).length, 2500);
 });
+
+test('results of parallel calls may come in any order', () => {
+  const call = (id) => event('call', 1, id, { name: 'step', call: id });
+  const result = (id, text) => event('result', 1, text, { call: id });
+  const first = [call('a'), call('b'), result('a', '1'), result('b', '2')];
+  assert.deepEqual(kinds(first, [call('a'), call('b'), result('b', '2'), result('a', '1')]), ['same']);
+  assert.deepEqual(kinds(first, [call('a'), call('b'), result('b', '1'), result('a', '2')]), ['observation']);
+});

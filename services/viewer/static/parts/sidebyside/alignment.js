@@ -47,10 +47,17 @@ function described(group) {
   return {
     ...group,
     actions: JSON.stringify(actions.map((event) => [event.name, event.text.trim()])),
-    observations: JSON.stringify(of(['result', 'user', 'other', 'system']).map((event) => event.text)),
+    observations: JSON.stringify([...resultsByCall(calls, of(['result'])), ...of(['user', 'other', 'system'])].map((event) => event.text)),
     words: JSON.stringify(of(calls.length ? ['reasoning', 'answer'] : ['reasoning']).map((event) => event.text)),
     names: calls.map((event) => event.name).join(' '),
   };
+}
+
+/** Results in the order of their calls: those of parallel calls arrive in any order. @param {any[]} calls @param {any[]} results */
+export function resultsByCall(calls, results) {
+  const order = new Map(calls.map((event, i) => [event.call, i]));
+  const placeOf = (event) => order.get(event.call) ?? calls.length;
+  return results.toSorted((a, b) => placeOf(a) - placeOf(b));
 }
 
 /** What two turns have in common, one of KINDS. @param {Turn} left @param {Turn} right */

@@ -2,7 +2,7 @@
 import { html, useState } from '../../vendor/htm-preact.js';
 import { Name } from '../../text.js';
 import { signed } from '../../formatting.js';
-import { KINDS } from './alignment.js';
+import { KINDS, resultsByCall } from './alignment.js';
 import { DiffText } from './difftext.js';
 import { readable } from './readable.js';
 
@@ -61,13 +61,13 @@ function ComparedTurn({ row, at, here, show }) {
   </section>`;
 }
 
-/** Each event with the event of the other side that has the same speaker and the same place among its speaker's events. */
+/** Each event with the event of the other side that has the same speaker and the same place among its speaker's events, results in the order of their calls. */
 function pairs(own, other) {
-  const seen = {};
-  return own.map((event) => {
-    seen[event.speaker] = (seen[event.speaker] ?? -1) + 1;
-    return [event, other.filter((one) => one.speaker === event.speaker)[seen[event.speaker]] ?? null];
-  });
+  const of = (events, speaker) => {
+    const found = events.filter((event) => event.speaker === speaker);
+    return speaker === 'result' ? resultsByCall(of(events, 'call'), found) : found;
+  };
+  return own.map((event) => [event, of(other, event.speaker)[of(own, event.speaker).indexOf(event)] ?? null]);
 }
 
 function Side({ name, side, events }) {
