@@ -13,6 +13,12 @@ export function matchPositions(text, query, most = Infinity) {
   return found;
 }
 
+/** The position of the last match, or -1. @param {string} text @param {string} query */
+export function lastMatch(text, query) {
+  const [whole, part] = comparable(text, query);
+  return part ? whole.lastIndexOf(part) : -1;
+}
+
 /** Both texts in lower case, unless that would move positions, as with the Turkish dotted I. */
 function comparable(text, query) {
   const whole = text.toLowerCase();

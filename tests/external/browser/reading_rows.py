@@ -47,6 +47,16 @@ def reading_rows() -> list[Json]:
     return [_row(0, _prompt(), _turns()), _row(1, [{"role": "user", "content": "go"}], [_answer(_attacks())])]
 
 
+def searched_rows() -> list[Json]:
+    """One rollout with two matches far apart, also among its tokens, and one with a match in each of 300 calls."""
+    text = f"needle {'word ' * 4000}needle"
+    long = {**_answer(text), **_tokens(text)}
+    call = {"type": "function_call", "name": "step", "arguments": '{"choice": "needle"}'}
+    calls = [{**call, "call_id": f"c{number}"} for number in range(300)]
+    prompt: list[Json] = [{"role": "user", "content": "go"}]
+    return [_row(0, prompt, [long]), _row(1, prompt, calls)]
+
+
 def _row(task: int, prompt: list[Json], output: list[Json]) -> Json:
     return {
         "_ng_task_index": task,

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Tab
-from tests.external.browser.reading_rows import TURNS, reading_rows
+from tests.external.browser.reading_rows import TURNS, reading_rows, searched_rows
 from tests.external.browser.test_attacks import check_unharmed
 from tests.external.browser.viewer import viewing
 
@@ -94,6 +94,27 @@ def test_a_match_in_a_shortened_or_folded_text_is_shown(open_tab: Open) -> None:
     expect(tab.find(".findbar [role=status]")).to_have_text("1 found")
     tab = open_tab(f"{PLACE}?q=example answer 1")
     expect(tab.find("details.examples article").first).to_be_visible()
+
+
+def test_all_matches_are_found_wherever_they_are(browser: Browser, tmp_path: Path) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in searched_rows()))
+    with viewing([path], tmp_path) as url:
+        tab = Tab(browser, url)
+        for place, key, expected in (
+            ("0/0?q=needle", "", "2 found"),
+            ("0/0?q=needle", "p", "2 found"),
+            ("1/0?q=needle", "", "300 found"),
+            ('1/0?q="needle", 7', "", "not in the conversation"),
+            ('1/0?q="needle"', "", "300 found"),
+        ):
+            tab.go(f"#/runs/0/tasks/{place}")
+            if key:
+                tab.page.keyboard.press(key)
+                expect(tab.find(".tokentext")).to_have_count(1)
+            expect(tab.find(".findbar [role=status]")).to_have_text(expected)
+        assert tab.problems == []
+        tab.close()
 
 
 def test_probabilities_are_shown_in_the_conversation(open_tab: Open) -> None:

@@ -21,9 +21,10 @@ export function Conversation({ events, current, show, reading, wanted }) {
   const pieces = useMemo(() => (reading.probabilities ? piecesOfConversation(events) : null), [events, reading.probabilities]);
   const [from, until] = useMemo(() => fewShotRange(events), [events]);
   const firstFound = useMemo(() => events.findIndex((event) => isFound(event, reading.find)), [events, reading.find]);
+  const lastFound = useMemo(() => events.findLastIndex((event) => isFound(event, reading.find)), [events, reading.find]);
   if (!events.length) return html`<${Notice} text="This rollout has no recorded conversation." />`;
   const hasReasoning = events.some((event) => event.speaker === 'reasoning');
-  const end = Math.max(limit, wanted + 1, firstFound + 1);
+  const end = Math.max(limit, wanted + 1, lastFound + 1);
   const message = (event, i) => html`<${Message} key=${i} index=${i} event=${event} call=${calls[i]} here=${calls[i] !== null && calls[i] === current}
     show=${show} reasoningOpen=${reasoningOpen} reading=${reading} pieces=${pieces?.[i] ?? null} />`;
   const messages = events.slice(0, end).map(message);

@@ -1,10 +1,10 @@
 /** One event of a conversation. */
 import { html, useMemo, useState } from '../../vendor/htm-preact.js';
 import { Name, Text } from '../../text.js';
-import { matchPositions } from '../../textmatches.js';
+import { lastMatch } from '../../textmatches.js';
 import { pluralize, signed } from '../../formatting.js';
 import { Markdown } from '../markdown/markdown.js';
-import { Parsed, parseObject } from './parsed.js';
+import { Parsed, isInFields, parseObject } from './parsed.js';
 import { TokenText } from './tokentext.js';
 
 const TITLES = {
@@ -34,7 +34,8 @@ export function Message({ event, call, here, show, reasoningOpen, reading, piece
   const fields = useMemo(() => (tool ? parseObject(event.text) : null), [event]);
   const [original, setOriginal] = useState(false);
   const formatted = Boolean(fields) || (MARKDOWN.has(speaker) && reading.markdown);
-  const found = useMemo(() => matchPositions(event.text, reading.find, 1)[0] ?? -1, [event, reading.find]);
+  const found = useMemo(() => lastMatch(event.text, reading.find), [event, reading.find]);
+  const asFields = useMemo(() => Boolean(fields) && !original && (found < 0 || isInFields(fields, reading.find)), [fields, original, found, reading.find]);
   const markedPiece = reading.marked?.event === index ? reading.marked.piece : -1;
   const asTokens = reading.probabilities && pieces !== null && !original;
   return html`<article class=${`event ${speaker} ${here ? 'here' : ''}`} tabindex="-1" data-call=${speaker === 'call' ? call : undefined}
@@ -53,11 +54,11 @@ export function Message({ event, call, here, show, reasoningOpen, reading, piece
     ${speaker === 'reasoning'
       ? html`<details open=${reasoningOpen || found >= 0 || markedPiece >= 0}>
           <summary class="small soft">${pluralize(event.text.length, 'character')}</summary>
-          ${asTokens ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} />` : html`<${Body} event=${event} found=${found} reading=${reading} original=${original} />`}
+          ${asTokens ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} find=${reading.find} />` : html`<${Body} event=${event} found=${found} reading=${reading} original=${original} />`}
         </details>`
       : asTokens
-        ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} />`
-        : fields && !original
+        ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} find=${reading.find} />`
+        : asFields
           ? html`<${Parsed} value=${fields} find=${reading.find} />`
           : html`<${Body} event=${event} found=${found} reading=${reading} original=${original} />`}
   </article>`;

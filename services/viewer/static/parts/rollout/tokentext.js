@@ -1,17 +1,22 @@
 /** What the model wrote in one event, token by token, coloured by probability. */
-import { html, useEffect, useRef, useState } from '../../vendor/htm-preact.js';
+import { html, useEffect, useMemo, useRef, useState } from '../../vendor/htm-preact.js';
 import { visible } from '../../text.js';
+import { lastMatch } from '../../textmatches.js';
 import { count, percent, plain } from '../../formatting.js';
 import { useSelectedToken } from './selectedtoken.js';
 import { CLASSES, classOf } from './tokenclasses.js';
 
 const MAX_PIECES = 1500;
 
-/** `marked` is the index of a piece to scroll to, or -1. @param {{pieces: import('./tokenpieces.js').Piece[], marked?: number}} props */
-export function TokenText({ pieces, marked = -1 }) {
+/**
+ * `marked` is the index of a piece to scroll to, or -1. The text `find` is visible even among many tokens.
+ * @param {{pieces: import('./tokenpieces.js').Piece[], marked?: number, find?: string}} props
+ */
+export function TokenText({ pieces, marked = -1, find = '' }) {
   const [expanded, setExpanded] = useState(false);
   const text = useRef(null);
-  const shown = expanded || marked >= MAX_PIECES ? pieces : pieces.slice(0, MAX_PIECES);
+  const isFoundLate = useMemo(() => pieces.length > MAX_PIECES && find !== '' && isAfter(pieces, find), [pieces, find]);
+  const shown = expanded || isFoundLate || marked >= MAX_PIECES ? pieces : pieces.slice(0, MAX_PIECES);
   const [at, setAt, handlers] = useSelectedToken({ first: 0, last: shown.length - 1 });
   useEffect(() => {
     if (marked < 0) return;
@@ -28,6 +33,12 @@ export function TokenText({ pieces, marked = -1 }) {
       onMouseLeave=${() => setAt(marked)} ...${handlers}>${shown.map((piece, i) => html`<span
         class=${`token ${classOf(piece.logProb)} ${i === at ? 'at' : ''}`} data-at=${i}>${written(piece.text)}</span>`)}</div>
     ${shown.length < pieces.length && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(pieces.length)} tokens</button>`}`;
+}
+
+/** Whether the text ends after the pieces that are shown at first. */
+function isAfter(pieces, find) {
+  const at = lastMatch(pieces.map((piece) => piece.text).join(''), find);
+  return at + find.length > pieces.slice(0, MAX_PIECES).reduce((sum, piece) => sum + piece.text.length, 0);
 }
 
 /** The text of a token, with line breaks marked, so that a token without letters can be seen. */
