@@ -50,3 +50,10 @@ test('two calls of the model do not share tokens', () => {
   const events = [event('answer', 'one', 1, { tokens: tokens(['one']) }), event('answer', 'two', 2, { tokens: tokens(['two']) })];
   assert.deepEqual(piecesOfConversation(events).map(texts), ['one', 'two']);
 });
+
+test('the arguments of a call may contain the name of the next one', () => {
+  const call = (argument) => `<c>{"name": "step", "say": "${argument} step"}`;
+  const calls = [event('call', '', 1, { name: 'step' }), event('call', '', 1, { name: 'step' })];
+  const pieces = piecesByEvent(piecesOf(tokens((call('next') + call('last')).match(/\s?\w+|./g))), calls);
+  assert.deepEqual(pieces.map(texts), [`${call('next')}<c>{`, call('last').slice(4)]);
+});

@@ -44,7 +44,7 @@ export function piecesByEvent(pieces, events) {
   let isEnd = false; // whether the last event that was found ends at the cursor
   events.forEach((event, i) => {
     const text = event.speaker === 'call' ? event.name : event.text.trim();
-    const at = text ? all.indexOf(text.slice(0, NEEDLE), cursor) : -1;
+    const at = !text ? -1 : event.speaker === 'call' ? placeOfName(all, text, cursor) : all.indexOf(text.slice(0, NEEDLE), cursor);
     if (i > 0 && at < 0) starts.push(-1);
     else if (i > 0) starts.push(isEnd ? cursor : at);
     if (at < 0) return;
@@ -63,6 +63,12 @@ export function piecesByEvent(pieces, events) {
     const next = indexes.slice(i + 1).find((index) => index >= 0) ?? pieces.length;
     return pieces.slice(indexes[i], next);
   });
+}
+
+/** Where a call's name is: where usual formats write it, because the arguments of the call before may contain it, else anywhere. */
+function placeOfName(all, name, cursor) {
+  const places = [`"name": "${name}"`, `"name":"${name}"`, `<function=${name}>`, name].map((text) => all.indexOf(text, cursor));
+  return places.find((at) => at >= 0) ?? -1;
 }
 
 /**
