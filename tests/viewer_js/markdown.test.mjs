@@ -1,7 +1,7 @@
 /** Texts of rollouts are divided and parsed as Markdown; nothing takes long. */
 import assert from 'node:assert/strict';
 import test from 'node:test';
-import { segments } from '../../services/viewer/static/parts/markdown/segments.js';
+import { openFence, segments } from '../../services/viewer/static/parts/markdown/segments.js';
 import { parseMarkdown } from '../../services/viewer/static/parts/markdown/parse.js';
 import { highlighted } from '../../services/viewer/static/parts/markdown/highlight.js';
 
@@ -72,4 +72,10 @@ test('two display formulas on one line are two formulas', () => {
   assert.deepEqual(kinds('\\[ a=1 \\] and \\[ b=2 \\]'), ['prose']);
   assert.deepEqual(kinds('$$a=1$$, so $$b=2$$'), ['prose']);
   assert.deepEqual(formulas('$$a=1$$, so $$b=2$$'), ['a=1', 'b=2']);
+});
+
+test('the end of a shortened text is code only if it is within code', () => {
+  assert.equal(openFence('Fix this:\n```python\na = 1'), '```python\n');
+  assert.equal(openFence('Fix this:\n```python\na = 1\n```\nnow'), '');
+  assert.equal(openFence('no code'), '');
 });

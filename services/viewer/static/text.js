@@ -58,9 +58,9 @@ function render(text, kind) {
 }
 
 /**
- * A text of any length. `draw` renders a text instead of `kind`. The character at `reveal` is visible even in a shortened
+ * A text of any length. `draw` renders a part of it instead of `kind`; its second argument is the text before the part. The character at `reveal` is visible even in a shortened
  * text, and so are the last `tail` characters.
- * @param {{value: string, lines?: number, characters?: number, kind?: string, draw?: (text: string) => any, reveal?: number, tail?: number}} props
+ * @param {{value: string, lines?: number, characters?: number, kind?: string, draw?: (text: string, before: string) => any, reveal?: number, tail?: number}} props
  */
 export function Text({ value, lines = MAX_LINES, characters = MAX_CHARACTERS, kind = 'prose', draw, reveal = -1, tail = 0 }) {
   const [expanded, setExpanded] = useState(false);
@@ -68,11 +68,11 @@ export function Text({ value, lines = MAX_LINES, characters = MAX_CHARACTERS, ki
   const possible = expanded ? -1 : cutAt(text, lines, characters);
   const cut = reveal >= possible ? -1 : possible;
   const end = cut < 0 ? text.length : Math.max(cut, endOfCut(text, tail));
-  const show = (part) => (draw ? draw(part) : render(part, kind));
+  const show = (part, before = '') => (draw ? draw(part, before) : render(part, kind));
   return html`
     <div class="text ${kind}" dir="auto">${show(cut < 0 ? text : text.slice(0, cut))}${cut >= 0 && ' …'}</div>
     ${cut >= 0 && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(text.length)} characters</button>`}
-    ${end < text.length && html`<div class="text ${kind}" dir="auto">${show(text.slice(end))}</div>`}
+    ${end < text.length && html`<div class="text ${kind}" dir="auto">${show(text.slice(end), text.slice(0, end))}</div>`}
     ${expanded && html`<button class="quiet" onClick=${() => setExpanded(false)}>Show less</button>`}`;
 }
 

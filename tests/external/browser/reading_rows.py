@@ -57,6 +57,14 @@ def searched_rows() -> list[Json]:
     return [_row(0, prompt, [long]), _row(1, prompt, calls)]
 
 
+def code_row() -> Json:
+    """A rollout with a long prompt that ends soon after code, and a wide table in the answer."""
+    code = "\n".join(f"line_{number} = {number}  # filler" for number in range(90))
+    prompt: list[Json] = [{"role": "user", "content": f"Read.\n\n```python\n{code}\n```\n\nNow **fix** it."}]
+    table = [" | ".join([word] * 12) for word in ("head", "-", "unbreakable")]
+    return _row(0, prompt, [_answer("\n".join(f"| {line} |" for line in table))])
+
+
 def _row(task: int, prompt: list[Json], output: list[Json]) -> Json:
     return {
         "_ng_task_index": task,

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, expect
 
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Tab
-from tests.external.browser.reading_rows import TURNS, reading_rows, searched_rows
+from tests.external.browser.reading_rows import TURNS, code_row, reading_rows, searched_rows
 from tests.external.browser.test_attacks import check_unharmed
 from tests.external.browser.viewer import viewing
 
@@ -94,6 +94,22 @@ def test_a_match_in_a_shortened_or_folded_text_is_shown(open_tab: Open) -> None:
     expect(tab.find(".findbar [role=status]")).to_have_text("1 found")
     tab = open_tab(f"{PLACE}?q=example answer 1")
     expect(tab.find("details.examples article").first).to_be_visible()
+
+
+def test_the_end_of_a_long_prompt_is_read_as_in_the_whole_and_tables_keep_their_words(
+    browser: Browser, tmp_path: Path
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(orjson.dumps(code_row()))
+    with viewing([path], tmp_path) as url:
+        tab = Tab(browser, url, viewport={"width": 360, "height": 740}).go(PLACE)
+        prompt = tab.find("article.user")
+        expect(prompt.locator("strong", has_text="fix")).to_have_count(1)
+        expect(prompt.locator("pre.code").last).to_contain_text("line_89 = 89")
+        cell = tab.find("article.answer td", has_text="unbreakable").first.bounding_box()
+        assert cell is not None and cell["height"] < 40
+        assert tab.problems == []
+        tab.close()
 
 
 def test_all_matches_are_found_wherever_they_are(browser: Browser, tmp_path: Path) -> None:

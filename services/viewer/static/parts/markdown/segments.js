@@ -50,6 +50,18 @@ function code(lines, at) {
   return { segment: { kind: 'code', text: lines.slice(at + 1, end).join('\n'), language: language.toLowerCase() }, end: end + 1 };
 }
 
+/** The fence of the code in which a text ends, with its line break; '' if it ends in prose. @param {string} text */
+export function openFence(text) {
+  const lines = text.split('\n');
+  let at = 0;
+  while (at < lines.length) {
+    const found = code(lines, at);
+    if (found && found.end > lines.length) return `${lines[at]}\n`;
+    at = found?.end ?? at + 1;
+  }
+  return '';
+}
+
 /** The display formula that starts at a line and has lines of its own, or null. */
 function math(lines, at) {
   const first = lines[at].trim();

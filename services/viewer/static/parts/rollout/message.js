@@ -4,6 +4,7 @@ import { Name, Text } from '../../text.js';
 import { lastMatch } from '../../textmatches.js';
 import { pluralize, signed } from '../../formatting.js';
 import { Markdown } from '../markdown/markdown.js';
+import { openFence } from '../markdown/segments.js';
 import { Parsed, isInFields, parseObject } from './parsed.js';
 import { TokenText } from './tokentext.js';
 
@@ -70,7 +71,7 @@ function Body({ event, found, reading, original }) {
   const needsOriginal = found >= 0 && MARKUP.test(reading.find);
   const markdown = reading.markdown && !original && !needsOriginal && MARKDOWN.has(speaker);
   const kind = markdown ? 'markdown' : speaker === 'call' || speaker === 'result' ? 'mono' : 'prose';
-  const draw = markdown ? (part) => html`<${Markdown} text=${part} />` : undefined;
+  const draw = markdown ? (part, before) => html`<${Markdown} text=${openFence(before) + part} />` : undefined;
   return html`<${Text} value=${text} kind=${kind} draw=${draw} lines=${LINES[speaker] ?? 60} reveal=${found}
     tail=${speaker === 'user' && turn === 0 ? PROMPT_TAIL : 0} />`;
 }
