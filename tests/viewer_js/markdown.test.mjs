@@ -20,6 +20,11 @@ test('code is kept verbatim, with its language, even if it contains a board', ()
   assert.deepEqual(segments('```Python\n###\n#.#\n```'), [{ kind: 'code', text: '###\n#.#', language: 'python' }]);
 });
 
+test('code in an item of a list has the indentation of its fence removed', () => {
+  const [, code] = segments('1. First\n   ```python\n   if x:\n     y()\n   ```\n2. Second');
+  assert.deepEqual(code, { kind: 'code', text: 'if x:\n  y()', language: 'python' });
+});
+
 test('a formula of several lines is a formula and no board', () => {
   assert.deepEqual(segments('$$\nx^2\ny^2\n$$'), [{ kind: 'math', text: 'x^2\ny^2' }]);
 });

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -19,6 +20,8 @@ _CALLS = ("arguments", "input", "action", "operation", "code", "queries", "query
 """Fields that can contain a call's arguments, depending on the type of call."""
 _RESULTS = ("output", "outputs", "results", "result", "error")
 """Fields that can contain the result if an item is both a call and its result."""
+_HUGE_INTEGER = re.compile(r"[:\[,]\s*-?\d{19,}\s*[,\]}]")
+"""Parsing might turn it into a float."""
 
 
 def events_of(row: Mapping[str, Any]) -> list[Event]:
@@ -134,7 +137,7 @@ def _readable(content: Any) -> str:
     """Return a call's arguments, formatted for reading if they are JSON."""
     if not isinstance(content, str):
         return "" if content is None else pretty(content)
-    value = _parsed(content)
+    value = None if _HUGE_INTEGER.search(content) else _parsed(content)
     return pretty(value) if isinstance(value, dict | list) else content
 
 

@@ -6,6 +6,7 @@ import { exact, plain } from '../formatting.js';
 
 const ROLES = { expected: 'Expected', extracted: 'Extracted', reason: 'Reason', tests: 'Tests', component: 'Reward', limit: 'Limit' };
 const LONG = 80;
+const NOT_HIT = new Set(['false', 'no', '0', 'none']);
 
 /** A value. Of an answer, all digits are shown, and quotes around a text that is empty or begins or ends with spaces. */
 function Value({ value, role, lines }) {
@@ -19,7 +20,7 @@ function Value({ value, role, lines }) {
 /** Whether a value says nothing, such as a limit that was not hit. */
 function isSilent({ role, value }) {
   const isEmpty = typeof value === 'object' && value !== null && Object.keys(value).length === 0; // a list of the limits that were hit
-  return (role === 'limit' && (!value || isEmpty)) || (role !== 'extracted' && (value === null || value === ''));
+  return (role === 'limit' && (!value || isEmpty || NOT_HIT.has(String(value).toLowerCase()))) || (role !== 'extracted' && (value === null || value === ''));
 }
 
 /** Whether the label already says which role the field has. */

@@ -47,7 +47,9 @@ function code(lines, at) {
   const closes = (line) => line.trim().startsWith(mark) && line.trim().split(mark[0]).join('') === '';
   let end = at + 1;
   while (end < lines.length && !closes(lines[end])) end += 1;
-  return { segment: { kind: 'code', text: lines.slice(at + 1, end).join('\n'), language: language.toLowerCase() }, end: end + 1 };
+  const indent = new RegExp(`^ {0,${lines[at].search(/\S/)}}`); // that of the fence, as in an item of a list
+  const text = lines.slice(at + 1, end).map((line) => line.replace(indent, '')).join('\n');
+  return { segment: { kind: 'code', text, language: language.toLowerCase() }, end: end + 1 };
 }
 
 /** The fence of the code in which a text ends, with its line break; '' if it ends in prose. @param {string} text */

@@ -6,10 +6,11 @@ import { lastMatch } from '../../textmatches.js';
 const MAX_LENGTH = 50_000;
 const MAX_KEYS = 30;
 const MAX_INLINE = 120;
+const LARGE_INTEGER = /[:[,]\s*-?\d{16,}\s*[,\]}]/;
 
-/** Parses a text as a JSON object, or returns null. @param {string} text @returns {Record<string, unknown> | null} */
+/** Parses a text as a JSON object, or returns null, also if it has integers that a browser would round. @param {string} text @returns {Record<string, unknown> | null} */
 export function parseObject(text) {
-  if (text.length > MAX_LENGTH || !text.trimStart().startsWith('{')) return null;
+  if (text.length > MAX_LENGTH || !text.trimStart().startsWith('{') || LARGE_INTEGER.test(text)) return null;
   try {
     const value = JSON.parse(text);
     const keys = Object.keys(value);

@@ -97,6 +97,12 @@ def test_items_of_every_kind_are_shown(item: Any, speaker: str, text: str) -> No
     assert texts(events(item))[1:] == [(speaker, text)]
 
 
+def test_integers_of_a_call_that_no_parser_keeps_are_shown_as_they_are() -> None:
+    arguments = '{"id": 123456789012345678901234567890, "n": [1]}'
+    (event,) = events_of({"response": {"output": [{**CALL, "arguments": arguments}]}})
+    assert event.text == arguments
+
+
 def test_a_tool_run_by_the_endpoint_is_a_call_and_its_result() -> None:
     item = {"type": "mcp_call", "name": "find", "arguments": '{"q":1}', "output": "found", "id": "m"}
     assert [event.speaker for event in events(item)] == ["user", "call", "result"]
