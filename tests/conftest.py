@@ -11,6 +11,7 @@ import sys
 import pytest
 
 from rollyard.services.runtime.process_setup import raise_file_limit
+from tests.support.waiting import deadline_s
 
 _SETTINGS = (
     *("ROLLYARD_TOKEN", "policy_base_url", "policy_api_key", "policy_model_name"),
@@ -32,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     raise_file_limit()  # many systems give an ordinary user's shell 1,024: too few for a thousand requests
     for name in _SETTINGS:
         os.environ.pop(name, None)
+    deadline_s()  # measured here, for all workers
     sys.dont_write_bytecode = False  # pytest stores the test modules, whose assertions it rewrites, by the same rule
     with contextlib.suppress(ImportError):  # the environments for other software lack it
         from hypothesis import HealthCheck, settings

@@ -9,9 +9,9 @@ from pathlib import Path
 import yaml
 
 from tests.support.commands import command, ng_run
-from tests.support.fixtures import until
 from tests.support.foreign_folders import entry, make_root, program_entry
 from tests.support.processes import processes_with
+from tests.support.waiting import until
 
 REFERENCES = {
     "resources_server": {"type": "resources_servers", "name": "counter"},

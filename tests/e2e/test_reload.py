@@ -11,8 +11,8 @@ import pytest
 from omegaconf import OmegaConf
 
 from tests.support.commands import DEADLINE_S, Running, command, in_this_process, ng_run
-from tests.support.fixtures import until
 from tests.support.processes import alive, children_of
+from tests.support.waiting import until
 
 APP = """
 from rollyard.resources_servers.base import Environment, Verdict, Verification, EnvironmentSettings, serve

@@ -239,10 +239,3 @@ def unused_url() -> str:
     port = sock.getsockname()[1]
     sock.close()
     return f"http://127.0.0.1:{port}"
-
-
-async def until(condition: Callable[[], object], seconds: float = 120.0) -> None:
-    """Wait for a condition. The timeout is long so that only a hanging test hits it, not a busy machine."""
-    async with asyncio.timeout(seconds):
-        while not condition():
-            await asyncio.sleep(0.002)

@@ -21,8 +21,8 @@ from rollyard.services.backoff import Restarts
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.types import Json
-from tests.support.fixtures import until
 from tests.support.processes import parent_of, processes_with
+from tests.support.waiting import until
 
 FAKE = Path(__file__).with_name("fake_vllm.py")
 MARK = "ROLLYARD_TEST_ENGINE"

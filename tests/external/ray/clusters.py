@@ -22,7 +22,7 @@ import orjson
 
 from tests.support.processes import alive
 from tests.support.stacks import AGENT, EXAMPLES
-from tests.support.waiting import LIMIT_S, eventually
+from tests.support.waiting import deadline_s, eventually
 
 BIN = Path(sys.executable).parent
 
@@ -148,9 +148,9 @@ class Run:
         self.instances()
         return self
 
-    def ended(self, limit_s: float = LIMIT_S) -> int:
+    def ended(self, limit_s: float | None = None) -> int:
         """Wait for the exit status."""
-        return self.process.wait(limit_s)
+        return self.process.wait(limit_s or deadline_s())
 
     def command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command in the same folder on the same machine."""
@@ -160,7 +160,7 @@ class Run:
             env=self.environ,
             capture_output=True,
             text=True,
-            timeout=LIMIT_S,
+            timeout=deadline_s(),
             check=False,
         )
 

@@ -14,10 +14,11 @@ import pytest
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.runtime.stack import Stack
-from tests.support.fixtures import until, unused_url
+from tests.support.fixtures import unused_url
 from tests.support.local_engines import DEADLINE_S, FAKE, MARK, wait_until_gone
 from tests.support.processes import alive
 from tests.support.stacks import load_config, processes
+from tests.support.waiting import until
 
 
 def run_config(folder: Path, environment: dict[str, str] | None = None, **more: Any) -> RunConfig:

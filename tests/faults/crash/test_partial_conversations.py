@@ -17,7 +17,7 @@ from rollyard.services.types import Json
 from rollyard.services.viewer.live.episode_tails import EpisodeTails
 from rollyard.services.viewer.live.tail_records import TailView
 from tests.support.stacks import AGENT, PUZZLES, collect, load_config, processes
-from tests.support.waiting import LIMIT_S
+from tests.support.waiting import deadline_s
 
 from .harness import failures, ready_pid
 
@@ -55,7 +55,7 @@ async def in_flight(stack: Stack) -> str | None:
 
 
 async def far_enough(stack: Stack) -> str:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(deadline_s()):
         while (episode := await in_flight(stack)) is None:
             await asyncio.sleep(0.02)
     return episode
@@ -96,7 +96,7 @@ async def test_an_attempt_at_a_policy_that_hangs_records_the_prompt(tmp_path: Pa
 
 
 async def _until_not_playing(tails: EpisodeTails, episode: str) -> TailView:
-    async with asyncio.timeout(LIMIT_S):
+    async with asyncio.timeout(deadline_s()):
         while (view := await tails.view(AGENT, episode, -1)).state == "playing":
             await asyncio.sleep(0.05)
     return view

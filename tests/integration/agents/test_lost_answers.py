@@ -14,8 +14,8 @@ from rollyard.resources_servers.base import Environment, EnvironmentSettings, Ve
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.session import Session
 from rollyard.services.types import Json
-from tests.support.fixtures import until
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.waiting import until
 
 ROW: Json = {"responses_create_params": {"input": "Go."}}
 

@@ -14,8 +14,8 @@ from rollyard.resources_servers.harbor_task.app import HarborTask
 from rollyard.resources_servers.harbor_task.settings import EXAMPLES
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.testing import Rollout, calls, play
-from tests.support.fixtures import until
 from tests.support.shell_boxes import why_no_box
+from tests.support.waiting import until
 from tests.unit.resources_servers.harbor_task.folders import write_task
 
 ANY_IMAGE = ["*"]

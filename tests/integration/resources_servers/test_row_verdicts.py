@@ -11,8 +11,8 @@ from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSet
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.types import Json
-from tests.support.fixtures import until
 from tests.support.in_process import InProcessServers, environment, in_process_servers, says
+from tests.support.waiting import until
 
 ROW: Json = {
     "responses_create_params": {"input": "What is 6 times 7?", "field_of_a_later_api": {"x": 1}},

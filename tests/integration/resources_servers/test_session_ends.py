@@ -18,8 +18,8 @@ from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.run_types import Directory
 from rollyard.services.types import Json
-from tests.support.fixtures import until
 from tests.support.in_process import InProcessServers, environment, in_process_servers
+from tests.support.waiting import until
 
 NAME = {SESSION_HEADER: "0123456789abcdef0123456789abcdef"}
 

@@ -19,8 +19,9 @@ from rollyard.services.runtime.distributed.join import ListenAddress, join_run
 from rollyard.services.runtime.distributed.server_selection import select_servers
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
-from tests.support.fixtures import until, unused_url
+from tests.support.fixtures import unused_url
 from tests.support.stacks import AGENT, collect, load_config
+from tests.support.waiting import until
 
 TOKEN = "0123456789abcdef-shared"
 KEYS = shared_keys(TOKEN)

@@ -18,8 +18,8 @@ from rollyard.services.run_types import HeadFile, ServerInstance
 from rollyard.services.types import Json
 from rollyard.services.viewer.live.episode_tails import EpisodeTails
 from rollyard.services.viewer.live.tail_records import TailView
-from tests.support.fixtures import until
 from tests.support.in_process import KEYS, InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.waiting import until
 
 ROW: Json = {"responses_create_params": {"input": "Play."}, "_ng_task_index": 4, "_ng_rollout_index": 1}
 EPISODE = "a" * 32

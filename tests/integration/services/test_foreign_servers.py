@@ -24,10 +24,10 @@ from rollyard.services.run_types import ServerInstance
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
-from tests.support.fixtures import until
 from tests.support.foreign_folders import SCRIPTED_MODEL, entry, make_root, program_entry
 from tests.support.processes import alive, processes_with
 from tests.support.stacks import colocated, processes
+from tests.support.waiting import until
 
 Start = Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]]
 ROW = {"responses_create_params": {"input": [{"role": "user", "content": "count"}]}, "wanted": 4}

@@ -20,17 +20,9 @@ from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from tests.support.fixtures import (
-    KEYS,
-    http_transport,
-    listening,
-    load_text,
-    make_client,
-    make_folder,
-    server_yaml,
-    until,
-)
+from tests.support.fixtures import KEYS, http_transport, listening, load_text, make_client, make_folder, server_yaml
 from tests.support.stacks import load_config
+from tests.support.waiting import until
 
 
 class Slow(Server):

@@ -16,17 +16,8 @@ from rollyard.services.http.client import RUN_HEADER, RetryPolicy
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpResponse, LocalTransport, Receive, Scope, Send
-from tests.support.fixtures import (
-    KEYS,
-    failure_kind_of,
-    failure_of,
-    http,
-    http_transport,
-    make_client,
-    peer,
-    send,
-    until,
-)
+from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http, http_transport, make_client, peer, send
+from tests.support.waiting import until
 from tests.unit.services.http.raw_peers import respond, tcp_server
 
 

@@ -12,7 +12,8 @@ import uvicorn
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.connection_pool import REQUEST_HEADER, target_of
 from rollyard.services.http.transport import OTHER_KEEPALIVE_S, RUN_HEADER, HttpTransport
-from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send, until
+from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send
+from tests.support.waiting import until
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nx-trailer: 1\r\n\r\n"

@@ -15,17 +15,8 @@ from rollyard.services.http.listener import ListenerLimits
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer, bind
-from tests.support.fixtures import (
-    KEYS,
-    failure_of,
-    http_transport,
-    listening,
-    make_client,
-    make_server,
-    peer,
-    send,
-    until,
-)
+from tests.support.fixtures import KEYS, failure_of, http_transport, listening, make_client, make_server, peer, send
+from tests.support.waiting import until
 from tests.unit.services.http.raw_peers import exchange
 
 SMALL = ListenerLimits(Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)

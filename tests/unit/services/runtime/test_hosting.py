@@ -29,9 +29,9 @@ from tests.support.fixtures import (
     make_client,
     make_server,
     send,
-    until,
     unused_url,
 )
+from tests.support.waiting import until
 
 
 class BlockingHandler:

@@ -20,7 +20,8 @@ from rollyard.services.runtime.launcher import LocalProcess, Process
 from rollyard.services.runtime.ray_launcher import RayLauncher
 from rollyard.services.runtime.stack import new_keys
 from rollyard.services.runtime.supervisor import Supervisor
-from tests.support.fixtures import load_text, make_folder, server_yaml, until
+from tests.support.fixtures import load_text, make_folder, server_yaml
+from tests.support.waiting import until
 from tests.unit.services.processes import wait_for_end
 
 KEYS = new_keys()

@@ -16,7 +16,8 @@ from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
 from tests.support.asgi_requests import call_app, echo, problem
-from tests.support.fixtures import KEYS, http_transport, listening, make_server, send, until
+from tests.support.fixtures import KEYS, http_transport, listening, make_server, send
+from tests.support.waiting import until
 
 
 async def test_a_raw_route_returns_its_bytes_and_the_run_header() -> None:

@@ -12,7 +12,7 @@ import pytest
 from rollyard.responses_api_models.chat_engine.weights import joining_engines, weight_loader
 from tests.support.adapter_engine import AdapterEngine, write_adapter
 from tests.support.checkpoints import write_checkpoint
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
 
 ONE, TWO = "/adapters/one", "/adapters/two"

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, WeightEngine, engine_url, log_prob, trainer_server
 
 PATH = "/weights/log_probs"

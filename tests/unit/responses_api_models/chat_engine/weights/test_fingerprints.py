@@ -11,7 +11,7 @@ from rollyard.responses_api_models.chat_engine.weights import joining_engines
 from rollyard.services.types import Json
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import EMBEDDINGS, write_checkpoint
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.support.weight_engine import engine_url
 
 

@@ -10,7 +10,7 @@ import pytest
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
 
 SHORT = "lease_s=0.05"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import EMBEDDINGS, HEAD, SHAPES, overwrite_element, write_checkpoint
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.support.weight_engine import engine_url
 
 WEIGHTS_FILE = "model.safetensors"

@@ -9,7 +9,7 @@ import pytest
 from rollyard.responses_api_models.chat_engine.weights import joining_engines
 from rollyard.services.types import Json
 from tests.support.checkpoint_run import active_urls
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
 
 NEW = "/weights/new"

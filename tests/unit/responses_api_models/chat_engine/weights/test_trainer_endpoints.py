@@ -15,8 +15,8 @@ from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
-from tests.support.fixtures import until
 from tests.support.stacks import colocated, load_config
+from tests.support.waiting import until
 from tests.support.weight_engine import ODD_STREAM, STARTED, WeightEngine, engine_url, trainer_server
 
 VERSION = "x-rollyard-policy-version"

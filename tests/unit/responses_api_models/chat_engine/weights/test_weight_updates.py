@@ -10,7 +10,7 @@ from rollyard.responses_api_models.chat_engine.weights.policy_versions import Po
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.errors import Failure
 from rollyard.services.types import Json
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, WeightEngine, engine_url, trainer_server
 
 NEW = "/weights/step-12"

@@ -22,7 +22,7 @@ from rollyard.services.rollouts.shared.owners import OwnerWatch, this_owner
 from rollyard.services.rollouts.shared.shard_store import ShardStore
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths
 from rollyard.services.types import Json
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.unit.services.rollouts.shared.workers import (
     MANIFEST,
     Clock,

@@ -10,8 +10,8 @@ from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.run_types import Heartbeat
 from rollyard.services.runtime.foreign.external_servers import ExternalServers
-from tests.support.fixtures import until
 from tests.support.foreign_folders import entry
+from tests.support.waiting import until
 from tests.unit.services.runtime.foreign.test_health_probe import Server
 
 DOWN = Failure(FailureKind.UNREACHABLE, "connection refused")

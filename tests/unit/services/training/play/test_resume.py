@@ -11,8 +11,8 @@ import pytest
 
 from rollyard.services.errors import RunError
 from rollyard.services.training.play.step_files import StepFiles
-from tests.support.fixtures import until
 from tests.support.stacks import keys_of
+from tests.support.waiting import until
 from tests.unit.services.training.play.training_stack import ScriptedPolicy, Training, training, write_questions
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.services.errors import RunError
 from rollyard.services.training.endings import Treatment
-from tests.support.fixtures import until
+from tests.support.waiting import until
 from tests.unit.services.training.play.training_stack import ScriptedPolicy, training
 
 

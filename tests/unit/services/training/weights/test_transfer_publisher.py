@@ -12,8 +12,8 @@ from rollyard.responses_api_models.chat_engine.weights import joining_engines
 from rollyard.services.errors import RunError
 from rollyard.services.training.weights.policy_client import PolicyClient
 from rollyard.services.training.weights.transfer_publisher import TransferPublisher
-from tests.support.fixtures import until
 from tests.support.transfer_engine import SENT, FakeGroup, FakeSender, TransferEngine
+from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TOKEN, TrainerClient, engine_url, trainer_server
 
 UPDATE = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache", "/resume"]
