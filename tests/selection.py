@@ -1,7 +1,7 @@
 """Selects the suites that CI runs in full: those of which something changed since the newest commit older than a day.
 
 `python -m tests.selection` prints each suite, whether it runs in full or only its smoke test, and why; with `--full`,
-only the names of those that run in full. A suite is a target of the Makefile with `$(SMOKE)` in its recipe. It depends on
+only the names of those that run in full. A suite is a target of the Makefile whose recipe has `$(SMOKE)`. It depends on
 
 - the folders and files of tests that its recipe names, and the locks of the environments that it needs (the Makefile);
 - every module that these tests import, directly or through helpers of tests;
