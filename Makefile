@@ -14,7 +14,7 @@ DEV      := $(VENV)/.dev
 DOCS     := .venv-docs
 LOCKED   := requirements/all.lock requirements/environment.py requirements/subset.py pyproject.toml
 PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
-# make test-vllm ONLY=smoke runs the part of a suite that runs in every CI. A target with $(SMOKE) is such a suite.
+# A target with $(SMOKE) in its recipe is a suite that .ci/run runs in full only if something that it depends on changed.
 SMOKE    := $(if $(ONLY),-m $(ONLY))
 
 .DEFAULT_GOAL := help
@@ -49,10 +49,10 @@ demo-lm: $(VLLM)/.ready  ## play 100 unseen Sokoban rooms with a small language 
 	@PATH="$(CURDIR)/$(VLLM)/bin:$$PATH" sh configs/demo_lm.sh
 
 test: $(DEV)  ## run unit, integration and end-to-end tests; installs what they need
-	$(BIN)/python $(PYTEST) tests/e2e tests/integration tests/unit tests/test_structure.py
+	$(BIN)/python $(PYTEST) tests/e2e tests/integration tests/unit
 
 test-unit: $(DEV)  ## test single modules and servers
-	$(BIN)/python $(PYTEST) tests/unit tests/test_structure.py
+	$(BIN)/python $(PYTEST) tests/unit
 
 test-integration: $(DEV)  ## test several servers in one process
 	$(BIN)/python $(PYTEST) tests/integration
@@ -123,9 +123,10 @@ test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh envir
 test-math: $(DEV)  ## test the MATH grader on rewritten and falsified forms of all gold answers
 	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py $(SMOKE)
 
-##@ Tests with other software, in three environments: 1.7 GB, 2.6 GB for vLLM, 1.9 GB for NeMo Gym
+##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 12 GB, shared by checkouts
 
-environments: $(EXTERNAL)/.ready $(VLLM)/.ready  ## create both environments
+ENVIRONMENTS := $(addsuffix /.ready,$(DOCS) $(VLLM) $(EXTERNAL) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS))
+environments: $(ENVIRONMENTS)  ## create the environments of these tests
 
 test-ray: $(EXTERNAL)/.ready  ## test real Ray clusters; as root, also with two hosts in network namespaces
 	$(EXTERNAL)/bin/python -m pytest tests/external/ray $(SMOKE)
@@ -174,7 +175,7 @@ test-trainers: $(TRAINERS)/.ready $(VLLM)/.ready  ## test with verifiers, TRL's 
 	$(TRAINERS)/bin/python -m pytest tests/external/trainers $(SMOKE)
 	$(VLLM)/bin/python -m pytest $(WITH_TRL) $(SMOKE)
 
-test-slurm: environments  ## test jobs on a private SLURM, as root (apt-get install slurmctld slurmd slurm-client munge)
+test-slurm: $(EXTERNAL)/.ready $(VLLM)/.ready  ## test jobs on a private SLURM, as root (apt-get install slurmctld slurmd slurm-client munge)
 	$(VLLM)/bin/python -m pytest tests/external/slurm $(SMOKE)
 
 $(EXTERNAL)/.ready: $(LOCKED)

@@ -94,7 +94,8 @@ def uv(*arguments: str) -> bool:
 
 def first_damage(home: Path) -> str:
     """Return what is wrong with the files of an environment; an empty string if all are as they were installed."""
-    if subprocess.run([home / "bin" / "python", "-c", ""], capture_output=True, check=False).returncode != 0:
+    python = home / "bin" / "python"
+    if not python.exists() or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode != 0:
         return "its Python does not start"
     for record in home.glob("lib/python*/site-packages/*.dist-info/RECORD"):
         site = record.parents[1]

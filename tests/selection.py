@@ -11,13 +11,14 @@ only the names of those that run in full. A suite is a target of the Makefile wh
 - records and wire types;
 - other files, such as scripts and configs, in packages on which it depends, and those that the tests name.
 
-Every suite runs in full if .ci/ or this module changed, or if there is no such commit. This module is computed, not
-configured: no list of files or modules is kept by hand. It imports nothing but the standard library.
+Every suite runs in full if FULL is set, if .ci/ or this module changed, or if there is no such commit. It imports nothing
+but the standard library.
 """
 
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -196,27 +197,32 @@ def changed_files() -> tuple[str, list[str]] | None:
         return None
 
 
+def reasons(tree: Tree, known: list[Suite], changed: list[str]) -> dict[str, str | None]:
+    """Return for each suite the changed file for which it runs in full; None if only its smoke test runs."""
+    deciding = next((path for path in changed if path.startswith(ALWAYS)), None)
+    return {suite.name: deciding or tree.reason(suite, changed) for suite in known}
+
+
 def plan() -> tuple[str, dict[str, str | None]]:
-    """Return a headline, and for each suite why it runs in full; None if only its smoke test runs."""
-    found = changed_files()
+    """Return a headline and the reasons."""
     known = suites()
+    if os.environ.get("FULL"):
+        return "FULL is set", {suite.name: "FULL" for suite in known}
+    found = changed_files()
     if found is None:
         return "no commit older than a day", {suite.name: "nothing to compare with" for suite in known}
     base, changed = found
     headline = f"{len(changed)} files changed since {git('log', '-1', '--format=%h (%cs: %s)', base)}"
-    if deciding := next((path for path in changed if path.startswith(ALWAYS)), None):
-        return headline, {suite.name: deciding for suite in known}
-    tree = Tree(ROOT)
-    return headline, {suite.name: tree.reason(suite, changed) for suite in known}
+    return headline, reasons(Tree(ROOT), known, changed)
 
 
 def main(arguments: list[str]) -> int:
-    headline, reasons = plan()
+    headline, found = plan()
     if arguments == ["--full"]:
-        print("\n".join(name for name, reason in reasons.items() if reason))
+        print("\n".join(name for name, reason in found.items() if reason))
         return 0
     print(headline)
-    for name, reason in reasons.items():
+    for name, reason in found.items():
         print(f"{name:18} {f'in full: {reason}' if reason else 'smoke test'}")
     return 0
 
