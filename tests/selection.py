@@ -11,8 +11,8 @@ only the names of those that run in full. A suite is a target of the Makefile wh
 - records and wire types;
 - other files, such as scripts and configs, in packages on which it depends, and those that the tests name.
 
-Every suite runs in full if FULL is set, if .ci/ or this module changed, or if there is no such commit. It imports nothing
-but the standard library.
+Every suite runs in full if FULL is set, if .ci/ or this module changed, or if there is no such commit. It uses only the
+standard library.
 """
 
 from __future__ import annotations
