@@ -87,13 +87,14 @@ async def _kill_repeatedly(stack: Stack, victim: str, rng: random.Random) -> Non
         await until(lambda gone=pid: ready_pid(stack, victim) != gone, f"{victim} is reported as gone")  # type: ignore[misc]
 
 
-async def test_a_collector_killed_fifty_times_and_resumed_loses_nothing_and_repeats_nothing(
-    stack: Stack, tmp_path: Path, uninterrupted: Essences
+@pytest.mark.parametrize("wanted", [pytest.param(3, marks=pytest.mark.smoke), KILLS])
+async def test_a_collector_killed_often_and_resumed_loses_nothing_and_repeats_nothing(
+    wanted: int, stack: Stack, tmp_path: Path, uninterrupted: Essences
 ) -> None:
     rng = random.Random("kill the collector")
     kills, numbers = 0, itertools.count()
     output = tmp_path / f"rollouts{next(numbers)}.jsonl"
-    while kills < KILLS:
+    while kills < wanted:
         collector = forked_collect(_arguments(stack, output), tmp_path / "collector.log")
         await collector.ended_within(rng.uniform(0.0, 0.4))
         collector.kill()
