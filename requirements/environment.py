@@ -150,7 +150,7 @@ def main() -> None:
     parser.add_argument("--no-project", action="store_true", help="leave Rollyard out")
     parser.add_argument("--compile", action="store_true", help="compile all modules, once for all checkouts")
     parser.add_argument("--clean", action="store_true", help="only remove all cached environments")
-    arguments = parser.parse_args()
+    arguments = parser.parse_intermixed_args()
     if arguments.clean:
         shutil.rmtree(cache_folder(), ignore_errors=True)
         return
