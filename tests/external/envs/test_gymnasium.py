@@ -34,6 +34,7 @@ def outputs(row: Json) -> list[str]:
     return [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
 
 
+@pytest.mark.smoke
 async def test_the_reward_is_the_return_and_the_goal_is_a_success() -> None:
     row, script = await play([calls("act", {"action": name}) for name in TO_THE_GOAL], {"seed": 1})
     assert (row["reward"], row["success"], row["gym_steps"], row["gym_terminated"]) == (1.0, True, 6, True)

@@ -41,6 +41,7 @@ async def test_openenv_validate_passes(sokoban: Served) -> None:
     assert "Verdict: PASS" in found.stdout
 
 
+@pytest.mark.smoke
 async def test_the_tool_client_plays_sokoban_to_its_verdict(sokoban: Served) -> None:
     async with MCPToolClient(base_url=sokoban.url) as env:
         await env.reset(index=0)

@@ -23,6 +23,7 @@ async def gsm8k(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Serve
         yield found
 
 
+@pytest.mark.smoke
 async def test_the_client_plays_sokoban_to_its_verdict(sokoban: Served) -> None:
     async with AsyncEnvironmentsAPI(sokoban.url, "no key") as api:
         env = api.get("grl_sokoban", base_url=sokoban.url)

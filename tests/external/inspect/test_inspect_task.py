@@ -87,6 +87,7 @@ async def test_the_reward_is_the_score_of_inspects_own_evaluation(
     assert rollout.row.get("extracted_answer") == own.answer
 
 
+@pytest.mark.smoke
 async def test_the_model_reads_the_messages_and_tools_of_the_solver() -> None:
     rollout = await episode("chat", ["42"], {"sample": "1"})
     assert [item["role"] for item in rollout.requests[0]["input"]] == ["system", "user", "assistant", "user"]

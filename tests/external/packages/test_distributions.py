@@ -7,6 +7,8 @@ import shutil
 import tarfile
 from pathlib import Path
 
+import pytest
+
 from tests.external.packages.building import build, contents, copy_checkout, unpack
 from tests.external.packages.conftest import Built
 from tests.external.packages.installation import tracked
@@ -22,6 +24,7 @@ def expected() -> dict[str, bytes]:
     return {name: (ROOT / "src" / name).read_bytes() for name in (*own, *linked)}
 
 
+@pytest.mark.smoke
 def test_a_wheel_contains_exactly_the_files_of_the_package(built: Built) -> None:
     packed = contents(built.wheel)
     assert packed.keys() ^ expected().keys() == set()

@@ -60,6 +60,7 @@ async def test_the_output_is_valid(step_wise: bool) -> None:
     assert len(output["response_ids"]) == len(KINDS) + step_wise
 
 
+@pytest.mark.smoke
 async def test_the_output_has_only_fields_of_generator_output() -> None:
     assert (await generated(True)).keys() <= get_type_hints(BASE.GeneratorOutput).keys()
 

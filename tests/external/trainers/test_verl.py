@@ -40,6 +40,7 @@ async def output(kind: str, monkeypatch: pytest.MonkeyPatch, *, estimator: str =
         return await loop.run(SAMPLING, row=json.dumps(task(kind)), raw_prompt=[], index=0)
 
 
+@pytest.mark.smoke
 async def test_the_output_is_verls(monkeypatch: pytest.MonkeyPatch) -> None:
     found = await output("won", monkeypatch)
     assert isinstance(found, LOOP.AgentLoopOutput) and found.reward_score == 1.0 and found.num_turns == 4

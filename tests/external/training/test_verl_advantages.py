@@ -42,6 +42,7 @@ def estimator() -> Any:
     return masked_grpo
 
 
+@pytest.mark.smoke
 def test_verl_finds_the_estimator_by_its_name(estimator: Any) -> None:
     assert THEIRS.ADV_ESTIMATOR_REGISTRY["rollyard_grpo"] is estimator
 

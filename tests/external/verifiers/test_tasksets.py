@@ -28,6 +28,7 @@ def outputs(row: Json) -> list[str]:
     return [item["output"] for item in row["response"]["output"] if item["type"] == "function_call_output"]
 
 
+@pytest.mark.smoke
 async def test_tools_change_the_state_that_the_rewards_read() -> None:
     turns = [calls("counter_add", {"times": 1}), calls("counter_add", {"times": 1}), says("It is at 4.")]
     row, script = await play(turns, {"task_index": 1})

@@ -43,7 +43,7 @@ async def test_every_answer_of_a_tool_is_the_same_under_both_agents(gym: Gym) ->
     assert ours[-2:] == ['{"count":1}', '{"count":2}']
 
 
-@pytest.mark.parametrize(("expected", "reward"), [(7, 1.0), (8, 0.0)])
+@pytest.mark.parametrize(("expected", "reward"), [pytest.param(7, 1.0, marks=pytest.mark.smoke), (8, 0.0)])
 async def test_the_session_lives_in_cookies_of_seed_tools_and_verify(gym: Gym, expected: int, reward: float) -> None:
     row = {**ROW, "initial_count": 3, "expected_count": expected}
     tools: tuple[tuple[str, object], ...] = (("increment_counter", {"count": 4}), ("get_counter_value", {}))
