@@ -110,32 +110,35 @@ def short_id(answer: Json) -> str:
     return orjson.dumps(answer).decode()[:90]
 
 
-@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
 @pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=short_id)
-async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_failure(
-    kind: type[Server], broken: Json
-) -> None:
-    async with engine(Step(broken), COMPLETION) as fake, model_server(kind, base_url=fake.url) as server:
+async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_failure(broken: Json) -> None:
+    kind = (VllmModel, OpenaiModel)[EMPTY_COMPLETIONS.index(broken) % 2]
+    async with (
+        engine(Step(broken), COMPLETION, Step(broken)) as fake,
+        model_server(kind, base_url=fake.url, max_attempts=2) as server,
+    ):
         answer, body = await post_json(server, "/v1/chat/completions", CHAT)
         assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello")
-    async with engine(Step(broken)) as fake, model_server(kind, base_url=fake.url, max_attempts=2) as server:
-        answer, problem = await post_json(server, "/v1/chat/completions", CHAT)
-    assert (problem["type"] in FAILURE_TYPES, len(fake.requests)) == (True, 2)
+        _, problem = await post_json(server, "/v1/chat/completions", CHAT)
+    assert (problem["type"] in FAILURE_TYPES, len(fake.requests)) == (True, 4)
 
 
-@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=short_id)
-async def test_an_empty_completion_never_becomes_a_response(broken: Json) -> None:
-    async with engine(Step(broken)) as fake, model_server(VllmModel, base_url=fake.url, max_attempts=1) as server:
-        _, problem = await post_json(server, "/v1/responses", HI)
-    assert problem["type"] in FAILURE_TYPES
+async def test_no_empty_completion_becomes_a_response() -> None:
+    async with (
+        engine(*EMPTY_COMPLETIONS) as fake,
+        model_server(VllmModel, base_url=fake.url, max_attempts=1) as server,
+    ):
+        for broken in EMPTY_COMPLETIONS:
+            _, problem = await post_json(server, "/v1/responses", HI)
+            assert problem.get("type") in FAILURE_TYPES, broken
 
 
-@pytest.mark.parametrize("genuine", GENUINE_COMPLETIONS, ids=short_id)
-@pytest.mark.parametrize(("path", "request_"), [("/v1/responses", HI), ("/v1/chat/completions", CHAT)])
-async def test_a_genuinely_empty_completion_counts_as_a_model_turn(path: str, request_: Json, genuine: Json) -> None:
-    async with engine(Step(genuine)) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await post_json(server, path, dict(request_))
-    assert (answer.status, len(fake.requests)) == (200, 1)
+async def test_a_genuinely_empty_completion_counts_as_a_model_turn() -> None:
+    for path, request in (("/v1/responses", HI), ("/v1/chat/completions", CHAT)):
+        async with engine(*GENUINE_COMPLETIONS) as fake, model_server(VllmModel, base_url=fake.url) as server:
+            for number, genuine in enumerate(GENUINE_COMPLETIONS, 1):
+                answer, _ = await post_json(server, path, dict(request))
+                assert (answer.status, len(fake.requests)) == (200, number), genuine
 
 
 @pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=short_id)
@@ -145,49 +148,48 @@ async def test_an_empty_response_of_a_broken_endpoint_is_retried(broken: Json) -
     assert (answer.status, body, len(fake.requests)) == (200, RESPONSE, 2)
 
 
-@pytest.mark.parametrize("genuine", GENUINE_RESPONSES, ids=short_id)
-async def test_a_genuinely_empty_response_is_returned(genuine: Json) -> None:
-    async with engine(Step(genuine)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, body = await post_json(server, "/v1/responses", dict(HI))
-    assert (answer.status, body, len(fake.requests)) == (200, genuine, 1)
+async def test_a_genuinely_empty_response_is_returned() -> None:
+    async with engine(*GENUINE_RESPONSES) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        for number, genuine in enumerate(GENUINE_RESPONSES, 1):
+            answer, body = await post_json(server, "/v1/responses", dict(HI))
+            assert (answer.status, body, len(fake.requests)) == (200, genuine, number)
 
 
 class Foreign(Server):
     """Another project's model server, which forwards whatever its engine returns."""
 
-    answer: bytes = b""
+    answer: Json
 
     def __init__(self, context: Context) -> None:
         super().__init__(ServerSettings(), context)
         self.route("/v1/responses", self.__respond)
 
     async def __respond(self, call: RawRequest) -> bytes:
-        return self.answer
+        return orjson.dumps(self.answer)
 
 
-def stack_with(answer: Json) -> dict[str, Callable[[Context], Server]]:
-    """An agent in front of a foreign model server that always returns `answer`."""
-
-    class Answering(Foreign):
-        pass
-
-    Answering.answer = orjson.dumps(answer)
-    return {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": Answering}
+FOREIGN_STACK: dict[str, Callable[[Context], Server]] = {
+    "environment": environment(LookEnvironment),
+    "agent": agent(SimpleAgent),
+    "model": Foreign,
+}
 
 
-@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=short_id)
-async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_server(broken: Json) -> None:
-    async with in_process_servers(stack_with(broken)) as stack:
-        with pytest.raises(Failure) as caught:
-            await stack.run({"responses_create_params": {"input": "hi"}})
-    assert caught.value.problem.type in FAILURE_TYPES
-    assert (caught.value.problem.server, caught.value.terminal) == ("model", False)
+async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_server() -> None:
+    async with in_process_servers(FOREIGN_STACK) as stack:
+        for broken in EMPTY_RESPONSES:
+            Foreign.answer = broken
+            with pytest.raises(Failure) as caught:
+                await stack.run({"responses_create_params": {"input": "hi"}})
+            assert caught.value.problem.type in FAILURE_TYPES, broken
+            assert (caught.value.problem.server, caught.value.terminal) == ("model", False), broken
 
 
-@pytest.mark.parametrize("genuine", [*GENUINE_RESPONSES, {**RESPONSE, "output": [says("a")]}], ids=short_id)
-async def test_an_agent_scores_a_genuine_response(genuine: Json) -> None:
-    async with in_process_servers(stack_with(genuine)) as stack:
-        assert "reward" in await stack.run({"responses_create_params": {"input": "hi"}})
+async def test_an_agent_scores_a_genuine_response() -> None:
+    async with in_process_servers(FOREIGN_STACK) as stack:
+        for genuine in (*GENUINE_RESPONSES, {**RESPONSE, "output": [says("a")]}):
+            Foreign.answer = genuine
+            assert "reward" in await stack.run({"responses_create_params": {"input": "hi"}}), genuine
 
 
 def chunk(delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
@@ -215,16 +217,14 @@ EMPTY_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
 }
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
 @pytest.mark.parametrize("broken", EMPTY_STREAMS.values(), ids=EMPTY_STREAMS.keys())
-async def test_a_stream_that_ends_before_any_output_is_requested_again(
-    path: str, broken: tuple[Json | bytes, ...]
-) -> None:
-    steps = (Step(events=broken), Step(events=COMPLETE_STREAM))
+async def test_a_stream_that_ends_before_any_output_is_requested_again(broken: tuple[Json | bytes, ...]) -> None:
+    steps = (Step(events=broken), Step(events=COMPLETE_STREAM)) * 2
     async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await post_json(server, path, {**CHAT, **HI, "stream": True})
-    assert (answer.status, len(fake.requests), b"hello" in answer.body) == (200, 2, True)
-    assert b"error" not in answer.body.replace(b'"error":null', b"")
+        for number, path in enumerate(("/v1/chat/completions", "/v1/responses"), 1):
+            answer, _ = await post_json(server, path, {**CHAT, **HI, "stream": True})
+            assert (answer.status, len(fake.requests), b"hello" in answer.body) == (200, 2 * number, True)
+            assert b"error" not in answer.body.replace(b'"error":null', b"")
 
 
 async def test_a_genuinely_empty_stream_counts_as_a_model_turn() -> None:
