@@ -48,23 +48,38 @@ async def test_every_constraint_is_recorded_with_its_name_and_value(backend: str
         assert (found["constraints"][name] if name not in found else found[name]) == value
 
 
-@pytest.mark.parametrize(
-    ("backend", "name"),
-    [("generate", "structured_outputs"), ("completions", "min_tokens"), ("generate", "top_k"), ("off", "min_p")],
-)
-async def test_a_single_constraint_is_the_only_one_recorded(backend: str, name: str) -> None:
-    assert (await sampling(backend, {name: CONSTRAINTS[name]}))["constrained"] == [name]
+async def test_a_single_constraint_is_the_only_one_recorded() -> None:
+    for backend, name in [
+        ("generate", "structured_outputs"),
+        ("completions", "min_tokens"),
+        ("generate", "top_k"),
+        ("off", "min_p"),
+    ]:
+        assert (await sampling(backend, {name: CONSTRAINTS[name]}))["constrained"] == [name]
 
 
 async def test_a_structured_output_that_is_empty_is_a_constraint() -> None:
     found = await sampling("generate", {"structured_outputs": {"json": {}}})
-    assert (found["constrained"], found["constraints"]) == (["structured_outputs"], {"structured_outputs": {"json": {}}})
+    assert (found["constrained"], found["constraints"]) == (
+        ["structured_outputs"],
+        {"structured_outputs": {"json": {}}},
+    )
 
 
 OTHER_CONSTRAINTS: Json = {
-    **{"guided_json": {}, "guided_choice": ["a"], "regex": "a+", "ebnf": "root ::= 'a'", "json_schema": "{}"},
-    **{"grammar": "root ::= 'a'", "typical_p": 0.9, "no_repeat_ngram_size": 2, "min_new_tokens": 4},
-    **{"repeat_penalty": 1.2, "vllm_xargs": {"a": 1}, "logits_processors": ["a"], "thinking_token_budget": 9},
+    "guided_json": {},
+    "guided_choice": ["a"],
+    "regex": "a+",
+    "ebnf": "root ::= 'a'",
+    "json_schema": "{}",
+    "grammar": "root ::= 'a'",
+    "typical_p": 0.9,
+    "no_repeat_ngram_size": 2,
+    "min_new_tokens": 4,
+    "repeat_penalty": 1.2,
+    "vllm_xargs": {"a": 1},
+    "logits_processors": ["a"],
+    "thinking_token_budget": 9,
 }
 
 
@@ -79,12 +94,12 @@ async def test_constraints_under_other_names_or_from_other_sources_are_recorded(
     assert [name for name in params if name not in reason] == []
 
 
-@pytest.mark.parametrize("backend", ["generate", "off"])
-async def test_values_that_change_nothing_are_not_constraints(backend: str) -> None:
-    found = await sampling(
-        backend, {**NEUTRAL, "text": {"format": {"type": "text"}}, "tools": [{**TOOL, "strict": False}]}
-    )
-    assert "constrained" not in found and "constraints" not in found and "not_enforced" not in found
+async def test_values_that_change_nothing_are_not_constraints() -> None:
+    for backend in ["generate", "off"]:
+        found = await sampling(
+            backend, {**NEUTRAL, "text": {"format": {"type": "text"}}, "tools": [{**TOOL, "strict": False}]}
+        )
+        assert "constrained" not in found and "constraints" not in found and "not_enforced" not in found
 
 
 FORCED: list[tuple[str, Json, list[str]]] = [
@@ -98,9 +113,9 @@ FORCED: list[tuple[str, Json, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("backend", "params", "names"), FORCED)
-async def test_strict_and_forced_tool_calls_are_recorded(backend: str, params: Json, names: list[str]) -> None:
-    assert (await sampling(backend, params)).get("constrained", []) == names
+async def test_strict_and_forced_tool_calls_are_recorded() -> None:
+    for backend, params, names in FORCED:
+        assert (await sampling(backend, params)).get("constrained", []) == names
 
 
 async def test_strict_tools_that_an_endpoint_does_not_enforce_are_recorded_as_not_enforced() -> None:
@@ -124,12 +139,12 @@ async def test_a_long_constraint_is_recorded_with_its_size_and_hash() -> None:
     assert len(found["sha256"]) == 64
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_stop_conditions_are_recorded_but_are_not_constraints(backend: str) -> None:
-    ends: Json = {"stop": ["a"], "stop_token_ids": [7], "ignore_eos": True}
-    found = await sampling(backend, ends)
-    assert {key: found[key] for key in ends} == ends
-    assert "constrained" not in found
+async def test_stop_conditions_are_recorded_but_are_not_constraints() -> None:
+    for backend in BACKENDS:
+        ends: Json = {"stop": ["a"], "stop_token_ids": [7], "ignore_eos": True}
+        found = await sampling(backend, ends)
+        assert {key: found[key] for key in ends} == ends
+        assert "constrained" not in found
 
 
 def turn(mode: str, *names: str, temperature: float = 1.0) -> Json:

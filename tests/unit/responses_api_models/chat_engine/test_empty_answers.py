@@ -106,21 +106,15 @@ CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
 HI: Json = {"input": "hi"}
 
 
-def short_id(answer: Json) -> str:
-    return orjson.dumps(answer).decode()[:90]
-
-
-@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=short_id)
-async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_failure(broken: Json) -> None:
-    kind = (VllmModel, OpenaiModel)[EMPTY_COMPLETIONS.index(broken) % 2]
-    async with (
-        engine(Step(broken), COMPLETION, Step(broken)) as fake,
-        model_server(kind, base_url=fake.url, max_attempts=2) as server,
-    ):
-        answer, body = await post_json(server, "/v1/chat/completions", CHAT)
-        assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello")
-        _, problem = await post_json(server, "/v1/chat/completions", CHAT)
-    assert (problem["type"] in FAILURE_TYPES, len(fake.requests)) == (True, 4)
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_failure(kind: type[Server]) -> None:
+    script = [step for broken in EMPTY_COMPLETIONS for step in (broken, COMPLETION, broken, broken)]
+    async with engine(*script) as fake, model_server(kind, base_url=fake.url, max_attempts=2) as server:
+        for number, broken in enumerate(EMPTY_COMPLETIONS, 1):
+            answer, body = await post_json(server, "/v1/chat/completions", CHAT)
+            assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello"), broken
+            _, problem = await post_json(server, "/v1/chat/completions", CHAT)
+            assert (problem.get("type") in FAILURE_TYPES, len(fake.requests)) == (True, 4 * number), broken
 
 
 async def test_no_empty_completion_becomes_a_response() -> None:
@@ -141,11 +135,12 @@ async def test_a_genuinely_empty_completion_counts_as_a_model_turn() -> None:
                 assert (answer.status, len(fake.requests)) == (200, number), genuine
 
 
-@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=short_id)
-async def test_an_empty_response_of_a_broken_endpoint_is_retried(broken: Json) -> None:
-    async with engine(Step(broken), RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, body = await post_json(server, "/v1/responses", dict(HI))
-    assert (answer.status, body, len(fake.requests)) == (200, RESPONSE, 2)
+async def test_an_empty_response_of_a_broken_endpoint_is_retried() -> None:
+    script = [step for broken in EMPTY_RESPONSES for step in (broken, RESPONSE)]
+    async with engine(*script) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        for number, broken in enumerate(EMPTY_RESPONSES, 1):
+            answer, body = await post_json(server, "/v1/responses", dict(HI))
+            assert (answer.status, body, len(fake.requests)) == (200, RESPONSE, 2 * number), broken
 
 
 async def test_a_genuinely_empty_response_is_returned() -> None:
@@ -217,14 +212,14 @@ EMPTY_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
 }
 
 
-@pytest.mark.parametrize("broken", EMPTY_STREAMS.values(), ids=EMPTY_STREAMS.keys())
-async def test_a_stream_that_ends_before_any_output_is_requested_again(broken: tuple[Json | bytes, ...]) -> None:
-    steps = (Step(events=broken), Step(events=COMPLETE_STREAM)) * 2
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+async def test_a_stream_that_ends_before_any_output_is_requested_again(path: str) -> None:
+    steps = [Step(events=events) for broken in EMPTY_STREAMS.values() for events in (broken, COMPLETE_STREAM)]
     async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        for number, path in enumerate(("/v1/chat/completions", "/v1/responses"), 1):
+        for number, case in enumerate(EMPTY_STREAMS, 1):
             answer, _ = await post_json(server, path, {**CHAT, **HI, "stream": True})
-            assert (answer.status, len(fake.requests), b"hello" in answer.body) == (200, 2 * number, True)
-            assert b"error" not in answer.body.replace(b'"error":null', b"")
+            assert (answer.status, len(fake.requests), b"hello" in answer.body) == (200, 2 * number, True), case
+            assert b"error" not in answer.body.replace(b'"error":null', b""), case
 
 
 async def test_a_genuinely_empty_stream_counts_as_a_model_turn() -> None:
@@ -234,10 +229,10 @@ async def test_a_genuinely_empty_stream_counts_as_a_model_turn() -> None:
     assert (len(fake.requests), b"response.completed" in answer.body) == (1, True)
 
 
-@pytest.mark.parametrize("backend", ["generate", "completions", "off"])
-async def test_with_recorded_tokens_a_generation_without_tokens_is_a_failed_attempt(backend: str) -> None:
-    engine_with_gap = TokenEngine([CALL_TURN, [], TEXT_TURN])
-    async with open_episode(engine_with_gap, token_in=backend, logprobs_mode="processed_logprobs") as client:
-        await client.ask()
-        item = await client.ask(user_message("on"))
-    assert item["generation_token_ids"] == TEXT_TURN
+async def test_with_recorded_tokens_a_generation_without_tokens_is_a_failed_attempt() -> None:
+    for backend in ["generate", "completions", "off"]:
+        engine_with_gap = TokenEngine([CALL_TURN, [], TEXT_TURN])
+        async with open_episode(engine_with_gap, token_in=backend, logprobs_mode="processed_logprobs") as client:
+            await client.ask()
+            item = await client.ask(user_message("on"))
+        assert item["generation_token_ids"] == TEXT_TURN

@@ -43,11 +43,11 @@ async def test_each_token_of_a_single_turn_has_its_weight_version() -> None:
     assert sampling["version_of"] == "token"
 
 
-@pytest.mark.parametrize("backend", ["completions", "off"])
-async def test_an_engine_without_version_spans_gets_messages_and_the_record_says_so(backend: str) -> None:
-    async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
-        trace = (await client.ask())["token_trace"]
-    assert (trace["way"], trace["sampling"]["version_of"]) == ("chat", "turn")
+async def test_an_engine_without_version_spans_gets_messages_and_the_record_says_so() -> None:
+    for backend in ["completions", "off"]:
+        async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
+            trace = (await client.ask())["token_trace"]
+        assert (trace["way"], trace["sampling"]["version_of"]) == ("chat", "turn")
 
 
 CHAT_ONLY: list[Json] = [
@@ -56,14 +56,14 @@ CHAT_ONLY: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("params", CHAT_ONLY, ids=lambda params: next(iter(params)))
-async def test_requests_that_only_the_chat_endpoint_supports_are_sent_as_messages(params: Json) -> None:
-    async with open_episode(TokenEngine([TEXT_TURN]), params=params) as client:
-        one = await client.ask()
-        two = await client.ask(user_message("on"))
-    assert [item["token_trace"]["way"] for item in (one, two)] == ["chat", "chat"]
-    assert "break" not in one["token_trace"]
-    assert two["token_trace"]["break"]["reason"] in (*params, "not_text")
+async def test_requests_that_only_the_chat_endpoint_supports_are_sent_as_messages() -> None:
+    for params in CHAT_ONLY:
+        async with open_episode(TokenEngine([TEXT_TURN]), params=params) as client:
+            one = await client.ask()
+            two = await client.ask(user_message("on"))
+        assert [item["token_trace"]["way"] for item in (one, two)] == ["chat", "chat"]
+        assert "break" not in one["token_trace"]
+        assert two["token_trace"]["break"]["reason"] in (*params, "not_text")
 
 
 @pytest.mark.parametrize("script", [[CALL_TURN], [TEXT_TURN], [encode("<think>hm</think>the box")]])

@@ -31,17 +31,12 @@ async def test_a_limit_that_leaves_no_token_is_a_bad_request_and_not_an_overflow
         assert not client.engine.requests
 
 
-@pytest.mark.parametrize(
-    ("settings", "params"),
-    [
+async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_metadata() -> None:
+    for settings, params in [
         ({"extra_body": {"max_tokens": 0}}, {}),
         ({"sampling_overrides": {"max_completion_tokens": 0}}, {}),
         ({}, {"metadata": {"extra_body": '{"max_tokens": 0}'}}),
-    ],
-)
-async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_metadata(
-    settings: Json, params: Json
-) -> None:
-    async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
-        status, problem = await client.send("/v1/responses", {"input": "hi", **params})
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+    ]:
+        async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
+            status, problem = await client.send("/v1/responses", {"input": "hi", **params})
+        assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")

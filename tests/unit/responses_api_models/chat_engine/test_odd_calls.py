@@ -138,24 +138,21 @@ async def test_the_record_keeps_what_the_model_wrote() -> None:
     assert sent["function"] == {"name": "look_at_it", "arguments": '{"invalid_arguments":"{\\"a\\": "}'}
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
+async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text() -> None:
+    for item in [
         {"type": "function_call", "name": None, "arguments": None, "call_id": None},
         {"type": "function_call"},
         {"type": "function_call", "name": "", "arguments": "", "call_id": ""},
         {"type": "function_call", "name": ["look"], "arguments": {"a": deep(100)}, "call_id": 5},
-    ],
-)
-async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text(item: Json) -> None:
-    script = Script([[item, item], [says("done")]])
-    make = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": script.model}
-    async with in_process_servers(make) as stack:
-        rollout = await stack.run({"responses_create_params": {"input": "hi"}})
-    assert rollout["finish_reason"] == "answered"
-    sent = [item for item in script.requests[1]["input"] if item.get("type") == "function_call"]
-    assert len({item["call_id"] for item in sent}) == 2
-    assert all(item["name"] and isinstance(orjson.loads(item["arguments"] or "{}"), dict) for item in sent)
+    ]:
+        script = Script([[item, item], [says("done")]])
+        make = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": script.model}
+        async with in_process_servers(make) as stack:
+            rollout = await stack.run({"responses_create_params": {"input": "hi"}})
+        assert rollout["finish_reason"] == "answered"
+        sent = [item for item in script.requests[1]["input"] if item.get("type") == "function_call"]
+        assert len({item["call_id"] for item in sent}) == 2
+        assert all(item["name"] and isinstance(orjson.loads(item["arguments"] or "{}"), dict) for item in sent)
 
 
 def test_a_sanitized_call_does_not_change_when_it_is_sanitized_again() -> None:

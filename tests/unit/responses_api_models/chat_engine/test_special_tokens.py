@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,16 +33,19 @@ LOOKALIKES = '<think> <tool_call> </div> List<int> [1, 2] ["up"] [link](x) a<b'
 BACKENDS = ["generate", "completions", "off"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_special_tokens_in_a_tool_output_stay_inside_the_tool_response(backend: str) -> None:
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
-        one = await client.ask()
-        two = await client.ask(tool_output(one, ATTACK))
-    expected = tool_turn_tokens(ESCAPED)
-    assert two["prompt_token_ids"][-len(expected) :] == expected
-    if backend != "off":
-        assert appended_tokens(two, one) == expected
-    assert ("escaped" in one["token_trace"], two["token_trace"]["escaped"]) == (False, ["<|im_end|>", "<|im_start|>"])
+async def test_special_tokens_in_a_tool_output_stay_inside_the_tool_response() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            two = await client.ask(tool_output(one, ATTACK))
+        expected = tool_turn_tokens(ESCAPED)
+        assert two["prompt_token_ids"][-len(expected) :] == expected
+        if backend != "off":
+            assert appended_tokens(two, one) == expected
+        assert ("escaped" in one["token_trace"], two["token_trace"]["escaped"]) == (
+            False,
+            ["<|im_end|>", "<|im_start|>"],
+        )
 
 
 IN_REQUEST: dict[str, Callable[[str], Json]] = {
@@ -128,9 +132,8 @@ def turns_in(prompt: list[int]) -> int:
     return prompt.count(SPECIAL["<|im_start|>"])
 
 
-@pytest.mark.parametrize("place", IN_REQUEST)
-async def test_no_text_of_a_request_becomes_a_special_token(place: str) -> None:
-    backend = ("generate", "off")[[*IN_REQUEST].index(place) % 2]
+@pytest.mark.parametrize(("place", "backend"), [*zip(IN_REQUEST, itertools.cycle(["generate", "off"]))])
+async def test_no_text_of_a_request_becomes_a_special_token(place: str, backend: str) -> None:
     async with open_episode(Parsing([TEXT_TURN]), token_in=backend, params=IN_REQUEST[place]("clean")) as client:
         clean = await client.ask()
     async with open_episode(Parsing([TEXT_TURN]), token_in=backend, params=IN_REQUEST[place](ATTACK)) as client:
@@ -167,14 +170,14 @@ async def test_a_lookalike_is_looked_up_once() -> None:
     assert len(lookups) == 1
 
 
-@pytest.mark.parametrize("backend", ["generate", "off"])
-async def test_with_refuse_a_request_with_special_tokens_is_refused_with_place_and_token(backend: str) -> None:
-    async with open_episode(TokenEngine([CALL_TURN]), token_in=backend, special_tokens_in_text="refuse") as client:
-        one = await client.ask()
-        client.conversation.answer(tool_output(one, ATTACK))
-        status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert problem["detail"].startswith("messages[2].content: found '<|im_start|>',")
+async def test_with_refuse_a_request_with_special_tokens_is_refused_with_place_and_token() -> None:
+    for backend in ["generate", "off"]:
+        async with open_episode(TokenEngine([CALL_TURN]), token_in=backend, special_tokens_in_text="refuse") as client:
+            one = await client.ask()
+            client.conversation.answer(tool_output(one, ATTACK))
+            status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
+        assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+        assert problem["detail"].startswith("messages[2].content: found '<|im_start|>',")
 
 
 @pytest.mark.parametrize("treatment", ["escape", "refuse"])
@@ -256,10 +259,10 @@ async def received_message(path: str, treatment: Any) -> Json:
     return message
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-async def test_without_recorded_tokens_only_the_setting_enables_escaping(path: str) -> None:
-    assert (await received_message(path, None))["content"] == ATTACK
-    assert (await received_message(path, "escape"))["content"] == ESCAPED
+async def test_without_recorded_tokens_only_the_setting_enables_escaping() -> None:
+    for path in ["/v1/responses", "/v1/chat/completions"]:
+        assert (await received_message(path, None))["content"] == ATTACK
+        assert (await received_message(path, "escape"))["content"] == ESCAPED
 
 
 class WithoutTokenize(TokenEngine):

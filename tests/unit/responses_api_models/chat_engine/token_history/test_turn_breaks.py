@@ -182,15 +182,13 @@ CHAT_ONLY: list[tuple[Json, Json, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "params", "reason"), CHAT_ONLY)
-async def test_requests_that_the_completions_endpoint_does_not_support_are_sent_as_messages(
-    settings: Json, params: Json, reason: str
-) -> None:
-    async with open_episode(
-        TokenEngine([CALL_TURN, TEXT_TURN]), token_in="completions", params=params, **settings
-    ) as client:
-        _, two = await second_turn(client)
-    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
+async def test_requests_that_the_completions_endpoint_does_not_support_are_sent_as_messages() -> None:
+    for settings, params, reason in CHAT_ONLY:
+        async with open_episode(
+            TokenEngine([CALL_TURN, TEXT_TURN]), token_in="completions", params=params, **settings
+        ) as client:
+            _, two = await second_turn(client)
+        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
 
 
 async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
@@ -219,11 +217,11 @@ def recorded_turn(**trace: Any) -> Json:
     return {**TURN, "prompt_token_ids": encode("<|im_start|>user\ngo up<|im_end|>\n"), **trace}
 
 
-@pytest.mark.parametrize("turn", [recorded_turn(), recorded_turn(token_trace=None)], ids=["no trace", "null"])
-async def test_a_recorded_turn_of_another_stack_is_continued(turn: Json) -> None:
-    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
-        item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
-    assert appended_tokens(item, turn)[0] == END
+async def test_a_recorded_turn_of_another_stack_is_continued() -> None:
+    for turn in [recorded_turn(), recorded_turn(token_trace=None)]:
+        async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
+            item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
+        assert appended_tokens(item, turn)[0] == END
 
 
 async def test_tokens_that_are_null_count_as_missing() -> None:
