@@ -75,19 +75,19 @@ STOPS: dict[str, tuple[list[int], Json, str | int]] = {
 }
 
 
-@pytest.mark.parametrize("stop", STOPS)
-async def test_a_stop_string_or_token_is_not_in_the_text_with_any_backend(stop: str) -> None:
-    ids, params, reason = STOPS[stop]
-    responses: list[Json] = []
-    for token_in in BACKENDS:
-        async with open_episode(TokenEngine([TEXT_TURN, ids]), token_in=token_in, params=params) as client:
-            await client.ask()
-            client.engine.stop_reason = reason
-            item = await client.ask(user_message("on"))
-        assert item["generation_token_ids"] == ids
-        responses.append(comparable(client.responses[1]))
-    assert responses == [responses[0]] * 3
-    assert "box" not in orjson.dumps(responses[0]["output"]).decode()
+async def test_a_stop_string_or_token_is_not_in_the_text_with_any_backend() -> None:
+    for stop in STOPS:
+        ids, params, reason = STOPS[stop]
+        responses: list[Json] = []
+        for token_in in BACKENDS:
+            async with open_episode(TokenEngine([TEXT_TURN, ids]), token_in=token_in, params=params) as client:
+                await client.ask()
+                client.engine.stop_reason = reason
+                item = await client.ask(user_message("on"))
+            assert item["generation_token_ids"] == ids
+            responses.append(comparable(client.responses[1]))
+        assert responses == [responses[0]] * 3
+        assert "box" not in orjson.dumps(responses[0]["output"]).decode()
 
 
 async def test_a_turn_of_only_the_end_token_has_an_empty_text() -> None:

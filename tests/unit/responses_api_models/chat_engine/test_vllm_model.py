@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from openai.types.responses import Response
 
@@ -66,14 +65,14 @@ async def test_a_chat_call_keeps_unknown_fields_and_the_bytes_of_the_answer() ->
     assert answer.body == body
 
 
-@pytest.mark.parametrize(("path", "request_"), [("/v1/responses", HI), ("/v1/chat/completions", CHAT)])
-async def test_with_recorded_tokens_a_stream_is_made_from_the_complete_answer(path: str, request_: Json) -> None:
-    settings: Json = {"return_token_id_information": True, "logprobs_mode": "raw_logprobs", "token_in": "off"}
-    async with engine(with_tokens()) as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
-        answer, _ = await post_json(server, path, {**request_, "stream": True})
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert b'"generation_token_ids":[3]' in answer.body
-    assert not any("stream" in request for request in fake.requests)
+async def test_with_recorded_tokens_a_stream_is_made_from_the_complete_answer() -> None:
+    for path, request_ in [("/v1/responses", HI), ("/v1/chat/completions", CHAT)]:
+        settings: Json = {"return_token_id_information": True, "logprobs_mode": "raw_logprobs", "token_in": "off"}
+        async with engine(with_tokens()) as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
+            answer, _ = await post_json(server, path, {**request_, "stream": True})
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert b'"generation_token_ids":[3]' in answer.body
+        assert not any("stream" in request for request in fake.requests)
 
 
 async def test_extra_body_yields_to_the_request_and_sampling_overrides_do_not() -> None:
@@ -167,12 +166,12 @@ async def test_a_refusal_keeps_the_engines_status_and_names_this_server() -> Non
     assert "Incorrect API key" in problem["detail"]
 
 
-@pytest.mark.parametrize("body", [{"choices": []}, {"choices": [{"index": 0}]}], ids=str)
-async def test_an_answer_without_a_message_is_malformed_after_all_attempts(body: Json) -> None:
-    async with engine(body) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, problem = await post_json(server, "/v1/responses", HI)
-    assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-    assert len(fake.requests) == 3
+async def test_an_answer_without_a_message_is_malformed_after_all_attempts() -> None:
+    for body in [{"choices": []}, {"choices": [{"index": 0}]}]:
+        async with engine(body) as fake, model_server(VllmModel, base_url=fake.url) as server:
+            answer, problem = await post_json(server, "/v1/responses", HI)
+        assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
+        assert len(fake.requests) == 3
 
 
 async def test_an_invalid_item_is_refused_before_the_engine_is_asked() -> None:

@@ -44,13 +44,13 @@ async def test_engines_do_not_see_the_lease_and_the_response_reports_it() -> Non
     assert 0 < status["lease"]["left_s"] <= 30
 
 
-@pytest.mark.parametrize(("settings", "length_s"), [({}, 600), ({"pause_lease_s": 12.5}, 12.5)])
-async def test_a_pause_without_a_lease_uses_the_one_from_the_settings(settings: Any, length_s: float) -> None:
-    async with trainer_server(WeightEngine(), **settings) as policy:
-        await policy.post("/pause")
-        assert (await status_of(policy))["lease"]["lease_s"] == length_s
-        await policy.post("/resume")
-        assert (await status_of(policy))["lease"] is None
+async def test_a_pause_without_a_lease_uses_the_one_from_the_settings() -> None:
+    for settings, length_s in [({}, 600), ({"pause_lease_s": 12.5}, 12.5)]:
+        async with trainer_server(WeightEngine(), **settings) as policy:
+            await policy.post("/pause")
+            assert (await status_of(policy))["lease"]["lease_s"] == length_s
+            await policy.post("/resume")
+            assert (await status_of(policy))["lease"] is None
 
 
 async def test_every_control_call_renews_the_lease() -> None:

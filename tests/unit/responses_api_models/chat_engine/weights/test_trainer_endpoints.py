@@ -259,17 +259,17 @@ async def test_a_weight_update_cannot_start_while_the_engine_runs() -> None:
     assert engine.weights == STARTED
 
 
-@pytest.mark.parametrize("path", ["/resume", "/wake_up", "/update_weight_version"])
-async def test_engines_without_weights_do_not_resume(path: str) -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?mode=keep")
-        await policy.post("/start_weight_update")
-        status, content = await policy.post(path, {"new_version": "1"})
-        assert (status, "/finish_weight_update" in content["detail"]) == (409, True)
-        assert (await policy.post("/finish_weight_update", {}))[0] == 200
-        assert (await policy.post("/resume"))[0] == 200
-        assert await policy.call_model() == (200, "/weights/sent")
+async def test_engines_without_weights_do_not_resume() -> None:
+    for path in ["/resume", "/wake_up", "/update_weight_version"]:
+        engine = WeightEngine()
+        async with trainer_server(engine) as policy:
+            await policy.post("/pause?mode=keep")
+            await policy.post("/start_weight_update")
+            status, content = await policy.post(path, {"new_version": "1"})
+            assert (status, "/finish_weight_update" in content["detail"]) == (409, True)
+            assert (await policy.post("/finish_weight_update", {}))[0] == 200
+            assert (await policy.post("/resume"))[0] == 200
+            assert await policy.call_model() == (200, "/weights/sent")
 
 
 async def test_an_aborted_trainer_update_leaves_the_engine_invalid() -> None:

@@ -9,7 +9,6 @@ import pytest
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.errors import Failure
-from rollyard.services.types import Json
 from tests.support.waiting import until
 from tests.support.weight_engine import REFUSAL, STARTED, WeightEngine, engine_url, trainer_server
 
@@ -50,19 +49,19 @@ async def test_an_update_reaches_every_engine_and_none_resumes_before_all_have_l
         assert (engine.weights, engine.label, engine.paused) == (NEW, "1", False)
 
 
-@pytest.mark.parametrize(
-    ("before", "fields", "after"),
-    [("7", {}, "8"), ("sft", {}, "step-12"), ("7", {"version": "a"}, "a"), ("7", {"version": 90}, "90")],
-)
-async def test_the_new_version_is_the_given_one_or_the_next_number_or_the_folder_name(
-    before: str, fields: Json, after: str
-) -> None:
-    async with trainer_server(WeightEngine(), policy_version=before) as policy:
-        _, content = await policy.update(NEW, **fields)
-        assert (content["previous"], content["version"]) == (before, after)
-        assert await policy.version() == after
-        answer, _ = await policy.send("POST", "/v1/responses", {"input": "hi"})
-    assert answer.headers["x-rollyard-policy-version"] == after
+async def test_the_new_version_is_the_given_one_or_the_next_number_or_the_folder_name() -> None:
+    for before, fields, after in [
+        ("7", {}, "8"),
+        ("sft", {}, "step-12"),
+        ("7", {"version": "a"}, "a"),
+        ("7", {"version": 90}, "90"),
+    ]:
+        async with trainer_server(WeightEngine(), policy_version=before) as policy:
+            _, content = await policy.update(NEW, **fields)
+            assert (content["previous"], content["version"]) == (before, after)
+            assert await policy.version() == after
+            answer, _ = await policy.send("POST", "/v1/responses", {"input": "hi"})
+        assert answer.headers["x-rollyard-policy-version"] == after
 
 
 async def test_an_invalid_update_reaches_no_engine() -> None:
