@@ -173,14 +173,14 @@ async def test_a_hanging_step_is_a_failure_if_the_settings_say_so() -> None:
 
 
 async def test_a_start_without_a_server_is_refused_with_its_address() -> None:
-    with pytest.raises(Failure, match=r"no OpenEnv server at http://127.0.0.1:9"):
+    with pytest.raises(Failure, match=r"http://127.0.0.1:9"):
         async with playing("http://127.0.0.1:9", [says("x")], start_wait_s=0.5):
             pass
 
 
 async def test_an_image_without_docker_is_refused() -> None:
     made = environment(OpenEnvEnvironment, image="echo-env", docker="no-such-docker")
-    with pytest.raises(OperatorError, match="which is not installed"):
+    with pytest.raises(OperatorError, match="not installed"):
         async with in_process_servers({"environment": made}):
             pass
 

@@ -13,6 +13,7 @@ from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.types import Json
 from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json
+from tests.support.waiting import deadline_s, until
 
 HI: Json = {"input": "hi"}
 CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
@@ -189,12 +190,11 @@ async def test_a_malformed_tool_call_of_the_model_is_returned_unchanged() -> Non
 
 
 async def test_a_caller_that_disconnects_makes_the_engine_abort() -> None:
-    async with engine(Step(delay_s=30)) as fake, model_server(VllmModel, base_url=fake.url) as server:
+    async with engine(Step(delay_s=deadline_s())) as fake, model_server(VllmModel, base_url=fake.url) as server:
         call = asyncio.create_task(post_json(server, "/v1/responses", HI))
-        while not fake.requests:
-            await asyncio.sleep(0.01)
+        await until(lambda: fake.requests)
         call.cancel()
-        await asyncio.wait_for(fake.disconnected.wait(), 120)
+        await asyncio.wait_for(fake.disconnected.wait(), deadline_s())
 
 
 def test_the_default_config_fits_the_settings() -> None:

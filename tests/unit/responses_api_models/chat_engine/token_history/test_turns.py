@@ -70,7 +70,7 @@ def template_after_previous_turn(client: EpisodeClient) -> list[int]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(conversation=exchanges())
 async def test_each_prompt_starts_with_exactly_the_previous_turn_and_continues_as_the_template_does(
     backend: str, conversation: list[Exchange]
