@@ -145,8 +145,8 @@ async def test_an_environment_that_fails_to_seed_is_tried_again_later() -> None:
 
 
 async def test_a_bad_row_is_refused_with_what_is_wrong_with_it() -> None:
-    for row, words in [
-        ({"idx": 3}, "A row with idx alone needs an environment that serves a dataset"),
+    rows: list[tuple[Json, str]] = [
+        ({"idx": 3}, "idx"),
         ({}, "the row has nothing"),
         ({"question": "?", "answer": 4}, "the row has answer, question"),
         ({"responses_create_params": []}, "responses_create_params is a list"),
@@ -156,7 +156,8 @@ async def test_a_bad_row_is_refused_with_what_is_wrong_with_it() -> None:
         ({"responses_create_params": {"input": "a", "tools": {}}}, "responses_create_params.tools is an object"),
         ({"responses_create_params": {"input": "a", "tools": [None]}}, "responses_create_params.tools[0] is null"),
         ({"responses_create_params": {"input": []}}, "no responses_create_params.input"),
-    ]:
+    ]
+    for row, words in rows:
         failure = await failure_of(answering("/seed_session", Response(b"{}")), row)
         assert (failure.kind, failure.terminal) == (FailureKind.BAD_TASK, True)
         assert words in failure.problem.detail

@@ -90,7 +90,7 @@ async def test_a_refused_task_does_not_stop_the_others_and_is_a_bad_task(tmp_pat
     assert (await episode(tmp_path, [DONE, "Done."], name="good")).reward == 1.0
     with pytest.raises(Failure, match=r"bad .*`SHELL \[\]`"):
         await episode(tmp_path, ["Done."], name="bad")
-    with pytest.raises(OperatorError, match="1 tasks .*bad: "):
+    with pytest.raises(OperatorError, match=r"1 tasks .*bad: "):
         await episode(tmp_path / "bad", ["Done."], name="bad")
 
 

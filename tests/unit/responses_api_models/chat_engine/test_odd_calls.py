@@ -139,12 +139,13 @@ async def test_the_record_keeps_what_the_model_wrote() -> None:
 
 
 async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text() -> None:
-    for item in [
+    items: list[Json] = [
         {"type": "function_call", "name": None, "arguments": None, "call_id": None},
         {"type": "function_call"},
         {"type": "function_call", "name": "", "arguments": "", "call_id": ""},
         {"type": "function_call", "name": ["look"], "arguments": {"a": deep(100)}, "call_id": 5},
-    ]:
+    ]
+    for item in items:
         script = Script([[item, item], [says("done")]])
         make = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": script.model}
         async with in_process_servers(make) as stack:

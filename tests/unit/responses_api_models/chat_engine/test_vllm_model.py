@@ -168,7 +168,8 @@ async def test_a_refusal_keeps_the_engines_status_and_names_this_server() -> Non
 
 
 async def test_an_answer_without_a_message_is_malformed_after_all_attempts() -> None:
-    for body in [{"choices": []}, {"choices": [{"index": 0}]}]:
+    bodies: list[Json] = [{"choices": []}, {"choices": [{"index": 0}]}]
+    for body in bodies:
         async with engine(body) as fake, model_server(VllmModel, base_url=fake.url) as server:
             answer, problem = await post_json(server, "/v1/responses", HI)
         assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")

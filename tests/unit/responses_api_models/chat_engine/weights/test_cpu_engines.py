@@ -55,7 +55,8 @@ async def test_a_seeded_request_is_refused_where_weights_may_be_updated_on_a_cpu
 
 
 async def test_a_seeded_request_is_answered_everywhere_else() -> None:
-    for settings in [{"device": "cuda"}, {"trainer_endpoints": False}, {"sampling_overrides": {"seed": None}}]:
+    elsewhere: list[Json] = [{"device": "cuda"}, {"trainer_endpoints": False}, {"sampling_overrides": {"seed": None}}]
+    for settings in elsewhere:
         more = {name: value for name, value in settings.items() if name != "device"}
         engine = WeightEngine(device=settings.get("device", "cpu"))
         async with trainer_server(engine, **more) as policy:
@@ -64,7 +65,8 @@ async def test_a_seeded_request_is_answered_everywhere_else() -> None:
 
 
 async def test_settings_that_seed_every_request_are_refused_at_startup() -> None:
-    for settings in [{"extra_body": {"seed": 1}}, {"sampling_overrides": {"seed": 0}}]:
+    seeded: list[Json] = [{"extra_body": {"seed": 1}}, {"sampling_overrides": {"seed": 0}}]
+    for settings in seeded:
         with pytest.raises(OperatorError, match="found seed"):
             async with trainer_server(WeightEngine(device="cpu"), **settings):
                 pass

@@ -10,6 +10,7 @@ import pytest
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
+from rollyard.services.types import Json
 from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
 
@@ -45,7 +46,8 @@ async def test_engines_do_not_see_the_lease_and_the_response_reports_it() -> Non
 
 
 async def test_a_pause_without_a_lease_uses_the_one_from_the_settings() -> None:
-    for settings, length_s in [({}, 600), ({"pause_lease_s": 12.5}, 12.5)]:
+    cases: list[tuple[Json, float]] = [({}, 600), ({"pause_lease_s": 12.5}, 12.5)]
+    for settings, length_s in cases:
         async with trainer_server(WeightEngine(), **settings) as policy:
             await policy.post("/pause")
             assert (await status_of(policy))["lease"]["lease_s"] == length_s
@@ -163,8 +165,9 @@ async def test_an_invalid_lease_is_refused_before_the_pause() -> None:
 
 
 async def test_a_lease_in_the_body_is_validated_as_strictly() -> None:
+    leases: list[Any] = [0, True, [], {}, "x"]
     async with trainer_server(WeightEngine()) as policy:
-        for lease in (0, True, [], {}, "x"):
+        for lease in leases:
             assert (await policy.post("/pause", {"lease_s": lease}))[0] == 400, lease
 
 

@@ -9,6 +9,7 @@ import pytest
 from rollyard.responses_api_models.chat_engine.weights.policy_versions import PolicyVersions
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.errors import Failure
+from rollyard.services.types import Json
 from tests.support.waiting import until
 from tests.support.weight_engine import REFUSAL, STARTED, WeightEngine, engine_url, trainer_server
 
@@ -50,12 +51,13 @@ async def test_an_update_reaches_every_engine_and_none_resumes_before_all_have_l
 
 
 async def test_the_new_version_is_the_given_one_or_the_next_number_or_the_folder_name() -> None:
-    for before, fields, after in [
+    cases: list[tuple[str, Json, str]] = [
         ("7", {}, "8"),
         ("sft", {}, "step-12"),
         ("7", {"version": "a"}, "a"),
         ("7", {"version": 90}, "90"),
-    ]:
+    ]
+    for before, fields, after in cases:
         async with trainer_server(WeightEngine(), policy_version=before) as policy:
             _, content = await policy.update(NEW, **fields)
             assert (content["previous"], content["version"]) == (before, after)
