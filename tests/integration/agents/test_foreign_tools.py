@@ -120,16 +120,16 @@ def hanging(path: str) -> FastAPI:
 
 async def test_a_tool_that_hangs_costs_a_call_and_buys_no_second_attempt() -> None:
     script = Script([[calls("tool", {})], [says("I see")]])
-    async with foreign_environment(hanging("/tool"), script, SimpleAgent, tool_timeout_s=0.2) as stack:
+    async with foreign_environment(hanging("/tool"), script, SimpleAgent, tool_timeout_s=1.0) as stack:
         rollout = await stack.run(ROW)
-    assert "0.2 s" in orjson.loads(output(rollout))["error"]
+    assert "1 s" in orjson.loads(output(rollout))["error"]
     assert rollout["reward"] == 1.0
 
 
 @pytest.mark.parametrize("path", ["/seed_session", "/verify"])
 async def test_an_environment_that_hangs_is_a_timeout_of_the_environment(path: str) -> None:
     script = Script([[says("I see")]])
-    async with foreign_environment(hanging(path), script, SimpleAgent, tool_timeout_s=0.2) as stack:
+    async with foreign_environment(hanging(path), script, SimpleAgent, tool_timeout_s=1.0) as stack:
         with pytest.raises(Failure) as raised:
             await stack.run(ROW)
     assert (raised.value.kind, raised.value.problem.server) == (FailureKind.TIMEOUT, "environment")

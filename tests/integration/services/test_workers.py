@@ -34,10 +34,10 @@ CONFIG: dict[str, Any] = {
     },
 }
 PUZZLE = {"dim_room": [6, 6], "num_boxes": 1, "responses_create_params": {"input": "Solve.", "temperature": 0.8}}
-ROWS = [{"seed": seed, **PUZZLE} for seed in range(12)]
+ROWS = [{"seed": seed, **PUZZLE} for seed in range(8)]
 IMPOSSIBLE = {**PUZZLE, "dim_room": [1, 1], "seed": 1}
 REPEATS = 3
-EVERY = [(task, repeat) for task in range(12) for repeat in range(REPEATS)]
+EVERY = [(task, repeat) for task in range(len(ROWS)) for repeat in range(REPEATS)]
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -152,7 +152,7 @@ async def test_a_worker_refuses_a_part_of_the_input_and_names_the_original(stack
     part.write_bytes(lines[3])
     await collect(stack, out, rows=whole)
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:7]))
-    expected = rf"1 of the 12 tasks of .*whole\.jsonl.* pass \+input_jsonl_fpath={whole}$"
+    expected = rf"1 of the {len(ROWS)} tasks of .*whole\.jsonl.* pass \+input_jsonl_fpath={whole}$"
     with pytest.raises(OperatorError, match=expected):
         await collect(stack, out, "a", rows=part)
     part.write_bytes(lines[3] + lines[2].replace(b'"num_boxes":1', b'"num_boxes":2'))
@@ -273,7 +273,7 @@ async def test_two_workers_of_one_name_share_the_work_and_write_different_shards
     assert keys_of(read_rows(out)) == EVERY
     progress = shared_progress(out)
     assert progress is not None
-    assert (progress.merged, progress.blocks, progress.done, progress.leased) == (True, 36, 36, 0)
+    assert (progress.merged, progress.blocks, progress.done, progress.leased) == (True, len(EVERY), len(EVERY), 0)
     assert len({worker.owner.token for worker in progress.workers}) == 2
     assert sum(worker.measured for worker in progress.workers) == len(EVERY)
 
@@ -291,7 +291,7 @@ async def test_overwrite_moves_the_shards_of_the_old_collection_aside(stack: Run
     with pytest.raises(OperatorError, match="overwrite"):
         await collect(stack, out, "a", overwrite=True)
     await collect(stack, out, overwrite=True, num_repeats=1)
-    assert len(read_rows(out)) == 12
+    assert len(read_rows(out)) == len(ROWS)
     assert not (tmp_path / "out_shared").exists()
     assert [path.is_dir() for path in tmp_path.glob("out_shared.*")] == [True]
 

@@ -71,9 +71,9 @@ async def test_a_control_call_that_takes_longer_than_the_lease_keeps_it_alive() 
     engine = WeightEngine()
     engine.delayed["/reset_prefix_cache"] = asyncio.Event()
     async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.1")
+        await policy.post("/pause?lease_s=0.6")
         calling = asyncio.create_task(policy.post("/reset_prefix_cache"))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.8)
         assert engine.paused
         engine.delayed["/reset_prefix_cache"].set()
         await calling
@@ -102,7 +102,7 @@ async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_
     engine = WeightEngine()
     async with trainer_server(engine, kind=RecordingModel) as policy:
         await policy.update("/weights/one", version="a")
-        await policy.post("/pause?lease_s=0.2")
+        await policy.post("/pause?lease_s=1")
         await policy.post("/start_weight_update", {})
         await policy.post("/update_weights", {})
         status, detail = await policy.call_model()
@@ -181,8 +181,8 @@ def test_a_lease_of_zero_in_the_settings_is_refused() -> None:
 async def test_a_failing_resume_is_not_retried_in_a_tight_loop(caplog: pytest.LogCaptureFixture) -> None:
     engine = WeightEngine()
     async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.001")
         engine.fails.add("/resume")
+        await policy.post("/pause?lease_s=0.001")
         await until(lambda: "retrying in" in caplog.text)
         await asyncio.sleep(0.1)
         assert engine.paths.count("/resume") == 1
@@ -193,9 +193,9 @@ async def test_a_lease_that_expires_during_an_update_ends_after_the_update() -> 
     engine = WeightEngine()
     engine.delayed["/collective_rpc"] = asyncio.Event()
     async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.1")
+        await policy.post("/pause?lease_s=0.6")
         updating = asyncio.create_task(policy.update("/weights/new"))
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.8)
         assert engine.paused
         engine.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
