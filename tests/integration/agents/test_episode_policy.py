@@ -225,9 +225,8 @@ async def test_tokens_and_log_probabilities_of_the_endpoint_stay_on_the_row() ->
     assert "token_ids" not in orjson.dumps(proxy.requests[1][2]).decode()
 
 
-@pytest.mark.parametrize(
-    ("policy", "kind", "words"),
-    [
+async def test_an_endpoint_that_is_not_allowed_or_not_readable_is_refused() -> None:
+    policies: list[tuple[Json, FailureKind, str]] = [
         ({"policy_base_url": "http://elsewhere:30000/sessions"}, FailureKind.FORBIDDEN, "allowlist"),
         ({"policy_base_url": f"{PROXY}/admin"}, FailureKind.FORBIDDEN, "allowlist"),
         ({"policy_base_url": f"{PROXY}/sessions/../admin"}, FailureKind.BAD_REQUEST, "`..`"),
@@ -240,16 +239,13 @@ async def test_tokens_and_log_probabilities_of_the_endpoint_stay_on_the_row() ->
         ({"policy_base_url": BASE, "policy_api_key": "a\nb"}, FailureKind.BAD_REQUEST, "policy_api_key"),
         ({"policy_base_url": BASE, "policy_model_name": ["a"]}, FailureKind.BAD_REQUEST, "policy_model_name"),
         ({"policy_api_key": KEY}, FailureKind.BAD_REQUEST, "without policy_base_url"),
-    ],
-)
-async def test_an_endpoint_that_is_not_allowed_or_not_readable_is_refused(
-    policy: Json, kind: FailureKind, words: str
-) -> None:
-    failure = await refused(policy)
-    assert (failure.kind, failure.problem.server) == (kind, "agent")
-    assert words in failure.problem.detail
-    assert 400 <= failure.problem.status < 500
-    assert KEY not in failure.problem.detail
+    ]
+    for policy, kind, words in policies:
+        failure = await refused(policy)
+        assert (failure.kind, failure.problem.server) == (kind, "agent")
+        assert words in failure.problem.detail
+        assert 400 <= failure.problem.status < 500
+        assert KEY not in failure.problem.detail
 
 
 async def test_an_agent_without_an_allowlist_refuses_the_field() -> None:

@@ -67,8 +67,16 @@ def lose_response(stack: InProcessServers, path: str, kind: FailureKind) -> list
     return lost
 
 
-@pytest.mark.parametrize("path", ["/seed_session", "/verify", "/echo", "/close"])
-@pytest.mark.parametrize("kind", [FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT])
+@pytest.mark.parametrize(
+    ("path", "kind"),
+    [
+        ("/seed_session", FailureKind.CONNECTION_LOST),
+        ("/seed_session", FailureKind.TIMEOUT),
+        ("/verify", FailureKind.TIMEOUT),
+        ("/echo", FailureKind.CONNECTION_LOST),
+        ("/close", FailureKind.TIMEOUT),
+    ],
+)
 async def test_a_lost_response_leaks_no_session(path: str, kind: FailureKind) -> None:
     script = Script([[calls("echo", {"value": 1})], [calls("echo", "{")], [says("done")]])
     async with in_process_servers(
@@ -138,25 +146,28 @@ MALFORMED_CALLS = [
 ]
 
 
-@pytest.mark.parametrize("call", MALFORMED_CALLS)
-async def test_a_malformed_tool_call_never_fails_the_rollout(call: Json) -> None:
-    script = Script([[call], [says("I see")]])
+async def test_a_malformed_tool_call_never_fails_the_rollout() -> None:
+    script = Script([turn for call in MALFORMED_CALLS for turn in ([call], [says("I see")])])
     async with in_process_servers(
         {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
     ) as stack:
-        rollout = await stack.run(ROW)
-    output = rollout["response"]["output"][1]["output"]
-    assert (rollout["reward"], list(orjson.loads(output))) == (1.0, ["error"])
-    assert len(output) < 2500
+        for call in MALFORMED_CALLS:
+            rollout = await stack.run(ROW)
+            output = rollout["response"]["output"][1]["output"]
+            assert (rollout["reward"], list(orjson.loads(output))) == (1.0, ["error"]), str(call)[:200]
+            assert len(output) < 2500
 
 
-@pytest.mark.parametrize("call_id", [None, "", 7, {"a": 1}])
-async def test_a_call_without_a_usable_id_gets_one(call_id: Any) -> None:
-    script = Script([[{**calls("echo", {"value": 1}), "call_id": call_id}], [says("I see")]])
+async def test_a_call_without_a_usable_id_gets_one() -> None:
+    ids: list[Any] = [None, "", 7, {"a": 1}]
+    call = calls("echo", {"value": 1})
+    script = Script([turn for call_id in ids for turn in ([{**call, "call_id": call_id}], [says("I see")])])
     async with in_process_servers(
         {"environment": environment(Slow), "model": script.model, "agent": agent(SimpleAgent)}
     ) as stack:
-        rollout = await stack.run(ROW)
-    call, answer = rollout["response"]["output"][:2]
-    assert isinstance(call["call_id"], str) and call["call_id"] == answer["call_id"]
-    assert [item["call_id"] for item in script.requests[1]["input"][1:]] == [call["call_id"]] * 2
+        for number in range(len(ids)):
+            rollout = await stack.run(ROW)
+            made, answer = rollout["response"]["output"][:2]
+            assert isinstance(made["call_id"], str) and made["call_id"] == answer["call_id"]
+            sent = script.requests[2 * number + 1]["input"][1:]
+            assert [item["call_id"] for item in sent] == [made["call_id"]] * 2

@@ -105,7 +105,7 @@ async def test_an_attempt_beyond_its_deadline_is_recorded_with_its_conversation(
     script = Script([[says("I wait."), calls("wait", {}, "a")]])
     servers = {"environment": environment(Hanging), "model": script.model, "agent": agent(GameAgent)}
     async with in_process_servers(servers) as stack:
-        [row] = await collect(stack, tmp_path, Limits(**{**vars(FAST), "rollout_timeout_s": 0.3}))
+        [row] = await collect(stack, tmp_path, Limits(**{**vars(FAST), "rollout_timeout_s": 1.0}))
     assert (row["failure_kind"], row["partial"]["stage"]) == ("timeout", "tool")
     assert kinds_of(row["partial"]) == ["message", "function_call"]
 

@@ -117,7 +117,8 @@ async def refusal(kind: type[Environment[Any]], row: Json) -> Failure:
 
 @pytest.mark.parametrize(("row", "state"), [({"answer": "4"}, "missing"), ({"question": None, "a": 1}, "null")])
 async def test_a_row_without_a_field_of_the_template_is_a_bad_task_that_names_it(row: Json, state: str) -> None:
-    assert f"needs the field 'question', which is {state}" in str(await refusal(Prompted, row))
+    failure = str(await refusal(Prompted, row))
+    assert "'question'" in failure and state in failure
 
 
 @pytest.mark.parametrize("params", [{}, {"responses_create_params": {"input": []}}])

@@ -312,9 +312,8 @@ async def test_tool_outputs_of_a_gymnasium_style_server_answer_the_models_calls(
     assert script.requests[1]["input"][-1] == {"type": "function_call_output", "call_id": "c1", "output": "2"}
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
+async def test_a_malformed_step_is_a_failure_and_never_a_reward() -> None:
+    for answer in [
         {"reward": None},
         {"reward": "1"},
         {"reward": True},
@@ -325,13 +324,11 @@ async def test_tool_outputs_of_a_gymnasium_style_server_answer_the_models_calls(
         {"reward": 1.0, "terminated": 1},
         {"reward": 1.0, "truncated": "true"},
         [],
-    ],
-)
-async def test_a_malformed_step_is_a_failure_and_never_a_reward(answer: Any) -> None:
-    async with gym(messages("x"), [answer]) as stack:
-        with pytest.raises(Failure) as raised:
-            await stack.run(ROW)
-    assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "environment")
+    ]:
+        async with gym(messages("x"), [answer]) as stack:
+            with pytest.raises(Failure) as raised:
+                await stack.run(ROW)
+        assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "environment")
 
 
 async def test_token_ids_are_recorded_but_not_sent_to_the_environment() -> None:

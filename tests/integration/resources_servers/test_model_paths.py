@@ -78,7 +78,7 @@ async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(bo
     async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/seed_session")
         status, answer = await post(stack, cookie, "/step", body)
-        assert status == 200 and ("stepped" in answer or answer["error"].startswith("Invalid call to step"))
+        assert status == 200 and ("stepped" in answer or "call to step" in answer["error"])
         assert (await post(stack, cookie, "/verify", {"response": {}}))[1]["reward"] == 1.0
 
 
@@ -100,7 +100,7 @@ async def test_an_unknown_tool_returns_a_message_and_leaves_the_session_open(nam
     async with in_process_servers({"environment": environment(Both)}) as stack:
         cookie = await open_session(stack, "/seed_session")
         status, answer = await post(stack, cookie, f"/{name}", {})
-        assert (status, answer["error"].startswith("There is no tool")) == (200, True)
+        assert (status, "no tool" in answer["error"]) == (200, True)
         assert stack.servers["environment"].sessions == 1
 
 

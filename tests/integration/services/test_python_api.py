@@ -90,9 +90,9 @@ async def test_two_stacks_run_concurrently_and_each_collects_from_its_own_server
 @pytest.mark.parametrize(
     ("config", "overrides", "message"),
     [
-        ("no_such.yaml", (), "config file 'no_such.yaml' not found"),
-        ({"a": 1}, (), "the configs define no server"),
-        (CONFIG, ("+polic_model.x=1",), "unknown option 'polic_model'"),
+        ("no_such.yaml", (), "'no_such.yaml' not found"),
+        ({"a": 1}, (), "no server"),
+        (CONFIG, ("+polic_model.x=1",), "'polic_model'"),
         ({**MODEL, "policy_model": {"responses_api_models": {"builtin_model": {"host": "0.0.0.0"}}}}, (), "run token"),
     ],
 )
@@ -183,22 +183,20 @@ async def test_failed_rollouts_are_counted_and_have_no_reward(tmp_path: Path) ->
     assert len(summary.failures_file.read_text().splitlines()) == 1
 
 
-@pytest.mark.parametrize(
-    ("rows", "options", "message"),
-    [
-        ([{"x": {1}}], {}, "row 1 cannot be written as JSON"),
-        (["x"], {}, "row 1 has the type str; expected a dict"),
-        (ROWS, {"agent_name": "plyer"}, "did you mean 'player'"),
-        (ROWS, {"responses_create_params": {"temperatures": 1}}, "did you mean 'temperature'"),
-        ("no_such.jsonl", {}, "no_such.jsonl"),
-    ],
-)
-async def test_invalid_rows_or_options_are_an_operator_error(
-    tmp_path: Path, rows: Any, options: dict[str, Any], message: str
-) -> None:
+INVALID_ROWS_OR_OPTIONS: list[tuple[Any, dict[str, Any], str]] = [
+    ([{"x": {1}}], {}, "row 1 .*JSON"),
+    (["x"], {}, "row 1 .*str"),
+    (ROWS, {"agent_name": "plyer"}, "'player'"),
+    (ROWS, {"responses_create_params": {"temperatures": 1}}, "'temperature'"),
+    ("no_such.jsonl", {}, "no_such.jsonl"),
+]
+
+
+async def test_invalid_rows_or_options_are_an_operator_error(tmp_path: Path) -> None:
     async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path) as stack:
-        with pytest.raises(OperatorError, match=message):
-            await rollyard.collect(stack, rows, tmp_path / "out.jsonl", **options)
+        for rows, options, message in INVALID_ROWS_OR_OPTIONS:
+            with pytest.raises(OperatorError, match=message):
+                await rollyard.collect(stack, rows, tmp_path / "out.jsonl", **options)
 
 
 async def test_a_connection_collects_and_closing_it_stops_nothing(tmp_path: Path) -> None:
@@ -216,87 +214,86 @@ async def test_a_connection_to_a_run_of_another_folder_is_a_warning(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with rollyard.stack(CONFIG, colocate=True, folder=tmp_path / "other") as stack:
+        url = stack.head_url
         monkeypatch.setattr(rollyard.api, "find_run", partial(find_run, default=stack.head_url))
         async with rollyard.connect(folder=tmp_path) as found:
             assert found.servers == stack.servers
-    (warning,) = (record for record in caplog.records if "no run was started from this folder" in record.message)
+    (warning,) = (record for record in caplog.records if url in record.message)
     assert warning.levelname == "WARNING"
 
 
 async def test_a_connection_to_no_stack_is_a_run_error(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="no running stack found"):
+    with pytest.raises(RunError, match="no running stack"):
         await rollyard.connect("127.0.0.1:1", folder=tmp_path).start()
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("num_repeats", 0),
-        ("num_repeats", 1.5),
-        ("num_repeats", True),
-        ("num_samples_in_parallel", "3"),
-        ("rollout_timeout_s", "1"),
-        ("max_failure_rate", float("nan")),
-        ("agent_name", 5),
-        ("num_repeats_add_seed", 1),
-        ("num_samples_in_parallel", 0),
-        ("max_attempts", 0),
-        ("limit", 0),
-        ("rollout_timeout_s", -1.0),
-        ("max_failure_rate", 7.0),
-    ],
-)
-async def test_an_argument_out_of_range_is_named_and_nothing_is_written(tmp_path: Path, name: str, value: Any) -> None:
+OUT_OF_RANGE: list[tuple[str, Any]] = [
+    ("num_repeats", 0),
+    ("num_repeats", 1.5),
+    ("num_repeats", True),
+    ("num_samples_in_parallel", "3"),
+    ("rollout_timeout_s", "1"),
+    ("max_failure_rate", float("nan")),
+    ("agent_name", 5),
+    ("num_repeats_add_seed", 1),
+    ("num_samples_in_parallel", 0),
+    ("max_attempts", 0),
+    ("limit", 0),
+    ("rollout_timeout_s", -1.0),
+    ("max_failure_rate", 7.0),
+]
+
+
+async def test_an_argument_out_of_range_is_named_and_nothing_is_written(tmp_path: Path) -> None:
     stack = rollyard.connect(folder=tmp_path)  # never entered: the arguments are checked first
-    with pytest.raises(OperatorError, match=f"{name} is {value!r}"):
-        await rollyard.collect(stack, ROWS, tmp_path / "out.jsonl", **{name: value})
+    for name, value in OUT_OF_RANGE:
+        with pytest.raises(OperatorError, match=f"{name} is {value!r}"):
+            await rollyard.collect(stack, ROWS, tmp_path / "out.jsonl", **{name: value})
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(
-    ("arguments", "line"),
-    [
-        ({"rows": 5}, "rows is 5; expected a file, or rows"),
-        ({"rows": {"a": 1}}, r"rows is .* \(dict\); expected a file, or rows"),
-        ({"out": None}, "out is None; expected a path"),
-        ({"responses_create_params": ["a"]}, r"responses_create_params is .* \(list\); expected a mapping"),
-        ({"responses_create_params": {"stop": {1}}}, "expected a mapping of JSON values"),
-        ({"responses_create_params": {"metadata": {1: "a"}}}, "expected a mapping of JSON values"),
-        ({"responses_create_params": {"top_p": float("nan")}}, "expected a mapping of JSON values"),
-        ({"on_rollout": "print"}, "on_rollout is 'print'; expected a function"),
-        ({"on_rollout": asyncio.sleep}, "on_rollout is .*; expected a function that is not async"),
-        ({"stack": CONFIG}, r"stack is .* \(dict\); expected a stack from rollyard.stack or rollyard.connect"),
-    ],
-)
-async def test_an_argument_of_the_wrong_type_is_refused_by_name(
-    tmp_path: Path, arguments: dict[str, Any], line: str
-) -> None:
+WRONG_ARGUMENTS: list[tuple[dict[str, Any], str]] = [
+    ({"rows": 5}, "rows is 5;"),
+    ({"rows": {"a": 1}}, r"rows is .* \(dict\);"),
+    ({"out": None}, "out is None;"),
+    ({"responses_create_params": ["a"]}, r"responses_create_params is .* \(list\);"),
+    ({"responses_create_params": {"stop": {1}}}, "responses_create_params .*JSON"),
+    ({"responses_create_params": {"metadata": {1: "a"}}}, "responses_create_params .*JSON"),
+    ({"responses_create_params": {"top_p": float("nan")}}, "responses_create_params .*JSON"),
+    ({"on_rollout": "print"}, "on_rollout is 'print';"),
+    ({"on_rollout": asyncio.sleep}, "on_rollout is .* async"),
+    ({"stack": CONFIG}, r"stack is .* \(dict\);"),
+]
+
+
+async def test_an_argument_of_the_wrong_type_is_refused_by_name(tmp_path: Path) -> None:
     given: dict[str, Any] = {"stack": rollyard.connect(folder=tmp_path), "rows": ROWS, "out": tmp_path / "out.jsonl"}
-    with pytest.raises(OperatorError, match=line):
-        await rollyard.collect(**{**given, **arguments})
+    for arguments, named in WRONG_ARGUMENTS:
+        with pytest.raises(OperatorError, match=named):
+            await rollyard.collect(**{**given, **arguments})
 
 
-@pytest.mark.parametrize(
-    ("positional", "named", "line"),
-    [
-        ([5], {}, "config is 5; expected a YAML file, a mapping, or a list of these"),
-        ([["a.yaml", 5]], {}, r"config is .* \(list\); expected a YAML file"),
-        ([None], {}, "config is None"),
-        ([CONFIG, 5], {}, r"overrides is \(5,\) \(tuple\); expected strings"),
-        ([CONFIG], {"colocate": "yes"}, "colocate is 'yes'; expected True or False"),
-        ([CONFIG], {"folder": 5}, "folder is 5; expected a path"),
-        ([CONFIG], {"server_roots": "mine"}, "server_roots is 'mine'; expected a list of paths"),
-        ([CONFIG], {"head_port": "80"}, "head_port is '80'; expected a port"),
-        ([CONFIG], {"ready_timeout_s": None}, "ready_timeout_s is None; expected more than 0 seconds"),
-    ],
-)
-def test_a_stack_refuses_an_argument_of_the_wrong_type_by_name(positional: Any, named: Any, line: str) -> None:
-    with pytest.raises(OperatorError, match=line):
-        rollyard.stack(*positional, **named)
+WRONG_STACK_ARGUMENTS: list[tuple[list[Any], dict[str, Any], str]] = [
+    ([5], {}, "config is 5;"),
+    ([["a.yaml", 5]], {}, r"config is .* \(list\);"),
+    ([None], {}, "config is None"),
+    ([CONFIG, 5], {}, r"overrides is \(5,\) \(tuple\);"),
+    ([CONFIG], {"colocate": "yes"}, "colocate is 'yes';"),
+    ([CONFIG], {"folder": 5}, "folder is 5;"),
+    ([CONFIG], {"server_roots": "mine"}, "server_roots is 'mine';"),
+    ([CONFIG], {"head_port": "80"}, "head_port is '80';"),
+    ([CONFIG], {"ready_timeout_s": None}, "ready_timeout_s is None;"),
+]
+
+
+def test_a_stack_refuses_an_argument_of_the_wrong_type_by_name() -> None:
+    for positional, named, refusal in WRONG_STACK_ARGUMENTS:
+        with pytest.raises(OperatorError, match=refusal):
+            rollyard.stack(*positional, **named)
 
 
 def test_a_connection_and_a_file_refuse_what_is_no_address_and_no_path() -> None:
-    with pytest.raises(OperatorError, match="head is 5; expected a string"):
+    with pytest.raises(OperatorError, match="head is 5;"):
         rollyard.connect(5)  # type: ignore[arg-type]
-    with pytest.raises(OperatorError, match="path is 5; expected a path"):
+    with pytest.raises(OperatorError, match="path is 5;"):
         rollyard.read_rollouts(5)  # type: ignore[arg-type]

@@ -24,6 +24,7 @@ from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import FailureRow
 from rollyard.services.viewer.api.live_route import live_router
 from tests.support.stacks import AGENT, EXAMPLES, colocated, load_config
+from tests.support.waiting import deadline_s
 
 SLOW = "policy_model.responses_api_models.builtin_model.latency_s=30"
 
@@ -45,13 +46,13 @@ async def snapshot(stack: Stack) -> RunSnapshot:
 async def play(client: ServerClient, repeat: int) -> None:
     row = orjson.loads(EXAMPLES.read_bytes().split(b"\n")[0])
     row |= {"_ng_task_index": 4, "_ng_rollout_index": repeat}
-    await client.post(AGENT, "/run", orjson.dumps(row), 60.0)
+    await client.post(AGENT, "/run", orjson.dumps(row), deadline_s())
 
 
 async def test_running_rollouts_are_listed_with_task_repeat_stage_and_turn(stack: Stack) -> None:
     playing = [asyncio.create_task(play(stack.client, repeat)) for repeat in range(3)]
     try:
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(deadline_s()):
             while not (live := await snapshot(stack)).stages or live.stages[0].stage != "model" or live.total < 3:
                 await asyncio.sleep(0.01)
         assert [(stage.stage, stage.server, stage.episodes) for stage in live.stages] == [("model", "policy_model", 3)]
@@ -160,7 +161,7 @@ async def test_ten_concurrent_pages_cost_one_snapshot(stack: Stack) -> None:
         responses = await asyncio.gather(*(client.get("/api/live") for _ in range(10)))
         assert len(found) == 1
         assert {RunSnapshot.model_validate_json(answer.content).run_id for answer in responses} == {stack.keys.run_id}
-        async with asyncio.timeout(120):
+        async with asyncio.timeout(deadline_s()):
             while len(found) == 1:
                 await client.get("/api/live")
                 await asyncio.sleep(0.05)
@@ -169,12 +170,12 @@ async def test_ten_concurrent_pages_cost_one_snapshot(stack: Stack) -> None:
 
 async def test_without_a_run_the_page_gets_a_note() -> None:
     async def find() -> HeadFile:
-        raise RunError("no running stack found: start one")
+        raise RunError("no running stack")
 
     transport = HttpTransport()
     async with page(find, transport) as client:
         live = RunSnapshot.model_validate_json((await client.get("/api/live")).content)
-    assert (live.run_id, live.servers, live.note) == ("", [], "no running stack found: start one")
+    assert (live.run_id, live.servers, live.note) == ("", [], "no running stack")
     await transport.close()
 
 

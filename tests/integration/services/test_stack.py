@@ -25,7 +25,7 @@ from rollyard.services.server.app import Server
 
 class Failing(Server):
     async def start(self):
-        raise RuntimeError("the engine is cold")
+        raise RuntimeError("engine is cold")
 
 server = Failing
 """
@@ -50,7 +50,7 @@ async def test_a_server_that_cannot_start_fails_the_stack_with_its_name_and_reas
     with pytest.raises(RollyardError) as raised:
         async with start(config, tmp_path):
             pass
-    assert "environment" in str(raised.value) and "the engine is cold" in str(raised.value)
+    assert "environment" in str(raised.value) and "engine is cold" in str(raised.value)
 
 
 async def test_a_stopped_run_is_no_longer_found(tmp_path: Path) -> None:

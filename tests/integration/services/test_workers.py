@@ -23,6 +23,7 @@ from rollyard.services.rollouts.shared.worker_progress import shared_progress
 from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.runtime.running_stack import RunningStack
 from tests.support.stacks import keys_of, read_rows, reproducible_part
+from tests.support.waiting import until
 from tests.unit.services.rollouts.shared.workers import beat, failure, lease_block, write_shard
 
 CONFIG: dict[str, Any] = {
@@ -33,10 +34,10 @@ CONFIG: dict[str, Any] = {
     },
 }
 PUZZLE = {"dim_room": [6, 6], "num_boxes": 1, "responses_create_params": {"input": "Solve.", "temperature": 0.8}}
-ROWS = [{"seed": seed, **PUZZLE} for seed in range(12)]
+ROWS = [{"seed": seed, **PUZZLE} for seed in range(8)]
 IMPOSSIBLE = {**PUZZLE, "dim_room": [1, 1], "seed": 1}
 REPEATS = 3
-EVERY = [(task, repeat) for task in range(12) for repeat in range(REPEATS)]
+EVERY = [(task, repeat) for task in range(len(ROWS)) for repeat in range(REPEATS)]
 
 
 @pytest_asyncio.fixture(scope="module")
@@ -80,8 +81,7 @@ async def test_workers_divide_the_rollouts_and_leave_the_files_of_an_ordinary_co
 async def test_workers_continue_an_output_that_one_process_has_begun(stack: RunningStack, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     task = asyncio.create_task(collect(stack, out, num_samples_in_parallel=1))
-    while not out.exists() or len(out.read_bytes().split(b"\n")) < 6:
-        await asyncio.sleep(0.005)
+    await until(lambda: out.exists() and len(out.read_bytes().split(b"\n")) >= 6)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
     content = out.read_bytes()
@@ -109,7 +109,7 @@ async def test_a_worker_with_other_parameters_is_refused_with_the_differences(
 ) -> None:
     out = tmp_path / "out.jsonl"
     await collect(stack, out, "a")
-    with pytest.raises(OperatorError, match=r"different parameters:\n  num_repeats: 3 in the file, 5 now"):
+    with pytest.raises(OperatorError, match="num_repeats: 3 in the file, 5 now"):
         await collect(stack, out, "b", num_repeats=5)
 
 
@@ -121,7 +121,7 @@ async def test_an_output_with_unmerged_shards_is_refused_without_a_worker_and_wo
     await _some_done(out)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    with pytest.raises(OperatorError, match=r"repeat the command with \+worker=NAME to take part"):
+    with pytest.raises(OperatorError, match=r"\+worker=NAME"):
         await collect(stack, out)
     partial = merge_shards(out, tmp_path / "partial.jsonl")
     rows = read_rows(tmp_path / "partial.jsonl")
@@ -141,7 +141,7 @@ async def test_workers_adopt_an_output_without_a_manifest_once(stack: RunningSta
     await asyncio.gather(*(collect(stack, out, name, print_line=lines.append) for name in "abc"))
     assert keys_of(read_rows(out)) == EVERY
     assert out.read_bytes().startswith(content)
-    assert sum("7 rollouts were checked against the input" in line for line in lines) == 1
+    assert sum("7 rollouts" in line for line in lines) == 1
     assert orjson.loads(RolloutPaths(out).manifest.read_bytes())["adopted"]["rollouts"] == 7
 
 
@@ -152,11 +152,11 @@ async def test_a_worker_refuses_a_part_of_the_input_and_names_the_original(stack
     part.write_bytes(lines[3])
     await collect(stack, out, rows=whole)
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:7]))
-    expected = rf"1 of the 12 tasks of .*whole\.jsonl.* pass \+input_jsonl_fpath={whole}$"
+    expected = rf"1 of the {len(ROWS)} tasks of .*whole\.jsonl.* pass \+input_jsonl_fpath={whole}$"
     with pytest.raises(OperatorError, match=expected):
         await collect(stack, out, "a", rows=part)
     part.write_bytes(lines[3] + lines[2].replace(b'"num_boxes":1', b'"num_boxes":2'))
-    with pytest.raises(OperatorError, match=r"different parameters(.|\n)* has a row \(2\) that is not in the original"):
+    with pytest.raises(OperatorError, match=r"part\.jsonl has a row \(2\)"):
         await collect(stack, out, "a", rows=part)
     assert (await collect(stack, out, "a", rows=whole)).state == "complete"
 
@@ -203,9 +203,8 @@ async def test_a_command_without_a_worker_that_is_running_excludes_workers(
     monkeypatch.setattr(opening, "_BRIEF_LOCK_S", 0.0)  # the command without a worker ends sooner than the default
     out = tmp_path / "out.jsonl"
     alone = asyncio.create_task(collect(stack, out, num_samples_in_parallel=1))
-    while not out.exists():
-        await asyncio.sleep(0.005)
-    with pytest.raises(RunError, match="another process is writing to"):
+    await until(out.exists)
+    with pytest.raises(RunError, match=rf"writing to .*{out.name}"):
         await collect(stack, out, "a")
     assert (await alone).state == "complete"
     assert (await collect(stack, out, "a")).state == "complete"
@@ -238,8 +237,8 @@ async def test_a_rollout_that_another_worker_has_tried_has_only_the_remaining_at
     out = tmp_path / "out.jsonl"
     options: dict[str, Any] = {"rows": ROWS[:1], "num_repeats": 2, "rollout_timeout_s": 1e-6}
     begun = asyncio.create_task(collect(stack, out, "a", **options))
-    while not (paths := SharedPaths(out).round(1)).leases.exists():
-        await asyncio.sleep(0.001)
+    paths = SharedPaths(out).round(1)
+    await until(paths.leases.exists)
     begun.cancel()
     await asyncio.gather(begun, return_exceptions=True)
     for block in range(2):
@@ -261,8 +260,8 @@ async def test_workers_need_no_flock(stack: RunningStack, tmp_path: Path, monkey
     out, lines = tmp_path / "out.jsonl", list[str]()
     await asyncio.gather(*(collect(stack, out, name, print_line=lines.append) for name in "abc"))
     assert keys_of(read_rows(out)) == EVERY
-    assert any("flock is not supported (No locks available)" in line for line in lines)
-    with pytest.raises(RunError, match="does not support locks"):
+    assert any("No locks available" in line for line in lines)
+    with pytest.raises(RunError, match="locks"):
         await collect(stack, tmp_path / "alone.jsonl")
 
 
@@ -274,25 +273,25 @@ async def test_two_workers_of_one_name_share_the_work_and_write_different_shards
     assert keys_of(read_rows(out)) == EVERY
     progress = shared_progress(out)
     assert progress is not None
-    assert (progress.merged, progress.blocks, progress.done, progress.leased) == (True, 36, 36, 0)
+    assert (progress.merged, progress.blocks, progress.done, progress.leased) == (True, len(EVERY), len(EVERY), 0)
     assert len({worker.owner.token for worker in progress.workers}) == 2
     assert sum(worker.measured for worker in progress.workers) == len(EVERY)
 
 
-@pytest.mark.parametrize("name", ["", "../up", "a b", "$(date)", "x" * 65])
-async def test_a_name_that_cannot_be_a_file_name_is_refused(stack: RunningStack, tmp_path: Path, name: str) -> None:
-    with pytest.raises(OperatorError, match=r"worker is .*; expected"):
-        await collect(stack, tmp_path / "out.jsonl", name)
+async def test_a_name_that_cannot_be_a_file_name_is_refused(stack: RunningStack, tmp_path: Path) -> None:
+    for name in ("", "../up", "a b", "$(date)", "x" * 65):
+        with pytest.raises(OperatorError, match=r"worker is .*; expected"):
+            await collect(stack, tmp_path / "out.jsonl", name)
     assert not (tmp_path / "out_shared").exists()
 
 
 async def test_overwrite_moves_the_shards_of_the_old_collection_aside(stack: RunningStack, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     await collect(stack, out, "a")
-    with pytest.raises(OperatorError, match="workers always continue the output"):
+    with pytest.raises(OperatorError, match="overwrite"):
         await collect(stack, out, "a", overwrite=True)
     await collect(stack, out, overwrite=True, num_repeats=1)
-    assert len(read_rows(out)) == 12
+    assert len(read_rows(out)) == len(ROWS)
     assert not (tmp_path / "out_shared").exists()
     assert [path.is_dir() for path in tmp_path.glob("out_shared.*")] == [True]
 
@@ -302,5 +301,4 @@ def _key(row: dict[str, Any]) -> tuple[int, int]:
 
 
 async def _some_done(out: Path) -> None:
-    while (progress := shared_progress(out)) is None or not 2 < progress.done < 30:
-        await asyncio.sleep(0.005)
+    await until(lambda: (progress := shared_progress(out)) is not None and progress.done > 2)

@@ -43,11 +43,11 @@ def test_the_reply_is_found_among_the_events_of_a_stream(stream: str) -> None:
     assert reply_to(7, answer(stream, "text/event-stream; charset=utf-8")) == REPLY
 
 
-@pytest.mark.parametrize("body", ["", "null", "[]", "x", OTHER, NOTICE, REQUEST_OF_THE_SERVER, "[1]", '{"id":7}'])
 @pytest.mark.parametrize("content_type", ["application/json", "text/event-stream", "text/html"])
-def test_a_body_without_the_reply_has_none(body: str, content_type: str) -> None:
-    assert reply_to(7, answer(body, content_type)) is None
-    assert reply_to(7, answer(f"data: {body}\n\n", content_type)) is None
+def test_a_body_without_the_reply_has_none(content_type: str) -> None:
+    for body in ["", "null", "[]", "x", OTHER, NOTICE, REQUEST_OF_THE_SERVER, "[1]", '{"id":7}']:
+        assert reply_to(7, answer(body, content_type)) is None
+        assert reply_to(7, answer(f"data: {body}\n\n", content_type)) is None
 
 
 def test_the_lines_of_an_event_are_joined_by_line_breaks() -> None:

@@ -44,7 +44,7 @@ def test_an_invalid_row_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("given", ["no json", {"prompt": "a"}, 7])
 def test_what_is_not_a_row_is_refused(given: object) -> None:
-    with pytest.raises(OperatorError, match="is not a row with responses_create_params"):
+    with pytest.raises(OperatorError, match="responses_create_params"):
         row_of(given)
 
 

@@ -74,7 +74,7 @@ async def test_a_custom_agent_gets_its_settings() -> None:
 
 
 async def test_the_error_for_a_short_script_counts_the_model_requests() -> None:
-    with pytest.raises(Failure, match=r"the script has 1 turn, but the model was called 2 times"):
+    with pytest.raises(Failure, match=r"1 turn, .* 2 times"):
         await play(Door, ROW, turns=[calls("push")])
 
 
@@ -140,7 +140,7 @@ def test_folders_with_the_same_name_in_two_places_are_two_plugins(tmp_path: Path
 
 @pytest.mark.parametrize("turns", ["Hello.", says("Hello."), None, 5])
 async def test_one_turn_instead_of_a_list_of_turns_is_refused(turns: Any) -> None:
-    with pytest.raises(OperatorError, match=r"turns is .*; expected a list of turns"):
+    with pytest.raises(OperatorError, match=r"turns is .*; expected"):
         await play(Door, ROW, turns)
 
 

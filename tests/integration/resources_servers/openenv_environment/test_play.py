@@ -158,7 +158,7 @@ async def test_a_full_server_is_overloaded() -> None:
 async def test_an_action_that_hangs_the_server_ends_the_episode_with_the_rewards_so_far() -> None:
     async with (
         openenv_server(replies(observed("warm", 0.25), ...)) as url,
-        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=0.3) as (servers, _),
+        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=1.0) as (servers, _),
     ):
         row = await play(servers)
     assert (row["reward"], row["openenv_timed_out"]) == (0.25, True)
@@ -167,20 +167,20 @@ async def test_an_action_that_hangs_the_server_ends_the_episode_with_the_rewards
 async def test_a_hanging_step_is_a_failure_if_the_settings_say_so() -> None:
     async with (
         openenv_server(replies(...)) as url,
-        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=0.3, timeout="failure") as (servers, _),
+        playing(url, [calls("act", {"guess": "a"})], step_timeout_s=1.0, timeout="failure") as (servers, _),
     ):
         assert await failure_of(servers) is FailureKind.TIMEOUT
 
 
 async def test_a_start_without_a_server_is_refused_with_its_address() -> None:
-    with pytest.raises(Failure, match=r"no OpenEnv server at http://127.0.0.1:9"):
+    with pytest.raises(Failure, match=r"http://127.0.0.1:9"):
         async with playing("http://127.0.0.1:9", [says("x")], start_wait_s=0.5):
             pass
 
 
 async def test_an_image_without_docker_is_refused() -> None:
     made = environment(OpenEnvEnvironment, image="echo-env", docker="no-such-docker")
-    with pytest.raises(OperatorError, match="which is not installed"):
+    with pytest.raises(OperatorError, match="not installed"):
         async with in_process_servers({"environment": made}):
             pass
 
@@ -195,10 +195,10 @@ async def test_rollyards_own_environment_gives_the_same_reward_over_openenv(tmp_
     assert row["finish_reason"] == "done"
 
 
-async def test_hundreds_of_episodes_leave_no_connection_open(tmp_path: Path) -> None:
+async def test_many_episodes_at_once_leave_no_connection_open(tmp_path: Path) -> None:
     async with served("gsm8k", openenv, tmp_path) as found:
         turns = [calls("submit", {"answer": "\\boxed{72}"})]
         async with playing(found.url, turns) as (servers, _):
-            rows = await asyncio.gather(*(play(servers, reset={"index": 0}) for _ in range(200)))
+            rows = await asyncio.gather(*(play(servers, reset={"index": 0}) for _ in range(50)))
         await found.until_closed()
     assert {row["reward"] for row in rows} == {1.0}

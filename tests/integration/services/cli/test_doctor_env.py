@@ -21,6 +21,7 @@ from rollyard.services.cli.diagnostics.findings import Finding
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 from tests.support.in_process import environment, in_process_servers
+from tests.support.waiting import deadline_s
 
 ROWS: list[Json] = [{"seed": number, "question": "?", "expected_answer": str(number)} for number in range(3)]
 CLOSED = "http://server:1"
@@ -58,7 +59,7 @@ async def findings(
     async with in_process_servers({"server": environment(kind)}) as servers:
         target = Target("server", CLOSED, servers.transport, pid)
         async for finding in checks.findings(
-            target, rows_file=file, examples=5, episodes=episodes, timeout_s=30.0, progress=lambda _: None
+            target, rows_file=file, examples=5, episodes=episodes, timeout_s=deadline_s(), progress=lambda _: None
         ):
             found.setdefault(finding.name, []).append(finding)
     return found
@@ -83,7 +84,7 @@ async def test_an_ignored_seed_fails(tmp_path: Path) -> None:
             self.random = random.Random(7)
 
     found = await findings(Fixed, tmp_path)
-    assert failed(found) == {"other seeds"} and "the seed is ignored" in found["other seeds"][0].found
+    assert failed(found) == {"other seeds"} and "ignored" in found["other seeds"][0].found
 
 
 async def test_a_nested_seed_is_found_and_must_have_an_effect(tmp_path: Path) -> None:
@@ -103,7 +104,7 @@ async def test_randomness_that_the_seed_does_not_determine_fails(tmp_path: Path)
             self.random = random.SystemRandom()
 
     found = await findings(Unseeded, tmp_path)
-    assert failed(found) == {"same seed"} and "the result of action" in found["same seed"][0].found
+    assert failed(found) == {"same seed"} and "action" in found["same seed"][0].found
 
 
 async def test_a_first_observation_that_differs_for_the_same_row_fails(tmp_path: Path) -> None:
@@ -114,14 +115,14 @@ async def test_a_first_observation_that_differs_for_the_same_row_fails(tmp_path:
             return [{"role": "user", "content": f"episode {next(self.numbers)}"}]
 
     found = await findings(Numbered, tmp_path)
-    assert "same seed" in failed(found) and "the first observation" in found["same seed"][0].found
+    assert "same seed" in failed(found) and "observation" in found["same seed"][0].found
 
 
 @pytest.mark.parametrize(
     ("parameters", "problem"),
     [
-        ({"properties": {"faces": {"type": "integer"}}, "required": ["faces"]}, "the method has no argument faces"),
-        ({"properties": {"sides": {"type": "integer"}}, "required": ["sides"]}, "does not see the argument times"),
+        ({"properties": {"faces": {"type": "integer"}}, "required": ["faces"]}, "argument faces"),
+        ({"properties": {"sides": {"type": "integer"}}, "required": ["sides"]}, "argument times"),
         ({"properties": {"sides": {}, "times": {}}, "required": []}, "requires sides"),
         ({"properties": {"sides": {"type": "string"}, "times": {}}, "required": ["sides"]}, "is rejected"),
     ],
@@ -136,7 +137,7 @@ async def test_a_schema_that_the_method_does_not_accept_fails(tmp_path: Path, pa
 async def test_a_tool_that_the_row_offers_and_the_environment_lacks_fails(tmp_path: Path) -> None:
     tools = [{"type": "function", "name": "throw", "parameters": {"type": "object", "properties": {}}}]
     found = await findings(Dice, tmp_path, [{**ROWS[0], "responses_create_params": {"input": "?", "tools": tools}}])
-    assert "the environment has no such method; it has roll" in found["tools"][0].found
+    assert "it has roll" in found["tools"][0].found
 
 
 async def test_a_verdict_that_changes_for_the_same_response_fails(tmp_path: Path) -> None:
@@ -147,7 +148,7 @@ async def test_a_verdict_that_changes_for_the_same_response_fails(tmp_path: Path
             return Verdict(reward=float(next(self.verdicts) % 2))
 
     found = await findings(Moody, tmp_path)
-    assert failed(found) == {"verify"} and "the same response gets the reward" in found["verify"][0].found
+    assert failed(found) == {"verify"} and "same response" in found["verify"][0].found
 
 
 async def test_durations_in_a_verdict_may_differ(tmp_path: Path) -> None:
@@ -226,7 +227,7 @@ async def test_an_answer_in_the_prompt_is_named_with_its_example(tmp_path: Path)
     rows = [{**row, "question": question, "expected_answer": "Lisbon"} for row, question in questions]
     (found,) = (await findings(Dice, tmp_path, rows))["gold"]
     assert found.status == "note"
-    assert "in 1 of 3 examples: example 2 (expected_answer: 'Lisbon')" in found.found
+    assert "1 of 3 examples: example 2 (expected_answer: 'Lisbon')" in found.found
 
 
 async def test_memory_that_grows_with_every_episode_fails(tmp_path: Path) -> None:
@@ -275,18 +276,18 @@ async def test_rows_without_a_seed_are_compared_with_themselves_only(tmp_path: P
             return Verdict(reward=0.0)
 
     found = await findings(Plain, tmp_path, [{"question": "?"}])
-    assert failed(found) == set() and found["other seeds"][0].found == "the rows have no seed"
+    assert failed(found) == set() and "no seed" in found["other seeds"][0].found
 
 
 async def test_a_missing_file_of_rows_is_a_usage_error(tmp_path: Path) -> None:
     async with in_process_servers({"server": environment(Dice)}) as servers:
-        with pytest.raises(OperatorError, match=r"rows.jsonl does not exist"):
+        with pytest.raises(OperatorError, match=r"rows\.jsonl"):
             async for _ in checks.findings(
                 Target("server", CLOSED, servers.transport),
                 rows_file=tmp_path / "rows.jsonl",
                 examples=1,
                 episodes=4,
-                timeout_s=5.0,
+                timeout_s=deadline_s(),
                 progress=lambda _: None,
             ):
                 pass

@@ -20,7 +20,7 @@ from rollyard.testing.scripted_model import Script, Turn
 from tests.integration.services.findings.exploits import Exploit
 from tests.support.in_process import agent, environment
 
-TASKS, REPEATS = 50, 4
+TASKS, REPEATS = 30, 4
 ROLLOUTS = TASKS * REPEATS
 _NOUNS = ("lamp", "boat", "hen", "tower", "kettle", "garden", "ladder", "piano", "shoe")
 _SUBJECTS = ("parks", "trees", "small shops", "bus stops", "libraries")
@@ -31,8 +31,23 @@ def is_hack(task: int, repeat: int) -> bool:
     return (task * REPEATS + repeat) % 10 == 7
 
 
-async def record(exploit: Exploit, path: Path, *, honest: bool = False) -> None:
-    """Collect 200 rollouts of 50 tasks to `path`. `honest`: the policy never uses the hole."""
+async def record_honest(exploit: Exploit, path: Path) -> None:
+    """Collect `ROLLOUTS` rollouts of `TASKS` tasks to `path`, in which the policy never uses the hole."""
+    await _record(exploit, path, honest=True)
+
+
+async def record(exploit: Exploit, path: Path, honest: Path) -> None:
+    """Collect the same rollouts, a tenth of them with the hole. The others are those of `honest`."""
+    RolloutPaths(path).manifest.write_bytes(RolloutPaths(honest).manifest.read_bytes())
+    with path.open("wb") as file:
+        for line in honest.read_bytes().splitlines(keepends=True):
+            row = orjson.loads(line)
+            if not is_hack(row["_ng_task_index"], row["_ng_rollout_index"]):
+                file.write(line)
+    await _record(exploit, path)
+
+
+async def _record(exploit: Exploit, path: Path, *, honest: bool = False) -> None:
     rows = [_row(number, exploit) for number in range(TASKS)]
     tasks_file = path.with_name("tasks.jsonl")
     tasks_file.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))

@@ -154,16 +154,14 @@ async def test_a_reset_closes_the_episode_before_it(sokoban: Served) -> None:
     await sokoban.until_closed()
 
 
-async def test_a_thousand_sessions_play_at_once_and_leave_nothing_open(sokoban: Served) -> None:
+async def test_a_hundred_sessions_play_at_once_and_leave_nothing_open(sokoban: Served) -> None:
     async def play(number: int) -> float:
         async with sokoban.http.ws_connect(sokoban.url + "/ws") as socket:
             await ask(socket, "reset", {"index": number % 5})
             return float(sum([(await ask(socket, "step", MOVES))["data"]["reward"] for _ in range(3)]))
 
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)):
-        rewards = await asyncio.gather(*(play(number) for number in range(1000)))
-    assert len(rewards) == 1000
-    assert rewards[:5] == rewards[5:10]
+    rewards = await asyncio.gather(*(play(number) for number in range(100)))
+    assert rewards == rewards[:5] * 20
     await sokoban.until_closed()
 
 

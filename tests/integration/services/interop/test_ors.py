@@ -149,7 +149,7 @@ async def test_a_failed_create_leaves_no_session(sokoban: Served) -> None:
     assert (await sokoban.post("/ping", {}, "bad"))[0] == 404
 
 
-async def test_hundreds_of_sessions_play_at_once_and_leave_nothing_open(sokoban: Served) -> None:
+async def test_many_sessions_play_at_once_and_leave_nothing_open(sokoban: Served) -> None:
     async def play(number: int) -> float:
         name = f"many{number}"
         await create(sokoban, name, number % 5)
@@ -158,5 +158,6 @@ async def test_hundreds_of_sessions_play_at_once_and_leave_nothing_open(sokoban:
         await sokoban.post("/delete", {}, name)
         return float(last["output"]["reward"])
 
-    assert len(await asyncio.gather(*(play(number) for number in range(300)))) == 300
+    rewards = await asyncio.gather(*(play(number) for number in range(40)))
+    assert rewards == rewards[:5] * 8
     await sokoban.until_closed()

@@ -16,6 +16,7 @@ from rollyard.services.training.trl.stack_session import StackSession
 from rollyard.services.types import Json
 from tests.support.background_loop import background_loop
 from tests.support.stacks import EXAMPLES, SOKOBAN, read_rows
+from tests.support.waiting import deadline_s
 
 SERVER = "grl_sokoban_resources_server"
 
@@ -34,7 +35,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackSessi
 
 @pytest.fixture
 def environments(stack: tuple[StackSession, Any]) -> StackEnvironments:
-    return StackEnvironments(stack[0], SERVER, timeout_s=20.0)
+    return StackEnvironments(stack[0], SERVER, timeout_s=deadline_s())
 
 
 def example() -> Json:
@@ -87,7 +88,7 @@ def test_what_the_model_got_wrong_is_a_message_and_the_episode_continues(environ
 
 
 def test_a_dataset_without_rows_is_refused(environments: StackEnvironments) -> None:
-    with pytest.raises(OperatorError, match="has no column `row`"):
+    with pytest.raises(OperatorError, match="no column `row`"):
         environments.factory().reset(prompt="Solve it.")
 
 

@@ -20,6 +20,7 @@ from rollyard.services.types import Json
 from tests.support.anthropic_client import anthropic_and_engine, anthropic_client_of
 from tests.support.openai_client import STEP
 from tests.support.scripted_engine import Step, chunks, completion, response_events
+from tests.support.waiting import deadline_s
 
 HELLO: Any = [{"role": "user", "content": "hi"}]
 GREEDY: Any = {"temperature": 0.0}
@@ -162,13 +163,13 @@ async def test_a_client_that_leaves_a_stream_disconnects_the_engine() -> None:
             if event.type == "content_block_delta":
                 break
         await stream.close()
-        await asyncio.wait_for(engine.disconnected.wait(), 30.0)
+        await asyncio.wait_for(engine.disconnected.wait(), deadline_s())
 
 
 async def test_an_invalid_request_is_refused_before_it_reaches_the_engine() -> None:
     document = {"type": "document", "source": {"type": "url", "url": "https://example.com/cat.pdf"}}
     async with anthropic_and_engine() as (client, engine):
-        with pytest.raises(BadRequestError, match="found a block of type 'document'; only text and images"):
+        with pytest.raises(BadRequestError, match="'document'"):
             await create(client, messages=[{"role": "user", "content": [document]}])
         with pytest.raises(BadRequestError, match="max_tokens: found None"):
             await client.post("/v1/messages", body={"messages": HELLO}, cast_to=object)
@@ -216,7 +217,7 @@ async def test_an_engine_that_cannot_count_tokens_is_named_in_the_error(step: St
 
 async def test_a_missing_run_token_is_an_error_in_the_clients_format() -> None:
     async with anthropic_client_of(BuiltinModel, token="run-token") as client:
-        with pytest.raises(APIStatusError, match="the run token is missing or wrong") as raised:
+        with pytest.raises(APIStatusError, match="run token") as raised:
             await create(client)
         assert raised.value.status_code == 401
         allowed = client.with_options(auth_token="run-token")

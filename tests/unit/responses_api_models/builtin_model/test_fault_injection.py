@@ -15,6 +15,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse, Message
 from rollyard.services.types import Json
 from tests.support.builtin_environment import PROMPT, STEP_TOOL, ModelServer
+from tests.support.waiting import deadline_s
 
 REQUEST: Json = {"input": PROMPT, "tools": [STEP_TOOL], "temperature": 0}
 CHAT: Json = {"messages": PROMPT, "temperature": 0}
@@ -79,7 +80,7 @@ async def test_a_hang_ends_when_the_caller_disconnects() -> None:
 
     headers = [(b"host", b"localhost")]
     scope = {"type": "http", "method": "POST", "path": "/v1/responses", "headers": headers, "client": ("here", 1)}
-    await asyncio.wait_for(policy.server(scope, receive, send), 120)
+    await asyncio.wait_for(policy.server(scope, receive, send), deadline_s())
     assert policy.server.in_flight == 0
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 import json
 
 import pytest
@@ -24,7 +25,7 @@ from tests.support.builtin_environment import (
 @functools.cache
 def boards() -> list[tuple[str, int | None]]:
     """Random boards with the fewest moves that solve them. Not at import, which every worker of the tests does."""
-    return [(board, fewest_moves(board)) for board in random_boards(250, seed=7)]
+    return [(board, fewest_moves(board)) for board in random_boards(120, seed=7)]
 
 
 def arguments(response: Json) -> Json:
@@ -40,7 +41,7 @@ def text_of(response: Json) -> str:
 async def test_at_temperature_0_every_solvable_board_is_solved_in_the_fewest_moves() -> None:
     policy = ModelServer()
     solvable = [(board, best) for board, best in boards() if best]
-    assert len(solvable) > 50
+    assert len(solvable) > 25
     for board, best in solvable:
         game, _ = await policy.play(board, temperature=0)
         assert game.solved(game.state) and game.moves == best, board
@@ -49,7 +50,7 @@ async def test_at_temperature_0_every_solvable_board_is_solved_in_the_fewest_mov
 async def test_at_temperature_0_it_gives_up_an_unsolvable_board_without_a_move() -> None:
     policy = ModelServer()
     unsolvable = [board for board, best in boards() if best is None]
-    assert len(unsolvable) > 50
+    assert len(unsolvable) > 25
     for board in unsolvable:
         game, items = await policy.play(board, temperature=0)
         assert game.moves == 0 and items[-1]["type"] == "message", board
@@ -104,29 +105,16 @@ async def test_it_gives_up_a_tool_that_never_shows_a_board() -> None:
     assert text_of(await ModelServer().respond(items, temperature=0)) == "<answer></answer>"
 
 
-@pytest.mark.parametrize(
-    "output",
-    [
-        "",
-        "{",
-        "null",
-        "[1]",
-        '"',
-        "{}",
-        '{"observation": null}',
-        '{"observation": [1]}',
-        "#",
-        "###\n###\n###",
-    ],
-)
-@pytest.mark.parametrize("earlier_call", ["", "{", "null", "[]", '{"actions": 3}', '{"actions": [null, {}]}'])
-async def test_no_tool_output_or_earlier_call_causes_an_error(output: str, earlier_call: str) -> None:
+OUTPUTS = ["", "{", "null", "[1]", '"', "{}", '{"observation": null}', '{"observation": [1]}', "#", "###\n###\n###"]
+EARLIER_CALLS = ["", "{", "null", "[]", '{"actions": 3}', '{"actions": [null, {}]}']
+
+
+async def test_no_tool_output_or_earlier_call_causes_an_error() -> None:
     policy = ModelServer()
-    for items in (
-        conversation_with(output, earlier_call),
-        conversation_with(json.dumps({"observation": output, "done": True}), earlier_call),
-    ):
-        assert (await policy.respond(items, temperature=0.8))["status"] == "completed"
+    for output, earlier_call in itertools.product(OUTPUTS, EARLIER_CALLS):
+        for shown in (output, json.dumps({"observation": output, "done": True})):
+            answer = await policy.respond(conversation_with(shown, earlier_call), temperature=0.8)
+            assert answer["status"] == "completed", (shown, earlier_call)
 
 
 @pytest.mark.parametrize("flag", ["done", "terminated", "truncated"])

@@ -100,15 +100,16 @@ async def test_the_servers_own_seed_changes_the_answers() -> None:
 async def test_the_success_rate_falls_as_the_temperature_rises(temperature: float, low: float, high: float) -> None:
     policy = ModelServer()
     games = [
-        (await policy.play(board, temperature=temperature, seed=index))[0] for index, board in enumerate(SOLVABLE * 10)
+        (await policy.play(board, temperature=temperature, seed=index))[0] for index, board in enumerate(SOLVABLE * 3)
     ]
     assert low < sum(game.solved(game.state) for game in games) / len(games) < high
     assert any(game.moves == 0 for game in games)
 
 
-def test_the_openai_package_is_never_imported() -> None:
+def test_no_model_server_imports_the_openai_package() -> None:
     program = f"""
 import asyncio, sys
+import rollyard.responses_api_models.openai_model.app, rollyard.responses_api_models.vllm_model.app
 from rollyard.responses_api_models.builtin_model.app import BuiltinModel, BuiltinModelSettings
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.request import RawRequest

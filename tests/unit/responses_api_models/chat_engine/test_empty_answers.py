@@ -106,88 +106,85 @@ CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
 HI: Json = {"input": "hi"}
 
 
-def short_id(answer: Json) -> str:
-    return orjson.dumps(answer).decode()[:90]
-
-
 @pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
-@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=short_id)
-async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_failure(
-    kind: type[Server], broken: Json
-) -> None:
-    async with engine(Step(broken), COMPLETION) as fake, model_server(kind, base_url=fake.url) as server:
-        answer, body = await post_json(server, "/v1/chat/completions", CHAT)
-        assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello")
-    async with engine(Step(broken)) as fake, model_server(kind, base_url=fake.url, max_attempts=2) as server:
-        answer, problem = await post_json(server, "/v1/chat/completions", CHAT)
-    assert (problem["type"] in FAILURE_TYPES, len(fake.requests)) == (True, 2)
+async def test_an_empty_completion_of_a_broken_engine_is_retried_and_then_a_failure(kind: type[Server]) -> None:
+    script = [step for broken in EMPTY_COMPLETIONS for step in (broken, COMPLETION, broken, broken)]
+    async with engine(*script) as fake, model_server(kind, base_url=fake.url, max_attempts=2) as server:
+        for number, broken in enumerate(EMPTY_COMPLETIONS, 1):
+            answer, body = await post_json(server, "/v1/chat/completions", CHAT)
+            assert (answer.status, body["choices"][0]["message"]["content"]) == (200, "hello"), broken
+            _, problem = await post_json(server, "/v1/chat/completions", CHAT)
+            assert (problem.get("type") in FAILURE_TYPES, len(fake.requests)) == (True, 4 * number), broken
 
 
-@pytest.mark.parametrize("broken", EMPTY_COMPLETIONS, ids=short_id)
-async def test_an_empty_completion_never_becomes_a_response(broken: Json) -> None:
-    async with engine(Step(broken)) as fake, model_server(VllmModel, base_url=fake.url, max_attempts=1) as server:
-        _, problem = await post_json(server, "/v1/responses", HI)
-    assert problem["type"] in FAILURE_TYPES
+async def test_no_empty_completion_becomes_a_response() -> None:
+    async with (
+        engine(*EMPTY_COMPLETIONS) as fake,
+        model_server(VllmModel, base_url=fake.url, max_attempts=1) as server,
+    ):
+        for broken in EMPTY_COMPLETIONS:
+            _, problem = await post_json(server, "/v1/responses", HI)
+            assert problem.get("type") in FAILURE_TYPES, broken
 
 
-@pytest.mark.parametrize("genuine", GENUINE_COMPLETIONS, ids=short_id)
-@pytest.mark.parametrize(("path", "request_"), [("/v1/responses", HI), ("/v1/chat/completions", CHAT)])
-async def test_a_genuinely_empty_completion_counts_as_a_model_turn(path: str, request_: Json, genuine: Json) -> None:
-    async with engine(Step(genuine)) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await post_json(server, path, dict(request_))
-    assert (answer.status, len(fake.requests)) == (200, 1)
+async def test_a_genuinely_empty_completion_counts_as_a_model_turn() -> None:
+    for path, request in (("/v1/responses", HI), ("/v1/chat/completions", CHAT)):
+        async with engine(*GENUINE_COMPLETIONS) as fake, model_server(VllmModel, base_url=fake.url) as server:
+            for number, genuine in enumerate(GENUINE_COMPLETIONS, 1):
+                answer, _ = await post_json(server, path, dict(request))
+                assert (answer.status, len(fake.requests)) == (200, number), genuine
 
 
-@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=short_id)
-async def test_an_empty_response_of_a_broken_endpoint_is_retried(broken: Json) -> None:
-    async with engine(Step(broken), RESPONSE) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, body = await post_json(server, "/v1/responses", dict(HI))
-    assert (answer.status, body, len(fake.requests)) == (200, RESPONSE, 2)
+async def test_an_empty_response_of_a_broken_endpoint_is_retried() -> None:
+    script = [step for broken in EMPTY_RESPONSES for step in (broken, RESPONSE)]
+    async with engine(*script) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        for number, broken in enumerate(EMPTY_RESPONSES, 1):
+            answer, body = await post_json(server, "/v1/responses", dict(HI))
+            assert (answer.status, body, len(fake.requests)) == (200, RESPONSE, 2 * number), broken
 
 
-@pytest.mark.parametrize("genuine", GENUINE_RESPONSES, ids=short_id)
-async def test_a_genuinely_empty_response_is_returned(genuine: Json) -> None:
-    async with engine(Step(genuine)) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
-        answer, body = await post_json(server, "/v1/responses", dict(HI))
-    assert (answer.status, body, len(fake.requests)) == (200, genuine, 1)
+async def test_a_genuinely_empty_response_is_returned() -> None:
+    async with engine(*GENUINE_RESPONSES) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        for number, genuine in enumerate(GENUINE_RESPONSES, 1):
+            answer, body = await post_json(server, "/v1/responses", dict(HI))
+            assert (answer.status, body, len(fake.requests)) == (200, genuine, number)
 
 
 class Foreign(Server):
     """Another project's model server, which forwards whatever its engine returns."""
 
-    answer: bytes = b""
+    answer: Json
 
     def __init__(self, context: Context) -> None:
         super().__init__(ServerSettings(), context)
         self.route("/v1/responses", self.__respond)
 
     async def __respond(self, call: RawRequest) -> bytes:
-        return self.answer
+        return orjson.dumps(self.answer)
 
 
-def stack_with(answer: Json) -> dict[str, Callable[[Context], Server]]:
-    """An agent in front of a foreign model server that always returns `answer`."""
-
-    class Answering(Foreign):
-        pass
-
-    Answering.answer = orjson.dumps(answer)
-    return {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": Answering}
+FOREIGN_STACK: dict[str, Callable[[Context], Server]] = {
+    "environment": environment(LookEnvironment),
+    "agent": agent(SimpleAgent),
+    "model": Foreign,
+}
 
 
-@pytest.mark.parametrize("broken", EMPTY_RESPONSES, ids=short_id)
-async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_server(broken: Json) -> None:
-    async with in_process_servers(stack_with(broken)) as stack:
-        with pytest.raises(Failure) as caught:
-            await stack.run({"responses_create_params": {"input": "hi"}})
-    assert caught.value.problem.type in FAILURE_TYPES
-    assert (caught.value.problem.server, caught.value.terminal) == ("model", False)
+async def test_an_agent_does_not_score_an_empty_response_of_a_foreign_model_server() -> None:
+    async with in_process_servers(FOREIGN_STACK) as stack:
+        for broken in EMPTY_RESPONSES:
+            Foreign.answer = broken
+            with pytest.raises(Failure) as caught:
+                await stack.run({"responses_create_params": {"input": "hi"}})
+            assert caught.value.problem.type in FAILURE_TYPES, broken
+            assert (caught.value.problem.server, caught.value.terminal) == ("model", False), broken
 
 
-@pytest.mark.parametrize("genuine", [*GENUINE_RESPONSES, {**RESPONSE, "output": [says("a")]}], ids=short_id)
-async def test_an_agent_scores_a_genuine_response(genuine: Json) -> None:
-    async with in_process_servers(stack_with(genuine)) as stack:
-        assert "reward" in await stack.run({"responses_create_params": {"input": "hi"}})
+async def test_an_agent_scores_a_genuine_response() -> None:
+    async with in_process_servers(FOREIGN_STACK) as stack:
+        for genuine in (*GENUINE_RESPONSES, {**RESPONSE, "output": [says("a")]}):
+            Foreign.answer = genuine
+            assert "reward" in await stack.run({"responses_create_params": {"input": "hi"}}), genuine
 
 
 def chunk(delta: Json, finish_reason: str | None = None, **more: Any) -> Json:
@@ -216,15 +213,13 @@ EMPTY_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
-@pytest.mark.parametrize("broken", EMPTY_STREAMS.values(), ids=EMPTY_STREAMS.keys())
-async def test_a_stream_that_ends_before_any_output_is_requested_again(
-    path: str, broken: tuple[Json | bytes, ...]
-) -> None:
-    steps = (Step(events=broken), Step(events=COMPLETE_STREAM))
+async def test_a_stream_that_ends_before_any_output_is_requested_again(path: str) -> None:
+    steps = [Step(events=events) for broken in EMPTY_STREAMS.values() for events in (broken, COMPLETE_STREAM)]
     async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, _ = await post_json(server, path, {**CHAT, **HI, "stream": True})
-    assert (answer.status, len(fake.requests), b"hello" in answer.body) == (200, 2, True)
-    assert b"error" not in answer.body.replace(b'"error":null', b"")
+        for number, case in enumerate(EMPTY_STREAMS, 1):
+            answer, _ = await post_json(server, path, {**CHAT, **HI, "stream": True})
+            assert (answer.status, len(fake.requests), b"hello" in answer.body) == (200, 2 * number, True), case
+            assert b"error" not in answer.body.replace(b'"error":null', b""), case
 
 
 async def test_a_genuinely_empty_stream_counts_as_a_model_turn() -> None:
@@ -234,10 +229,10 @@ async def test_a_genuinely_empty_stream_counts_as_a_model_turn() -> None:
     assert (len(fake.requests), b"response.completed" in answer.body) == (1, True)
 
 
-@pytest.mark.parametrize("backend", ["generate", "completions", "off"])
-async def test_with_recorded_tokens_a_generation_without_tokens_is_a_failed_attempt(backend: str) -> None:
-    engine_with_gap = TokenEngine([CALL_TURN, [], TEXT_TURN])
-    async with open_episode(engine_with_gap, token_in=backend, logprobs_mode="processed_logprobs") as client:
-        await client.ask()
-        item = await client.ask(user_message("on"))
-    assert item["generation_token_ids"] == TEXT_TURN
+async def test_with_recorded_tokens_a_generation_without_tokens_is_a_failed_attempt() -> None:
+    for backend in ["generate", "completions", "off"]:
+        engine_with_gap = TokenEngine([CALL_TURN, [], TEXT_TURN])
+        async with open_episode(engine_with_gap, token_in=backend, logprobs_mode="processed_logprobs") as client:
+            await client.ask()
+            item = await client.ask(user_message("on"))
+        assert item["generation_token_ids"] == TEXT_TURN

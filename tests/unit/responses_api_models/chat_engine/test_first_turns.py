@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from rollyard.services.types import Json
 from tests.support.token_clients import CALL_TURN, TEXT_TURN, open_episode, user_message
 from tests.support.token_engine import TokenEngine
@@ -43,11 +41,11 @@ async def test_each_token_of_a_single_turn_has_its_weight_version() -> None:
     assert sampling["version_of"] == "token"
 
 
-@pytest.mark.parametrize("backend", ["completions", "off"])
-async def test_an_engine_without_version_spans_gets_messages_and_the_record_says_so(backend: str) -> None:
-    async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
-        trace = (await client.ask())["token_trace"]
-    assert (trace["way"], trace["sampling"]["version_of"]) == ("chat", "turn")
+async def test_an_engine_without_version_spans_gets_messages_and_the_record_says_so() -> None:
+    for backend in ["completions", "off"]:
+        async with open_episode(TokenEngine([TEXT_TURN]), token_in=backend) as client:
+            trace = (await client.ask())["token_trace"]
+        assert (trace["way"], trace["sampling"]["version_of"]) == ("chat", "turn")
 
 
 CHAT_ONLY: list[Json] = [
@@ -56,37 +54,39 @@ CHAT_ONLY: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("params", CHAT_ONLY, ids=lambda params: next(iter(params)))
-async def test_requests_that_only_the_chat_endpoint_supports_are_sent_as_messages(params: Json) -> None:
-    async with open_episode(TokenEngine([TEXT_TURN]), params=params) as client:
-        one = await client.ask()
-        two = await client.ask(user_message("on"))
-    assert [item["token_trace"]["way"] for item in (one, two)] == ["chat", "chat"]
-    assert "break" not in one["token_trace"]
-    assert two["token_trace"]["break"]["reason"] in (*params, "not_text")
+async def test_requests_that_only_the_chat_endpoint_supports_are_sent_as_messages() -> None:
+    for params in CHAT_ONLY:
+        async with open_episode(TokenEngine([TEXT_TURN]), params=params) as client:
+            one = await client.ask()
+            two = await client.ask(user_message("on"))
+        assert [item["token_trace"]["way"] for item in (one, two)] == ["chat", "chat"]
+        assert "break" not in one["token_trace"]
+        assert two["token_trace"]["break"]["reason"] in (*params, "not_text")
 
 
-@pytest.mark.parametrize("script", [[CALL_TURN], [TEXT_TURN], [encode("<think>hm</think>the box")]])
-async def test_both_backends_give_the_same_response_for_a_first_turn(script: list[list[int]]) -> None:
-    results = []
-    for backend in ("off", "generate"):
-        async with open_episode(TokenEngine(script), token_in=backend) as client:
-            item = await client.ask()
-        response = client.responses[0]
-        names = ("type", "name", "arguments", "content", "summary", "status")
-        visible = [{key: one.get(key) for key in names} for one in response["output"]]
-        results.append((visible, response["status"], response["usage"], item["generation_log_probs"], sorted(response)))
-    assert results[0] == results[1]
+async def test_both_backends_give_the_same_response_for_a_first_turn() -> None:
+    for script in [[CALL_TURN], [TEXT_TURN], [encode("<think>hm</think>the box")]]:
+        results = []
+        for backend in ("off", "generate"):
+            async with open_episode(TokenEngine(script), token_in=backend) as client:
+                item = await client.ask()
+            response = client.responses[0]
+            names = ("type", "name", "arguments", "content", "summary", "status")
+            visible = [{key: one.get(key) for key in names} for one in response["output"]]
+            results.append(
+                (visible, response["status"], response["usage"], item["generation_log_probs"], sorted(response))
+            )
+        assert results[0] == results[1]
 
 
-@pytest.mark.parametrize(
-    "field", [{"n": 2}, {"best_of": 2}, {"use_beam_search": True}, {"logprob_token_ids": [5]}], ids=str
-)
-async def test_a_request_that_does_not_sample_exactly_one_turn_is_refused(field: Json) -> None:
+async def test_a_request_that_does_not_sample_exactly_one_turn_is_refused() -> None:
+    fields = {"n": 2, "best_of": 2, "use_beam_search": True, "logprob_token_ids": [5]}
     async with open_episode(TokenEngine([TEXT_TURN])) as client:
-        status, problem = await client.send("/v1/chat/completions", {"messages": [user_message("hi")], **field})
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert problem["detail"].startswith(next(iter(field)))
+        for name, value in fields.items():
+            request = {"messages": [user_message("hi")], name: value}
+            status, problem = await client.send("/v1/chat/completions", request)
+            assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+            assert problem["detail"].startswith(name)
     assert not client.engine.requests
 
 

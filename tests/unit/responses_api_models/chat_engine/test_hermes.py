@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 
-import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.responses_api_models.chat_engine import hermes
@@ -18,6 +17,7 @@ def functions(message: Json) -> list[tuple[str, str]]:
     return [(call["function"]["name"], call["function"]["arguments"]) for call in message.get("tool_calls") or ()]
 
 
+@settings(max_examples=40)
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=4), st.text(min_size=1))
 def test_a_call_keeps_its_name_and_arguments(value: object, name: str) -> None:
     arguments = {"value": value}
@@ -50,16 +50,16 @@ UNREADABLE = ("not json", '{"name": "push"', "[]", '"push"', '{"arguments": {}}'
 HALF_SURROGATE = '{"name": "push", "arguments": {"a": "\\ud800"}}'
 
 
-@pytest.mark.parametrize("inside", [*UNREADABLE, HALF_SURROGATE, '{"name": 3, "arguments": {}}'])
-def test_unreadable_calls_stay_in_the_content_unchanged(inside: str) -> None:
-    text = f"{CALL}<tool_call>{inside}</tool_call>"
-    assert hermes.read(text) == {"role": "assistant", "content": text}
+def test_unreadable_calls_stay_in_the_content_unchanged() -> None:
+    for inside in (*UNREADABLE, HALF_SURROGATE, '{"name": 3, "arguments": {}}'):
+        text = f"{CALL}<tool_call>{inside}</tool_call>"
+        assert hermes.read(text) == {"role": "assistant", "content": text}
 
 
-@pytest.mark.parametrize("text", ["<think>\nhm\n</think>\n\nI go.", "\nhm\n</think>\n\nI go."])
-def test_reasoning_is_not_content_whether_the_prompt_or_the_model_opened_it(text: str) -> None:
-    message = {"role": "assistant", "content": "\n\nI go.", "reasoning_content": "\nhm\n"}
-    assert hermes.plain(text) == hermes.read(text) == message
+def test_reasoning_is_not_content_whether_the_prompt_or_the_model_opened_it() -> None:
+    for text in ["<think>\nhm\n</think>\n\nI go.", "\nhm\n</think>\n\nI go."]:
+        message = {"role": "assistant", "content": "\n\nI go.", "reasoning_content": "\nhm\n"}
+        assert hermes.plain(text) == hermes.read(text) == message
 
 
 def test_truncated_reasoning_is_not_content() -> None:

@@ -30,7 +30,7 @@ def deep(levels: int) -> Any:
     return value
 
 
-ODD: dict[str, Any] = {
+ODD_NAMES: dict[str, Any] = {
     "an empty name": call(""),
     "a name that is null": call(None),
     "a name that is a number": call(7),
@@ -39,6 +39,8 @@ ODD: dict[str, Any] = {
     "a name with spaces and a line break": call("look at\nit"),
     "a name of dots": call(".."),
     "a name of another alphabet": call("смотри"),
+}
+ODD_ARGUMENTS: dict[str, Any] = {
     "arguments that are null": call(arguments=None),
     "arguments that are an object": call(arguments={"a": 1}),
     "arguments that are a list": call(arguments=[1]),
@@ -48,6 +50,8 @@ ODD: dict[str, Any] = {
     "arguments with half a surrogate pair as text": call(arguments='{"a": "\\ud800"}'),
     "arguments nested deeply as text": call(arguments="[" * 20_000),
     "arguments nested deeply": call(arguments=deep(300)),
+}
+ODD_CALLS: dict[str, Any] = {
     "an id that is null": call(id=None),
     "an id that is a number": call(id=3),
     "an unknown type": {"id": "c1", "type": "custom", "custom": {"name": "look", "input": "free text"}},
@@ -85,13 +89,15 @@ async def play_rollout(*steps: Step) -> tuple[Json, list[Json]]:
     return rollout, fake.requests
 
 
-@pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-async def test_a_mistake_in_a_call_is_answered_and_the_rollout_continues(odd: Any) -> None:
-    answer = completion({"content": None, "tool_calls": [odd, call(id="c2")]}, "tool_calls")
-    rollout, requests = await play_rollout(Step(json.dumps(answer).encode()), Step(COMPLETION))
-    assert (rollout["finish_reason"], len(requests)) == ("answered", 2)
+@pytest.mark.parametrize("odd", [ODD_NAMES, ODD_ARGUMENTS, ODD_CALLS], ids=["names", "arguments", "calls"])
+async def test_a_mistake_in_a_call_is_answered_and_the_rollout_continues(odd: dict[str, Any]) -> None:
+    """Each mistake is in a turn of its own, before a correct call."""
+    turns = [completion({"content": None, "tool_calls": [one, call(id="c2")]}, "tool_calls") for one in odd.values()]
+    steps = [Step(json.dumps(turn).encode()) for turn in turns]
+    rollout, requests = await play_rollout(*steps, Step(COMPLETION))
+    assert (rollout["finish_reason"], len(requests)) == ("answered", len(odd) + 1)
     outputs = [item for item in rollout["response"]["output"] if item["type"] == "function_call_output"]
-    assert len(outputs) == 2
+    assert len(outputs) == 2 * len(odd)
     orjson.dumps(rollout)
 
 
@@ -132,24 +138,22 @@ async def test_the_record_keeps_what_the_model_wrote() -> None:
     assert sent["function"] == {"name": "look_at_it", "arguments": '{"invalid_arguments":"{\\"a\\": "}'}
 
 
-@pytest.mark.parametrize(
-    "item",
-    [
+async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text() -> None:
+    items: list[Json] = [
         {"type": "function_call", "name": None, "arguments": None, "call_id": None},
         {"type": "function_call"},
         {"type": "function_call", "name": "", "arguments": "", "call_id": ""},
         {"type": "function_call", "name": ["look"], "arguments": {"a": deep(100)}, "call_id": 5},
-    ],
-)
-async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text(item: Json) -> None:
-    script = Script([[item, item], [says("done")]])
-    make = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": script.model}
-    async with in_process_servers(make) as stack:
-        rollout = await stack.run({"responses_create_params": {"input": "hi"}})
-    assert rollout["finish_reason"] == "answered"
-    sent = [item for item in script.requests[1]["input"] if item.get("type") == "function_call"]
-    assert len({item["call_id"] for item in sent}) == 2
-    assert all(item["name"] and isinstance(orjson.loads(item["arguments"] or "{}"), dict) for item in sent)
+    ]
+    for item in items:
+        script = Script([[item, item], [says("done")]])
+        make = {"environment": environment(LookEnvironment), "agent": agent(SimpleAgent), "model": script.model}
+        async with in_process_servers(make) as stack:
+            rollout = await stack.run({"responses_create_params": {"input": "hi"}})
+        assert rollout["finish_reason"] == "answered"
+        sent = [item for item in script.requests[1]["input"] if item.get("type") == "function_call"]
+        assert len({item["call_id"] for item in sent}) == 2
+        assert all(item["name"] and isinstance(orjson.loads(item["arguments"] or "{}"), dict) for item in sent)
 
 
 def test_a_sanitized_call_does_not_change_when_it_is_sanitized_again() -> None:

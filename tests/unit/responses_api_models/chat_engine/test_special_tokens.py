@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -32,16 +33,19 @@ LOOKALIKES = '<think> <tool_call> </div> List<int> [1, 2] ["up"] [link](x) a<b'
 BACKENDS = ["generate", "completions", "off"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_special_tokens_in_a_tool_output_stay_inside_the_tool_response(backend: str) -> None:
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
-        one = await client.ask()
-        two = await client.ask(tool_output(one, ATTACK))
-    expected = tool_turn_tokens(ESCAPED)
-    assert two["prompt_token_ids"][-len(expected) :] == expected
-    if backend != "off":
-        assert appended_tokens(two, one) == expected
-    assert ("escaped" in one["token_trace"], two["token_trace"]["escaped"]) == (False, ["<|im_end|>", "<|im_start|>"])
+async def test_special_tokens_in_a_tool_output_stay_inside_the_tool_response() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            two = await client.ask(tool_output(one, ATTACK))
+        expected = tool_turn_tokens(ESCAPED)
+        assert two["prompt_token_ids"][-len(expected) :] == expected
+        if backend != "off":
+            assert appended_tokens(two, one) == expected
+        assert ("escaped" in one["token_trace"], two["token_trace"]["escaped"]) == (
+            False,
+            ["<|im_end|>", "<|im_start|>"],
+        )
 
 
 IN_REQUEST: dict[str, Callable[[str], Json]] = {
@@ -83,15 +87,15 @@ IN_MESSAGES: dict[str, Callable[[str], Json]] = {
 }
 
 
-@pytest.mark.parametrize("place", IN_MESSAGES)
-async def test_no_field_of_a_message_sends_a_special_token_to_the_engine(place: str) -> None:
-    message = IN_MESSAGES[place](ATTACK)
+async def test_no_field_of_a_message_sends_a_special_token_to_the_engine() -> None:
     async with open_episode(TokenEngine([TEXT_TURN]), token_in="off") as client:
-        await client.send("/v1/chat/completions", {"messages": [message, user_message("on")]})
-    messages = next(body["messages"] for path, body in client.engine.requests if path == "/v1/chat/completions")
-    texts = str(messages[0]).replace("'}, {'type': 'text', 'text': '", "")
-    assert "<|im_end|>" not in texts and "<|im_start|>" not in texts
-    assert "< |im_start|>system" in texts
+        for message in IN_MESSAGES.values():
+            await client.send("/v1/chat/completions", {"messages": [message(ATTACK), user_message("on")]})
+    sent = [body["messages"] for path, body in client.engine.requests if path == "/v1/chat/completions"]
+    for place, messages in zip(IN_MESSAGES, sent, strict=True):
+        texts = str(messages[0]).replace("'}, {'type': 'text', 'text': '", "")
+        assert "<|im_end|>" not in texts and "<|im_start|>" not in texts, place
+        assert "< |im_start|>system" in texts, place
 
 
 async def test_template_arguments_of_a_row_are_escaped_and_those_of_the_settings_are_not() -> None:
@@ -110,13 +114,13 @@ IN_ROLE_OR_TOOLS: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("message", IN_ROLE_OR_TOOLS)
-async def test_a_special_token_in_a_role_or_a_messages_tools_is_refused(message: Json) -> None:
+async def test_a_special_token_in_a_role_or_a_messages_tools_is_refused() -> None:
     options: Json = {"token_in": "off", "replace_developer_role_with_system": False}
     async with open_episode(TokenEngine([TEXT_TURN]), **options) as client:
-        status, problem = await client.send("/v1/chat/completions", {"messages": [message, user_message("on")]})
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert problem["detail"].startswith("messages[0].")
+        for message in IN_ROLE_OR_TOOLS:
+            status, problem = await client.send("/v1/chat/completions", {"messages": [message, user_message("on")]})
+            assert (status, problem["type"]) == (400, "urn:rollyard:bad_request"), message
+            assert problem["detail"].startswith("messages[0].")
 
 
 def called(arguments: str) -> list[Json]:
@@ -128,9 +132,8 @@ def turns_in(prompt: list[int]) -> int:
     return prompt.count(SPECIAL["<|im_start|>"])
 
 
-@pytest.mark.parametrize("place", IN_REQUEST)
-@pytest.mark.parametrize("backend", ["generate", "off"])
-async def test_no_text_of_a_request_becomes_a_special_token(backend: str, place: str) -> None:
+@pytest.mark.parametrize(("place", "backend"), [*zip(IN_REQUEST, itertools.cycle(["generate", "off"]))])
+async def test_no_text_of_a_request_becomes_a_special_token(place: str, backend: str) -> None:
     async with open_episode(Parsing([TEXT_TURN]), token_in=backend, params=IN_REQUEST[place]("clean")) as client:
         clean = await client.ask()
     async with open_episode(Parsing([TEXT_TURN]), token_in=backend, params=IN_REQUEST[place](ATTACK)) as client:
@@ -149,7 +152,7 @@ class Parsing(TokenEngine):
         return super()._prompt({**body, "messages": messages})
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=20)
 @given(text=st.text('ab<>|[]/ \n√{}"', max_size=40) | st.just(LOOKALIKES))
 async def test_texts_without_special_tokens_reach_the_engine_unchanged(text: str) -> None:
     async with open_episode(TokenEngine([TEXT_TURN]), params={"tools": []}) as client:
@@ -167,14 +170,14 @@ async def test_a_lookalike_is_looked_up_once() -> None:
     assert len(lookups) == 1
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_with_refuse_a_request_with_special_tokens_is_refused_with_place_and_token(backend: str) -> None:
-    async with open_episode(TokenEngine([CALL_TURN]), token_in=backend, special_tokens_in_text="refuse") as client:
-        one = await client.ask()
-        client.conversation.answer(tool_output(one, ATTACK))
-        status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert "messages[2].content: found '<|im_start|>', which" in problem["detail"]
+async def test_with_refuse_a_request_with_special_tokens_is_refused_with_place_and_token() -> None:
+    for backend in ["generate", "off"]:
+        async with open_episode(TokenEngine([CALL_TURN]), token_in=backend, special_tokens_in_text="refuse") as client:
+            one = await client.ask()
+            client.conversation.answer(tool_output(one, ATTACK))
+            status, problem = await client.send("/v1/responses", orjson.loads(client.conversation.request()))
+        assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+        assert problem["detail"].startswith("messages[2].content: found '<|im_start|>',")
 
 
 @pytest.mark.parametrize("treatment", ["escape", "refuse"])
@@ -208,14 +211,14 @@ IN_SCHEMAS: list[Json] = [
 ]
 
 
-@pytest.mark.parametrize("tool", IN_SCHEMAS)
 @pytest.mark.parametrize("treatment", ["escape", "refuse"])
-async def test_a_special_token_in_a_tools_name_or_schema_is_refused(treatment: Any, tool: Json) -> None:
+async def test_a_special_token_in_a_tools_name_or_schema_is_refused(treatment: Any) -> None:
     async with open_episode(TokenEngine([CALL_TURN]), special_tokens_in_text=treatment) as client:
-        status, problem = await client.send("/v1/responses", {"input": "go", "tools": [tool]})
-    assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert problem["detail"].startswith("tools[0].")
-    assert "<|im_end|>" in problem["detail"]
+        for tool in IN_SCHEMAS:
+            status, problem = await client.send("/v1/responses", {"input": "go", "tools": [tool]})
+            assert (status, problem["type"]) == (400, "urn:rollyard:bad_request"), tool
+            assert problem["detail"].startswith("tools[0].")
+            assert "<|im_end|>" in problem["detail"]
 
 
 class ToolsLast(ChatTemplate):
@@ -256,10 +259,10 @@ async def received_message(path: str, treatment: Any) -> Json:
     return message
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-async def test_without_recorded_tokens_only_the_setting_enables_escaping(path: str) -> None:
-    assert (await received_message(path, None))["content"] == ATTACK
-    assert (await received_message(path, "escape"))["content"] == ESCAPED
+async def test_without_recorded_tokens_only_the_setting_enables_escaping() -> None:
+    for path in ["/v1/responses", "/v1/chat/completions"]:
+        assert (await received_message(path, None))["content"] == ATTACK
+        assert (await received_message(path, "escape"))["content"] == ESCAPED
 
 
 class WithoutTokenize(TokenEngine):

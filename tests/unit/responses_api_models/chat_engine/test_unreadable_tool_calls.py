@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import pytest
-
 from rollyard.responses_api_models.chat_engine.unreadable_tool_calls import mark_unreadable_tool_call
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.types import FinishReason, Json
@@ -23,24 +21,30 @@ UNREADABLE = [
 ]
 
 
+async def responses_to(*messages: Json, finish_reason: str = "stop", **request: Any) -> list[Json]:
+    """The Responses to requests with tools when the engine's parser produced these messages."""
+    answers = [completion(message, finish_reason) for message in messages]
+    async with engine(*answers) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        sent = {"input": "go", "tools": TOOLS, **request}
+        return [(await post_json(server, "/v1/responses", sent))[1] for _ in messages]
+
+
 async def response_to(message: Json, finish_reason: str = "stop", **request: Any) -> Json:
-    """The Response to a request with tools when the engine's parser produced this message."""
-    answer = completion(message, finish_reason)
-    async with engine(answer) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        _, response = await post_json(server, "/v1/responses", {"input": "go", "tools": TOOLS, **request})
-        return response
+    [response] = await responses_to(message, finish_reason=finish_reason, **request)
+    return response
 
 
-@pytest.mark.parametrize("text", UNREADABLE)
-async def test_a_call_that_stayed_in_the_text_is_reported(text: str) -> None:
-    response = await response_to({"content": text})
-    assert response["finish_reason"] == FinishReason.UNREADABLE_CALL
-    assert response["output"][0]["content"][0]["text"] == text
+async def test_a_call_that_stayed_in_the_text_is_reported() -> None:
+    responses = await responses_to(*({"content": text} for text in UNREADABLE))
+    for text, response in zip(UNREADABLE, responses, strict=True):
+        assert response.get("finish_reason") == FinishReason.UNREADABLE_CALL, text
+        assert response["output"][0]["content"][0]["text"] == text
 
 
-@pytest.mark.parametrize("text", ["I am done.", "if a < b then <b>push</b>", "", "function=push"])
-async def test_plain_text_is_an_answer(text: str) -> None:
-    assert "finish_reason" not in await response_to({"content": text})
+async def test_plain_text_is_an_answer() -> None:
+    texts = ("I am done.", "if a < b then <b>push</b>", "", "function=push")
+    for response in await responses_to(*({"content": text} for text in texts)):
+        assert response["status"] == "completed" and "finish_reason" not in response
 
 
 async def test_a_turn_with_a_parsed_call_is_not_reported() -> None:

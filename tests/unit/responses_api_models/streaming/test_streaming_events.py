@@ -238,7 +238,7 @@ def test_an_invalid_chunk_is_a_failure(chunk: Json, kind: FailureKind) -> None:
 def test_a_stream_without_a_finish_reason_is_incomplete() -> None:
     stream = ResponseEvents({"input": "hi"}, PLAIN)
     stream.chunk(chunks({"content": "a"})[1])  # type: ignore[arg-type]
-    with pytest.raises(Failure, match="ended before its response"):
+    with pytest.raises(Failure, match="before its response"):
         stream.end()
 
 

@@ -19,6 +19,7 @@ from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.types import Json
 from tests.support.fixtures import http_transport, unused_url
 from tests.support.scripted_engine import COMPLETION, Step, engine
+from tests.support.waiting import deadline_s, until
 
 KEY = "sk-very-secret-key"
 
@@ -130,11 +131,9 @@ async def test_a_dead_address_is_unreachable() -> None:
 
 
 async def test_the_first_failure_is_logged_immediately(caplog: pytest.LogCaptureFixture) -> None:
-    async with engine(Step(status=500), Step(delay_s=30)) as fake:
+    async with engine(Step(status=500), Step(delay_s=deadline_s())) as fake:
         call = asyncio.create_task(failure_of(fake.url))
-        async with asyncio.timeout(120):
-            while not caplog.records:
-                await asyncio.sleep(0.01)
+        await until(lambda: caplog.records)
         call.cancel()
         await asyncio.gather(call, return_exceptions=True)
     assert "attempt 1 of 3" in caplog.text
@@ -154,14 +153,14 @@ async def test_a_timeout_is_retried_while_another_attempt_fits() -> None:
 
 
 async def test_a_timeout_is_final_when_no_other_attempt_fits() -> None:
-    async with engine(Step(delay_s=30)) as fake:
+    async with engine(Step(delay_s=deadline_s())) as fake:
         failure = await failure_of(fake.url, request_timeout_s=1.0, total_timeout_s=1.5)
     assert failure.kind is FailureKind.TIMEOUT
     assert len(fake.requests) == 1
 
 
 async def test_a_timeout_is_final_without_retry_timeouts() -> None:
-    async with engine(Step(delay_s=30)) as fake:
+    async with engine(Step(delay_s=deadline_s())) as fake:
         failure = await failure_of(fake.url, request_timeout_s=0.5, total_timeout_s=60, retry_timeouts=False)
     assert failure.kind is FailureKind.TIMEOUT
     assert len(fake.requests) == 1
@@ -233,7 +232,7 @@ async def test_a_single_failed_endpoint_is_tried_again_by_the_next_call() -> Non
 
 async def test_a_failed_call_moves_to_another_endpoint_without_a_pause() -> None:
     async with engine(Step(status=429, headers={"retry-after": "60"})) as bad, engine() as good:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(deadline_s()):
             assert await post([bad.url, good.url], retry_pause_s=60.0) == COMPLETION
     assert len(bad.requests) <= 1
 
@@ -246,19 +245,21 @@ async def test_calls_are_spread_over_the_addresses() -> None:
 
 
 async def test_hundreds_of_calls_run_concurrently() -> None:
-    async with engine(Step(delay_s=2.0)) as fake, http_transport() as transport:
+    async with engine(Step(delay_s=deadline_s())) as fake, http_transport() as transport:
         upstream = make_upstream(transport, fake.url)
-        await asyncio.gather(*(upstream.post("/x", b"{}", json_object) for _ in range(300)))
-    assert fake.max_concurrent > 150  # connection pools usually allow 100
+        calls = [asyncio.create_task(upstream.post("/x", b"{}", json_object)) for _ in range(200)]
+        await until(lambda: fake.concurrent == 200)  # connection pools usually allow 100
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
 
 
 async def test_cancelling_a_call_disconnects_so_that_the_engine_can_abort() -> None:
-    async with engine(Step(delay_s=30)) as fake:
+    async with engine(Step(delay_s=deadline_s())) as fake:
         call = asyncio.create_task(post(fake.url))
-        while not fake.requests:
-            await asyncio.sleep(0.01)
+        await until(lambda: fake.requests)
         call.cancel()
-        await asyncio.wait_for(fake.disconnected.wait(), 120)
+        await asyncio.wait_for(fake.disconnected.wait(), deadline_s())
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ from tests.support.token_engine import TokenEngine
 from tests.support.toy_tokenizer import decode
 
 
-@pytest.mark.parametrize("backend", ["off", "generate", "completions"])
-async def test_each_backend_records_the_text_of_every_generated_token(backend: str) -> None:
-    engine = TokenEngine([CALL_TURN, TEXT_TURN])
-    async with open_episode(engine, token_in=backend, return_token_texts=True) as client:
-        first = await client.ask()
-        second = await client.ask(tool_output(first))
-    for item, ids in ((first, CALL_TURN), (second, TEXT_TURN)):
-        assert item["token_trace"]["texts"] == [decode([number]) for number in ids]
+async def test_each_backend_records_the_text_of_every_generated_token() -> None:
+    for backend in ["off", "generate", "completions"]:
+        engine = TokenEngine([CALL_TURN, TEXT_TURN])
+        async with open_episode(engine, token_in=backend, return_token_texts=True) as client:
+            first = await client.ask()
+            second = await client.ask(tool_output(first))
+        for item, ids in ((first, CALL_TURN), (second, TEXT_TURN)):
+            assert item["token_trace"]["texts"] == [decode([number]) for number in ids]
 
 
 async def test_without_the_setting_no_texts_are_recorded() -> None:

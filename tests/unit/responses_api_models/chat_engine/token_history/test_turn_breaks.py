@@ -98,11 +98,11 @@ ASSISTANT_TEXT: Json = {"role": "assistant", "content": "I push."}
 
 
 @pytest.mark.parametrize("edit", EDITS)
-@pytest.mark.parametrize("backend", ["generate", "completions"])
-async def test_an_edited_history_is_detected_and_sent_as_messages(edit: str, backend: str) -> None:
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
-        _, two = await second_turn(client, EDITS[edit])
-    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "history_changed")
+async def test_an_edited_history_is_detected_and_sent_as_messages(edit: str) -> None:
+    for backend in ("generate", "completions"):
+        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+            _, two = await second_turn(client, EDITS[edit])
+        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "history_changed")
 
 
 HARMLESS: dict[str, Callable[[Json], object]] = {
@@ -161,12 +161,12 @@ async def test_text_in_several_parts_is_text() -> None:
     assert appended_tokens(two, one)
 
 
-@pytest.mark.parametrize("end", ["", "\n", "\n\n", ".\n", "</", "\n## "], ids=repr)
-async def test_a_template_without_an_end_of_turn_token_is_sent_as_messages(end: str) -> None:
+async def test_a_template_without_an_end_of_turn_token_is_sent_as_messages() -> None:
     """Ordinary text does not qualify: it also occurs in calls and reasoning, where a cut would be wrong."""
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], template=ChatTemplate(end))) as client:
-        _, two = await second_turn(client)
-    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "no_end_of_turn")
+    for end in ("", "\n", "\n\n", ".\n", "</", "\n## "):
+        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN], template=ChatTemplate(end))) as client:
+            _, two = await second_turn(client)
+        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", "no_end_of_turn"), end
 
 
 async def test_a_request_without_new_messages_is_sent_as_messages() -> None:
@@ -182,15 +182,13 @@ CHAT_ONLY: list[tuple[Json, Json, str]] = [
 ]
 
 
-@pytest.mark.parametrize(("settings", "params", "reason"), CHAT_ONLY)
-async def test_requests_that_the_completions_endpoint_does_not_support_are_sent_as_messages(
-    settings: Json, params: Json, reason: str
-) -> None:
-    async with open_episode(
-        TokenEngine([CALL_TURN, TEXT_TURN]), token_in="completions", params=params, **settings
-    ) as client:
-        _, two = await second_turn(client)
-    assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
+async def test_requests_that_the_completions_endpoint_does_not_support_are_sent_as_messages() -> None:
+    for settings, params, reason in CHAT_ONLY:
+        async with open_episode(
+            TokenEngine([CALL_TURN, TEXT_TURN]), token_in="completions", params=params, **settings
+        ) as client:
+            _, two = await second_turn(client)
+        assert (two["token_trace"]["way"], two["token_trace"]["break"]["reason"]) == ("chat", reason)
 
 
 async def test_without_tools_the_completions_endpoint_needs_no_parser() -> None:
@@ -219,11 +217,11 @@ def recorded_turn(**trace: Any) -> Json:
     return {**TURN, "prompt_token_ids": encode("<|im_start|>user\ngo up<|im_end|>\n"), **trace}
 
 
-@pytest.mark.parametrize("turn", [recorded_turn(), recorded_turn(token_trace=None)], ids=["no trace", "null"])
-async def test_a_recorded_turn_of_another_stack_is_continued(turn: Json) -> None:
-    async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
-        item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
-    assert appended_tokens(item, turn)[0] == END
+async def test_a_recorded_turn_of_another_stack_is_continued() -> None:
+    for turn in [recorded_turn(), recorded_turn(token_trace=None)]:
+        async with open_episode(TokenEngine([TEXT_TURN]), params={"input": [user_message("go up"), turn]}) as client:
+            item = await client.ask({"type": "function_call_output", "call_id": "a", "output": "up"})
+        assert appended_tokens(item, turn)[0] == END
 
 
 async def test_tokens_that_are_null_count_as_missing() -> None:

@@ -70,7 +70,7 @@ def template_after_previous_turn(client: EpisodeClient) -> list[int]:
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(conversation=exchanges())
 async def test_each_prompt_starts_with_exactly_the_previous_turn_and_continues_as_the_template_does(
     backend: str, conversation: list[Exchange]
@@ -95,48 +95,50 @@ async def two_turns(script: list[list[int]], backend: str, **settings: Any) -> t
         return one, await client.ask(tool_output(one)), engine
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_a_truncated_turn_gets_the_templates_end_of_turn(backend: str) -> None:
-    async with open_episode(TokenEngine([encode("I go"), TEXT_TURN]), token_in=backend) as client:
-        one = await client.ask()
-        two = await client.ask(user_message("on"))
-    assert (client.responses[0]["status"], client.responses[1]["status"]) == ("incomplete", "completed")
-    assert appended_tokens(two, one) == encode("<|im_end|>\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n")
+async def test_a_truncated_turn_gets_the_templates_end_of_turn() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([encode("I go"), TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            two = await client.ask(user_message("on"))
+        assert (client.responses[0]["status"], client.responses[1]["status"]) == ("incomplete", "completed")
+        assert appended_tokens(two, one) == encode(
+            "<|im_end|>\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n"
+        )
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_reasoning_that_the_template_drops_later_stays_in_the_tokens(backend: str) -> None:
-    thinking = [*encode("<think>\nwhere is the box?\n</think>\n\ngo"), END]
-    async with open_episode(TokenEngine([thinking, TEXT_TURN]), token_in=backend) as client:
-        one = await client.ask()
-        two = await client.ask(user_message("on"))
-    assert appended_tokens(two, one) == encode("\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n")
-    assert [item["type"] for item in client.responses[0]["output"]] == ["reasoning", "message"]
+async def test_reasoning_that_the_template_drops_later_stays_in_the_tokens() -> None:
+    for backend in BACKENDS:
+        thinking = [*encode("<think>\nwhere is the box?\n</think>\n\ngo"), END]
+        async with open_episode(TokenEngine([thinking, TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            two = await client.ask(user_message("on"))
+        assert appended_tokens(two, one) == encode("\n<|im_start|>user\non<|im_end|>\n<|im_start|>assistant\n")
+        assert [item["type"] for item in client.responses[0]["output"]] == ["reasoning", "message"]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_outputs_of_several_calls_are_grouped_as_in_the_template(backend: str) -> None:
-    both = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
-    async with open_episode(TokenEngine([both, TEXT_TURN]), token_in=backend) as client:
-        one = await client.ask()
-        first, second = client.responses[0]["output"]
-        two = await client.ask(tool_output(first, "left"), tool_output(second, "right"))
-    grouped = tool_turn_tokens("left\n</tool_response>\n<tool_response>\nright")
-    assert appended_tokens(two, one) == grouped
+async def test_outputs_of_several_calls_are_grouped_as_in_the_template() -> None:
+    for backend in BACKENDS:
+        both = [*CALL_TURN[:-1], *encode_letters("\n"), *CALL_TURN]
+        async with open_episode(TokenEngine([both, TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            first, second = client.responses[0]["output"]
+            two = await client.ask(tool_output(first, "left"), tool_output(second, "right"))
+        grouped = tool_turn_tokens("left\n</tool_response>\n<tool_response>\nright")
+        assert appended_tokens(two, one) == grouped
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_template_arguments_apply_to_new_messages(backend: str) -> None:
-    one, two, _ = await two_turns([CALL_TURN, TEXT_TURN], backend, chat_template_kwargs={"enable_thinking": False})
-    assert appended_tokens(two, one) == [*tool_turn_tokens("## the wall"), *encode("<think>\n\n</think>\n\n")]
+async def test_template_arguments_apply_to_new_messages() -> None:
+    for backend in BACKENDS:
+        one, two, _ = await two_turns([CALL_TURN, TEXT_TURN], backend, chat_template_kwargs={"enable_thinking": False})
+        assert appended_tokens(two, one) == [*tool_turn_tokens("## the wall"), *encode("<think>\n\n</think>\n\n")]
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, "off"])
-async def test_token_records_do_not_reach_the_engines_messages(backend: str) -> None:
-    *_, engine = await two_turns([CALL_TURN, TEXT_TURN], backend)
-    for _, body in engine.requests:
-        sent = orjson.dumps([body.get("messages"), body.get("chat_request")])
-        assert not [field for field in TOKEN_FIELDS if field.encode() in sent]
+async def test_token_records_do_not_reach_the_engines_messages() -> None:
+    for backend in [*BACKENDS, "off"]:
+        *_, engine = await two_turns([CALL_TURN, TEXT_TURN], backend)
+        for _, body in engine.requests:
+            sent = orjson.dumps([body.get("messages"), body.get("chat_request")])
+            assert not [field for field in TOKEN_FIELDS if field.encode() in sent]
 
 
 async def test_an_engine_that_reads_token_ids_on_messages_gets_them_without_the_trace() -> None:
@@ -150,34 +152,34 @@ async def test_an_engine_that_reads_token_ids_on_messages_gets_them_without_the_
     }
 
 
-@pytest.mark.parametrize("backend", [*BACKENDS, "off"])
-async def test_a_chat_client_gets_the_same_tokens_and_trace_as_a_responses_client(backend: str) -> None:
-    one, two, _ = await two_turns([CALL_TURN, TEXT_TURN], backend)
-    async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
-        tools = [{"type": "function", "function": {key: value for key, value in TOOL.items() if key != "type"}}]
-        request: Json = {"messages": [user_message("go up")], "tools": tools}
-        for recorded in (one, two):
-            status, answer = await client.send("/v1/chat/completions", request)
-            assert status == 200
-            message = answer["choices"][0]["message"]
-            assert {key: message[key] for key in TOKEN_FIELDS} == {key: recorded[key] for key in TOKEN_FIELDS}
-            calls = message.get("tool_calls") or []
-            outputs = [{"role": "tool", "tool_call_id": call["id"], "content": "## the wall"} for call in calls]
-            request["messages"] += [message, *outputs]
+async def test_a_chat_client_gets_the_same_tokens_and_trace_as_a_responses_client() -> None:
+    for backend in [*BACKENDS, "off"]:
+        one, two, _ = await two_turns([CALL_TURN, TEXT_TURN], backend)
+        async with open_episode(TokenEngine([CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+            tools = [{"type": "function", "function": {key: value for key, value in TOOL.items() if key != "type"}}]
+            request: Json = {"messages": [user_message("go up")], "tools": tools}
+            for recorded in (one, two):
+                status, answer = await client.send("/v1/chat/completions", request)
+                assert status == 200
+                message = answer["choices"][0]["message"]
+                assert {key: message[key] for key in TOKEN_FIELDS} == {key: recorded[key] for key in TOKEN_FIELDS}
+                calls = message.get("tool_calls") or []
+                outputs = [{"role": "tool", "tool_call_id": call["id"], "content": "## the wall"} for call in calls]
+                request["messages"] += [message, *outputs]
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-async def test_only_the_last_turns_tokens_are_needed(backend: str) -> None:
-    async with open_episode(TokenEngine([CALL_TURN, CALL_TURN, TEXT_TURN]), token_in=backend) as client:
-        one = await client.ask()
-        two = await client.ask(tool_output(one))
-        sent = orjson.loads(client.conversation.request())["input"]
-        assert [("generation_token_ids" in item) for item in sent if item.get("type") == "function_call"] == [
-            False,
-            True,
-        ]
-        three = await client.ask(tool_output(two))
-    assert appended_tokens(three, two) == tool_turn_tokens("## the wall")
+async def test_only_the_last_turns_tokens_are_needed() -> None:
+    for backend in BACKENDS:
+        async with open_episode(TokenEngine([CALL_TURN, CALL_TURN, TEXT_TURN]), token_in=backend) as client:
+            one = await client.ask()
+            two = await client.ask(tool_output(one))
+            sent = orjson.loads(client.conversation.request())["input"]
+            assert [("generation_token_ids" in item) for item in sent if item.get("type") == "function_call"] == [
+                False,
+                True,
+            ]
+            three = await client.ask(tool_output(two))
+        assert appended_tokens(three, two) == tool_turn_tokens("## the wall")
 
 
 async def test_the_templates_end_of_turn_is_probed_once_and_a_later_turn_takes_three_requests() -> None:

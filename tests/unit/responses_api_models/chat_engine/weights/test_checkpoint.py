@@ -43,11 +43,12 @@ def refused(folder: str | Path, started: str | None = None, **more: Any) -> str:
     return caught.value.problem.detail
 
 
-@pytest.mark.parametrize("dtype", ["F64", "F32", "BF16", "F16", "F8_E5M2", "F8_E4M3"])
-def test_a_whole_checkpoint_of_the_same_model_passes_without_a_warning(tmp_path: Path, dtype: str) -> None:
-    before = engine(write_checkpoint(tmp_path / "before", dtype=dtype))
-    found = check(write_checkpoint(tmp_path / "after", seed=1, dtype=dtype), before)
-    assert (found.folder, len(found.fingerprint), found.warnings) == (str(tmp_path / "after"), 16, ())
+def test_a_whole_checkpoint_of_the_same_model_passes_without_a_warning(tmp_path: Path) -> None:
+    for dtype in ("F64", "F32", "BF16", "F16", "F8_E5M2", "F8_E4M3"):
+        before, after = tmp_path / dtype / "before", tmp_path / dtype / "after"
+        model = engine(write_checkpoint(before, dtype=dtype))
+        found = check(write_checkpoint(after, seed=1, dtype=dtype), model)
+        assert (found.folder, len(found.fingerprint), found.warnings) == (str(after), 16, ()), dtype
 
 
 def test_a_sharded_checkpoint_is_the_same_model_as_one_in_a_single_file(tmp_path: Path) -> None:
@@ -57,12 +58,13 @@ def test_a_sharded_checkpoint_is_the_same_model_as_one_in_a_single_file(tmp_path
     )
 
 
-@pytest.mark.parametrize("size", [0, 3, 60, -1])
-def test_a_truncated_file_is_refused(tmp_path: Path, size: int) -> None:
+def test_a_truncated_file_is_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "new")
     file = tmp_path / "new" / WEIGHTS_FILE
-    file.write_bytes(file.read_bytes()[:size])
-    assert "may still be writing it" in refused(folder)
+    whole = file.read_bytes()
+    for size in (0, 3, 60, -1):
+        file.write_bytes(whole[:size])
+        assert WEIGHTS_FILE in refused(folder), size
 
 
 def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path: Path) -> None:
@@ -72,23 +74,23 @@ def test_a_file_with_more_bytes_than_its_header_says_is_refused(tmp_path: Path) 
     assert "is incomplete" in refused(folder)
 
 
-@pytest.mark.parametrize(
-    "entry",
-    [
-        {"dtype": "F32", "shape": [8, 4], "data_offsets": [64, 192]},
-        {"dtype": "F32", "shape": [8, 4], "data_offsets": [128, 0]},
-        {"dtype": "F32", "shape": [8, 3], "data_offsets": [0, 128]},
-        {"dtype": "F32", "shape": [-8, -4], "data_offsets": [0, 128]},
-        {"dtype": "F32", "shape": "8x4", "data_offsets": [0, 128]},
-        {"dtype": "F32", "shape": [8, 4]},
-        "F32",
-        None,
-    ],
-)
-def test_a_header_that_does_not_describe_its_bytes_is_refused(tmp_path: Path, entry: Any) -> None:
-    folder = write_checkpoint(tmp_path / "new")
-    rewrite_header(tmp_path / "new" / WEIGHTS_FILE, **{EMBEDDINGS: entry})
-    assert WEIGHTS_FILE in refused(folder)
+WRONG_ENTRIES: list[Any] = [
+    {"dtype": "F32", "shape": [8, 4], "data_offsets": [64, 192]},
+    {"dtype": "F32", "shape": [8, 4], "data_offsets": [128, 0]},
+    {"dtype": "F32", "shape": [8, 3], "data_offsets": [0, 128]},
+    {"dtype": "F32", "shape": [-8, -4], "data_offsets": [0, 128]},
+    {"dtype": "F32", "shape": "8x4", "data_offsets": [0, 128]},
+    {"dtype": "F32", "shape": [8, 4]},
+    "F32",
+    None,
+]
+
+
+def test_a_header_that_does_not_describe_its_bytes_is_refused(tmp_path: Path) -> None:
+    for entry in WRONG_ENTRIES:
+        folder = write_checkpoint(tmp_path / "new")
+        rewrite_header(tmp_path / "new" / WEIGHTS_FILE, **{EMBEDDINGS: entry})
+        assert WEIGHTS_FILE in refused(folder), entry
 
 
 def test_a_header_that_claims_terabytes_is_refused_without_reading_it(tmp_path: Path) -> None:
@@ -97,50 +99,48 @@ def test_a_header_that_claims_terabytes_is_refused_without_reading_it(tmp_path: 
     assert "the header has" in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("index", "why"),
-    [
-        ({"weight_map": {"a": WEIGHTS_FILE, "b": "model-00002.safetensors"}}, "model-00002.safetensors is missing"),
-        ({"weight_map": {"a": WEIGHTS_FILE}}, "maps a to"),
-        ({"weight_map": {"a": "../other/model.safetensors"}}, "expected the name of a file in that folder"),
-        ({"weight_map": {"a": 1}}, "expected the name of a file in that folder"),
-        ({"weight_map": {}}, "has no weight_map"),
-        ({}, "has no weight_map"),
-        ([], "is not a JSON object"),
-    ],
-)
-def test_an_index_that_does_not_match_its_folder_is_refused(tmp_path: Path, index: Any, why: str) -> None:
+WRONG_INDEXES: list[tuple[Any, str]] = [
+    ({"weight_map": {"a": WEIGHTS_FILE, "b": "model-00002.safetensors"}}, "model-00002.safetensors is missing"),
+    ({"weight_map": {"a": WEIGHTS_FILE}}, "maps a to"),
+    ({"weight_map": {"a": "../other/model.safetensors"}}, "../other/model.safetensors"),
+    ({"weight_map": {"a": 1}}, "'1'"),
+    ({"weight_map": {}}, "no weight_map"),
+    ({}, "no weight_map"),
+    ([], "JSON object"),
+]
+
+
+def test_an_index_that_does_not_match_its_folder_is_refused(tmp_path: Path) -> None:
     folder = write_checkpoint(tmp_path / "new")
-    (tmp_path / "new" / INDEX).write_bytes(orjson.dumps(index))
-    assert why in refused(folder)
+    for index, why in WRONG_INDEXES:
+        (tmp_path / "new" / INDEX).write_bytes(orjson.dumps(index))
+        assert why in refused(folder), index
 
 
 def test_a_folder_with_two_checkpoints_is_refused(tmp_path: Path) -> None:
     folder = write_sharded_checkpoint(tmp_path / "new")
     write_shard(tmp_path / "new" / WEIGHTS_FILE, SHAPES)
-    assert "save each version in an empty folder" in refused(folder)
+    assert WEIGHTS_FILE in refused(folder)
     (tmp_path / "new" / INDEX).unlink()
-    assert "expected it only once" in refused(folder)
+    assert "only once" in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("change", "why"),
-    [
-        ({EMBEDDINGS: [9, 4]}, "is a different model: model.embed_tokens.weight is [9, 4] instead of [8, 4]"),
-        ({EMBEDDINGS: [4, 8]}, "is a different model: model.embed_tokens.weight is [4, 8] instead of [8, 4]"),
-        ({"v_head.weight": [1, 4]}, "it has v_head.weight, which the engines' model does not have"),
-    ],
-)
-def test_a_tensor_that_does_not_fit_the_engines_model_is_refused(tmp_path: Path, change: Any, why: str) -> None:
-    assert why in refused(
-        write_checkpoint(tmp_path / "new", {**SHAPES, **change}), write_checkpoint(tmp_path / "before")
-    )
+def test_a_tensor_that_does_not_fit_the_engines_model_is_refused(tmp_path: Path) -> None:
+    for change, why in [
+        ({EMBEDDINGS: [9, 4]}, "model.embed_tokens.weight is [9, 4] instead of [8, 4]"),
+        ({EMBEDDINGS: [4, 8]}, "model.embed_tokens.weight is [4, 8] instead of [8, 4]"),
+        ({"v_head.weight": [1, 4]}, "it has v_head.weight"),
+    ]:
+        assert why in refused(
+            write_checkpoint(tmp_path / "new", {**SHAPES, **change}), write_checkpoint(tmp_path / "before")
+        )
 
 
-@pytest.mark.parametrize("missing", SHAPES)
-def test_a_missing_tensor_is_refused(tmp_path: Path, missing: str) -> None:
-    folder = write_checkpoint(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != missing})
-    assert f"it lacks {missing}" in refused(folder, write_checkpoint(tmp_path / "before"))
+def test_a_missing_tensor_is_refused(tmp_path: Path) -> None:
+    before = write_checkpoint(tmp_path / "before")
+    for missing in SHAPES:
+        folder = write_checkpoint(tmp_path / "new", {name: shape for name, shape in SHAPES.items() if name != missing})
+        assert f"it lacks {missing}" in refused(folder, before)
 
 
 def test_a_checkpoint_whose_tensors_all_have_other_names_is_refused(tmp_path: Path) -> None:
@@ -176,25 +176,24 @@ def test_engines_with_a_tied_head_refuse_a_checkpoint_with_a_separate_head(tmp_p
     assert f"has its own {HEAD}" in refused(folder, write_tied_checkpoint(tmp_path / "before"))
 
 
-@pytest.mark.parametrize(
-    "config",
-    [
-        {"architectures": ["OtherForCausalLM"]},
-        {"model_type": "other"},
-        {"num_attention_heads": 4},
-        {"vocab_size": 9},
-        {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}},
-        {"rope_theta": 20000},
-        {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
-        {"text_config": {"rms_norm_eps": 1e-5}},
-    ],
-)
-def test_a_config_that_changes_the_computation_is_refused(tmp_path: Path, config: Any) -> None:
+OTHER_CONFIGS: list[dict[str, Any]] = [
+    {"architectures": ["OtherForCausalLM"]},
+    {"model_type": "other"},
+    {"num_attention_heads": 4},
+    {"vocab_size": 9},
+    {"rope_parameters": {"rope_theta": 500000.0, "rope_type": "default"}},
+    {"rope_theta": 20000},
+    {"rope_scaling": {"rope_type": "yarn", "factor": 4.0}},
+    {"text_config": {"rms_norm_eps": 1e-5}},
+]
+
+
+def test_a_config_that_changes_the_computation_is_refused(tmp_path: Path) -> None:
     known: dict[str, Any] = {"rope_scaling": None, "rope_theta": 10000.0, "text_config": {"rms_norm_eps": 1e-6}}
     before = write_checkpoint(tmp_path / "before", **known)
-    assert next(iter(config)).split("_")[0] in refused(
-        write_checkpoint(tmp_path / "new", **{**known, **config}), before
-    )
+    for config in OTHER_CONFIGS:
+        changed = write_checkpoint(tmp_path / "new", **{**known, **config})
+        assert next(iter(config)).split("_")[0] in refused(changed, before), config
 
 
 def test_the_config_of_another_transformers_version_is_the_same_model(tmp_path: Path) -> None:
@@ -216,13 +215,13 @@ def test_the_config_of_another_transformers_version_is_the_same_model(tmp_path: 
 
 def test_another_vocabulary_is_refused_but_a_missing_one_is_accepted(tmp_path: Path) -> None:
     before = write_checkpoint(tmp_path / "before", tokens="ab")
-    assert "map tokens to different ids" in refused(write_checkpoint(tmp_path / "new", tokens="ba"), before)
+    assert "tokens" in refused(write_checkpoint(tmp_path / "new", tokens="ba"), before)
     assert check(write_checkpoint(tmp_path / "bare"), engine(before)).warnings == ()
 
 
 def test_integer_weights_are_refused_and_another_float_width_is_a_warning(tmp_path: Path) -> None:
     before = write_checkpoint(tmp_path / "before", dtype="BF16")
-    assert "of a different type: model.embed_tokens.weight is I32 instead of BF16" in refused(
+    assert "model.embed_tokens.weight is I32 instead of BF16" in refused(
         write_checkpoint(tmp_path / "i", dtype="I32"), before
     )
     assert "4 tensors are F32" in check(write_checkpoint(tmp_path / "f", dtype="F32"), engine(before)).warnings[0]
@@ -233,30 +232,29 @@ def test_a_folder_that_changes_while_it_is_checked_is_refused(tmp_path: Path, mo
     monkeypatch.setattr(
         checkpoint, "check_finite", lambda tensors: write_shard(tmp_path / "new" / WEIGHTS_FILE, SHAPES, seed=1)
     )
-    assert "changed while it was being checked" in refused(folder)
+    assert "changed" in refused(folder)
 
 
-@pytest.mark.parametrize(
-    ("path", "why"),
-    [
-        ("weights/new", "expected an absolute path"),
-        ("~/new", "expected an absolute path"),
-        ("{}/nwe", "there is no folder"),
-        ("{}/new/model.safetensors", "is a file; expected the folder"),
-        ("{}/loop", "cannot be read"),
-        ("{}/dangling", "there is no folder"),
-        ("{}/a\0b", "cannot be read"),
-        ("{}/" + "a" * 300, "cannot be read"),
-        ("{}", "config.json cannot be read"),
-    ],
-)
-def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path, path: str, why: str) -> None:
+WRONG_PATHS: list[tuple[str, str]] = [
+    ("weights/new", "absolute path"),
+    ("~/new", "absolute path"),
+    ("{}/nwe", "no folder"),
+    ("{}/new/model.safetensors", "is a file"),
+    ("{}/loop", "cannot be read"),
+    ("{}/dangling", "no folder"),
+    ("{}/a\0b", "cannot be read"),
+    ("{}/" + "a" * 300, "cannot be read"),
+    ("{}", "config.json cannot be read"),
+]
+
+
+def test_a_path_without_a_checkpoint_is_refused(tmp_path: Path) -> None:
     write_checkpoint(tmp_path / "new")
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
     (tmp_path / "dangling").symlink_to(tmp_path / "gone")
-    if path == "{}":
-        write_shard(tmp_path / WEIGHTS_FILE, SHAPES)
-    assert why in refused(path.format(tmp_path))
+    write_shard(tmp_path / WEIGHTS_FILE, SHAPES)
+    for path, why in WRONG_PATHS:
+        assert why in refused(path.format(tmp_path)), path
 
 
 def test_a_folder_without_safetensors_is_refused(tmp_path: Path) -> None:
@@ -297,6 +295,6 @@ def test_a_folder_that_is_gone_or_changed_differs_from_its_checkpoint(tmp_path: 
     found = check(write_checkpoint(tmp_path / "new"), None)
     assert difference(found) == ""
     write_checkpoint(tmp_path / "new", seed=1)
-    assert "has changed: its fingerprint was" in difference(found)
+    assert found.fingerprint in difference(found)
     (tmp_path / "new").rename(tmp_path / "gone")
-    assert "can no longer be read" in difference(found)
+    assert "no longer" in difference(found)

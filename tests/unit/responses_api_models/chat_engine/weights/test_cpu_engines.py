@@ -32,7 +32,7 @@ async def test_new_weights_for_a_tied_model_are_refused_on_a_cpu(tmp_path: Path,
         update_status, content = await policy.update(write_tied_checkpoint(tmp_path / "new", seed=1))
         assert update_status == status
         if device == "cpu":
-            assert "keeps the old output head" in content["detail"]
+            assert "output head" in content["detail"]
             await policy.post("/pause")
             assert (await policy.post("/start_weight_update", {}))[0] == 400
             assert engine.weights == str(tmp_path / "base")
@@ -44,31 +44,32 @@ async def test_new_weights_for_an_untied_model_are_accepted_on_a_cpu(tmp_path: P
         assert (await policy.update(write_checkpoint(tmp_path / "new", seed=1)))[0] == 200
 
 
-@pytest.mark.parametrize(("path", "body"), SEEDED)
-async def test_a_seeded_request_is_refused_where_weights_may_be_updated_on_a_cpu(path: str, body: Any) -> None:
+async def test_a_seeded_request_is_refused_where_weights_may_be_updated_on_a_cpu() -> None:
     engine = WeightEngine(device="cpu")
     async with trainer_server(engine) as policy:
-        status, content = await policy.post(path, body)
-        assert (status, "crashes vLLM while a request with a seed is running" in content["detail"]) == (400, True)
-        assert (path not in engine.paths, await policy.call_model()) == (True, (200, STARTED))
+        for path, body in SEEDED:
+            asked = engine.paths.count(path)
+            status, content = await policy.post(path, body)
+            assert (status, "seed" in content["detail"], engine.paths.count(path)) == (400, True, asked)
+            assert await policy.call_model() == (200, STARTED)
 
 
-@pytest.mark.parametrize(("path", "body"), SEEDED[:2])
-@pytest.mark.parametrize(
-    "settings", [{"device": "cuda"}, {"trainer_endpoints": False}, {"sampling_overrides": {"seed": None}}]
-)
-async def test_a_seeded_request_is_answered_everywhere_else(path: str, body: Any, settings: Any) -> None:
-    more = {name: value for name, value in settings.items() if name != "device"}
-    engine = WeightEngine(device=settings.get("device", "cpu"))
-    async with trainer_server(engine, **more) as policy:
-        assert (await policy.post(path, body))[0] == 200
+async def test_a_seeded_request_is_answered_everywhere_else() -> None:
+    elsewhere: list[Json] = [{"device": "cuda"}, {"trainer_endpoints": False}, {"sampling_overrides": {"seed": None}}]
+    for settings in elsewhere:
+        more = {name: value for name, value in settings.items() if name != "device"}
+        engine = WeightEngine(device=settings.get("device", "cpu"))
+        async with trainer_server(engine, **more) as policy:
+            for path, body in SEEDED[:2]:
+                assert (await policy.post(path, body))[0] == 200
 
 
-@pytest.mark.parametrize("settings", [{"extra_body": {"seed": 1}}, {"sampling_overrides": {"seed": 0}}])
-async def test_settings_that_seed_every_request_are_refused_at_startup(settings: Any) -> None:
-    with pytest.raises(OperatorError, match="found seed"):
-        async with trainer_server(WeightEngine(device="cpu"), **settings):
-            pass
+async def test_settings_that_seed_every_request_are_refused_at_startup() -> None:
+    seeded: list[Json] = [{"extra_body": {"seed": 1}}, {"sampling_overrides": {"seed": 0}}]
+    for settings in seeded:
+        with pytest.raises(OperatorError, match="found seed"):
+            async with trainer_server(WeightEngine(device="cpu"), **settings):
+                pass
 
 
 async def test_the_device_of_an_engine_that_was_down_at_startup_is_found_out_later(tmp_path: Path) -> None:

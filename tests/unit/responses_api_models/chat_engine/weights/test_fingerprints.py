@@ -48,7 +48,7 @@ async def test_a_version_keeps_its_files_and_the_same_files_may_be_loaded_again(
         run.engines[0].calls.clear()
         status, content = await policy.update(run.new_checkpoint(2), version="a")
         assert (status, set(run.engines[0].paths) <= READ_ONLY_PATHS) == (409, True)
-        assert "each version needs its own name" in content["detail"]
+        assert "'a'" in content["detail"]
         assert (await policy.update(run.base, version="0"))[0] == 200
         assert await policy.call_model() == (200, run.base)
 
@@ -99,9 +99,8 @@ async def test_calls_to_a_single_engine_with_changed_files_are_refused_until_the
         engine.restart()
         await policy.server.register_engine(engine_url(0))
         status, detail = await policy.call_model()
-        assert (status, "version 'a' cannot be loaded again" in detail, engine.weights) == (503, True, run.base)
-        assert "save each version in its own folder" in detail
-        assert "cannot be loaded again" in (await policy.get("/weights"))[1]["difference"]
+        assert (status, "version 'a'" in detail, engine.weights) == (503, True, run.base)
+        assert "version 'a'" in (await policy.get("/weights"))[1]["difference"]
         assert (await policy.update(run.new_checkpoint(3), version="b"))[0] == 200
         assert await policy.call_model() == (200, str(tmp_path / "step-3"))
 
@@ -184,7 +183,7 @@ async def test_a_first_version_whose_folder_changed_is_refused(tmp_path: Path, h
         engine.restart()
         await policy.server.register_engine(engine_url(0))
         status, detail = await policy.call_model()
-        assert (status, "version '0' cannot be loaded again" in detail) == (503, True)
+        assert (status, "version '0'" in detail) == (503, True)
 
 
 async def test_a_link_is_resolved_once_and_all_engines_load_the_same_folder(tmp_path: Path) -> None:
@@ -210,15 +209,7 @@ async def test_files_that_change_while_engines_load_them_are_rolled_back(tmp_pat
         folder = run.overwrite_checkpoint(1)
         run.engines[1].on_load = lambda: run.overwrite_checkpoint(2) if run.engines[1].weights == folder else None
         status, content = await policy.update(folder)
-        assert (
-            status,
-            "while the engine was loading it" in content["detail"],
-            "was rolled back" in content["detail"],
-        ) == (
-            502,
-            True,
-            True,
-        )
+        assert (status, folder in content["detail"], "rolled back" in content["detail"]) == (502, True, True)
         assert await policy.call_model() == (200, run.base)
     assert {(engine.weights, engine.label, engine.paused) for engine in run.engines} == {(run.base, "0", False)}
 
@@ -233,7 +224,7 @@ async def test_files_that_change_while_an_engine_reloads_them_get_no_version(tmp
         engine.on_load = lambda: run.overwrite_checkpoint(2)
         await policy.server.register_engine(engine_url(0))
         status, detail = await policy.call_model()
-        assert (status, "while the engine was loading it" in detail, engine.label) == (503, True, "changing")
+        assert (status, str(tmp_path / "latest") in detail, engine.label) == (503, True, "changing")
 
 
 async def test_files_that_change_between_the_check_and_the_load_reach_no_engine(tmp_path: Path) -> None:

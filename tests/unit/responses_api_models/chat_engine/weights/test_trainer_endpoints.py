@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -16,26 +17,21 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 from tests.support.stacks import colocated, load_config
-from tests.support.waiting import until
-from tests.support.weight_engine import ODD_STREAM, STARTED, WeightEngine, engine_url, trainer_server
+from tests.support.waiting import deadline_s, until
+from tests.support.weight_engine import ODD_STREAM, REFUSAL, STARTED, WeightEngine, engine_url, trainer_server
 
 VERSION = "x-rollyard-policy-version"
 
 
-@pytest.mark.parametrize("path", [*FORWARDED, "/weights/update", *POSTS])
-async def test_a_closed_endpoint_names_the_setting_that_opens_it(path: str) -> None:
+async def test_a_closed_endpoint_names_the_setting_that_opens_it() -> None:
     engine = WeightEngine()
     async with trainer_server(engine, trainer_endpoints=False, token=None) as policy:
-        status, content = await policy.post(path, {"path": "/x"})
-    assert (status, engine.calls) == (404, [])
-    assert "set trainer_endpoints: true on policy_model" in content["detail"]
-
-
-@pytest.mark.parametrize("path", GETS)
-async def test_get_endpoints_are_closed_without_the_setting_too(path: str) -> None:
-    async with trainer_server(WeightEngine(), trainer_endpoints=False, token=None) as policy:
-        status, content = await policy.get(path)
-    assert (status, "trainer_endpoints" in content["detail"]) == (404, True)
+        answers = {path: await policy.post(path, {"path": "/x"}) for path in (*FORWARDED, "/weights/update", *POSTS)}
+        answers |= {path: await policy.get(path) for path in GETS}
+    for path, (status, content) in answers.items():
+        assert (status, "trainer_endpoints: true" in content["detail"]) == (404, True), path
+        assert "policy_model" in content["detail"]
+    assert engine.calls == []
 
 
 async def test_the_policy_version_is_available_without_the_setting() -> None:
@@ -52,43 +48,43 @@ async def test_only_open_endpoints_are_in_the_openapi_document() -> None:
 
 
 async def test_a_server_without_a_run_token_is_refused() -> None:
-    with pytest.raises(OperatorError, match="set a run token"):
+    with pytest.raises(OperatorError, match="token"):
         async with trainer_server(WeightEngine(), token=None):
             pass
 
 
 def test_settings_with_two_model_servers_are_refused() -> None:
     settings = {"base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True, "replicas": 2}
-    with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints is set with replicas=2.*use one"):
+    with pytest.raises(OperatorError, match=r"policy_model: trainer_endpoints .*replicas=2"):
         parse_settings(VllmModelSettings, settings, "policy_model")
 
 
 async def test_a_run_without_a_token_is_refused_with_the_same_message(tmp_path: Path) -> None:
     settings = {"entrypoint": "app.py", "base_url": engine_url(0), "model": "tiny", "trainer_endpoints": True}
     config = {"policy_model": {"responses_api_models": {"vllm_model": settings}}}
-    with pytest.raises(OperatorError, match="set a run token"):
+    with pytest.raises(OperatorError, match="token"):
         async with colocated(load_config(config=config, tmp_path=tmp_path), tmp_path):
             pass
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/weights/update", "/pause"])
-async def test_a_caller_without_the_token_is_refused(path: str) -> None:
+async def test_a_caller_without_the_token_is_refused() -> None:
     engine = WeightEngine()
     async with trainer_server(engine) as policy:
-        status, _ = await policy.post(path, {"path": "/x"}, authorization="Bearer another")
-    assert (status, engine.calls) == (401, [])
+        for path in ("/tokenize", "/weights/update", "/pause"):
+            status, _ = await policy.post(path, {"path": "/x"}, authorization="Bearer another")
+            assert (status, engine.calls) == (401, []), path
 
 
-@pytest.mark.parametrize("path", FORWARDED)
-async def test_a_forwarded_call_keeps_unknown_fields_its_query_and_the_bytes_of_the_response(path: str) -> None:
+async def test_a_forwarded_call_keeps_unknown_fields_its_query_and_the_bytes_of_the_response() -> None:
     engine = WeightEngine()
-    engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
     async with trainer_server(engine) as policy:
-        request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "other"}
-        answer, _ = await policy.send("POST", f"{path}?return=all&x=1", request, {"x-trace": "t"})
-    assert engine.calls[-1] == (f"{path}?return=all&x=1", {"prompt": [1, 2], "odd": {"a": 1}, "model": "tiny"})
-    assert (engine.headers[-1]["x-trace"], "authorization" in engine.headers[-1]) == ("t", False)
-    assert (answer.status, answer.body, answer.headers[VERSION]) == (200, engine.answers[path][1], "0")
+        for path in FORWARDED:
+            engine.answers[path] = (200, b' {"tokens": [1,  2], "odd": 1}\n')
+            request = {"prompt": [1, 2], "odd": {"a": 1}, "model": "other"}
+            answer, _ = await policy.send("POST", f"{path}?return=all&x=1", request, {"x-trace": "t"})
+            assert engine.calls[-1] == (f"{path}?return=all&x=1", {"prompt": [1, 2], "odd": {"a": 1}, "model": "tiny"})
+            assert (engine.headers[-1]["x-trace"], "authorization" in engine.headers[-1]) == ("t", False)
+            assert (answer.status, answer.body, answer.headers[VERSION]) == (200, engine.answers[path][1], "0")
 
 
 async def test_an_engines_refusal_is_returned_as_a_problem_with_its_message_and_status() -> None:
@@ -98,16 +94,16 @@ async def test_an_engines_refusal_is_returned_as_a_problem_with_its_message_and_
     async with trainer_server(engine) as policy:
         status, content = await policy.post("/inference/v1/generate", {"token_ids": [2000]})
     assert (status, content["upstream_status"], content["server"]) == (400, 400, "policy_model")
-    assert "Token id 2000 is out of vocabulary" in content["detail"]
+    assert "Token id 2000" in content["detail"]
 
 
-@pytest.mark.parametrize("path", ["/v1/completions", "/inference/v1/generate"])
-async def test_a_stream_is_forwarded_unchanged(path: str) -> None:
-    async with trainer_server(WeightEngine()) as policy:
-        answer, _ = await policy.send("POST", path, {"prompt": [1], "stream": True})
-    assert answer.body == ODD_STREAM
-    assert answer.headers["content-type"].startswith("text/event-stream")
-    assert answer.headers[VERSION] == "0"
+async def test_a_stream_is_forwarded_unchanged() -> None:
+    for path in ["/v1/completions", "/inference/v1/generate"]:
+        async with trainer_server(WeightEngine()) as policy:
+            answer, _ = await policy.send("POST", path, {"prompt": [1], "stream": True})
+        assert answer.body == ODD_STREAM
+        assert answer.headers["content-type"].startswith("text/event-stream")
+        assert answer.headers[VERSION] == "0"
 
 
 async def test_calls_of_one_episode_go_to_one_engine() -> None:
@@ -138,7 +134,7 @@ async def test_the_response_of_a_single_engine_is_returned_as_is() -> None:
         assert (await policy.get("/is_paused"))[1]["is_paused"] is True
         engine.fails.add("/init_weight_transfer_engine")
         status, content = await policy.post("/init_weight_transfer_engine", {})
-    assert (status, content) == (500, {"error": {"message": "it does not want to"}})
+    assert (status, content) == (500, {"error": {"message": REFUSAL}})
 
 
 async def test_when_one_of_several_engines_fails_the_problem_lists_all_responses() -> None:
@@ -147,7 +143,7 @@ async def test_when_one_of_several_engines_fails_the_problem_lists_all_responses
     async with trainer_server(one, two) as policy:
         status, content = await policy.post("/reset_prefix_cache")
     assert (status, [engine["status"] for engine in content["engines"]]) == (502, [200, 500])
-    assert "the call failed on 1 of 2 engines" in content["detail"]
+    assert "1 of 2 engines" in content["detail"]
 
 
 async def test_an_unreachable_engine_is_reported_as_a_problem_of_the_server() -> None:
@@ -158,12 +154,12 @@ async def test_an_unreachable_engine_is_reported_as_a_problem_of_the_server() ->
     assert (status, content["type"], content["server"]) == (502, "urn:rollyard:connection_lost", "policy_model")
 
 
-@pytest.mark.parametrize("path", ["/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/embeddings"])
-async def test_unlisted_endpoints_are_not_forwarded(path: str) -> None:
+async def test_unlisted_endpoints_are_not_forwarded() -> None:
     engine = WeightEngine()
     async with trainer_server(engine) as policy:
-        assert (await policy.post(path, {}))[0] == 404
-    assert path not in engine.paths
+        for path in ("/abort_requests", "/scale_elastic_ep", "/weight_checker", "/v1/embeddings"):
+            assert (await policy.post(path, {}))[0] == 404
+            assert path not in engine.paths
 
 
 async def test_model_calls_wait_while_a_trainer_has_paused_the_engines() -> None:
@@ -194,7 +190,7 @@ async def test_a_pause_that_lasts_too_long_causes_a_failure_that_says_how_to_end
         await policy.post("/pause?mode=keep")
         status, detail = await policy.call_model()
         _, problem = await policy.post("/v1/chat/completions", {"messages": []})
-    assert (status, "resume them with POST /resume" in detail) == (504, True)
+    assert (status, "POST /resume" in detail) == (504, True)
     assert problem["type"] == "urn:rollyard:upstream_error"  # for training, a timeout would count with reward 0
 
 
@@ -259,21 +255,21 @@ async def test_a_weight_update_cannot_start_while_the_engine_runs() -> None:
     engine = WeightEngine()
     async with trainer_server(engine) as policy:
         status, content = await policy.post("/start_weight_update")
-    assert (status, "POST /pause?mode=keep first" in content["detail"]) == (409, True)
+    assert (status, "/pause?mode=keep" in content["detail"]) == (409, True)
     assert engine.weights == STARTED
 
 
-@pytest.mark.parametrize("path", ["/resume", "/wake_up", "/update_weight_version"])
-async def test_engines_without_weights_do_not_resume(path: str) -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        await policy.post("/pause?mode=keep")
-        await policy.post("/start_weight_update")
-        status, content = await policy.post(path, {"new_version": "1"})
-        assert (status, "POST /finish_weight_update first" in content["detail"]) == (409, True)
-        assert (await policy.post("/finish_weight_update", {}))[0] == 200
-        assert (await policy.post("/resume"))[0] == 200
-        assert await policy.call_model() == (200, "/weights/sent")
+async def test_engines_without_weights_do_not_resume() -> None:
+    for path in ["/resume", "/wake_up", "/update_weight_version"]:
+        engine = WeightEngine()
+        async with trainer_server(engine) as policy:
+            await policy.post("/pause?mode=keep")
+            await policy.post("/start_weight_update")
+            status, content = await policy.post(path, {"new_version": "1"})
+            assert (status, "/finish_weight_update" in content["detail"]) == (409, True)
+            assert (await policy.post("/finish_weight_update", {}))[0] == 200
+            assert (await policy.post("/resume"))[0] == 200
+            assert await policy.call_model() == (200, "/weights/sent")
 
 
 async def test_an_aborted_trainer_update_leaves_the_engine_invalid() -> None:
@@ -346,14 +342,14 @@ async def test_calls_wait_for_sleeping_engines_but_not_for_engines_that_discarde
         assert (await policy.call_model())[0] == 503
 
 
-@pytest.mark.parametrize("path", ["/v1/responses", "/v1/chat/completions"])
-@pytest.mark.parametrize("stream", [False, True])
-async def test_every_model_response_carries_the_policy_version(path: str, stream: bool) -> None:
-    request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
-    engine = WeightEngine()
-    async with trainer_server(engine, policy_version="sft", trainer_endpoints=False) as policy:
-        answer = await policy.transport.send("POST", f"http://policy:1{path}", orjson.dumps(request), _headers(), 30)
-    assert (answer.status, answer.headers[VERSION]) == (200, "sft")
+async def test_every_model_response_carries_the_policy_version() -> None:
+    paths = ("/v1/responses", "/v1/chat/completions")
+    async with trainer_server(WeightEngine(), policy_version="sft", trainer_endpoints=False) as policy:
+        for path, stream in itertools.product(paths, (False, True)):
+            request = {"input": "hi", "messages": [{"role": "user", "content": "hi"}], "stream": stream}
+            url, body = f"http://policy:1{path}", orjson.dumps(request)
+            answer = await policy.transport.send("POST", url, body, _headers(), deadline_s())
+            assert (answer.status, answer.headers[VERSION]) == (200, "sft")
 
 
 def _headers() -> dict[str, str]:

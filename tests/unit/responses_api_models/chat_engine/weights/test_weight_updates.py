@@ -11,7 +11,7 @@ from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.errors import Failure
 from rollyard.services.types import Json
 from tests.support.waiting import until
-from tests.support.weight_engine import STARTED, WeightEngine, engine_url, trainer_server
+from tests.support.weight_engine import REFUSAL, STARTED, WeightEngine, engine_url, trainer_server
 
 NEW = "/weights/step-12"
 BROKEN = "/weights/broken"
@@ -50,38 +50,36 @@ async def test_an_update_reaches_every_engine_and_none_resumes_before_all_have_l
         assert (engine.weights, engine.label, engine.paused) == (NEW, "1", False)
 
 
-@pytest.mark.parametrize(
-    ("before", "fields", "after"),
-    [("7", {}, "8"), ("sft", {}, "step-12"), ("7", {"version": "a"}, "a"), ("7", {"version": 90}, "90")],
-)
-async def test_the_new_version_is_the_given_one_or_the_next_number_or_the_folder_name(
-    before: str, fields: Json, after: str
-) -> None:
-    async with trainer_server(WeightEngine(), policy_version=before) as policy:
-        _, content = await policy.update(NEW, **fields)
-        assert (content["previous"], content["version"]) == (before, after)
-        assert await policy.version() == after
-        answer, _ = await policy.send("POST", "/v1/responses", {"input": "hi"})
-    assert answer.headers["x-rollyard-policy-version"] == after
+async def test_the_new_version_is_the_given_one_or_the_next_number_or_the_folder_name() -> None:
+    cases: list[tuple[str, Json, str]] = [
+        ("7", {}, "8"),
+        ("sft", {}, "step-12"),
+        ("7", {"version": "a"}, "a"),
+        ("7", {"version": 90}, "90"),
+    ]
+    for before, fields, after in cases:
+        async with trainer_server(WeightEngine(), policy_version=before) as policy:
+            _, content = await policy.update(NEW, **fields)
+            assert (content["previous"], content["version"]) == (before, after)
+            assert await policy.version() == after
+            answer, _ = await policy.send("POST", "/v1/responses", {"input": "hi"})
+        assert answer.headers["x-rollyard-policy-version"] == after
 
 
-@pytest.mark.parametrize(
-    "invalid",
-    [
+async def test_an_invalid_update_reaches_no_engine() -> None:
+    for invalid in [
         {"path": NEW, "version": ""},
         {"path": NEW, "version": "ü"},
         {"path": NEW, "version": "default"},
         {"path": NEW, "versoin": "1"},
         {"path": "relative"},
         {},
-    ],
-)
-async def test_an_invalid_update_reaches_no_engine(invalid: Json) -> None:
-    engine = WeightEngine()
-    async with trainer_server(engine) as policy:
-        status, content = await policy.post("/weights/update", invalid)
-    assert (status, content["type"]) == (400, "urn:rollyard:bad_request")
-    assert update_calls(engine) == []
+    ]:
+        engine = WeightEngine()
+        async with trainer_server(engine) as policy:
+            status, content = await policy.post("/weights/update", invalid)
+        assert (status, content["type"]) == (400, "urn:rollyard:bad_request")
+        assert update_calls(engine) == []
 
 
 async def test_concurrent_updates_run_one_after_the_other() -> None:
@@ -110,7 +108,7 @@ async def test_a_failed_update_rolls_back_all_engines_and_keeps_requests_in_flig
         status, content = await updating
         assert all(b'"stop"' in answer for answer in await asyncio.gather(*in_flight))
     assert status == 502
-    assert "it does not want to" in content["detail"]
+    assert REFUSAL in content["detail"]
     assert [(engine.weights, engine.paused) for engine in (good, bad)] == [(STARTED, False)] * 2
 
 
@@ -121,7 +119,7 @@ async def test_a_failed_update_that_was_rolled_back_refuses_no_request() -> None
         status, content = await policy.update(NEW)
         assert (status, await policy.version()) == (502, "0")
         assert [await policy.call_model() for _ in range(2)] == [(200, STARTED)] * 2
-    assert "was rolled back; the policy stays at version '0'" in content["detail"]
+    assert "rolled back" in content["detail"] and "'0'" in content["detail"]
     assert (good.label, bad.label) == ("0", "0")
 
 
@@ -137,7 +135,7 @@ async def test_an_engine_that_loses_its_weights_blocks_model_calls_and_the_other
     assert "Worker failed with /weights/broken" in content["detail"]
     assert refused[0] == version[0] == 503
     assert refused[1] == version[1]["detail"]
-    assert refused[1].startswith(f"model calls are rejected: {difference}")
+    assert difference in refused[1]
 
 
 async def test_an_engine_that_lost_its_weights_loads_none_until_it_restarts() -> None:
@@ -146,7 +144,7 @@ async def test_an_engine_that_lost_its_weights_loads_none_until_it_restarts() ->
         await policy.update(BROKEN)
         status, content = await policy.update(NEW)
         assert (await policy.call_model())[0] == 503
-    assert (status, "restart the engine, then repeat the update" in content["detail"]) == (502, True)
+    assert (status, "restart" in content["detail"]) == (502, True)
     assert engine.weights is None
 
 
@@ -210,7 +208,7 @@ async def test_engines_that_fail_to_pause_are_left_unchanged() -> None:
         status, content = await policy.update(NEW)
         assert await policy.call_model() == (200, STARTED)
     assert (status, update_calls(good)) == (502, ["/pause?mode=keep", "/resume"])
-    assert content["detail"].startswith("nothing was changed; the policy stays at version '0'")
+    assert "version '0'" in content["detail"] and "rolled back" not in content["detail"]
 
 
 async def test_an_engine_without_control_endpoints_causes_an_error_that_says_how_to_enable_them() -> None:
@@ -313,7 +311,7 @@ def test_tokens_sampled_with_unexpected_weights_cause_a_failure_and_block_model_
     versions = PolicyVersions("0", is_exclusive=True)
     versions.advance("1", NEW)
     versions.hold(engine_url(0), "1")
-    with pytest.raises(Failure, match=r"sampled with weights '0' while the policy's version was '1'.*restarted"):
+    with pytest.raises(Failure, match=r"weights '0' .*version was '1'"):
         versions.sampled(versions.mark, [{"version": "default", "start": 0, "end": 3}], engine_url(0))
     assert versions.difference([engine_url(0)])
 
