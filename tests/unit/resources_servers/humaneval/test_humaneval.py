@@ -47,7 +47,7 @@ FORMS: dict[str, Callable[[Json], str]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_sample_of_the_gold_programs_passes_in_the_form(form: str, sandbox: Sandbox) -> None:
-    sample = rows("humaneval/HumanEval.jsonl.gz", step=16)
+    sample = rows("humaneval/HumanEval.jsonl.gz")[list(FORMS).index(form) :: 50]
     verdicts = await asyncio.gather(*[humaneval(sandbox, row, FORMS[form](row)) for row in sample])
     assert failed(verdicts) == []
 
