@@ -119,13 +119,13 @@ soak: $(DEV)  ## keep 4,096 episodes in flight against a faulty endpoint for 8 m
 	$(BIN)/python -m tests.faults.chaos.soak
 
 test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs of MBPP and HumanEval
-	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox
+	$(BIN)/python -m pytest tests/unit/services/sandbox tests/unit/resources_servers/python_answers tests/external/sandbox $(SMOKE)
 
 test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh environments, next to openai-agents
 	$(BIN)/python -m pytest tests/external/packages
 
-test-math: $(DEV)  ## test the MATH grader on rewritten and falsified forms of all gold answers
-	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py
+test-math: $(DEV)  ## test the graders on all gold answers of MATH, rewritten and falsified, and of GSM8K
+	$(BIN)/python -m pytest tests/external/math $(SMOKE)
 
 ##@ Tests with other software, in three environments: 1.7 GB, 2.6 GB for vLLM, 1.9 GB for NeMo Gym
 

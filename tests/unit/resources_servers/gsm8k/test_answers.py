@@ -10,6 +10,12 @@ from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_o
 
 TEST = DATA / "gsm8k" / "test.jsonl"
 SOLUTIONS = DATA / "gsm8k" / "example_model_solutions.jsonl.gz"
+REQUESTED = [
+    ("chat", r"She sells 9 eggs. \boxed{%s}"),
+    ("lm_eval", "She sells 9 eggs.\n#### %s"),
+    ("lm_eval_cot", "She sells 9 eggs. The answer is %s."),
+]
+UNREQUESTED = ["#### %s", "The answer is %s.", r"\boxed{%s}", "**Answer:** $%s", "It is %s eggs."]
 
 
 def golds() -> list[str]:
@@ -33,22 +39,13 @@ async def agreements(pairs: list[tuple[str, str, bool]]) -> list[bool]:
     return [grade.lenient == label for grade, (_, _, label) in zip(grades, pairs, strict=True)]
 
 
-@pytest.mark.parametrize(
-    ("form", "wording"),
-    [
-        ("chat", r"She sells 9 eggs. \boxed{%s}"),
-        ("lm_eval", "She sells 9 eggs.\n#### %s"),
-        ("lm_eval_cot", "She sells 9 eggs. The answer is %s."),
-    ],
-)
+@pytest.mark.parametrize(("form", "wording"), REQUESTED)
 async def test_gold_answers_are_right_in_the_requested_form(form: str, wording: str) -> None:
     grades = await grade_all(AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording % gold) for gold in golds()])
     assert len(grades) == 165 and all(grade.strict and grade.lenient for grade in grades)
 
 
-@pytest.mark.parametrize(
-    "wording", ["#### %s", "The answer is %s.", r"\boxed{%s}", "**Answer:** $%s", "It is %s eggs."]
-)
+@pytest.mark.parametrize("wording", UNREQUESTED)
 async def test_gold_answers_are_right_in_any_form_for_the_lenient_score(wording: str) -> None:
     grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording % gold) for gold in golds()])
     assert len(grades) == 165 and all(grade.lenient for grade in grades)

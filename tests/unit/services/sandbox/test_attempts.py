@@ -37,6 +37,7 @@ async def test_an_answer_does_not_pass_if_it(name: str, sandbox: Sandbox) -> Non
     assert "ESCAPED" not in outcome.output, outcome.output
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", PROCESS_CHEATS)
 async def test_an_answer_does_not_pass_in_any_isolation_mode_if_it(name: str, any_sandbox: Sandbox) -> None:
     outcome = await any_sandbox.run(trial(PROCESS_CHEATS[name]))
@@ -44,6 +45,7 @@ async def test_an_answer_does_not_pass_in_any_isolation_mode_if_it(name: str, an
     assert "ESCAPED" not in outcome.output, outcome.output
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ESCAPES)
 async def test_an_answer_does_not_escape_if_it(name: str, any_sandbox: Sandbox) -> None:
     # The correct function follows the attack: if the attack fails without an error, the answer passes.

@@ -32,6 +32,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
 def test_every_sandbox_process_of_a_killed_server_ends(mode: str) -> None:
     command = [sys.executable, "-c", SERVER, mode]
