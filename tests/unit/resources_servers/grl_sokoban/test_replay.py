@@ -257,7 +257,7 @@ keys = st.sampled_from(["type", "role", "content", "arguments", "output", "call_
 values = st.sampled_from(["function_call", "function_call_output", "message", "assistant", "user", "c"])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(anything | st.dictionaries(keys, anything | values), max_size=4), anything, anything)
 def test_untrusted_rows_cause_no_error(output: list[Any], given_input: Any, seed: Any) -> None:
     row = rollout(request_input=given_input, seed=seed, dim_room=[5, 5])
