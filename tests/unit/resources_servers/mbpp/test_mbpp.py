@@ -52,7 +52,7 @@ async def test_the_verdict_reports_the_extracted_program_and_the_reason(sandbox:
     assert verdict["extraction_method"] == "fenced block"
     assert verdict["extracted_code"].startswith("def f(x):")
     assert (verdict["ending"], verdict["tests_passed"], verdict["tests"]) == ("wrong", 1, 3)
-    assert verdict["reason"] == "wrong at: assert f(2) == 3"
+    assert verdict["reason"].endswith("assert f(2) == 3")
     assert "seccomp" in " ".join(verdict["sandbox"]) or "Landlock" in " ".join(verdict["sandbox"])
 
 
@@ -70,11 +70,9 @@ async def test_a_right_function_is_accepted_leniently_before_code_that(name: str
 
 async def test_a_program_that_raises_before_defining_its_function_is_wrong(sandbox: Sandbox) -> None:
     verdict = (await mbpp(sandbox, ROW, "import numpy as np\ndef f(x):\n    return np.add(x, 1)\n")).model_dump()
-    assert (verdict["lenient_score"], verdict["reason"]) == (
-        0.0,
-        "NameError: name 'np' is not defined at: assert f(1) == 2",
-    )
-    assert verdict["passed_over"] == "ModuleNotFoundError: No module named 'numpy'"
+    assert (verdict["lenient_score"], verdict["ending"]) == (0.0, "raised")
+    assert verdict["reason"].startswith("NameError") and verdict["reason"].endswith("assert f(1) == 2")
+    assert verdict["passed_over"].startswith("ModuleNotFoundError") and "numpy" in verdict["passed_over"]
 
 
 async def test_an_answer_cannot_replace_a_module_that_the_tests_use(sandbox: Sandbox) -> None:
