@@ -120,8 +120,8 @@ test-sandbox: $(DEV)  ## test the sandbox, also with bubblewrap, on all programs
 test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh environments, next to openai-agents
 	$(BIN)/python -m pytest tests/external/packages $(SMOKE)
 
-test-math: $(DEV)  ## test the MATH grader on rewritten and falsified forms of all gold answers
-	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py $(SMOKE)
+test-math: $(DEV)  ## test the graders on all gold answers of MATH, rewritten and falsified, and of GSM8K
+	$(BIN)/python -m pytest tests/external/math $(SMOKE)
 
 ##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 12 GB, shared by checkouts
 

@@ -89,7 +89,7 @@ def returning(value: Any) -> Part:
     "value", [1.5, -0.1, math.nan, math.inf, None, "1", [1], Score(2.0), Score(math.nan), Score(1.0, NOT_A_DICT)]
 )
 async def test_what_is_not_a_score_is_a_failure_that_names_the_part(value: Any) -> None:
-    with pytest.raises(Failure, match="part 'odd' of the rubric returned") as failed:
+    with pytest.raises(Failure, match=r"part 'odd' .*returned") as failed:
         await Rubric(fine=(1.0, correct), odd=(1.0, returning(value))).verdict(TASK, answered("42"))
     assert failed.value.kind is FailureKind.SERVER_ERROR
 
@@ -97,7 +97,7 @@ async def test_what_is_not_a_score_is_a_failure_that_names_the_part(value: Any) 
 @pytest.mark.parametrize("error", [ValueError("no"), SystemExit("no")])
 async def test_a_part_that_raises_is_a_failure_that_names_it(error: BaseException) -> None:
     name = type(error).__name__
-    with pytest.raises(Failure, match=f"part 'odd' of the rubric raised {name}: no") as failed:
+    with pytest.raises(Failure, match=f"part 'odd' .*{name}: no") as failed:
         await Rubric(odd=(1.0, raising(error))).verdict(TASK, answered("42"))
     assert failed.value.kind is FailureKind.SERVER_ERROR
 

@@ -76,7 +76,7 @@ def test_a_parameter_of_any_name_is_in_the_schema_and_reaches_the_method(name: s
     ],
 )
 def test_invalid_arguments_return_a_message_with_the_expected_ones(body: str) -> None:
-    with pytest.raises(InvalidToolCall, match=r"^Invalid call to odd: .*Expected a JSON object with _x: "):
+    with pytest.raises(InvalidToolCall, match=r"^Invalid call to odd: .*_x: "):
         ODD.parse(body.encode("utf-8", "surrogatepass"))
 
 
@@ -116,7 +116,7 @@ async def _positional(self: Any, value: int, /) -> None: ...
 
 @pytest.mark.parametrize("method", [_args, _kwargs, _positional])
 def test_a_parameter_that_json_cannot_name_is_rejected_at_load(method: Any) -> None:
-    with pytest.raises(TypeError, match="which a JSON object cannot contain"):
+    with pytest.raises(TypeError, match="value"):
         tools_of(type("Environment", (), {"taker": tool(method)}))
 
 
@@ -140,7 +140,7 @@ def test_a_tool_cannot_replace_a_member_of_its_environment(name: str) -> None:
         """Has the given name."""
 
     replacement.__name__ = name
-    with pytest.raises(TypeError, match=f"{name} needs a different name"):
+    with pytest.raises(TypeError, match=f"{name} .*name"):
         tools_of(type("Replacing", (), {name: tool(replacement)}))
 
 
@@ -150,7 +150,7 @@ def test_a_tool_without_self_is_refused_when_the_class_is_loaded() -> None:
         async def look() -> str:  # type: ignore[misc]
             return "here"
 
-    with pytest.raises(TypeError, match="look has no `self`"):
+    with pytest.raises(TypeError, match=r"look .*`self`"):
         tools_of(Selfless)
 
 
@@ -159,7 +159,7 @@ def test_a_tool_that_is_not_a_plain_method_is_refused(kind: Any) -> None:
     async def look(self: object) -> str:
         return "here"
 
-    with pytest.raises(TypeError, match=f"look must be a plain method, not a {kind.__name__}"):
+    with pytest.raises(TypeError, match=f"look .*{kind.__name__}"):
         tool(kind(look))
 
 
@@ -230,7 +230,7 @@ def test_a_parameter_without_a_json_schema_is_refused_with_the_tools_name(annota
         """Takes."""
 
     take.__annotations__["value"] = annotation
-    with pytest.raises(TypeError, match=r"tool Taking\.take: its signature has no JSON schema: "):
+    with pytest.raises(TypeError, match=r"Taking\.take: .*JSON schema"):
         tools_of(type("Taking", (), {"take": tool(take)}))
 
 
@@ -239,7 +239,7 @@ def test_an_override_that_would_silently_remove_a_tool_is_refused() -> None:
         async def take(self) -> None:  # type: ignore[override]
             """Takes nothing."""
 
-    with pytest.raises(TypeError, match=r"Own\.take replaces a tool but is not decorated with @tool"):
+    with pytest.raises(TypeError, match=r"Own\.take .*@tool"):
         tools_of(Own)
     assert tools_of(type("Without", (Defaults,), {"take": None})) == {}
 

@@ -11,15 +11,15 @@ from rollyard.resources_servers.answers.worker_pool import WorkerPool
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def workers() -> AsyncIterator[WorkerPool]:
-    """Workers with little CPU time per comparison, because tests wait until it is used up."""
-    pool = WorkerPool(2, 0.5)
+    """One worker with little CPU time per comparison, because tests wait until it is used up."""
+    pool = WorkerPool(1, 0.5)
     yield pool
     await pool.close()
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def patient_workers() -> AsyncIterator[WorkerPool]:
-    """Workers with enough CPU time for every pair, even on a busy machine."""
-    pool = WorkerPool(2, 5.0)
+    """One worker with enough CPU time for every pair, even on a busy machine."""
+    pool = WorkerPool(1, 5.0)
     yield pool
     await pool.close()

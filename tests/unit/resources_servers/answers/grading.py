@@ -70,13 +70,13 @@ async def in_process_server(server: type[Server], **settings: Any) -> AsyncItera
 
 
 @contextlib.asynccontextmanager
-async def running_grader(cpu_s: float = 5.0) -> AsyncIterator[AnswerGrader]:
-    """Run a grader with workers."""
-    workers = WorkerPool(0, cpu_s)
+async def running_grader(workers: int, cpu_s: float) -> AsyncIterator[AnswerGrader]:
+    """Run a grader with this number of worker processes (0: one per CPU) and CPU time per comparison."""
+    pool = WorkerPool(workers, cpu_s)
     try:
-        yield AnswerGrader(workers)
+        yield AnswerGrader(pool)
     finally:
-        await workers.close()
+        await pool.close()
 
 
 async def compare_answers(workers: WorkerPool, gold: str, answer: str, problem: str = "") -> Comparison:

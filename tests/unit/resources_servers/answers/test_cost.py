@@ -48,21 +48,11 @@ def test_an_expensive_answer_is_detected_cheaply_for_any_gold_answer(gold: str) 
     assert sum(result is not None for result in results) >= len(BOMBS) - 8
 
 
-async def test_an_expensive_answer_is_wrong_and_not_a_failure() -> None:
-    pool = WorkerPool(2, 1.0)  # the default: on a busy host, a gold answer may take more than a quarter of a second
+async def test_expensive_answers_are_wrong_and_no_failures_and_a_correct_one_after_them_is_accepted() -> None:
+    pool = WorkerPool(1, 1.0)  # the default: on a busy host, a gold answer may take more than a quarter of a second
     try:
-        results = await asyncio.gather(*(compare_answers(pool, "x+1", bomb) for bomb in BOMBS))
-        assert [result for result in results if result.equal] == []
-        assert (await pool.compare("x+1", "1+x")).equal
-    finally:
-        await pool.close()
-
-
-async def test_a_correct_answer_after_many_expensive_ones_is_accepted() -> None:
-    pool = WorkerPool(1, 0.5)
-    try:
-        waiting = [asyncio.create_task(compare_answers(pool, "42", bomb)) for bomb in BOMBS * 5]
-        assert (await compare_answers(pool, "x+2", "2+x")).equal
+        waiting = [asyncio.create_task(compare_answers(pool, "x+1", bomb)) for bomb in BOMBS]
+        assert (await compare_answers(pool, "x+1", "1+x")).equal
         assert [result for result in await asyncio.gather(*waiting) if result.equal] == []
     finally:
         await pool.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from functools import cache
 from time import process_time
 
 import pytest
@@ -34,6 +35,7 @@ HOSTILE = [
 _FILLERS = [" ", "\t", "*", "-", "|", "= "]
 
 
+@cache
 def seconds(text: str) -> float:
     response = verification_of(text)
     assert response.text == text

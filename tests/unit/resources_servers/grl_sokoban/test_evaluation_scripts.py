@@ -87,7 +87,7 @@ def test_without_rollyard_a_script_says_what_to_do(tmp_path: Path) -> None:
     copied.write_bytes((FOLDER / "run_qwen3_4b_eval.sh").read_bytes())
     done = subprocess.run(["bash", copied], env={"PATH": "/usr/bin:/bin"}, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert "ng_eval was not found; run make setup" in done.stderr and len(done.stderr.splitlines()) == 1
+    assert "ng_eval" in done.stderr and "make setup" in done.stderr and len(done.stderr.splitlines()) == 1
 
 
 def test_no_script_ends_processes_by_name() -> None:
@@ -111,7 +111,7 @@ def test_gpus_and_memory_reach_vllm(tmp_path: Path) -> None:
 
 
 def test_a_number_that_is_none_is_named_with_its_variable(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="TENSOR_PARALLEL_SIZE is 'two'; expected a number, such as 1"):
+    with pytest.raises(OperatorError, match=r"TENSOR_PARALLEL_SIZE.*'two'"):
         settings({"MODEL_NAME": "m", "TENSOR_PARALLEL_SIZE": "two"}, tmp_path)
 
 
@@ -175,4 +175,6 @@ def test_the_cache_script_names_the_processes_that_hold_memory(tmp_path: Path) -
         text=True,
     )
     assert done.returncode == 0, done.stderr
-    assert "GPU 0 (H200): 1000 of 143771 MiB in use\n  process 42 (python) holds 990 MiB" in done.stdout
+    gpu, process = done.stdout.splitlines()[:2]
+    assert {"0", "(H200):", "1000", "143771"} <= {*gpu.split()}
+    assert {"42", "(python)", "990"} <= {*process.split()}

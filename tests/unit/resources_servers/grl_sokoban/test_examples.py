@@ -1,8 +1,6 @@
 """The task rows and the script that writes them."""
 
 import json
-import subprocess
-import sys
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -54,8 +52,7 @@ def test_a_compat_row_has_no_label(tmp_path: Path) -> None:
 
 def test_the_committed_rows_are_what_the_script_writes(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    command = [sys.executable, str(FOLDER / "generate_test_examples.py"), "--num-examples", "200", "--seed", "42"]
-    subprocess.run([*command, "--output", str(out)], cwd=tmp_path, check=True, capture_output=True)
+    main(["--num-examples", "200", "--seed", "42", "--output", str(out)])
     assert out.read_bytes() == COMMITTED.read_bytes()
 
 
@@ -114,7 +111,7 @@ def test_a_band_keeps_only_rooms_of_that_many_optimal_moves(tmp_path: Path) -> N
 
 def test_a_difficulty_without_rooms_ends_with_a_message_and_no_file(tmp_path: Path) -> None:
     out = tmp_path / "rows.jsonl"
-    with pytest.raises(OperatorError, match="only 0 of 1 rows found with 90 to 95 optimal moves"):
+    with pytest.raises(OperatorError, match=r"0 of 1 .*90 to 95"):
         main(["--num-examples", "1", "--min-moves", "90", "--max-moves", "95", "--output", str(out)])
     assert not out.exists()
 

@@ -14,6 +14,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, calls, environment, in_process_servers, says
+from tests.support.waiting import deadline_s
 
 from .test_app import BOARD, ROW, get_verdict, in_process_server, start_session, step
 
@@ -28,7 +29,7 @@ async def undo(stack: InProcessServers, cookie: dict[str, str], moves: Any) -> J
 
 
 async def tools(stack: InProcessServers) -> list[str]:
-    answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, 5.0)
+    answer = await stack.transport.send("GET", "http://environment:1/tools", b"", {}, deadline_s())
     return [tool["name"] for tool in orjson.loads(answer.body)]
 
 

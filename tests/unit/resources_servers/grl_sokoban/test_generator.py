@@ -91,29 +91,29 @@ def test_every_public_row_that_crashes_the_reference_is_refused() -> None:
     crashing = rows_with_outcome("always_recursion_error")
     assert len(crashing) == 5
     for row in crashing:
-        with pytest.raises(InfeasibleRoom, match=r"cannot exist: its interior of .* has space for at most \d box"):
+        with pytest.raises(InfeasibleRoom, match=r"interior of \dx\d .*at most \d box"):
             generate(spec_of(row))
 
 
 @pytest.mark.parametrize(
     ("dim_room", "boxes", "depth", "reason"),
     [
-        ((4, 4), 1, 100, "interior of 2x2 cells has space for at most 0 boxes"),
-        ((4, 6), 3, 100, "interior of 2x4 cells has space for at most 2 boxes"),
-        ((6, 4), 3, 100, "interior of 4x2 cells has space for at most 2 boxes"),
-        ((3, 9), 2, 100, "interior of 1x7 cells has space for at most 1 box"),
-        ((8, 8), 18, 100, "has space for at most 17 boxes"),
-        ((2, 9), 1, 100, "3 rows and 3 columns"),
-        ((9, 0), 1, 100, "3 rows and 3 columns"),
-        ((-5, 9), 1, 100, "3 rows and 3 columns"),
+        ((4, 4), 1, 100, "2x2 .*at most 0 boxes"),
+        ((4, 6), 3, 100, "2x4 .*at most 2 boxes"),
+        ((6, 4), 3, 100, "4x2 .*at most 2 boxes"),
+        ((3, 9), 2, 100, "1x7 .*at most 1 box"),
+        ((8, 8), 18, 100, "at most 17 boxes"),
+        ((2, 9), 1, 100, "3 rows .*3 columns"),
+        ((9, 0), 1, 100, "3 rows .*3 columns"),
+        ((-5, 9), 1, 100, "3 rows .*3 columns"),
         ((6, 6), 0, 100, "at least one box"),
-        ((6, 6), 2, 3, "search depth of at least 4"),
+        ((6, 6), 2, 3, "depth .*at least 4"),
     ],
 )
 def test_an_impossible_geometry_is_rejected_with_reason_and_advice(
     dim_room: tuple[int, int], boxes: int, depth: int, reason: str
 ) -> None:
-    with pytest.raises(InfeasibleRoom, match=f"{reason}.*use a larger board, fewer boxes or a deeper search"):
+    with pytest.raises(InfeasibleRoom, match=f"{reason}.*larger board, fewer boxes"):
         generate(RoomSpec(1, dim_room, boxes, depth))
 
 

@@ -56,7 +56,7 @@ def gym_env(fixed: Array, state: Array, boxes: int, max_steps: int) -> Any:
 def test_the_same_moves_in_gyms_rooms_give_the_same_boards_rewards_and_ends(boxes: int) -> None:
     moves = random.Random(boxes)
     compared = 0
-    for seed in range(17):  # gym needs seconds for the next room with three boxes
+    for seed in range(10):  # gym needs seconds for the next room with three boxes
         if (gym_start := gym_room(seed, SIZES[seed % len(SIZES)], boxes)) is None:
             continue
         max_steps = moves.choice((20, 40))
@@ -72,7 +72,7 @@ def test_the_same_moves_in_gyms_rooms_give_the_same_boards_rewards_and_ends(boxe
             assert game.position().state == to_room(env.room_fixed, env.room_state).state
             assert game.boxes_on_target == env.boxes_on_target
             compared += 1
-    assert compared > 350
+    assert compared > 150
 
 
 def reference_room(spec: RoomSpec) -> tuple[Array, Array] | None:
@@ -138,7 +138,7 @@ def random_walk(state: Array, fixed: Array, distance: int) -> Array:
 def test_generated_rooms_follow_the_specification(boxes: int, depth: int) -> None:
     streams, draws = Streams(), random.Random(1000 * boxes + depth)
     found = 0
-    for _ in range(25):
+    for _ in range(12):
         size = draws.choice([*SIZES, (9, 9), *([(4, 6), (5, 4)] if boxes < 3 else [])])
         spec = RoomSpec(draws.randrange(2**32), size, boxes, depth)
         expected = reference_room(spec)
@@ -149,4 +149,4 @@ def test_generated_rooms_follow_the_specification(boxes: int, depth: int) -> Non
             found += 1
             assert (room.fixed, room.state) == (to_room(*expected).fixed, to_room(*expected).state), spec
             assert room.tries == 1
-    assert found > 4
+    assert found > 2

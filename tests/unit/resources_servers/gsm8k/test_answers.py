@@ -10,56 +10,63 @@ from tests.unit.resources_servers.answers.grading import DATA, grade_all, rows_o
 
 TEST = DATA / "gsm8k" / "test.jsonl"
 SOLUTIONS = DATA / "gsm8k" / "example_model_solutions.jsonl.gz"
+REQUESTED = [
+    ("chat", r"She sells 9 eggs. \boxed{%s}"),
+    ("lm_eval", "She sells 9 eggs.\n#### %s"),
+    ("lm_eval_cot", "She sells 9 eggs. The answer is %s."),
+]
+UNREQUESTED = ["#### %s", "The answer is %s.", r"\boxed{%s}", "**Answer:** $%s", "It is %s eggs."]
 
 
 def golds() -> list[str]:
-    numbers = [gold_number(row["answer"]) for row in rows_of(TEST)]
-    assert None not in numbers
-    return [number for number in numbers if number]
+    """Every eighth gold answer. tests/external/math reads all."""
+    return [str(gold_number(row["answer"])) for row in rows_of(TEST)[::8]]
 
 
-@pytest.mark.parametrize(
-    ("form", "wording"),
-    [
-        ("chat", r"She sells 9 eggs. \boxed{%s}"),
-        ("lm_eval", "She sells 9 eggs.\n#### %s"),
-        ("lm_eval_cot", "She sells 9 eggs. The answer is %s."),
-    ],
-)
-async def test_every_gold_answer_is_right_in_the_requested_form(form: str, wording: str) -> None:
-    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording % gold) for gold in golds()])
-    assert (sum(grade.strict for grade in grades), sum(grade.lenient for grade in grades)) == (1319, 1319)
-
-
-@pytest.mark.parametrize(
-    "wording", ["#### %s", "The answer is %s.", r"\boxed{%s}", "**Answer:** $%s", "It is %s eggs."]
-)
-async def test_every_gold_answer_is_right_in_any_form_for_the_lenient_score(wording: str) -> None:
-    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording % gold) for gold in golds()])
-    assert sum(grade.lenient for grade in grades) == 1319
-
-
-async def test_every_complete_gold_solution_is_right() -> None:
-    pairs = [(str(gold_number(row["answer"])), row["answer"]) for row in rows_of(TEST)]
-    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["lm_eval"], pairs)
-    assert sum(grade.strict and grade.lenient for grade in grades) == 1319
-
-
-async def test_the_grades_agree_with_the_authors_labels_of_model_answers() -> None:
-    labelled = [
+def labelled(step: int) -> list[tuple[str, str, bool]]:
+    """(gold answer, model answer, whether it is right according to the authors), of every `step`-th row."""
+    return [
         (row["ground_truth"].rpartition("A: ")[2], answer["solution"], answer["is_correct"])
-        for row in rows_of(SOLUTIONS)
+        for row in rows_of(SOLUTIONS)[::step]
         for answer in row.values()
         if isinstance(answer, dict)
     ]
-    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, text) for gold, text, _ in labelled])
-    agreements = [grade.lenient == label for grade, (_, _, label) in zip(grades, labelled, strict=True)]
-    assert (sum(agreements), len(agreements), sum(label for *_, label in labelled)) == (5276, 5276, 2001)
+
+
+async def agreements(pairs: list[tuple[str, str, bool]]) -> list[bool]:
+    """Whether the lenient grade is the authors' label, for each answer."""
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, text) for gold, text, _ in pairs])
+    return [grade.lenient == label for grade, (_, _, label) in zip(grades, pairs, strict=True)]
+
+
+@pytest.mark.parametrize(("form", "wording"), REQUESTED)
+async def test_gold_answers_are_right_in_the_requested_form(form: str, wording: str) -> None:
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS[form], [(gold, wording % gold) for gold in golds()])
+    assert len(grades) == 165 and all(grade.strict and grade.lenient for grade in grades)
+
+
+@pytest.mark.parametrize("wording", UNREQUESTED)
+async def test_gold_answers_are_right_in_any_form_for_the_lenient_score(wording: str) -> None:
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["chat"], [(gold, wording % gold) for gold in golds()])
+    assert len(grades) == 165 and all(grade.lenient for grade in grades)
+
+
+async def test_complete_gold_solutions_are_right() -> None:
+    pairs = [(str(gold_number(row["answer"])), row["answer"]) for row in rows_of(TEST)[::8]]
+    grades = await grade_all(AnswerGrader(None), ANSWER_FORMS["lm_eval"], pairs)
+    assert len(grades) == 165 and all(grade.strict and grade.lenient for grade in grades)
+
+
+async def test_the_grades_agree_with_the_authors_labels_of_model_answers() -> None:
+    sample = labelled(10)
+    agreed = await agreements(sample)
+    assert len(agreed) == 528 and all(agreed)
+    assert 100 < sum(label for *_, label in sample) < 400
 
 
 async def test_wrong_numbers_derived_from_gold_answers_are_rejected() -> None:
     grader = AnswerGrader(None)
-    for gold in golds()[::8]:
+    for gold in golds()[::3]:
         value = int(gold.replace(",", ""))
         wrong = [str(value + 1), str(value - 1), f"{value}.5", f"{value}1", str(10 * value + 1), f"1{abs(value)}"]
         wrong += [str(-value), f"{value * 10}"] if value else []

@@ -13,6 +13,7 @@ from rollyard.resources_servers.gsm8k.prepare import main
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
+from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 
 ROW: Json = {"question": "How many?", "expected_answer": "18", "form": "chat"}
@@ -55,7 +56,7 @@ async def test_an_answer_that_needs_algebra_is_compared_with_it() -> None:
         assert (await environment.verdict(ROW, r"\boxed{2 \cdot 3^2}"))["reward"] == 1.0
     async with in_process_server(server, equality="numbers") as environment:
         verdict = await environment.verdict(ROW, r"\boxed{2 \cdot 3^2}")
-        assert (verdict["reward"], verdict["reason"]) == (0.0, "not a number (setting equality: numbers)")
+        assert verdict["reward"] == 0.0 and "equality: numbers" in verdict["reason"]
 
 
 async def test_it_does_not_start_without_math_verify_unless_configured(
@@ -71,7 +72,7 @@ async def test_it_does_not_start_without_math_verify_unless_configured(
 
 async def test_the_example_rows_are_served() -> None:
     async with in_process_server(server) as environment:
-        answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
+        answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, deadline_s())
     rows = orjson.loads(answer.body)
     assert {row["form"] for row in rows} == set(ANSWER_FORMS)
 

@@ -60,7 +60,7 @@ def test_a_folder_replaces_the_weights_of_the_only_model(tmp_path: Path) -> None
 def test_a_server_without_weight_updates_is_refused_with_what_it_needs() -> None:
     with (
         vllm({"/v1/models": models({"id": "m"})}) as url,
-        pytest.raises(OperatorError, match="start it with VLLM_SERVER_DEV_MODE=1"),
+        pytest.raises(OperatorError, match="VLLM_SERVER_DEV_MODE=1"),
     ):
         served_model(url, "m")
 
@@ -68,17 +68,17 @@ def test_a_server_without_weight_updates_is_refused_with_what_it_needs() -> None
 def test_a_server_of_another_model_is_refused() -> None:
     with (
         vllm({"/v1/models": models({"id": "other"})}) as url,
-        pytest.raises(OperatorError, match="serves other; expected m"),
+        pytest.raises(OperatorError, match="other; expected m"),
     ):
         served_model(url, "m")
 
 
 def test_a_server_that_is_not_vllm_is_refused() -> None:
-    with vllm({"/v1/models": "<html>"}) as url, pytest.raises(OperatorError, match="is it a vLLM server"):
+    with vllm({"/v1/models": "<html>"}) as url, pytest.raises(OperatorError, match=url):
         served_model(url, "m")
 
 
 def test_a_server_that_does_not_answer_in_time_is_named() -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    with pytest.raises(OperatorError, match=rf"no vLLM server answers at {url}"):
+    with pytest.raises(OperatorError, match=url):
         served_model(url, "m", wait_s=0.0)

@@ -73,15 +73,15 @@ def test_the_servers_get_the_vllm_server_and_the_rewards() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--rollouts-per-update", "0"], "positive multiple of --group-size, which is 8"),
+        (["--rollouts-per-update", "0"], "0.*--group-size.* 8$"),
         (["--rollouts-per-update", "-8"], "positive multiple"),
-        (["--rollouts-per-update", "20"], "is 20; expected a positive multiple of --group-size, which is 8"),
-        (["--max-completion-tokens", "2000"], r"--max-completion-tokens \(2000\) exceeds --max-seq-len \(1024\)"),
-        (["--micro-token-budget", "512"], r"micro_token_budget \(512\) is less than optimizer.max_seq_len \(1024\)"),
+        (["--rollouts-per-update", "20"], " 20;.*--group-size.* 8$"),
+        (["--max-completion-tokens", "2000"], r"--max-completion-tokens \(2000\) .*--max-seq-len \(1024\)"),
+        (["--micro-token-budget", "512"], r"micro_token_budget \(512\) .*max_seq_len \(1024\)"),
         (["--group-size", "1"], "group_size"),
-        (["--logger", "rich,tensorboard"], "expected rich, print, wandb, mlflow or none"),
+        (["--logger", "rich,tensorboard"], "tensorboard.* rich, print, wandb, mlflow or none"),
         (["--algorithm", "ppo"], "unknown algorithm 'ppo'"),
-        (["--train-steps", "-1"], "not an integer of 0 or more"),
+        (["--train-steps", "-1"], "--train-steps.*-1"),
     ],
 )
 def test_contradictory_or_unknown_values_are_refused(arguments: list[str], message: str) -> None:

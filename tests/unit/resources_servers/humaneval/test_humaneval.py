@@ -47,7 +47,7 @@ FORMS: dict[str, Callable[[Json], str]] = {
 
 @pytest.mark.parametrize("form", FORMS)
 async def test_a_sample_of_the_gold_programs_passes_in_the_form(form: str, sandbox: Sandbox) -> None:
-    sample = rows("humaneval/HumanEval.jsonl.gz", step=16)
+    sample = rows("humaneval/HumanEval.jsonl.gz")[list(FORMS).index(form) :: 50]
     verdicts = await asyncio.gather(*[humaneval(sandbox, row, FORMS[form](row)) for row in sample])
     assert failed(verdicts) == []
 
@@ -60,7 +60,8 @@ async def test_the_prompt_alone_does_not_pass(sandbox: Sandbox) -> None:
 
 async def test_a_wrong_body_is_reported_with_the_failing_line(sandbox: Sandbox) -> None:
     verdict = (await humaneval(sandbox, ROW, "    return x * 2")).model_dump()
-    assert (verdict["reward"], verdict["reason"]) == (0.0, "wrong at: assert helper(candidate(2)) == 3")
+    assert (verdict["reward"], verdict["ending"]) == (0.0, "wrong")
+    assert verdict["reason"].endswith("assert helper(candidate(2)) == 3")
 
 
 async def test_the_tests_use_the_prompts_helpers_and_not_the_answers(sandbox: Sandbox) -> None:

@@ -12,6 +12,7 @@ from rollyard.resources_servers.ifeval.app import server
 from rollyard.resources_servers.ifeval.prepare import main
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
+from tests.support.waiting import deadline_s
 from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
 
 ROW: Json = {
@@ -72,7 +73,7 @@ async def test_without_langdetect_it_refuses_to_start(monkeypatch: pytest.Monkey
 
 async def test_the_example_rows_are_served() -> None:
     async with in_process_server(server) as environment:
-        answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
+        answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, deadline_s())
     assert len(orjson.loads(answer.body)) == 5
 
 

@@ -11,6 +11,7 @@ from rollyard.resources_servers.ifeval.instruction import Instruction
 from rollyard.resources_servers.ifeval.scoring import instruction, outcome
 from tests.unit.resources_servers.answers.grading import DATA, rows_of
 
+NEGLIGIBLE_S = 0.002
 ROWS = rows_of(DATA / "ifeval" / "input_data.jsonl")
 HARD: dict[str, Callable[[int], str]] = {
     "dots": lambda size: "." * size + "x",
@@ -45,15 +46,16 @@ def test_the_cost_of_a_verdict_is_linear_in_the_text(text: str) -> None:
     }
     for kind, kwargs in kwargs_by_kind.items():
         checked = instruction(kind, kwargs)
-        small, large = (_cost(kind, checked, HARD[text](size)) for size in (1_000, 16_000))
-        assert large < 60 * max(small, 0.002), kind  # quadratic: 256
+        if _cost(kind, checked, HARD[text](8_000)) > 30 * NEGLIGIBLE_S:
+            small, large = (
+                min(_cost(kind, checked, f"{HARD[text](size)}{number}") for number in range(2))  # cached by text
+                for size in (1_000, 8_000)
+            )
+            assert large < 30 * max(small, NEGLIGIBLE_S), kind  # quadratic: 64
 
 
 def _cost(kind: str, checked: Instruction, text: str) -> float:
-    """CPU seconds of a verdict, the lower of two measurements."""
-    seconds = []
-    for number in range(2):
-        started = process_time()
-        outcome(kind, checked, f"{text}{number}")
-        seconds.append(process_time() - started)
-    return min(seconds)
+    """CPU seconds of a verdict."""
+    started = process_time()
+    outcome(kind, checked, text)
+    return process_time() - started

@@ -116,18 +116,18 @@ def test_every_function_is_fast_on_a_long_text(name: str) -> None:
 @pytest.mark.parametrize(
     ("kwargs", "message"),
     [
-        ("{", "expected a JSON object with func_name"),
-        ([], "whose func_name is one of verify_keywords"),
+        ("{", "func_name"),
+        ([], "func_name"),
         ({"func_name": "verify_nonsense"}, "verify_nonsense"),
-        ({"func_name": ["verify_keywords"]}, "whose func_name is one of"),
-        ({"func_name": "verify_bullet_points"}, "verify_bullet_points: N: Field required"),
-        ({"func_name": "verify_bullet_points", "N": True}, "N: found True; expected an integer"),
-        ({"func_name": "verify_keywords", "keyword_list": ["a", " "]}, "found ' '; expected text that is not blank"),
-        ({"func_name": "verify_letter_frequency", "letter": "ab", "N": 1}, "letter: String should have at most 1"),
+        ({"func_name": ["verify_keywords"]}, "verify_keywords"),
+        ({"func_name": "verify_bullet_points"}, "verify_bullet_points: N:"),
+        ({"func_name": "verify_bullet_points", "N": True}, "N: found True"),
+        ({"func_name": "verify_keywords", "keyword_list": ["a", " "]}, "found ' '"),
+        ({"func_name": "verify_letter_frequency", "letter": "ab", "N": 1}, "letter:"),
         ({"func_name": "validate_word_constraint", "N": 3, "quantifier": "exactly"}, "found 'exactly'"),
-        ({"func_name": "validate_paragraphs", "N": 3, "i": 4, "first_word": "a"}, "i is 4, but N is only 3"),
-        ({"func_name": "validate_choice", "options": []}, "options: List should have at least 1 item"),
-        ({"func_name": "validate_response_language"}, "language: Field required"),
+        ({"func_name": "validate_paragraphs", "N": 3, "i": 4, "first_word": "a"}, "i is 4"),
+        ({"func_name": "validate_choice", "options": []}, "options:"),
+        ({"func_name": "validate_response_language"}, "language:"),
     ],
 )
 async def test_a_training_row_that_cannot_be_scored_is_refused_with_its_id(kwargs: Any, message: str) -> None:
@@ -178,6 +178,5 @@ def test_hub_rows_become_task_rows_and_unscorable_ones_are_skipped_with_a_messag
     assert [row["id"] for row in written] == ["ifeval_train_0", "ifeval_train_2"]
     assert written[0]["responses_create_params"] == {"input": [{"role": "user", "content": "Write a poem."}]}
     assert written[0]["ground_truth"] == rows[0]["ground_truth"]
-    assert "skipped 1 rows that cannot be scored; the first: row 1: validate_choice: options: Field" in (
-        capsys.readouterr().err
-    )
+    printed = capsys.readouterr().err
+    assert "skipped 1 rows" in printed and "row 1: validate_choice: options" in printed

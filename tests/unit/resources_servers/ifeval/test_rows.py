@@ -52,28 +52,28 @@ def test_null_kwargs_mean_no_kwargs(tmp_path: Path) -> None:
 
 
 UNREADABLE = [
-    (["nonsense"], [{}], "instruction 'nonsense' is unknown; expected one of change_case:"),
-    ([["a"]], [{}], "instruction ['a'] is unknown"),
-    ([WORDS], "[{}]", "kwargs '[{}]'; expected two non-empty lists of equal length"),
-    ([WORDS], [], "and kwargs []; expected two non-empty lists"),
-    ([WORDS], ["x"], f"{WORDS}: kwargs are 'x'; expected an object"),
-    ([WORDS], [{"num_words": 3}], f"{WORDS}: relation: Field required"),
-    ([WORDS], [{"num_words": None, "relation": "at least"}], f"{WORDS}: num_words: Field required"),
-    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True; expected an integer"),
+    (["nonsense"], [{}], "instruction 'nonsense'"),
+    ([["a"]], [{}], "instruction ['a']"),
+    ([WORDS], "[{}]", "kwargs '[{}]'"),
+    ([WORDS], [], "kwargs []"),
+    ([WORDS], ["x"], f"{WORDS}: kwargs are 'x'"),
+    ([WORDS], [{"num_words": 3}], f"{WORDS}: relation:"),
+    ([WORDS], [{"num_words": None, "relation": "at least"}], f"{WORDS}: num_words:"),
+    ([WORDS], [{"num_words": True, "relation": "at least"}], "num_words: found True"),
     ([WORDS], [{"num_words": 3.5, "relation": "at least"}], "found 3.5"),
-    ([WORDS], [{"num_words": -1, "relation": "at least"}], "num_words: Input should be greater than or equal to 0"),
+    ([WORDS], [{"num_words": -1, "relation": "at least"}], "num_words:"),
     ([WORDS], [{"num_words": 3, "relation": "around"}], "found 'around'"),
-    ([KEYWORDS], [{"keywords": "a"}], "keywords: Input should be a valid list, found 'a'"),
-    ([KEYWORDS], [{"keywords": ["a", " "]}], "keywords: 1: found ' '; expected text that is not blank"),
+    ([KEYWORDS], [{"keywords": "a"}], "found 'a'"),
+    ([KEYWORDS], [{"keywords": ["a", " "]}], "keywords: 1: found ' '"),
     (["keywords:frequency"], [{"keyword": " ", "frequency": 1, "relation": "at least"}], "found ' '"),
-    (["startend:end_checker"], [{"end_phrase": ""}], "found ''; expected text that is not blank"),
+    (["startend:end_checker"], [{"end_phrase": ""}], "found ''"),
     (
         ["language:response_language"],
         [{"language": "zh"}],
-        "found 'zh'; expected a language code that langdetect supports: af",
+        "found 'zh'",
     ),
     (["length_constraints:number_paragraphs"], [{"num_paragraphs": 0}], "found 0"),
-    (["length_constraints:nth_paragraph_first_word"], [NTH], "nth_paragraph is 4, but num_paragraphs is only 3"),
+    (["length_constraints:nth_paragraph_first_word"], [NTH], "nth_paragraph is 4"),
 ]
 
 

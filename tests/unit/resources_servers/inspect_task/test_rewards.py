@@ -24,6 +24,6 @@ def test_a_scorer_without_a_score_beside_that_of_the_reward_is_left_out() -> Non
 
 @pytest.mark.parametrize("found", [None, score(float("nan")), score({"a": float("inf")}), score([])])
 def test_an_episode_that_the_scorer_of_the_reward_did_not_score_is_a_failure(found: Any) -> None:
-    with pytest.raises(Failure, match="the scorer first gave no score") as raised:
+    with pytest.raises(Failure, match="scorer first") as raised:
         verdict_of({"first": found}, InspectSettings(), float, finished=True)
     assert raised.value.kind is FailureKind.MALFORMED_ANSWER

@@ -112,7 +112,7 @@ async def test_only_the_judges_last_line_in_the_configured_format_is_a_grade(jud
     if judges == "GRADE: CORRECT\u2028":
         assert (await graded(Scripted(judges).judge())).value == 1.0
         return
-    with pytest.raises(Failure, match="contains no grade after 3 tries") as failed:
+    with pytest.raises(Failure, match="3 tries") as failed:
         await graded(Scripted(judges).judge(on_unreadable="fail"), WINS)
     assert (failed.value.kind, failed.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "judge")
     assert not failed.value.terminal
@@ -283,7 +283,7 @@ async def test_a_judge_that_hangs_is_a_timeout_of_its_server() -> None:
             await asyncio.Event().wait()
             return {}
 
-    with pytest.raises(Failure, match=r"no grade within 0\.01 s") as failed:
+    with pytest.raises(Failure, match=r"0\.01 s") as failed:
         await graded(Judge(Silent(), JudgeSettings.model_validate({**PLAIN, "timeout_s": 0.01})))
     assert (failed.value.kind, failed.value.problem.server) == (FailureKind.TIMEOUT, "judge")
 
@@ -367,7 +367,7 @@ def test_the_judges_server_is_given_by_name_or_in_nemo_gyms_format() -> None:
 
 async def test_a_reference_that_is_not_a_string_is_named() -> None:
     judge = Scripted("GRADE: CORRECT").judge()
-    with pytest.raises(TypeError, match=r"grade was given reference=4 \(int\); expected a string"):
+    with pytest.raises(TypeError, match=r"reference=4 \(int\)"):
         await judge.grade(question="2 + 2?", response="4", reference=4)  # type: ignore[arg-type]
 
 

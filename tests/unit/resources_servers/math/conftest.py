@@ -13,5 +13,5 @@ from tests.unit.resources_servers.answers.grading import running_grader
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def grader() -> AsyncIterator[AnswerGrader]:
     """A grader with two seconds of CPU time per comparison."""
-    async with running_grader(cpu_s=2.0) as shared:
+    async with running_grader(1, cpu_s=2.0) as shared:
         yield shared

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
@@ -13,60 +14,62 @@ from rollyard.resources_servers.math.prepare import main
 from rollyard.resources_servers.math.prompt_formats import ANSWER_FORMS, gold_answer
 from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
-from tests.unit.resources_servers.answers.grading import DATA, in_process_server, rows_of
+from tests.support.waiting import deadline_s
+from tests.unit.resources_servers.answers.grading import DATA, EnvironmentClient, in_process_server, rows_of
 
 ROW: Json = {"problem": "Halve one.", "expected_answer": r"\frac{1}{2}"}
 
 
-async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason() -> None:
-    keys = ("reward", "strict_score", "lenient_score", "extracted_answer", "extraction_method", "reason")
-    async with in_process_server(server) as environment:
-        right = await environment.verdict(ROW, r"<think>\boxed{2}</think> \boxed{1 - \frac12}")
-        lenient = await environment.verdict(ROW, "The answer is $0.5$.")
-        wrong = await environment.verdict(ROW, r"\boxed{x}")
-    assert [right[key] for key in keys] == [1.0, 1.0, 1.0, r"1 - \frac12", "boxed", "equal"]
-    assert [lenient[key] for key in keys] == [1.0, 0.0, 1.0, "0.5", "answer_is", "the same number"]
-    reason = "the answer still contains the variable x; expected a number"
-    assert [wrong[key] for key in keys] == [0.0, 0.0, 0.0, "x", "boxed", reason]
+@pytest.fixture(scope="module")
+async def environment() -> AsyncIterator[EnvironmentClient]:
+    """A server that takes at most 0.3 s of CPU time for a comparison."""
+    async with in_process_server(server, verify_cpu_s=0.3) as client:
+        yield client
 
 
-async def test_a_rounded_answer_is_only_leniently_right() -> None:
-    async with in_process_server(server) as environment:
-        verdict = await environment.verdict({"expected_answer": r"\frac{1}{3}"}, r"\boxed{0.333333}")
+async def test_a_verdict_reports_the_extracted_answer_its_method_and_the_reason(environment: EnvironmentClient) -> None:
+    keys = ("reward", "strict_score", "lenient_score", "extracted_answer", "extraction_method")
+    right = await environment.verdict(ROW, r"<think>\boxed{2}</think> \boxed{1 - \frac12}")
+    lenient = await environment.verdict(ROW, "The answer is $0.5$.")
+    wrong = await environment.verdict(ROW, r"\boxed{x}")
+    assert [right[key] for key in keys] == [1.0, 1.0, 1.0, r"1 - \frac12", "boxed"]
+    assert [lenient[key] for key in keys] == [1.0, 0.0, 1.0, "0.5", "answer_is"]
+    assert [wrong[key] for key in keys] == [0.0, 0.0, 0.0, "x", "boxed"]
+    assert right["reason"] == "equal" and "number" in lenient["reason"] and "variable x" in wrong["reason"]
+
+
+async def test_a_rounded_answer_is_only_leniently_right(environment: EnvironmentClient) -> None:
+    verdict = await environment.verdict({"expected_answer": r"\frac{1}{3}"}, r"\boxed{0.333333}")
     assert (verdict["strict_score"], verdict["lenient_score"]) == (0.0, 1.0)
 
 
-async def test_an_answer_that_is_too_expensive_is_wrong_and_not_retried() -> None:
-    async with in_process_server(server, verify_cpu_s=0.3) as environment:
-        for row, text in ((ROW, r"\boxed{9^{9^{9^9}}}"), ({"expected_answer": "3!"}, r"\boxed{99999999!}")):
-            assert (await environment.verdict(row, text))["reward"] == 0.0
-        assert (await environment.verdict(ROW, r"\boxed{0.5}"))["reward"] == 1.0
+async def test_an_answer_that_is_too_expensive_is_wrong_and_not_retried(environment: EnvironmentClient) -> None:
+    for row, text in ((ROW, r"\boxed{9^{9^{9^9}}}"), ({"expected_answer": "3!"}, r"\boxed{99999999!}")):
+        assert (await environment.verdict(row, text))["reward"] == 0.0
+    assert (await environment.verdict(ROW, r"\boxed{0.5}"))["reward"] == 1.0
 
 
-async def test_a_gold_answer_that_is_too_expensive_is_a_failure() -> None:
-    async with in_process_server(server, verify_cpu_s=0.3) as environment:
-        answer = await environment.ask({"expected_answer": "99999999!"}, r"\boxed{3!}")
-        problem = orjson.loads(answer.body)
-        assert (answer.status, problem["type"], "reward" in problem) == (504, "urn:rollyard:timeout", False)
+async def test_a_gold_answer_that_is_too_expensive_is_a_failure(environment: EnvironmentClient) -> None:
+    answer = await environment.ask({"expected_answer": "99999999!"}, r"\boxed{3!}")
+    problem = orjson.loads(answer.body)
+    assert (answer.status, problem["type"], "reward" in problem) == (504, "urn:rollyard:timeout", False)
 
 
-async def test_the_rows_problem_determines_the_requested_quantity() -> None:
+async def test_the_rows_problem_determines_the_requested_quantity(environment: EnvironmentClient) -> None:
     in_problem = {"problem": "Find $x^2$ if $x = 3$.", "expected_answer": "9"}
     in_prompt = {
         "expected_answer": "9",
         "responses_create_params": {"input": [{"role": "user", "content": "Find $x^2$."}]},
     }
-    async with in_process_server(server) as environment:
-        rewards = [
-            (await environment.verdict(row, r"\boxed{x^2 = 9}"))["reward"] for row in (in_problem, in_prompt, ROW)
-        ]
+    rewards = [(await environment.verdict(row, r"\boxed{x^2 = 9}"))["reward"] for row in (in_problem, in_prompt, ROW)]
     assert rewards == [1.0, 1.0, 0.0]
 
 
 @pytest.mark.parametrize("row", [{}, {"solution": "no box"}, {"answer": ""}, {**ROW, "form": "poem"}])
-async def test_a_row_without_a_gold_answer_or_with_an_unknown_form_is_refused(row: Json) -> None:
-    async with in_process_server(server) as environment:
-        assert (await environment.ask(row, "18")).status == 422
+async def test_a_row_without_a_gold_answer_or_with_an_unknown_form_is_refused(
+    row: Json, environment: EnvironmentClient
+) -> None:
+    assert (await environment.ask(row, "18")).status == 422
 
 
 def test_a_gold_answer_is_read_from_a_solution_under_any_key() -> None:
@@ -100,9 +103,8 @@ def test_the_datasets_own_equality_compares_notations(one: str, other: str, equa
     assert same_string(one, other) is equal
 
 
-async def test_the_example_rows_are_served() -> None:
-    async with in_process_server(server) as environment:
-        answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
+async def test_the_example_rows_are_served(environment: EnvironmentClient) -> None:
+    answer = await environment.stack.transport.send("GET", "http://environment:1/examples", b"", {}, deadline_s())
     assert {row["form"] for row in orjson.loads(answer.body)} == set(ANSWER_FORMS)
 
 
@@ -151,12 +153,12 @@ def test_the_hendrycks_forms_examples_are_drawn_for_each_row_from_its_subject(tm
 def test_missing_examples_are_reported_with_their_subject(tmp_path: Path) -> None:
     pool = tmp_path / "pool.jsonl"
     drawn = ("--form", "lm_eval_hendrycks", "--shots", "1", "--shots-from", str(pool))
-    for text, message in (
-        ("", "--shots is 1, but --shots-from has only 0 rows for Precalculus"),
-        ('{"problem": "x", "solution": "no box", "type": "Algebra"}', "does not contain a \\\\boxed{} answer"),
-        ('{"question": "x"}', "expected problem and solution"),
+    for text, named in (
+        ("", "Precalculus"),
+        ('{"problem": "x", "solution": "no box", "type": "Algebra"}', r"\boxed{}"),
+        ('{"question": "x"}', "problem and solution"),
     ):
         pool.write_text(text)
         with pytest.raises(OperatorError) as stopped:
             prepare_rows(tmp_path, *drawn)
-        assert message.replace("\\\\", "\\") in str(stopped.value)
+        assert named in str(stopped.value)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 
 import orjson
@@ -12,23 +10,23 @@ import pytest
 
 from rollyard.resources_servers.base import BadTask
 from rollyard.resources_servers.mbpp.app import Mbpp, MbppSettings
+from rollyard.resources_servers.mbpp.prepare import main as prepare
 from rollyard.resources_servers.mbpp.prompt_formats import create_params, modules_used, names_used
 from rollyard.resources_servers.mbpp.time_limits import time_limit_factor
 from rollyard.resources_servers.python_answers.environment import ProgramSettings
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.sandbox.records import Limits
+from rollyard.services.errors import OperatorError
+from rollyard.services.sandbox.records import Limits, Outcome, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 from rollyard.services.types import Json
 from tests.unit.resources_servers.python_answers.grading_programs import example, failed, mbpp, rows
 from tests.unit.resources_servers.python_answers.model_texts import FAILING_CODE
-from tests.unit.services.sandbox.sandbox_start import start_or_skip
 
 ROW: Json = {"test_list": ["assert f(1) == 2", "assert f(2) == 3", "assert f(3) == 4"]}
 RIGHT = "def f(x):\n    return x + 1\n"
 
 
 async def test_a_sample_of_the_gold_programs_passes(sandbox: Sandbox) -> None:
-    sample = rows("mbpp/mbpp.jsonl.gz", step=25)
+    sample = rows("mbpp/mbpp.jsonl.gz", step=75)
     verdicts = await asyncio.gather(*[mbpp(sandbox, row, f"```python\n{row['code']}\n```") for row in sample])
     assert failed(verdicts) == []
 
@@ -41,7 +39,7 @@ async def test_gold_programs_pass_when_tests_use_more_than_a_function_and_data(t
 
 
 async def test_the_gold_program_of_another_task_is_rejected(sandbox: Sandbox) -> None:
-    sample = rows("mbpp/mbpp.jsonl.gz", step=60)
+    sample = rows("mbpp/mbpp.jsonl.gz", step=100)
     wrong = [*sample[1:], sample[0]]
     verdicts = await asyncio.gather(
         *[mbpp(sandbox, row, other["code"]) for row, other in zip(sample, wrong, strict=True)]
@@ -54,7 +52,7 @@ async def test_the_verdict_reports_the_extracted_program_and_the_reason(sandbox:
     assert verdict["extraction_method"] == "fenced block"
     assert verdict["extracted_code"].startswith("def f(x):")
     assert (verdict["ending"], verdict["tests_passed"], verdict["tests"]) == ("wrong", 1, 3)
-    assert verdict["reason"] == "wrong at: assert f(2) == 3"
+    assert verdict["reason"].endswith("assert f(2) == 3")
     assert "seccomp" in " ".join(verdict["sandbox"]) or "Landlock" in " ".join(verdict["sandbox"])
 
 
@@ -72,11 +70,9 @@ async def test_a_right_function_is_accepted_leniently_before_code_that(name: str
 
 async def test_a_program_that_raises_before_defining_its_function_is_wrong(sandbox: Sandbox) -> None:
     verdict = (await mbpp(sandbox, ROW, "import numpy as np\ndef f(x):\n    return np.add(x, 1)\n")).model_dump()
-    assert (verdict["lenient_score"], verdict["reason"]) == (
-        0.0,
-        "NameError: name 'np' is not defined at: assert f(1) == 2",
-    )
-    assert verdict["passed_over"] == "ModuleNotFoundError: No module named 'numpy'"
+    assert (verdict["lenient_score"], verdict["ending"]) == (0.0, "raised")
+    assert verdict["reason"].startswith("NameError") and verdict["reason"].endswith("assert f(1) == 2")
+    assert verdict["passed_over"].startswith("ModuleNotFoundError") and "numpy" in verdict["passed_over"]
 
 
 async def test_an_answer_cannot_replace_a_module_that_the_tests_use(sandbox: Sandbox) -> None:
@@ -97,20 +93,19 @@ async def test_without_a_program_the_answer_is_wrong(sandbox: Sandbox) -> None:
     assert (verdict["reward"], verdict["ending"]) == (0.0, "no_program")
 
 
-async def test_an_answer_gets_more_time_only_if_the_gold_program_is_slow() -> None:
-    limits = Limits(cpu_s=1, wall_s=5)
-    slow_program = "import time\ndef f(x):\n    while time.process_time() < 1.3: pass\n    return x + 1\n"
-    rows: list[Json] = [{"test_list": ["assert f(1) == 2"]}, {"test_list": ["assert f(1) == 2"], "gold_cpu_s": 0.6}]
-    sandbox = Sandbox(limits)
-    await start_or_skip(sandbox)
-    try:
-        verdicts = [await mbpp(sandbox, row, slow_program, limits=limits) for row in rows]
-    finally:
-        await sandbox.stop()
-    assert [(verdict.reward, verdict.model_dump()["ending"]) for verdict in verdicts] == [
-        (0.0, "cpu"),
-        (1.0, "passed"),
-    ]
+async def test_an_answer_gets_more_time_only_if_the_gold_program_is_slow(
+    sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials: list[Trial] = []
+
+    async def run(trial: Trial) -> Outcome:
+        trials.append(trial)
+        return await Sandbox.run(sandbox, trial)
+
+    monkeypatch.setattr(sandbox, "run", run)
+    for row in (ROW, {**ROW, "gold_cpu_s": 0.6}):
+        await mbpp(sandbox, row, RIGHT, limits=Limits(cpu_s=1))
+    assert [trial.times for trial in trials] == [1, 2]
 
 
 def test_an_answer_gets_five_seconds_of_cpu_time() -> None:
@@ -177,17 +172,11 @@ def test_the_lm_eval_form_ends_at_begin_and_has_its_stop_string() -> None:
     assert orjson.loads(params["metadata"]["extra_body"]) == {"stop": ["[DONE]"]}
 
 
-def prepare(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(INSTALLED / "resources_servers/mbpp/prepare.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True)
-
-
 def test_prepare_writes_the_requested_split_and_form(tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     plain = [{**row, "task_id": number} for number, row in zip((10, 11, 12, 600), example("mbpp"), strict=False)]
     source.write_bytes(b"\n".join(map(orjson.dumps, plain)))
-    done = prepare("--local", str(source), "--output", str(output), "--form", "lm_eval", "--shots", "1")
-    assert done.returncode == 0, done.stderr
+    prepare(["--local", str(source), "--output", str(output), "--form", "lm_eval", "--shots", "1"])
     written = [orjson.loads(line) for line in output.read_bytes().splitlines()]
     assert [row["id"] for row in written] == ["mbpp_11", "mbpp_12"]
     assert written[0]["responses_create_params"]["input"][0]["content"].count("[BEGIN]") == 2
@@ -196,6 +185,6 @@ def test_prepare_writes_the_requested_split_and_form(tmp_path: Path) -> None:
 def test_prepare_leaves_no_file_when_a_row_is_invalid(tmp_path: Path) -> None:
     source, output = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
     source.write_bytes(orjson.dumps(example("mbpp")[0]) + b"\n" + orjson.dumps({"task_id": 12}))
-    done = prepare("--local", str(source), "--output", str(output))
-    assert (done.returncode, [path.name for path in tmp_path.iterdir()]) == (2, ["in.jsonl"])
-    assert "row 1" in done.stderr
+    with pytest.raises(OperatorError, match="row 1"):
+        prepare(["--local", str(source), "--output", str(output)])
+    assert [path.name for path in tmp_path.iterdir()] == ["in.jsonl"]

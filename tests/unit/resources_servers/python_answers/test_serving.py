@@ -16,6 +16,7 @@ from rollyard.services.sandbox import isolation_modes
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, Script, agent, in_process_servers, says
+from tests.support.waiting import deadline_s
 
 ENVIRONMENTS = {"mbpp": mbpp_app.server, "humaneval": humaneval_app.server}
 
@@ -29,7 +30,7 @@ def environment_server(name: str, **settings: Any) -> Any:
 
 
 async def examples(stack: InProcessServers) -> list[Json]:
-    answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
+    answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, deadline_s())
     found: list[Json] = orjson.loads(answer.body)
     return found
 

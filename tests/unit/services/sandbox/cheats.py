@@ -98,53 +98,6 @@ def double(x):
                 print("ESCAPED", part)
     return 0
 """,
-    "reads_the_tests_from_memory_through_proc": """
-import os
-def double(x):
-    for name in ("/proc/self/mem", "/proc/1/mem", "/proc/1/environ", "/proc/1/cmdline", "/proc/self/maps"):
-        try:
-            open(name, "rb").read(16)
-            print("ESCAPED", name)
-        except OSError: pass
-    return 0
-""",
-    "reads_the_memory_of_the_tests_process": """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-class IoVec(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
-def double(x):
-    buffer = ctypes.create_string_buffer(64)
-    ours, theirs = IoVec(ctypes.addressof(buffer), 64), IoVec(id(double), 64)
-    if libc.process_vm_readv(1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) > 0: print("ESCAPED")
-    return 0
-""",
-    "traces_the_tests_process": """
-import ctypes, os
-libc = ctypes.CDLL(None, use_errno=True)
-def double(x):
-    for pid in (1, os.getppid()):
-        if libc.ptrace(16, pid, 0, 0) == 0: print("ESCAPED")
-    return 0
-""",
-    "takes_a_descriptor_of_the_tests_process": """
-import ctypes
-libc = ctypes.CDLL(None, use_errno=True)
-def double(x):
-    pidfd = libc.syscall(434, 1, 0)
-    for number in range(16):
-        if libc.syscall(438, pidfd, number, 0) >= 0: print("ESCAPED")
-    return 0
-""",
-    "kills_the_tests_process": "import os, signal\ndef double(x):\n    os.kill(1, signal.SIGKILL)\n    return 0",
-    "interrupts_the_tests_process": """
-import os, signal
-def double(x):
-    for number in range(1, 32):
-        if number not in (9, 19):
-            try: os.kill(os.getppid(), number)
-            except OSError: pass
-    return 0
-""",
     "searches_loaded_modules_for_the_tests": """
 import ctypes, sys
 def double(x):
@@ -170,11 +123,6 @@ class Liar:
     __class__ = int
     def __eq__(self, other): return True
 def double(x): return Liar()
-""",
-    "answers_from_a_forked_child": """
-import os
-if os.fork() == 0: pass
-def double(x): return 0
 """,
     "claims_to_contain_everything": """
 class Held:
@@ -236,3 +184,58 @@ for name, module in list(sys.modules.items()):
 def double(x): return 42
 """,
 }
+PROCESS_CHEATS = {
+    "reads_the_tests_from_memory_through_proc": """
+import os
+def double(x):
+    for name in ("/proc/self/mem", "/proc/1/mem", "/proc/1/environ", "/proc/1/cmdline", "/proc/self/maps"):
+        try:
+            open(name, "rb").read(16)
+            print("ESCAPED", name)
+        except OSError: pass
+    return 0
+""",
+    "reads_the_memory_of_the_tests_process": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+class IoVec(ctypes.Structure): _fields_ = [("base", ctypes.c_void_p), ("len", ctypes.c_size_t)]
+def double(x):
+    buffer = ctypes.create_string_buffer(64)
+    ours, theirs = IoVec(ctypes.addressof(buffer), 64), IoVec(id(double), 64)
+    if libc.process_vm_readv(1, ctypes.byref(ours), 1, ctypes.byref(theirs), 1, 0) > 0: print("ESCAPED")
+    return 0
+""",
+    "traces_the_tests_process": """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def double(x):
+    for pid in (1, os.getppid()):
+        if libc.ptrace(16, pid, 0, 0) == 0: print("ESCAPED")
+    return 0
+""",
+    "takes_a_descriptor_of_the_tests_process": """
+import ctypes
+libc = ctypes.CDLL(None, use_errno=True)
+def double(x):
+    pidfd = libc.syscall(434, 1, 0)
+    for number in range(16):
+        if libc.syscall(438, pidfd, number, 0) >= 0: print("ESCAPED")
+    return 0
+""",
+    "kills_the_tests_process": "import os, signal\ndef double(x):\n    os.kill(1, signal.SIGKILL)\n    return 0",
+    "interrupts_the_tests_process": """
+import os, signal
+def double(x):
+    for number in range(1, 32):
+        if number not in (9, 19):
+            try: os.kill(os.getppid(), number)
+            except OSError: pass
+    return 0
+""",
+    "answers_from_a_forked_child": """
+import os
+if os.fork() == 0: pass
+def double(x): return 0
+""",
+}
+"""Cheats that the isolation mode prevents, unlike the others."""

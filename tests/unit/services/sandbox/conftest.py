@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
-from tests.unit.services.sandbox.sandbox_start import start_or_skip
+from tests.unit.services.sandbox.sandbox_start import start_in_mode_or_skip, start_or_skip
 
 LIMITS = Limits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
 
@@ -16,11 +16,7 @@ LIMITS = Limits(cpu_s=1, wall_s=3, memory_mb=256, processes=8)
 @pytest.fixture(scope="session", params=["bubblewrap", "landlock"])
 async def any_sandbox(request: pytest.FixtureRequest) -> AsyncIterator[Sandbox]:
     """A sandbox of each isolation mode that this machine supports."""
-    sandbox = Sandbox(LIMITS, bubblewrap=None) if request.param == "landlock" else Sandbox(LIMITS)
-    await start_or_skip(sandbox)
-    if sandbox.layers.mode != request.param:
-        await sandbox.stop()
-        pytest.skip(f"{request.param} is not available")
+    sandbox = await start_in_mode_or_skip(request.param, LIMITS)
     yield sandbox
     await sandbox.stop()
 

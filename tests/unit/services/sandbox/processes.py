@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-import time
+from collections.abc import Iterable
 from pathlib import Path
+
+from tests.support.waiting import eventually
 
 
 def descendants(pid: int) -> list[int]:
@@ -24,11 +26,6 @@ def descendants(pid: int) -> list[int]:
     return sorted(found - {pid})
 
 
-def wait_until_gone(pids: list[int], timeout_s: float = 120.0) -> list[int]:
-    """Wait until none of the processes exists, or for the timeout; return those that are left."""
-    for _ in range(int(timeout_s / 0.05)):
-        left = [pid for pid in pids if Path(f"/proc/{pid}").exists()]
-        if not left:
-            break
-        time.sleep(0.05)
-    return left
+def wait_until_gone(pids: Iterable[int]) -> None:
+    """Wait until none of the processes exists. Fails if one still exists at the deadline of tests."""
+    eventually(f"end of processes {pids}", lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.sandbox.records import Limits
 from rollyard.services.sandbox.sandbox import Sandbox
 
 
@@ -14,5 +15,15 @@ async def start_or_skip(sandbox: Sandbox) -> None:
         await sandbox.start()
     except OperatorError as error:
         assert "\n" not in str(error)
-        assert "Install bubblewrap and allow user namespaces, or set allow_unsandboxed: true" in str(error)
+        assert "bubblewrap" in str(error) and "allow_unsandboxed" in str(error)
         pytest.skip(str(error))
+
+
+async def start_in_mode_or_skip(mode: str, limits: Limits) -> Sandbox:
+    """Return a sandbox that runs in this isolation mode, or skip the test if this machine does not support the mode."""
+    sandbox = Sandbox(limits, bubblewrap=None) if mode == "landlock" else Sandbox(limits)
+    await start_or_skip(sandbox)
+    if sandbox.layers.mode != mode:
+        await sandbox.stop()
+        pytest.skip(f"{mode} is not available")
+    return sandbox

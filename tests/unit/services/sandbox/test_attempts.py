@@ -7,7 +7,7 @@ import pytest
 from rollyard.services.sandbox.records import Ending, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
 from tests.unit.services.sandbox.bombs import BOMBS
-from tests.unit.services.sandbox.cheats import CHEATS
+from tests.unit.services.sandbox.cheats import CHEATS, PROCESS_CHEATS
 from tests.unit.services.sandbox.escapes import ESCAPES
 from tests.unit.services.sandbox.processes import descendants, wait_until_gone
 
@@ -31,12 +31,21 @@ async def test_a_correct_answer_passes(sandbox: Sandbox) -> None:
 
 
 @pytest.mark.parametrize("name", CHEATS)
-async def test_an_answer_does_not_pass_if_it(name: str, any_sandbox: Sandbox) -> None:
-    outcome = await any_sandbox.run(trial(CHEATS[name]))
+async def test_an_answer_does_not_pass_if_it(name: str, sandbox: Sandbox) -> None:
+    outcome = await sandbox.run(trial(CHEATS[name]))
     assert not outcome.passed
     assert "ESCAPED" not in outcome.output, outcome.output
 
 
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", PROCESS_CHEATS)
+async def test_an_answer_does_not_pass_in_any_isolation_mode_if_it(name: str, any_sandbox: Sandbox) -> None:
+    outcome = await any_sandbox.run(trial(PROCESS_CHEATS[name]))
+    assert not outcome.passed
+    assert "ESCAPED" not in outcome.output, outcome.output
+
+
+@pytest.mark.smoke
 @pytest.mark.parametrize("name", ESCAPES)
 async def test_an_answer_does_not_escape_if_it(name: str, any_sandbox: Sandbox) -> None:
     # The correct function follows the attack: if the attack fails without an error, the answer passes.
@@ -51,7 +60,7 @@ async def test_limits_hold_and_the_next_answer_runs_after_one_that(name: str, sa
     code = BOMBS[name] if "def double" in BOMBS[name] else f"{BOMBS[name]}\ndef double(x): return 0"
     outcome = await sandbox.run(trial(code))
     assert not outcome.passed
-    assert wait_until_gone(sorted(processes_of(sandbox) - before)) == []
+    wait_until_gone(processes_of(sandbox) - before)
     assert (await sandbox.run(trial(CORRECT))).passed
 
 

@@ -6,11 +6,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
 from rollyard.services.io.search_path import INSTALLED
+from tests.support.waiting import eventually
 from tests.unit.services.sandbox.processes import descendants, wait_until_gone
 
 SERVER = """
@@ -32,6 +32,7 @@ asyncio.run(main())
 """
 
 
+@pytest.mark.smoke
 @pytest.mark.parametrize("mode", ["bubblewrap", "landlock"])
 def test_every_sandbox_process_of_a_killed_server_ends(mode: str) -> None:
     command = [sys.executable, "-c", SERVER, mode]
@@ -41,12 +42,8 @@ def test_every_sandbox_process_of_a_killed_server_ends(mode: str) -> None:
             server.kill()
             pytest.skip(f"{mode} is not available")
         # the zygote, and for each of the two jails: monitor, test runner, answer process
-        for _ in range(2400):
-            children = descendants(server.pid)
-            if len(children) >= 7:
-                break
-            time.sleep(0.05)
-        assert len(children) >= 7
+        eventually("7 processes", lambda: len(descendants(server.pid)) >= 7)
+        children = descendants(server.pid)
         os.kill(server.pid, signal.SIGKILL)
         server.wait()
-        assert wait_until_gone(children) == []
+        wait_until_gone(children)
