@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 import rollyard
 from rollyard.errors import OperatorError
 from rollyard.services.clusters.documents import shown_term, terms_of
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
 from tests.support.failing_rows import recorded
 from tests.support.finding_rows import played
@@ -71,12 +69,5 @@ def test_any_row_has_terms(row: Json) -> None:
 def test_without_scikit_learn_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "rollouts.jsonl", recorded(["loop"], tasks=5, repeats=4, solve=0))
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(OperatorError, match=r"needs the package sklearn.*'rollyard\[clusters\]'"):
+    with pytest.raises(OperatorError, match=r"sklearn.*rollyard\[clusters\]"):
         rollyard.failure_clusters(path)
-
-
-def test_commands_start_without_scikit_learn() -> None:
-    modules = "rollyard.services.cli.reward_profile, rollyard.services.cli.viewer"
-    code = f"import sys, {modules}; print([m for m in ('sklearn', 'scipy') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=INSTALLED, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

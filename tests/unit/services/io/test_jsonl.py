@@ -9,10 +9,7 @@ import pytest
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.jsonl import BadLine, hand_over, iter_jsonl, lenient, refuse, skip, strict
 from rollyard.services.io.lines import Lines, line_at
-from rollyard.services.io.search_path import INSTALLED
-from tests.support.jsonl_parsers import jsonl_parsers
 
-FAMILIES = ("services", "agents", "resources_servers", "responses_api_models", "benchmarks")
 CONTENT = b'{"a": 1}\n\n[1]\n{"a": 2}\nbroken\n{"a"'
 
 
@@ -92,8 +89,3 @@ def test_a_truncated_last_line_is_skipped_until_it_is_complete(path: Path) -> No
 def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes('{"a": "\u2028\u0085\\r"}\r\n{"b": 1}'.encode())
     assert [line.value for line in iter_jsonl(tmp_path / "x.jsonl", skip)] == [{"a": "\u2028\u0085\r"}, {"b": 1}]
-
-
-def test_one_module_parses_json_lines() -> None:
-    files = [file for family in FAMILIES for file in (INSTALLED / family).rglob("*.py")]
-    assert [file.name for file in jsonl_parsers(files)] == ["jsonl.py"]
