@@ -102,13 +102,13 @@ def test_a_cluster_is_named_by_what_distinguishes_it(all_kinds: AllKinds) -> Non
     key_of = {kind: key for key, kind in all_kinds.kind_of().items()}
     by_key = {one.key: one.name for one in all_kinds.found.record.clusters}
     for kind, words in {
-        "loop": "loop: same call, same result",
+        "loop": "loop",
         "give-up": "no tool call",
         "truncated": "ended: length",
-        "wrong number": "another number than expected",
-        "wrong format": "reason “answer has no",
+        "wrong number": "another number",
+        "wrong format": "answer has no",
         "wrong arguments": "invalid arguments",
-        "environment error": "the calculation service",
+        "environment error": "calculation service",
     }.items():
         assert words in by_key[key_of[kind]]
 
