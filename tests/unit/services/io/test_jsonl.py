@@ -36,13 +36,13 @@ def test_hand_over_yields_the_error_in_place_of_the_line(path: Path) -> None:
 def test_only_the_last_line_can_be_truncated(path: Path) -> None:
     bad = [item for item in iter_jsonl(path, hand_over) if isinstance(item, BadLine)]
     assert [line.torn for line in bad] == [False, False, True]
-    assert bad[-1].problem.endswith("where the file ends: it is truncated")
+    assert ["truncated" in line.problem for line in bad] == [False, False, True]
 
 
 def test_reject_raises_an_error_with_file_line_finding_and_remedy(path: Path) -> None:
-    with pytest.raises(RunError, match=r"x\.jsonl: line 3 is a list; expected an object\. Delete it"):
+    with pytest.raises(RunError, match=r"x\.jsonl: line 3 .*list.* Delete it"):
         list(iter_jsonl(path, refuse(path, "Delete it")))
-    with pytest.raises(OperatorError, match=r"line 3 is a list"):
+    with pytest.raises(OperatorError, match="line 3"):
         list(iter_jsonl(path, refuse(path, error=OperatorError)))
 
 
@@ -68,12 +68,13 @@ def test_only_on_error_decides_whether_a_bad_line_raises(tmp_path: Path, line: b
     assert isinstance(first, BadLine) and first.problem[0] in " :" and second.value == {"a": 1}
 
 
-@pytest.mark.parametrize("part", range(1, 40))
-def test_parts_of_a_file_share_its_lines_without_loss_or_repetition(path: Path, part: int) -> None:
-    found = [pair for start in range(0, len(CONTENT), part) for pair in Lines(path, start, start + part)]
-    assert found == list(Lines(path))
-    assert b"".join(line for _, line in found) == CONTENT
-    assert [line_at(path, offset) for offset, _ in found] == [line for _, line in found]
+def test_parts_of_a_file_of_any_size_share_its_lines_without_loss_or_repetition(path: Path) -> None:
+    whole = list(Lines(path))
+    assert b"".join(line for _, line in whole) == CONTENT
+    assert [line_at(path, offset) for offset, _ in whole] == [line for _, line in whole]
+    for part in range(1, len(CONTENT) + 2):
+        found = [pair for start in range(0, len(CONTENT), part) for pair in Lines(path, start, start + part)]
+        assert found == whole, part
 
 
 def test_a_truncated_last_line_is_skipped_until_it_is_complete(path: Path) -> None:

@@ -35,8 +35,7 @@ def reward_of(progress: CollectionProgress) -> ClusteredMean:
     return found
 
 
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("scale", [1.0, 1e-6, 1e6])
+@pytest.mark.parametrize(("seed", "scale"), [(0, 1.0), (1, 1e-6), (2, 1e6), (3, 1e-6)])
 def test_with_one_rollout_per_task_mean_and_standard_error_match_numpy(seed: int, scale: float) -> None:
     rewards = np.random.default_rng(seed).normal(1000.0, scale, size=2 + 500 * seed)
     found = reward_of(progress_of(rollout(task, float(reward)) for task, reward in enumerate(rewards)))
@@ -44,7 +43,7 @@ def test_with_one_rollout_per_task_mean_and_standard_error_match_numpy(seed: int
     assert found.stderr == pytest.approx(rewards.std(ddof=1) / np.sqrt(len(rewards)), rel=1e-6)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=40)
 @given(
     st.lists(st.lists(st.floats(-1e6, 1e6).map(lambda x: round(x, 2)), min_size=1, max_size=5), min_size=1, max_size=9),
     st.randoms(),
@@ -65,7 +64,7 @@ def test_after_every_rollout_mean_and_error_match_the_report(tasks: list[list[fl
 
 
 def test_95_percent_of_intervals_of_partial_runs_cover_the_true_mean_with_correlated_repeats() -> None:
-    dice, covered, naive_covered, runs = np.random.default_rng(11), 0, 0, 400
+    dice, covered, naive_covered, runs = np.random.default_rng(11), 0, 0, 200
     for _ in range(runs):
         ease = dice.beta(0.5, 0.5, size=40)  # most tasks are nearly always or nearly never solved; the mean is 0.5
         counts = dice.integers(1, 17, size=40)

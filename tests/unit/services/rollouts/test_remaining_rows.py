@@ -34,7 +34,7 @@ def printed_rows(path: Path) -> list[Json]:
 contents = st.lists(st.integers(0, 3), min_size=1, max_size=6)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=50)
 @given(contents, st.data())
 def test_any_partial_file_is_completed_to_exactly_the_target_of_every_task(
     seeds: list[int], data: st.DataObject

@@ -22,7 +22,7 @@ from rollyard.services.rollouts.shared.owners import OwnerWatch, this_owner
 from rollyard.services.rollouts.shared.shard_store import ShardStore
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths
 from rollyard.services.types import Json
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 from tests.unit.services.rollouts.shared.workers import (
     MANIFEST,
     Clock,
@@ -65,7 +65,7 @@ class Worker:
 
     async def start(self) -> Key:
         """Start the next rollout."""
-        rollout = await asyncio.wait_for(anext(self.source), 60)
+        rollout = await asyncio.wait_for(anext(self.source), deadline_s())
         return (rollout.task_index, rollout.rollout_index)
 
     def measure(self, key: Key) -> None:
@@ -76,7 +76,7 @@ class Worker:
     async def collect_rest(self) -> list[Key]:
         """Start and measure everything that is left."""
         keys = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(deadline_s()):
             async for rollout in self.source:
                 keys.append((rollout.task_index, rollout.rollout_index))
                 self.measure(keys[-1])

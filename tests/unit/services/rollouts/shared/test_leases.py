@@ -42,7 +42,7 @@ def race(folder: Path, generation: int) -> Counter[int]:
         racer.start()
     claimed = Counter(block for _ in racers for block in results.get(timeout=deadline_s())[1])
     for racer in racers:
-        racer.join()
+        racer.join(deadline_s())
     return claimed
 
 
