@@ -165,7 +165,7 @@ z==1
 
 
 def test_a_package_that_an_extra_asks_for_and_the_lock_lacks_is_named(subset: ModuleType) -> None:
-    with pytest.raises(SystemExit, match="lacks absent: run make lock"):
+    with pytest.raises(SystemExit, match=r"absent.*make lock"):
         subset.select([], {"absent"})
 
 

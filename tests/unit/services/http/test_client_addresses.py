@@ -21,9 +21,8 @@ async def test_another_server_of_the_run_on_the_old_port_rejects_the_call() -> N
 
         client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.1, 0.01))
         assert await failure_kind_of(client.post("agent", "/echo", b"{}", deadline_s())) is FailureKind.WRONG_RUN
-        assert (
-            await failure_kind_of(Session(client, "agent").post("/echo", b"{}", deadline_s())) is FailureKind.WRONG_RUN
-        )
+        session = Session(client, "agent")
+        assert await failure_kind_of(session.post("/echo", b"{}", deadline_s())) is FailureKind.WRONG_RUN
         assert hosted.server.requests == 2
 
 

@@ -40,7 +40,7 @@ def test_only_the_last_line_can_be_truncated(path: Path) -> None:
 
 
 def test_reject_raises_an_error_with_file_line_finding_and_remedy(path: Path) -> None:
-    with pytest.raises(RunError, match=r"x\.jsonl: line 3 .*list.* Delete it"):
+    with pytest.raises(RunError, match=r"x\.jsonl: line 3 .*list.*Delete it"):
         list(iter_jsonl(path, refuse(path, "Delete it")))
     with pytest.raises(OperatorError, match="line 3"):
         list(iter_jsonl(path, refuse(path, error=OperatorError)))
@@ -55,7 +55,7 @@ def test_lenient_parsing_accepts_nan_and_strict_parsing_rejects_it(tmp_path: Pat
     (tmp_path / "x.jsonl").write_bytes(b'{"a": NaN}\n{"a": "\\ud800"}\n')
     assert len(list(iter_jsonl(tmp_path / "x.jsonl", skip, parse=lenient))) == 2
     rejected, kept = iter_jsonl(tmp_path / "x.jsonl", hand_over, parse=strict)
-    assert (rejected[3], kept[3]) == (": NaN is not JSON", {"a": "\ud800"})
+    assert "NaN" in rejected[3] and kept[3] == {"a": "\ud800"}
 
 
 @pytest.mark.parametrize(

@@ -122,7 +122,7 @@ async def test_an_exit_before_ready_stops_the_start(tmp_path: Path) -> None:
     try:
         await until(lambda: launcher.started)
         launcher.started[0][1].end(1)
-        with pytest.raises(RunError, match="exited before it was ready"):
+        with pytest.raises(RunError, match="before it was ready"):
             await asyncio.wait_for(starting, deadline_s())
     finally:
         await supervisor.stop()
@@ -187,7 +187,7 @@ async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
 
 def test_a_ray_cluster_without_live_hosts_is_an_error() -> None:
     launcher: Any = SimpleNamespace(_placed=[])
-    with pytest.raises(ConnectionError, match="the Ray cluster has no live nodes"):
+    with pytest.raises(ConnectionError, match="no live nodes"):
         RayLauncher._least_loaded(launcher, set(), "environment")
 
 

@@ -229,7 +229,7 @@ def test_a_changed_shard_refuses_the_merge_and_names_the_line(tmp_path: Path) ->
     paths = new_round(tmp_path)
     lease_block(paths, 0, "w-1")
     shard = write_shard(paths, "w-1", [row((99, 0), "elsewhere")])
-    with pytest.raises(RunError, match="line 1 is task 99, repeat 0, which is not in this collection"):
+    with pytest.raises(RunError, match=r"line 1 .*task 99, repeat 0"):
         merged(paths)
     assert shard.exists()
     assert not (tmp_path / "out.jsonl").exists()
