@@ -23,7 +23,7 @@ FAIL = [sys.executable, "-c", r"print(*range(20), sep='\n'); raise SystemExit('E
 
 
 class Commands:
-    """Stands in for the commands that build an environment, and counts the builds."""
+    """Fakes the commands that build an environment, and counts the builds."""
 
     def __init__(self) -> None:
         self.venvs: list[Path] = []

@@ -195,14 +195,14 @@ def test_invalid_settings_are_rejected_with_the_reason(root: Path, wrong: Any, m
 def test_a_file_that_changes_during_a_collection_is_an_error(root: Path) -> None:
     mix = mixture(root, B)
     (root / "b.jsonl").write_text("gone\n")
-    with pytest.raises(OperatorError, match="changed while"):
+    with pytest.raises(OperatorError, match="changed"):
         list(mix.rollouts(1))
 
 
 def test_rows_that_move_during_a_collection_are_an_error(root: Path) -> None:
     mix = mixture(root, B)
     write_rows(root / "b.jsonl", rows("b", 10)[::-1])
-    with pytest.raises(OperatorError, match=r"row 'b[0-9]': .*changed"):
+    with pytest.raises(OperatorError, match=r"'b[0-9]'.*changed"):
         list(mix.rollouts(1))
 
 

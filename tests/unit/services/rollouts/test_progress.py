@@ -159,7 +159,7 @@ def test_each_dataset_of_a_mixture_has_its_own_numbers() -> None:
 
 def test_datasets_with_different_reward_scales_have_no_common_mean_reward() -> None:
     progress = progress_of(mixture())
-    assert progress.means().reward is None and "rooms they range from -4 to 10" in progress.means().why_no_reward
+    assert progress.means().reward is None and "-4 to 10" in progress.means().why_no_reward
     assert progress.status("complete").mean_reward is None
     assert progress.status("complete").successes == 3  # success has the same meaning in both
 
@@ -172,7 +172,7 @@ def test_a_common_mean_exists_with_one_agent_or_where_a_reward_of_1_means_succes
     shrunk = [
         {**row, "reward": 0.2 * row["success"] if row["dataset_name"] == "rooms" else row["reward"]} for row in unit
     ]
-    assert "rooms a reward of 1" in progress_of(shrunk).means().why_no_reward
+    assert "reward of 1" in progress_of(shrunk).means().why_no_reward
 
 
 def test_a_dataset_without_success_prevents_a_common_success_rate() -> None:

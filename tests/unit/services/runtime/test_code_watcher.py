@@ -107,7 +107,7 @@ async def test_code_that_cannot_start_is_reported_once_and_the_next_change_is_lo
     servers.error = OperatorError("one: app.py cannot be imported: SyntaxError")
     servers.rules["one"].write_text("A =\n")
     line = (await servers.check())[-1]
-    assert line.startswith("one cannot start") and "app.py cannot be imported: SyntaxError" in line
+    assert line.startswith("one cannot start") and "app.py" in line and "SyntaxError" in line
     assert "one: " not in line and "old code" in line
     assert await servers.check() == [] and list(servers.changed_files()) == ["one"]
     servers.error = None

@@ -98,7 +98,7 @@ def test_configs_of_the_environment_on_the_command_line_are_found_by_their_relat
     [
         ({"python": "/nowhere/python"}, "counter.python is '/nowhere/python'"),
         ({"venv": "/nowhere"}, "counter.venv is '/nowhere'.* bin/python"),
-        ({"python": sys.executable, "venv": "/nowhere"}, "counter .* python and venv"),
+        ({"python": sys.executable, "venv": "/nowhere"}, "python and venv"),
         ({"install": "pip"}, "'install' is 'pip'"),
         ({"python": sys.executable, "host": "0.0.0.0"}, "counter.host is '0.0.0.0'"),
         ({"python": sys.executable, "replicas": 2}, "'replicas' is 2"),
@@ -197,7 +197,7 @@ def test_an_unknown_setting_of_a_server_that_nemo_gym_also_has_is_refused_with_h
 ) -> None:
     make_root(tmp_path, family="responses_api_models", name="vllm_model")
     settings = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "brand_new": 1}
-    with pytest.raises(OperatorError, match=r"'brand_new'.*NeMo Gym's own server"):
+    with pytest.raises(OperatorError, match=r"'brand_new'.*NeMo Gym"):
         load_tree(tmp_path, {"policy_model": entry("responses_api_models", "vllm_model", **settings)})
 
 

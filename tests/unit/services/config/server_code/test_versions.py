@@ -131,7 +131,7 @@ async def test_reloaded_code_enters_the_directory_once_running_collections_know_
     known = {"old"}
     registry.withhold_while(lambda name, digest: digest not in known)
     register(registry, "environment#1", OLD["environment"])
-    with pytest.raises(Failure, match=r"changed app\.py.*reloads every replica"):
+    with pytest.raises(Failure, match=r"changed app\.py.*reload"):
         register(registry, "environment#2", NEW["environment"])
     assert registry.directory().changed_code == {}  # collections continue: the reload is still to come
     registry.remove("environment#1")

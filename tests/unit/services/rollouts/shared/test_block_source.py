@@ -143,7 +143,7 @@ async def test_a_block_that_is_taken_over_is_completed_without_repeating_its_rol
         keys = await me.collect_rest()
         assert len(keys) == 11
         assert (2, 1) not in keys
-        assert any("unfinished blocks of dead (elsewhere" in line for line in me.lines)
+        assert any("dead (elsewhere" in line for line in me.lines)
 
 
 async def test_a_worker_waits_for_the_blocks_of_others_until_they_are_done_or_expire(tmp_path: Path) -> None:
