@@ -25,6 +25,12 @@ GOOD: Json = {**ROW, "response": {"output": [{"type": "message", **TOKENS}]}, "r
 Answer = Callable[[int], Json | Failure]
 
 
+@pytest.fixture(autouse=True)
+def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attempts follow each other at once."""
+    monkeypatch.setattr("rollyard.services.interop.nemo_gym.trainer.attempts.FIRST_PAUSE_S", 0.001)
+
+
 async def run(answer: Answer, settings: CollectionSettings, row: Json = ROW) -> tuple[Json, int]:
     """The result of a row whose agent answers by the number of earlier requests, and the number of requests."""
     requests: list[bytes] = []
