@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+import gc
 import statistics
 import sys
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+from typing import NamedTuple
 
-from tests.support.jsonl_parsers import jsonl_parsers
+from tests.support.jsonl_parsers import parses_jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
@@ -47,28 +50,59 @@ def modules() -> dict[str, Path]:
     return {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
 
 
+class Source(NamedTuple):
+    """What the syntax tree of a file tells. The trees are not kept: there are a million nodes."""
+
+    imports: frozenset[str]
+    """Modules, and names in them, that it imports anywhere."""
+    has_docstring: bool
+    parses_jsonl: bool
+
+
 @cache
-def tree_of(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def sources() -> dict[str, Source]:
+    """Every module of the package by its dotted name."""
+    return dict(zip(modules(), read_sources(modules().values()), strict=True))
 
 
-def imports_of(path: Path) -> set[str]:
-    """Modules of the package that `path` imports anywhere."""
-    known = modules()
-    found: set[str] = set()
-    for node in ast.walk(tree_of(path)):
-        names: list[str] = []
-        if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-        found |= {name for name in names if name in known and "." in name}
-    return found
+def read_sources(paths: Iterable[Path]) -> list[Source]:
+    gc.disable()  # syntax trees have no cycles, and collections would take most of the time
+    try:
+        return [_read_source(path.read_text()) for path in paths]
+    finally:
+        gc.enable()
+
+
+def _read_source(text: str) -> Source:
+    tree = ast.parse(text)
+    names: set[str] = set()
+    for statement in _statements(tree):
+        if isinstance(statement, ast.Import):
+            names.update(alias.name for alias in statement.names)
+        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
+            names.update((statement.module, *(f"{statement.module}.{alias.name}" for alias in statement.names)))
+    return Source(frozenset(names), bool(ast.get_docstring(tree)), parses_jsonl(text, tree))
+
+
+def _statements(tree: ast.Module) -> Iterator[ast.AST]:
+    """Yield the statements at all depths, which alone can import, without their expressions."""
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
+        yield node
+        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left += getattr(node, block, ())
+
+
+@cache
+def imports_of(name: str) -> frozenset[str]:
+    """Modules of the package that a module imports anywhere."""
+    return frozenset(found for found in sources()[name].imports if found in modules() and "." in found)
 
 
 def import_circle() -> list[str]:
     """The modules of an import cycle; empty if there is none."""
-    graph = {name: imports_of(path) - {name} for name, path in modules().items()}
+    graph = {name: imports_of(name) - {name} for name in modules()}
     try:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
@@ -83,7 +117,7 @@ def upward_imports() -> list[str]:
         f"{name} imports {used}"
         for name, path in modules().items()
         if 'if __name__ == "__main__"' not in path.read_text()
-        for used in sorted(imports_of(path))
+        for used in sorted(imports_of(name))
         if layers[_package(used)] > layers[_package(name)]
     ]
 
@@ -108,8 +142,7 @@ def folder_sizes() -> Counter[str]:
 
 
 def modules_parsing_jsonl() -> list[str]:
-    names = {path: name for name, path in modules().items()}
-    return [names[path] for path in jsonl_parsers(names)]
+    return [name for name, source in sources().items() if source.parses_jsonl]
 
 
 def broken_bounds() -> list[str]:

@@ -7,20 +7,20 @@ It misses a module that wraps the parser in a function of another name.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
-from pathlib import Path
+import re
 
 LINES = {"line", "raw"}
 PARSERS = {"loads", "_loads", "parse", "parsed", "lenient", "strict", "model_validate_json", "validate_json"}
 LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
 
 
-def jsonl_parsers(files: Iterable[Path]) -> list[Path]:
-    """The files among `files` that parse JSON Lines."""
-    return [file for file in files if _parses(ast.parse(file.read_text("utf-8")))]
+_WORDS = [re.compile(rf"\b(?:{'|'.join(names)})\b") for names in (LINES, PARSERS)]
 
 
-def _parses(tree: ast.AST) -> bool:
+def parses_jsonl(text: str, tree: ast.AST) -> bool:
+    """Return whether a file with this text and syntax tree parses JSON Lines."""
+    if not all(words.search(text) for words in _WORDS):
+        return False  # quickly
     loops = (loop for loop in ast.walk(tree) if isinstance(loop, LOOPS))
     calls = (node for loop in loops for node in ast.walk(loop) if isinstance(node, ast.Call) and node.args)
     return any(_called(call) in PARSERS and any(_names(each) & LINES for each in call.args) for call in calls)

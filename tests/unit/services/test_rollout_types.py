@@ -55,7 +55,7 @@ async def test_sokoban_rollouts_match_their_type_and_contain_no_undeclared_key(t
 @pytest.mark.parametrize("path", sorted(SERVERS.glob("*/data/**/*example*.jsonl")), ids=lambda path: path.parts[-3])
 def test_rows_of_shipped_datasets_match_the_row_type(path: Path) -> None:
     with path.open() as file:
-        for line in islice(file, 50):
+        for line in islice(file, 10):
             TypeAdapter(DatasetRow).validate_json(line, strict=True)
 
 

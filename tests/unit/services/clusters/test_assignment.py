@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import pickle
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 import orjson
 import pytest
 from sklearn.metrics import adjusted_rand_score
 
+from rollyard.services.clusters import assignment
 from rollyard.services.clusters.find_clusters import FoundClusters, clusters_of
 from rollyard.services.io.lines import line_at
 from rollyard.services.metrics.profile import Run
@@ -45,8 +50,24 @@ def test_rollouts_outside_the_sample_get_the_cluster_of_their_kind(run: Run, sam
     assert {Counter(own).most_common(1)[0][0] for own in kinds.values()} == set(KINDS)
 
 
-def test_several_processes_find_the_same(run: Run, sampled: FoundClusters) -> None:
+class PicklingPool:
+    """Passes calls as a pool of processes does, but runs them in this process."""
+
+    calls = 0
+
+    def map(self, function: Callable[..., Any], *arguments: Iterable[Any]) -> Iterator[Any]:
+        for call in zip(*arguments, strict=True):
+            self.calls += 1
+            unpickled, given = pickle.loads(pickle.dumps((function, call)))
+            yield unpickled(*given)
+
+
+def test_several_processes_find_the_same(run: Run, sampled: FoundClusters, monkeypatch: pytest.MonkeyPatch) -> None:
+    pool = PicklingPool()
+    monkeypatch.setattr(assignment, "_CHUNK", 100)
+    monkeypatch.setattr(assignment, "reading_pool", lambda workers: contextlib.nullcontext(pool))
     assert clusters_of(run, sample=SAMPLE, workers=2).record == sampled.record
+    assert pool.calls > 2
 
 
 def test_progress_reaches_the_end(run: Run) -> None:

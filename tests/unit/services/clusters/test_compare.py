@@ -12,7 +12,7 @@ from rollyard.services.types import Json
 from tests.support.failing_rows import recorded
 from tests.support.rollout_files import write
 
-TASKS, REPEATS = 60, 8
+TASKS, REPEATS = 40, 8
 
 
 def compared(folder: Path, first: list[Json], second: list[Json]) -> ClusterComparison:
@@ -30,8 +30,8 @@ def change(tmp_path_factory: pytest.TempPathFactory) -> ClusterComparison:
 
 def test_a_kind_that_only_the_first_run_has_is_gone(change: ClusterComparison) -> None:
     (gone,) = [one for one in change.changes if one.state == "gone"]
-    assert "loop: same call, same result" in gone.cluster.name
-    assert gone.counts[0] > 50
+    assert "loop" in gone.cluster.name
+    assert gone.counts[0] > 30
     assert gone.counts[1] == 0
     assert gone.examples[0]
     assert not gone.examples[1]

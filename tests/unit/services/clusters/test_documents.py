@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import pytest
 import rollyard
 from rollyard.errors import OperatorError
 from rollyard.services.clusters.documents import shown_term, terms_of
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
 from tests.support.failing_rows import recorded
 from tests.support.finding_rows import played
@@ -20,6 +18,11 @@ from tests.support.rollout_files import write
 
 def shown(row: Json) -> set[str]:
     return {shown_term(term) for term in terms_of(row)}
+
+
+def has(row: Json, words: str) -> bool:
+    """Return whether a term of the row contains these words."""
+    return any(words in term for term in shown(row))
 
 
 def test_words_of_the_prompt_are_omitted() -> None:
@@ -38,21 +41,21 @@ def test_consecutive_actions_are_terms() -> None:
 
 
 def test_a_repeated_call_with_the_same_result_is_a_loop() -> None:
-    assert "loop: same call, same result" in shown(played(0, calls=[("look", "{}", "a wall")] * 4))
+    assert has(played(0, calls=[("look", "{}", "a wall")] * 4), "loop")
     moving = [("step", "{}", f"at {place}") for place in range(4)]
-    assert "loop: same call, same result" not in shown(played(0, calls=moving))
+    assert not has(played(0, calls=moving), "loop")
 
 
 def test_an_error_of_a_tool_is_a_reason_and_a_board_is_not() -> None:
-    failed = shown(played(0, calls=[("step", "{}", '{"error":"Invalid direction: north"}')]))
-    assert {"a tool reported an error", "reason “invalid direction north”"} <= failed
-    board = shown(played(0, calls=[("step", "{}", '{"observation":"####\\n#P_#\\n####","done":false}')]))
-    assert "a tool reported an error" not in board
+    failed = played(0, calls=[("step", "{}", '{"error":"Invalid direction: north"}')])
+    assert has(failed, "reported an error") and has(failed, "invalid direction north")
+    board = played(0, calls=[("step", "{}", '{"observation":"####\\n#P_#\\n####","done":false}')])
+    assert not has(board, "reported an error")
 
 
 def test_answers_are_compared_as_numbers() -> None:
-    assert "the expected number" in shown(played(0, expected_answer="1/2", extracted_answer="0.5"))
-    assert "another number than expected" in shown(played(0, expected_answer="1/2", extracted_answer="5"))
+    assert has(played(0, expected_answer="1/2", extracted_answer="0.5"), "the expected number")
+    assert has(played(0, expected_answer="1/2", extracted_answer="5"), "another number")
 
 
 @pytest.mark.parametrize(
@@ -71,12 +74,5 @@ def test_any_row_has_terms(row: Json) -> None:
 def test_without_scikit_learn_the_error_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = write(tmp_path / "rollouts.jsonl", recorded(["loop"], tasks=5, repeats=4, solve=0))
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(OperatorError, match=r"needs the package sklearn.*'rollyard\[clusters\]'"):
+    with pytest.raises(OperatorError, match=r"sklearn.*rollyard\[clusters\]"):
         rollyard.failure_clusters(path)
-
-
-def test_commands_start_without_scikit_learn() -> None:
-    modules = "rollyard.services.cli.reward_profile, rollyard.services.cli.viewer"
-    code = f"import sys, {modules}; print([m for m in ('sklearn', 'scipy') if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], cwd=INSTALLED, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -11,11 +11,11 @@ from tests.support.stacks import load_config
 @pytest.mark.parametrize(
     ("override", "message"),
     [
-        ("policy_modl.responses_api_models.builtin_model.latency_s=0.5", "did you mean 'policy_model'?"),
-        ("policy_model.latency_s=0.5", "settings belong under policy_model.responses_api_models.builtin_model"),
+        ("policy_modl.responses_api_models.builtin_model.latency_s=0.5", "'policy_model'"),
+        ("policy_model.latency_s=0.5", r"policy_model\.responses_api_models\.builtin_model"),
         (
             "grl_sokoban_game_agent.agents.game_agent.model_server.name=grl_sokoban_resources_server",
-            "belongs to resources_servers; expected responses_api_models",
+            "resources_servers.*responses_api_models",
         ),
         ("grl_sokoban_game_agent.agents.game_agent.max_steps=0", "'max_steps' is 0"),
         ("grl_sokoban_game_agent.agents.game_agent.max_steps=-1", "'max_steps' is -1"),
@@ -24,7 +24,7 @@ from tests.support.stacks import load_config
     ],
 )
 def test_an_invalid_override_is_rejected_with_its_reason(override: str, message: str) -> None:
-    with pytest.raises(OperatorError, match=message.replace("?", r"\?")):
+    with pytest.raises(OperatorError, match=message):
         load_config(override)
 
 

@@ -136,7 +136,7 @@ def test_the_configured_entrypoint_is_used(tmp_path: Path) -> None:
     [
         ("import a_missing_package", "a_missing_package"),
         ("def broken(:\n", "SyntaxError"),
-        ("raise ValueError('no engine')", "no engine"),
+        ("raise ValueError('no engine')", "ValueError: no engine"),
         ("x = 1", "found nothing"),
         ("server = 5", "found 5"),
         ("server = object", "found"),

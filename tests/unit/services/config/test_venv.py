@@ -1,120 +1,78 @@
-"""Folders with their own requirements. All tests here share one environment because building one takes seconds."""
+"""Folders with their own requirements. Nothing is installed: tests/external/packages builds real environments."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
+import sys
+import sysconfig
 import threading
-import zipfile
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from importlib.metadata import version
 from pathlib import Path
 
-import orjson
 import pytest
 
 from rollyard.services.config import venv
 from rollyard.services.config.venv import REQUIREMENTS, interpreter_for, needs_isolation
 from rollyard.services.errors import OperatorError
-from rollyard.services.http.transport import HttpTransport
+from rollyard.services.io.search_path import IMPORT_ROOT
 from rollyard.services.runtime.preflight import Preflight
-from tests.support.fixtures import KEYS, load_text, make_folder, send, server_yaml
-from tests.support.stacks import colocated, processes
+from tests.support.fixtures import KEYS, load_text, make_folder, server_yaml
+from tests.support.stacks import colocated
+from tests.support.waiting import deadline_s
 
-APP = """
-import iniconfig
-import own_package
-from importlib.metadata import version
-from rollyard.services.server.app import Server, ServerSettings
-
-class Settings(ServerSettings):
-    speed: int = 1
-
-class Isolated(Server):
-    Settings = Settings
-
-    def __init__(self, settings, context):
-        super().__init__(settings, context)
-        self.app.get("/versions")(self.package_versions)
-
-    async def package_versions(self):
-        return {"own_package": own_package.WORD, "iniconfig": version("iniconfig"), "speed": self.settings.speed}
-
-server = Isolated
-"""
+FAIL = [sys.executable, "-c", r"print(*range(20), sep='\n'); raise SystemExit('ERROR: no matching distribution')"]
 
 
-def wheel(folder: Path, name: str, number: str, text: str) -> Path:
-    """Write a minimal wheel."""
-    info = f"{name}-{number}.dist-info"
-    path = folder / f"{name}-{number}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr(f"{name}.py", text)
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: {number}\n")
-        archive.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        archive.writestr(f"{info}/RECORD", f"{name}.py,,\n{info}/METADATA,,\n{info}/WHEEL,,\n{info}/RECORD,,\n")
-    return path
+class Commands:
+    """Fakes the commands that build an environment, and counts the builds."""
+
+    def __init__(self) -> None:
+        self.venvs: list[Path] = []
+        self.installs: list[list[str]] = []
+        self.fails = False
+        """pip fails."""
+        self.started = threading.Event()
+        self.go_on = threading.Event()
+        self.go_on.set()
+
+    def run(self, command: list[str], folder: Path) -> None:
+        if "venv" in command:
+            home = Path(command[-1])
+            assert not home.exists()
+            (home / "lib" / "python3.99" / "site-packages").mkdir(parents=True)
+            (home / "bin").mkdir()
+            (home / "bin" / "python").write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+            (home / "bin" / "python").chmod(0o755)
+            self.venvs.append(home)
+            self.started.set()
+            assert self.go_on.wait(deadline_s())
+        else:
+            self.installs.append(command)
+            if self.fails:
+                raise OperatorError("pip failed")
 
 
-class Built:
-    """A folder whose environment failed to build once, then was built by two threads at the same time."""
-
-    def __init__(self, root: Path, built_homes: list[Path]) -> None:
-        self.root, self.cache = root, root / "cache"
-        self.name = make_folder(root, app=APP)
-        self.folder = root / "resources_servers" / self.name
-        wheels = [self.folder / "own_package-1.0-py3-none-any.whl", self.folder / "iniconfig-99.0-py3-none-any.whl"]
-        (self.folder / REQUIREMENTS).write_text("".join(f"{path}\n" for path in wheels))
-        self.error = self._failed_build()
-        self.left_by_failure = self.environments()
-        (lock,) = (self.cache / "environments").glob("*.lock")
-        self.killed_build = lock.with_name(f"{lock.stem}.building-1")  # what kill -9 leaves behind
-        self.killed_build.mkdir()
-        wheel(self.folder, "own_package", "1.0", "WORD = 'private'\n")
-        wheel(self.folder, "iniconfig", "99.0", "")
-        barrier = threading.Barrier(2)
-
-        def build_together() -> Path:
-            barrier.wait()
-            return interpreter_for(self.folder, self.cache)
-
-        built_homes.clear()
-        with ThreadPoolExecutor(2) as pool:
-            self.pythons = [future.result() for future in [pool.submit(build_together), pool.submit(build_together)]]
-        self.builds = len(built_homes)
-
-    def _failed_build(self) -> str:
-        with pytest.raises(OperatorError) as raised:
-            interpreter_for(self.folder, self.cache)
-        return str(raised.value)
-
-    def environments(self) -> list[str]:
-        return sorted(path.name for path in (self.cache / "environments").iterdir() if path.is_dir())
+@pytest.fixture
+def commands(monkeypatch: pytest.MonkeyPatch) -> Commands:
+    commands = Commands()
+    monkeypatch.setattr(venv, "_run", commands.run)
+    return commands
 
 
-@pytest.fixture(scope="module")
-def built(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    built_homes: list[Path] = []
-    real = venv._build
-
-    def counting_build(home: Path, folder: Path) -> None:
-        built_homes.append(home)
-        real(home, folder)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(venv, "_build", counting_build)
-        patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_DISABLE_PIP_VERSION_CHECK", "1")
-        root = tmp_path_factory.mktemp("isolated")
-        yield Built(root, built_homes)
-        shutil.rmtree(root / "cache")
+@pytest.fixture
+def isolated(tmp_path: Path) -> Path:
+    """A server folder that needs an environment of its own."""
+    folder = tmp_path / "resources_servers" / make_folder(tmp_path)
+    (folder / REQUIREMENTS).write_text("own_package==1.0\n")
+    return folder
 
 
-def output_of(python: Path, code: str) -> str:
-    return subprocess.run([str(python), "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    return tmp_path / "cache"
+
+
+def environments(cache: Path) -> list[Path]:
+    return [path for path in (cache / "environments").iterdir() if path.is_dir()]
 
 
 def test_a_requirements_file_requests_isolation(tmp_path: Path) -> None:
@@ -123,73 +81,87 @@ def test_a_requirements_file_requests_isolation(tmp_path: Path) -> None:
     assert needs_isolation(tmp_path)
 
 
-def test_a_failed_build_reports_the_folder_and_pips_output(built: Built) -> None:
-    assert built.name in built.error and REQUIREMENTS in built.error
-    assert "own_package-1.0-py3-none-any.whl" in built.error and "ERROR" in built.error
-
-
-def test_a_failed_build_leaves_no_partial_environment(built: Built) -> None:
-    assert built.left_by_failure == []
-
-
-def test_two_simultaneous_requests_share_one_build(built: Built) -> None:
-    assert built.pythons[0] == built.pythons[1] and built.builds == 1
-
-
-def test_the_next_build_removes_what_a_killed_build_left(built: Built) -> None:
-    assert not built.killed_build.exists()
-
-
-def test_an_existing_environment_is_reused(built: Built) -> None:
-    before = built.pythons[0].lstat()
-    assert interpreter_for(built.folder, built.cache).lstat() == before and built.builds == 1
-
-
-def test_another_installation_builds_its_own_environment(
-    built: Built, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_an_environment_has_the_requirements_and_then_the_shared_packages(
+    commands: Commands, isolated: Path, cache: Path
 ) -> None:
-    monkeypatch.setattr(venv, "IMPORT_ROOT", tmp_path)
-    monkeypatch.setattr(venv, "_build", lambda home, folder: None)
-    assert interpreter_for(built.folder, built.cache) != built.pythons[0]
+    python = interpreter_for(isolated, cache)
+    home = python.parent.parent
+    assert environments(cache) == [home]
+    (install,) = commands.installs
+    assert install[0].startswith(str(commands.venvs[0])) and install[-1] == str(isolated / REQUIREMENTS)
+    shared = home / "lib" / "python3.99" / "site-packages" / "rollyard-shared.pth"
+    assert shared.read_text().splitlines() == [sysconfig.get_path("purelib"), str(IMPORT_ROOT)]
 
 
-def test_the_environment_has_a_package_that_the_shared_environment_lacks(built: Built) -> None:
-    with pytest.raises(ModuleNotFoundError):
-        __import__("own_package")
-    assert output_of(built.pythons[0], "import own_package; print(own_package.WORD)") == "private"
+def test_a_failed_command_is_an_error_with_the_folder_and_the_end_of_its_output(isolated: Path) -> None:
+    with pytest.raises(OperatorError) as raised:
+        venv._run(FAIL, isolated)
+    message = str(raised.value)
+    assert isolated.name in message and str(isolated / REQUIREMENTS) in message
+    assert message.splitlines()[-5:] == ["16", "17", "18", "19", "ERROR: no matching distribution"]
 
 
-def test_the_folders_requirement_takes_precedence_and_the_shared_package_stays(built: Built) -> None:
-    code = "from importlib.metadata import version; print(version('iniconfig'))"
-    assert output_of(built.pythons[0], code) == "99.0" and version("iniconfig") != "99.0"
+def test_a_failed_build_leaves_no_environment(commands: Commands, isolated: Path, cache: Path) -> None:
+    commands.fails = True
+    with pytest.raises(OperatorError):
+        interpreter_for(isolated, cache)
+    assert environments(cache) == []
 
 
-def test_the_shared_packages_are_visible_in_the_environment(built: Built) -> None:
-    assert output_of(
-        built.pythons[0], "import pydantic, rollyard.services.runtime.serve; print(pydantic.VERSION)"
-    ) == version("pydantic")
+def test_a_build_after_a_failed_or_killed_one_starts_over(commands: Commands, isolated: Path, cache: Path) -> None:
+    python = interpreter_for(isolated, cache)
+    python.parent.parent.rename(python.parent.parent.with_name(f"{python.parent.parent.name}.building"))
+    leftover = python.parent.parent.with_name(f"{python.parent.parent.name}.building-1")
+    leftover.mkdir()
+    assert interpreter_for(isolated, cache) == python and python.exists()
+    assert environments(cache) == [python.parent.parent]
 
 
-async def test_a_stack_of_processes_runs_a_server_in_its_own_environment(built: Built) -> None:
-    config = load_text(built.root, server_yaml(built.name, "{speed: 5}"))
+def test_two_simultaneous_requests_share_one_build(commands: Commands, isolated: Path, cache: Path) -> None:
+    commands.go_on.clear()
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(interpreter_for, isolated, cache)
+        assert commands.started.wait(deadline_s())
+        second = pool.submit(interpreter_for, isolated, cache)
+        with pytest.raises(TimeoutError):
+            second.result(0.1)
+        commands.go_on.set()
+        assert first.result(deadline_s()) == second.result(deadline_s())
+    assert len(commands.venvs) == 1
+
+
+def test_an_existing_environment_is_reused(commands: Commands, isolated: Path, cache: Path) -> None:
+    assert interpreter_for(isolated, cache) == interpreter_for(isolated, cache)
+    assert len(commands.venvs) == 1
+
+
+@pytest.mark.parametrize("changed", ["the requirements", "the installation", "Python"])
+def test_an_environment_is_used_only_for_the_same_requirements_installation_and_python(
+    commands: Commands, isolated: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, changed: str
+) -> None:
+    before = interpreter_for(isolated, cache)
+    if changed == "the requirements":
+        (isolated / REQUIREMENTS).write_text("own_package==2.0\n")
+    elif changed == "the installation":
+        monkeypatch.setattr(venv, "IMPORT_ROOT", cache)
+    else:
+        monkeypatch.setattr(sys, "version", "3.99")
+    assert interpreter_for(isolated, cache) != before
+    assert len(commands.venvs) == 2
+
+
+async def test_a_colocated_stack_rejects_such_a_folder(isolated: Path, tmp_path: Path) -> None:
+    config = load_text(tmp_path, server_yaml(isolated.name))
     assert config.servers[0].isolated
-    async with processes(config, built.root) as stack:
-        (url,) = stack.registry.directory().servers["environment"]
-        transport = HttpTransport()
-        versions = orjson.loads((await send(transport, url + "/versions", b"", "GET")).body)
-        await transport.close()
-    assert versions == {"own_package": "private", "iniconfig": "99.0", "speed": 5}
-
-
-async def test_a_colocated_stack_rejects_such_a_folder_with_the_reason(built: Built, tmp_path: Path) -> None:
-    config = load_text(built.root, server_yaml(built.name))
-    with pytest.raises(OperatorError, match="its own Python environment"):
+    with pytest.raises(OperatorError, match="environment") as raised:
         async with colocated(config, tmp_path):
             pass
+    assert "colocate" in str(raised.value)
 
 
-async def test_a_dry_run_checks_the_settings_of_an_isolated_server(built: Built) -> None:
-    preflight = Preflight(load_text(built.root, server_yaml(built.name, "{spead: 5}")).servers, KEYS, {})
-    with pytest.raises(OperatorError, match="unknown option 'spead', did you mean 'speed'"):
-        await preflight.check(built.cache, head=None, colocate=False)
+@pytest.mark.usefixtures("commands")
+async def test_a_dry_run_checks_the_settings_of_an_isolated_server(isolated: Path, cache: Path, tmp_path: Path) -> None:
+    preflight = Preflight(load_text(tmp_path, server_yaml(isolated.name, "{spead: 5}")).servers, KEYS, {})
+    with pytest.raises(OperatorError, match=r"'spead'.*'speed'"):
+        await preflight.check(cache, head=None, colocate=False)
     await preflight.close()

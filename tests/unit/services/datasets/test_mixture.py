@@ -68,10 +68,9 @@ def test_every_epoch_follows_the_order_file_and_skips_rows_it_does_not_list(root
     for epoch in range(3):
         mix = mixture(root, ordered, epoch=epoch)
         assert ids(mix) == ["a7", "a3", "a9"]
-    assert mix.notes == [
-        "dataset 'a': 1 ids in its order file are not in the dataset and are ignored (first: unknown)",
-        "dataset 'a': 1 lines in its order file repeat an id and are ignored",
-    ]
+    unknown, repeated = mix.notes
+    assert unknown.startswith("dataset 'a': 1 ids ") and "unknown" in unknown
+    assert repeated.startswith("dataset 'a': 1 lines ")
 
 
 def test_an_order_file_may_have_a_byte_order_mark_and_crlf(root: Path) -> None:
@@ -81,19 +80,20 @@ def test_an_order_file_may_have_a_byte_order_mark_and_crlf(root: Path) -> None:
 
 def test_an_order_file_without_ids_is_rejected(root: Path) -> None:
     (root / "order.txt").write_text("\n\n")
-    with pytest.raises(OperatorError, match="contains no ids; expected one id per line"):
+    with pytest.raises(OperatorError, match=r"order\.txt: .*no ids"):
         mixture(root, {**A, "order": str(root / "order.txt")})
 
 
 def test_a_count_larger_than_the_dataset_takes_all_rows_and_adds_a_note(root: Path) -> None:
     mix = mixture(root, {**B, "count": 500})
     assert len(ids(mix)) == 10
-    assert mix.notes == ["dataset 'b': count is 500, but there are only 10 rows; all are used"]
+    (note,) = mix.notes
+    assert note.startswith("dataset 'b': count is 500") and "10 rows" in note
 
 
 def test_an_order_file_with_only_unknown_ids_is_rejected(root: Path) -> None:
     (root / "order.txt").write_text("x1\nx2\n")
-    with pytest.raises(OperatorError, match=r"none of its 2 ids is in dataset 'a' \(a0, a1, a2"):
+    with pytest.raises(OperatorError, match=r"2 ids .*'a' \(a0, a1, a2"):
         mixture(root, {**A, "order": str(root / "order.txt")})
 
 
@@ -145,7 +145,7 @@ def test_equal_rows_without_an_id_get_different_ids(tmp_path: Path) -> None:
 
 def test_a_repeated_id_is_rejected_with_its_line(tmp_path: Path) -> None:
     write_rows(tmp_path / "rows.jsonl", [row("one", id="x"), row("two", id="x")])
-    with pytest.raises(OperatorError, match=r"line 2 has the same id as an earlier row \('x'\)"):
+    with pytest.raises(OperatorError, match=r"line 2 .*\('x'\)"):
         mixture(tmp_path, {"name": "rows", "path": "rows.jsonl"})
 
 
@@ -173,17 +173,17 @@ def test_rows_without_an_agent_are_rejected(root: Path) -> None:
         ({"datasets": [{**A, "weight": 0}]}, "weight"),
         ({"datasets": [{**A, "wieght": 2}]}, "weight"),
         ({"datasets": [{"name": "gsm9k"}]}, "gsm9k/prepare.py"),
-        ({"datasets": [{**A, "where": {"level": "none"}}]}, "no row that matches"),
-        ({"datasets": [{**A, "where": {"level": {}}}]}, "min, max or both"),
-        ({"datasets": [{**A, "where": {"level": {"mni": 3}}}]}, r"is {'mni': 3}: expected .*{min: 3, max: 8}"),
-        ({"datasets": [{**A, "where": {"level": [{"min": 3}]}}]}, "a list of values"),
-        ({"datasets": [{**A, "where": {"level": {"min": 3, "max": 2}}}]}, "min is greater than max"),
+        ({"datasets": [{**A, "where": {"level": "none"}}]}, "no row .* level: none"),
+        ({"datasets": [{**A, "where": {"level": {}}}]}, "min, max or"),
+        ({"datasets": [{**A, "where": {"level": {"mni": 3}}}]}, r"{'mni': 3}.*{min: 3, max: 8}"),
+        ({"datasets": [{**A, "where": {"level": [{"min": 3}]}}]}, "list of values"),
+        ({"datasets": [{**A, "where": {"level": {"min": 3, "max": 2}}}]}, "min .*max"),
         (
             {"datasets": [{**A, "where": {"m": {"min": 3}}}]},
-            r"no row that matches m: {min: 3} \(keys in the first row: .*prompt_id",
+            r" m: {min: 3} \(.*prompt_id",
         ),
-        ({"datasets": [{**A, "path": "."}]}, "is a folder; pass a file in it"),
-        ({"datasets": [{**A, "order": "nowhere.txt"}]}, "nowhere.txt cannot be read"),
+        ({"datasets": [{**A, "path": "."}]}, "is a folder"),
+        ({"datasets": [{**A, "order": "nowhere.txt"}]}, r"nowhere\.txt "),
     ],
     ids=str,
 )
@@ -195,14 +195,14 @@ def test_invalid_settings_are_rejected_with_the_reason(root: Path, wrong: Any, m
 def test_a_file_that_changes_during_a_collection_is_an_error(root: Path) -> None:
     mix = mixture(root, B)
     (root / "b.jsonl").write_text("gone\n")
-    with pytest.raises(OperatorError, match="changed while in use"):
+    with pytest.raises(OperatorError, match="changed"):
         list(mix.rollouts(1))
 
 
 def test_rows_that_move_during_a_collection_are_an_error(root: Path) -> None:
     mix = mixture(root, B)
     write_rows(root / "b.jsonl", rows("b", 10)[::-1])
-    with pytest.raises(OperatorError, match=r"row 'b[0-9]': .*changed while in use"):
+    with pytest.raises(OperatorError, match=r"'b[0-9]'.*changed"):
         list(mix.rollouts(1))
 
 

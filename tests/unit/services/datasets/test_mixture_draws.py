@@ -27,9 +27,10 @@ def drawn(mix: Mixture, name: str) -> list[str]:
     return [row_id for dataset, row_id in mix.row_refs() if dataset.name == name]
 
 
-@pytest.mark.parametrize("epoch", [0, 1, 5])
-@pytest.mark.parametrize("count", [None, 12])
-@pytest.mark.parametrize("mode", ["weighted", "sequential"])
+@pytest.mark.parametrize(
+    ("epoch", "count", "mode"),
+    [(0, None, "weighted"), (0, 12, "sequential"), (5, None, "sequential"), (5, 12, "weighted")],
+)
 def test_changing_one_dataset_does_not_change_the_draws_of_another(
     root: Path, epoch: int, count: int | None, mode: str
 ) -> None:
@@ -66,7 +67,7 @@ def test_a_collection_drawn_by_an_older_rule_is_rejected(root: Path, tmp_path: P
     identity = mixture(root, B).identity
     before = {key: value for key, value in identity.items() if key != "draws"} | {"input_sha256": "older"}
     manifest.write_bytes(encode_manifest(new_manifest(output, before, {}, {})))
-    with pytest.raises(OperatorError, match="draws: not set in the file, 'one generator per data set' now"):
+    with pytest.raises(OperatorError, match=r"draws: .*'one generator per data set'"):
         resumed_manifest(manifest, output, identity, {}, accept_changed_code=False)
 
 

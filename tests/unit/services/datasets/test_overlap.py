@@ -51,19 +51,26 @@ def overlap_report(tmp_path: Path, train: list[Json], test: list[Json], n: int =
     return report
 
 
-@pytest.mark.parametrize("questions", [LONG, SHORT], ids=["long", "short"])
-@pytest.mark.parametrize("train", ["chat", "few-shot", "NeMo Gym", "parts", "instructed", "shouted"])
-@pytest.mark.parametrize("test", FORMS)
-def test_the_same_questions_are_found_in_any_pair_of_forms(
-    tmp_path: Path, train: str, test: str, questions: list[str]
-) -> None:
+# Every form of a training set with about half of the forms of a test set, and every form of both with both lengths.
+PAIRS = [
+    (train, test, "long" if (first // 2 + second) % 2 else "short")
+    for first, train in enumerate(["chat", "few-shot", "NeMo Gym", "parts", "instructed", "shouted"])
+    for second, test in enumerate(FORMS)
+    if (first + second // 2) % 2
+]
+
+
+@pytest.mark.parametrize(("train", "test", "length"), PAIRS)
+def test_the_same_questions_are_found_in_any_pair_of_forms(tmp_path: Path, train: str, test: str, length: str) -> None:
+    questions = LONG if length == "long" else SHORT
     report = overlap_report(tmp_path, [FORMS[train](q) for q in questions], [FORMS[test](q) for q in questions])
     assert report.problems == 0
     assert max(report.overlap["question"], report.overlap["words"], report.overlap["row"]) == len(questions)
 
 
-@pytest.mark.parametrize("form", ["chat", "few-shot", "NeMo Gym", "instructed"])
-@pytest.mark.parametrize("questions", [LONG, SHORT], ids=["long", "short"])
+@pytest.mark.parametrize(
+    ("form", "questions"), [("chat", SHORT), ("few-shot", LONG), ("NeMo Gym", LONG), ("instructed", SHORT)]
+)
 def test_other_questions_in_the_same_prompt_are_not_found(tmp_path: Path, form: str, questions: list[str]) -> None:
     half = len(questions) // 2
     prompts = [FORMS[form](question) for question in questions]
@@ -73,8 +80,10 @@ def test_other_questions_in_the_same_prompt_are_not_found(tmp_path: Path, form: 
 TINY = [f"{number} + {number * 3}?" for number in range(20, 41)]
 
 
-@pytest.mark.parametrize("train", ["chat", "few-shot", "NeMo Gym", "shouted"])
-@pytest.mark.parametrize("test", ["plain", "problem", "chat", "few-shot"])
+@pytest.mark.parametrize(
+    ("train", "test"),
+    [("chat", "plain"), ("few-shot", "problem"), ("NeMo Gym", "chat"), ("shouted", "few-shot"), ("chat", "few-shot")],
+)
 def test_a_short_question_is_found_where_it_is_the_whole_question(tmp_path: Path, train: str, test: str) -> None:
     report = overlap_report(tmp_path, [FORMS[train](f" {q}") for q in TINY], [FORMS[test](q) for q in TINY])
     assert report.overlap["question"] == len(TINY)
@@ -98,7 +107,7 @@ def test_ids_questions_and_words_are_counted_with_an_example_each(tmp_path: Path
         ("words", 2, 2),
         ("words", 3, 1),
     ]
-    assert report.first_overlap[2].evidence.startswith("the quick brown fox")
+    assert report.first_overlap[2].evidence.startswith(words[:20])
 
 
 def test_the_number_of_consecutive_words_is_configurable(tmp_path: Path) -> None:

@@ -33,34 +33,34 @@ def test_common_line_formats_are_read_and_can_be_located(tmp_path: Path, content
 
 
 @pytest.mark.parametrize(
-    ("content", "line", "message"),
+    ("content", "line", "words"),
     [
-        (ONE + b"\n" + TWO[:30], 2, "at character 31, where the file ends: it is truncated"),
-        (b'{"x": NaN}\n' + ONE, 1, "at character 7"),
-        (ONE.decode().encode("utf-16"), 1, "iconv -f UTF-16 -t UTF-8"),
-        (ONE + b"\n" + b"\0" * 9 + b"\n", 2, "zero bytes"),
-        (b'{"x": "caf\xe9"}\n', 1, "not UTF-8: byte 0xe9 at 11"),
-        (orjson.dumps([make_row("1"), make_row("2")], option=orjson.OPT_INDENT_2), 1, "jq -c"),
-        (ONE + b"\n[1]\n", 2, "is a list; expected an object"),
-        (ONE + b"\n\nnull\n", 3, "is null; expected an object"),
-        (b'"text"\n', 1, "is a string; expected an object"),
-        (b'{"messages": []}\n', 1, "has the key messages; expected responses_create_params with an `input`"),
-        (b"{}\n", 1, "has no keys; expected responses_create_params with an `input`"),
-        (b'{"failure_kind": "timeout"}\n', 1, "is a failed attempt of a collection"),
-        (b'{"responses_create_params": null}\n', 1, "expected responses_create_params with an `input`"),
-        (b'{"responses_create_params": {"input": 3}}\n', 1, "expected responses_create_params with an `input`"),
-        (orjson.dumps({"responses_create_params": {"input": [{}, 3]}}), 1, "input[1] is a number; expected a message"),
+        (ONE + b"\n" + TWO[:30], 2, ["31", "truncated"]),
+        (b'{"x": NaN}\n' + ONE, 1, ["character 7"]),
+        (ONE.decode().encode("utf-16"), 1, ["iconv -f UTF-16 -t UTF-8"]),
+        (ONE + b"\n" + b"\0" * 9 + b"\n", 2, ["zero bytes"]),
+        (b'{"x": "caf\xe9"}\n', 1, ["UTF-8", "0xe9 at 11"]),
+        (orjson.dumps([make_row("1"), make_row("2")], option=orjson.OPT_INDENT_2), 1, ["jq -c"]),
+        (ONE + b"\n[1]\n", 2, ["list", "object"]),
+        (ONE + b"\n\nnull\n", 3, ["null", "object"]),
+        (b'"text"\n', 1, ["string", "object"]),
+        (b'{"messages": []}\n', 1, ["messages", "responses_create_params", "`input`"]),
+        (b"{}\n", 1, ["no keys", "responses_create_params", "`input`"]),
+        (b'{"failure_kind": "timeout"}\n', 1, ["failed attempt"]),
+        (b'{"responses_create_params": null}\n', 1, ["responses_create_params", "`input`"]),
+        (b'{"responses_create_params": {"input": 3}}\n', 1, ["responses_create_params", "`input`"]),
+        (orjson.dumps({"responses_create_params": {"input": [{}, 3]}}), 1, ["input[1] is a number"]),
     ],
     ids=str,
 )
 def test_an_invalid_row_is_reported_with_its_line_and_reason(
-    tmp_path: Path, content: bytes, line: int, message: str
+    tmp_path: Path, content: bytes, line: int, words: list[str]
 ) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_bytes(content)
     found = next(row for row in rows_of(path) if row.problem)
     assert found.line == line
-    assert message in found.problem
+    assert [word for word in words if word not in found.problem] == []
 
 
 @pytest.mark.parametrize("line", [b'{"question": "2 + 2?"}', b'{"responses_create_params": {"temperature": 0}}'])

@@ -60,15 +60,22 @@ SHAPES = {
 }
 
 
-@pytest.mark.parametrize("shape", SHAPES)
+SELECTIONS: list[tuple[list[str], list[str]]] = [
+    ([], ["main/test"]),
+    (["--split", "train"], ["main/train"]),
+    (["--subset", "socratic"], ["socratic/test"]),
+    (["--config", "socratic", "--split", "train"], ["socratic/train"]),
+    (["--subset", "all", "--split", "test"], ["main/test", "socratic/test"]),
+]
+"""Options, and the rows that they select."""
+
+
 @pytest.mark.parametrize(
-    ("options", "found"),
+    ("shape", "options", "found"),
     [
-        ([], ["main/test"]),
-        (["--split", "train"], ["main/train"]),
-        (["--subset", "socratic"], ["socratic/test"]),
-        (["--config", "socratic", "--split", "train"], ["socratic/train"]),
-        (["--subset", "all", "--split", "test"], ["main/test", "socratic/test"]),
+        (shape, *selection)
+        for number, shape in enumerate(SHAPES)
+        for selection in (SELECTIONS if number < 2 else (SELECTIONS[number % 5], SELECTIONS[(number + 2) % 5]))
     ],
 )
 def test_a_clone_yields_only_the_requested_split_and_subset(
@@ -79,44 +86,57 @@ def test_a_clone_yields_only_the_requested_split_and_subset(
     assert [row["question"] for row in written_rows(out)] == found
 
 
-@pytest.mark.parametrize(("place", "card"), [("s3", {"README.md": CARD.encode()}), ("hub", {})])
-def test_s3_and_the_hub_yield_the_same_rows_as_a_clone(tmp_path: Path, place: str, card: dict[str, bytes]) -> None:
-    files = {**clone(), **card}
-    source = ["--s3", "s3://bucket/set/", "--offline"] if place == "s3" else []
-    with store({(f"bucket/set/{name}" if place == "s3" else name): file for name, file in files.items()}) as address:
+def test_s3_yields_the_same_rows_as_a_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = {**clone(), "README.md": CARD.encode()}
+    out = tmp_path / "out.jsonl"
+    with store({f"bucket/set/{name}": file for name, file in files.items()}) as address:
+        for name, value in {
+            "AWS_ENDPOINT_URL_S3": address,
+            "AWS_ACCESS_KEY_ID": "k",
+            "AWS_SECRET_ACCESS_KEY": "s",
+            "AWS_DEFAULT_REGION": "us-east-1",
+        }.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr("boto3.DEFAULT_SESSION", None)
+        gsm8k.main(["--s3", "s3://bucket/set/", "--offline", "--subset", "socratic", "--output", str(out)])
+    assert [row["question"] for row in written_rows(out)] == ["socratic/test"]
+
+
+def test_the_hub_yields_the_same_rows_as_a_clone(tmp_path: Path) -> None:
+    """In a process of its own, because the hub's package reads its address when it is imported."""
+    out = tmp_path / "out.jsonl"
+    with store(clone()) as address:
         env = {**os.environ, "HF_ENDPOINT": address, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_XET": "1"}
-        env |= {"AWS_ENDPOINT_URL_S3": address, "AWS_ACCESS_KEY_ID": "k", "AWS_SECRET_ACCESS_KEY": "s"}
-        env |= {"AWS_DEFAULT_REGION": "us-east-1", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        line = [sys.executable, "resources_servers/gsm8k/prepare.py", *source, "--subset", "socratic"]
-        line += ["--output", str(tmp_path / "out.jsonl")]
+        line = [sys.executable, "resources_servers/gsm8k/prepare.py", "--subset", "socratic", "--output", str(out)]
+        env |= {"HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         done = subprocess.run(line, cwd=INSTALLED, env=env, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert [row["question"] for row in written_rows(tmp_path / "out.jsonl")] == ["socratic/test"]
+    assert [row["question"] for row in written_rows(out)] == ["socratic/test"]
 
 
 @pytest.mark.parametrize(
     ("files", "selection", "message"),
     [
-        (list(clone()), SplitSelection(), r"several subsets: main \(test, train\), socratic .*--subset"),
+        (list(clone()), SplitSelection(), r"main \(test, train\), socratic.*--subset"),
         (
             list(clone()),
             SplitSelection(subset="main"),
-            r"several splits: main \(test, train\); select one with --split",
+            r"main \(test, train\).*--split",
         ),
-        (list(clone()), SplitSelection(subset="mian"), r"no subset 'mian'; available: main .*--subset"),
+        (list(clone()), SplitSelection(subset="mian"), r"'mian'.* main .*--subset"),
         (
             list(clone()),
             SplitSelection(split="dev", subset="main"),
-            r"no file for the split 'dev'; available: main \(test, train\)",
+            r"'dev'.* main \(test, train\)",
         ),
         (["train.jsonl", "train_socratic.jsonl"], SplitSelection("train"), r"default \(train\), socratic \(train\)"),
         (
             ["train.jsonl", "train.parquet"],
             SplitSelection(),
-            r"train\.jsonl and train\.parquet, the same rows in two formats",
+            r"train\.jsonl and train\.parquet",
         ),
         (["train_test.jsonl"], SplitSelection("test"), r"train and test"),
-        (["mbpp.jsonl", "sanitized-mbpp.json"], SplitSelection(), "several subsets"),
+        (["mbpp.jsonl", "sanitized-mbpp.json"], SplitSelection(), "--subset"),
     ],
 )
 def test_an_ambiguous_or_missing_split_is_rejected_with_the_choices_and_the_option(
@@ -129,8 +149,8 @@ def test_an_ambiguous_or_missing_split_is_rejected_with_the_choices_and_the_opti
 @pytest.mark.parametrize(
     ("card", "message"),
     [
-        (CARD.replace("socratic", "main"), "README.md lists the config 'main' more than once"),
-        (CARD.replace("main/", "old/").replace("socratic/", "old/"), "none of the files"),
+        (CARD.replace("socratic", "main"), r"README\.md .*'main'"),
+        (CARD.replace("main/", "old/").replace("socratic/", "old/"), r"none of .*README\.md"),
     ],
     ids=["duplicate name", "missing files"],
 )
@@ -141,14 +161,14 @@ def test_a_card_that_contradicts_itself_or_its_folder_is_rejected(card: str, mes
 
 def test_an_ambiguous_folder_does_not_fall_back_to_the_next_source(tmp_path: Path) -> None:
     folder = write_files(tmp_path / "clone", dict.fromkeys(("a/test.jsonl", "b/test.jsonl"), b"{}\n"))
-    with pytest.raises(OperatorError, match="several subsets"):
+    with pytest.raises(OperatorError, match="--subset"):
         gsm8k.main(["--local", str(folder), "--s3", "s3://bucket/set/", "--output", str(tmp_path / "out.jsonl")])
 
 
 def test_a_file_whose_name_contradicts_the_requested_split_is_rejected(tmp_path: Path) -> None:
     file = write_files(tmp_path, clone()) / "main/train-00000-of-00001.jsonl"
     line = ["--local", str(file), "--offline", "--output", str(tmp_path / "out.jsonl")]
-    with pytest.raises(OperatorError, match="belongs to the split train, but --split is test"):
+    with pytest.raises(OperatorError, match=r"split train, .*--split is test"):
         gsm8k.main([*line, "--split", "test"])
     gsm8k.main(line)
 

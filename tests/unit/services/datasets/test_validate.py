@@ -75,9 +75,8 @@ def test_repeated_ids_within_a_file_are_reported(tmp_path: Path) -> None:
     first_file = write_rows(tmp_path / "one.jsonl", [row("a", id=1), row("b", id=2), row("c", id="1"), row("d")])
     second_file = write_rows(tmp_path / "two.jsonl", [row("e", id=1)])
     first, second = validate([first_file, second_file])
-    assert [(found.line, found.problem) for found in first.first_repeated_ids] == [
-        (3, "has the same id as an earlier row ('1')")
-    ]
+    (repeated,) = first.first_repeated_ids
+    assert repeated.line == 3 and "('1')" in repeated.problem
     assert (first.repeated_ids, second.repeated_ids) == (1, 0)
 
 

@@ -58,17 +58,17 @@ def test_all_fields_of_an_expression_are_found() -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "the expression is empty"),
-        ("reward = 1", "compare with =="),
-        ("reward <", "cannot be read at the end"),
-        ("reward < 1 && turns > 2", "join conditions with and, or, not"),
-        ("reward is None", "use == or !="),
-        ("row < 1", "`row` alone has no value"),
-        ("lenn(text) > 3", "did you mean len?"),
-        ("open('x')", "the functions are abs"),
-        ("len() > 3", "len has 0 arguments; expected 1"),
+        ("", "empty"),
+        ("reward = 1", "=="),
+        ("reward <", "at the end"),
+        ("reward < 1 && turns > 2", "and, or, not"),
+        ("reward is None", "== or !="),
+        ("row < 1", "`row` alone"),
+        ("lenn(text) > 3", " len?"),
+        ("open('x')", " abs"),
+        ("len() > 3", "len has 0"),
         ("len(x, key=1) > 3", "expected a comparison"),
-        ("a[b] > 1", "expected a number or a string"),
+        ("a[b] > 1", "number or a string"),
         ("a[1:2] > 1", "expected a comparison"),
         ("[x for x in y]", "expected a comparison"),
         ("(lambda: 1)()", "expected a comparison"),
@@ -97,7 +97,7 @@ def test_deep_nesting_is_refused_or_parsed_but_never_crashes(text: str) -> None:
 
 
 def test_a_condition_is_not_a_field() -> None:
-    with pytest.raises(ExpressionError, match="is not a field"):
+    with pytest.raises(ExpressionError, match="not a field"):
         parse_field("reward < 1")
 
 

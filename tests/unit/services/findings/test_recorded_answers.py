@@ -16,6 +16,8 @@ from tests.support.stacks import SHARED, read_rows
 VERDICTS = INSTALLED / "benchmarks/data/verdicts.jsonl"
 MODELS = ("6b_finetuning", "6b_verification", "175b_finetuning", "175b_verification")
 MOVES = ("", "up", "down", "left", "right")
+SOME = slice(None, None, 3)
+"""A third of the thousands of answers to GSM8K and MATH."""
 
 
 def _lines(path: Path) -> list[Json]:
@@ -29,7 +31,7 @@ def _accusations(folder: Path, rows: list[Json]) -> list[str]:
 
 def test_models_that_answer_gsm8k_are_not_accused(tmp_path: Path) -> None:
     rows = []
-    for task, problem in enumerate(_lines(SHARED / "data/gsm8k/example_model_solutions.jsonl.gz")):
+    for task, problem in enumerate(_lines(SHARED / "data/gsm8k/example_model_solutions.jsonl.gz")[SOME]):
         gold = problem["ground_truth"].rpartition("A: ")[2]
         for repeat, model in enumerate(MODELS):
             text = problem[model]["solution"]
@@ -80,7 +82,7 @@ def test_solutions_of_math_and_gsm8k_are_not_accused(tmp_path: Path) -> None:
     gsm8k = [(row["question"], row["answer"], row["answer"]) for row in read_rows(data / "gsm8k/test.jsonl")]
     rows = [
         played(task, says=text, prompt=question, success=True, **({"answer": gold} if gold else {}))
-        for task, (question, text, gold) in enumerate([*math, *gsm8k])
+        for task, (question, text, gold) in enumerate([*math[SOME], *gsm8k[SOME]])
     ]
     assert _accusations(tmp_path, rows) == []
 

@@ -17,7 +17,7 @@ from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.session import Session
 from rollyard.services.http.transport import HttpResponse, LocalTransport, Receive, Scope, Send
 from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http, http_transport, make_client, peer, send
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 from tests.unit.services.http.raw_peers import respond, tcp_server
 
 
@@ -35,7 +35,7 @@ async def test_a_request_without_a_response_still_times_out(streamed: bool) -> N
     async with http_transport() as transport, tcp_server(respond(b"", close=False)) as port:
         url = f"http://127.0.0.1:{port}/x"
         work = transport.stream("POST", url, b"", {}, 0.1) if streamed else send(transport, url, timeout_s=0.1)
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(deadline_s()):
             assert await failure_kind_of(work) is FailureKind.TIMEOUT
 
 
@@ -103,7 +103,7 @@ async def test_a_session_survives_an_instance_that_is_too_busy_to_accept(monkeyp
     async with http_transport() as transport:
         session = Session(make_client({"s": [url]}, transport, RetryPolicy(0.05, 0.01)), "s")
         session._url = url
-        calling = asyncio.create_task(session.send("/x", b"{}", 20.0))
+        calling = asyncio.create_task(session.send("/x", b"{}", deadline_s()))
         await asyncio.sleep(0.5)
         assert not calling.done()
         sock.setblocking(False)
@@ -132,9 +132,9 @@ async def test_a_session_is_lost_once_its_instance_leaves_the_directory() -> Non
     async with http_transport() as transport:
         async with peer(http()) as other:
             servers = {"s": [other.url]}
-            session = Session(make_client(lambda: servers, transport, RetryPolicy(20.0, 0.01)), "s")
-            await session.post("/x", b"{}", 5.0)
-        calling = asyncio.create_task(failure_of(session.send("/x", b"{}", 20.0)))
+            session = Session(make_client(lambda: servers, transport, RetryPolicy(deadline_s(), 0.01)), "s")
+            await session.post("/x", b"{}", deadline_s())
+        calling = asyncio.create_task(failure_of(session.send("/x", b"{}", deadline_s())))
         await asyncio.sleep(0.1)
         servers["s"] = []
         failure = await calling
@@ -173,14 +173,14 @@ async def test_a_session_whose_first_response_is_lost_may_be_open_and_keeps_its_
         session = Session(make_client({"s": [first.url, second.url]}, transport), "s")
         session._client._rotation = 1  # the first instance is next in the rotation
         assert not session.may_be_open
-        assert await failure_kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
+        assert await failure_kind_of(session.send("/seed_session", b"{}", deadline_s())) is FailureKind.CONNECTION_LOST
         assert session.may_be_open and not session.opened
-        assert (await session.send("/close", b"{}", 5.0)).status == 200
+        assert (await session.send("/close", b"{}", deadline_s())).status == 200
         assert (first.requests, second.requests) == (2, 0)
 
 
 async def test_a_session_that_reached_no_instance_cannot_be_open() -> None:
     async with http_transport() as transport:
         session = Session(make_client({"s": ["http://127.0.0.1:1"]}, transport, RetryPolicy(0.05, 0.01)), "s")
-        assert await failure_kind_of(session.send("/seed_session", b"{}", 5.0)) is FailureKind.UNREACHABLE
+        assert await failure_kind_of(session.send("/seed_session", b"{}", deadline_s())) is FailureKind.UNREACHABLE
         assert not session.may_be_open

@@ -10,6 +10,7 @@ from rollyard.services.http.session import Session
 from rollyard.services.run_types import Directory
 from tests.support.asgi_requests import echo
 from tests.support.fixtures import KEYS, failure_kind_of, failure_of, http_transport, listening, make_server, unused_url
+from tests.support.waiting import deadline_s
 
 
 async def test_another_server_of_the_run_on_the_old_port_rejects_the_call() -> None:
@@ -19,8 +20,9 @@ async def test_another_server_of_the_run_on_the_old_port_rejects_the_call() -> N
             return Directory(run_id=KEYS.run_id, servers={"agent": [hosted.url]}, families={}, settings={})
 
         client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.1, 0.01))
-        assert await failure_kind_of(client.post("agent", "/echo", b"{}", 5.0)) is FailureKind.WRONG_RUN
-        assert await failure_kind_of(Session(client, "agent").post("/echo", b"{}", 5.0)) is FailureKind.WRONG_RUN
+        assert await failure_kind_of(client.post("agent", "/echo", b"{}", deadline_s())) is FailureKind.WRONG_RUN
+        session = Session(client, "agent")
+        assert await failure_kind_of(session.post("/echo", b"{}", deadline_s())) is FailureKind.WRONG_RUN
         assert hosted.server.requests == 2
 
 
@@ -34,7 +36,7 @@ async def test_if_the_head_is_unreachable_too_the_failure_names_the_missing_serv
 
     async with http_transport() as transport:
         client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.1, 0.01))
-        failure = await failure_of(client.post("agent", "/run", b"{}", 5.0))
+        failure = await failure_of(client.post("agent", "/run", b"{}", deadline_s()))
     assert (failure.kind, failure.problem.server) == (FailureKind.UNREACHABLE, "agent")
 
 
@@ -49,9 +51,9 @@ async def test_a_known_address_stays_in_use_while_the_head_is_unreachable() -> N
 
         book = AddressBook(directory)
         client = ServerClient(transport, KEYS, book, RetryPolicy(0.1, 0.01))
-        await client.post("echo", "/echo", b"{}", 5.0)
+        await client.post("echo", "/echo", b"{}", deadline_s())
         book.mark_stale()
-        assert (await client.post("echo", "/echo", b'{"a":1}', 5.0)).status == 200
+        assert (await client.post("echo", "/echo", b'{"a":1}', deadline_s())).status == 200
 
 
 async def test_a_call_waits_for_a_starting_server_up_to_its_start_timeout() -> None:
@@ -60,10 +62,10 @@ async def test_a_call_waits_for_a_starting_server_up_to_its_start_timeout() -> N
 
         async def directory() -> Directory:
             urls: list[str] = next(directories, [hosted.url])
-            limits = {"model": 60.0}
+            limits = {"model": deadline_s()}
             return Directory(
                 run_id=KEYS.run_id, servers={"model": urls}, families={}, start_timeouts_s=limits, settings={}
             )
 
         client = ServerClient(transport, KEYS, AddressBook(directory), RetryPolicy(0.0, 0.001))
-        assert (await client.post("model", "/echo", b"{}", 120.0)).status == 200
+        assert (await client.post("model", "/echo", b"{}", deadline_s())).status == 200

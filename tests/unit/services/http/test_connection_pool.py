@@ -13,7 +13,7 @@ from rollyard.services.errors import FailureKind
 from rollyard.services.http.connection_pool import REQUEST_HEADER, target_of
 from rollyard.services.http.transport import OTHER_KEEPALIVE_S, RUN_HEADER, HttpTransport
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 
 CHUNKED = (
     b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n6;ext=1\r\n world\r\n0\r\nx-trailer: 1\r\n\r\n"
@@ -95,7 +95,7 @@ async def test_a_connection_to_a_server_of_rollyard_is_kept_longer(monkeypatch: 
     async with peer(*(http(b"{}", "200 OK", "r1", f"{REQUEST_HEADER}: {number}") for number in (1, 2))) as other:
         transport = HttpTransport()
         for _ in range(2):
-            await transport.send("POST", other.url + "/x", b"", {RUN_HEADER: "r1"}, 5.0)
+            await transport.send("POST", other.url + "/x", b"", {RUN_HEADER: "r1"}, deadline_s())
             await asyncio.sleep(0.002)
         await transport.close()
         assert other.connections == 1
@@ -129,7 +129,7 @@ async def test_a_cancelled_request_closes_its_connection_so_that_the_peer_notice
         sending = asyncio.create_task(send(transport, f"http://127.0.0.1:{port}/x"))
         await asyncio.sleep(0.02)
         sending.cancel()
-        await asyncio.wait_for(disconnected.wait(), 120)
+        await asyncio.wait_for(disconnected.wait(), deadline_s())
     listener.close()
 
 

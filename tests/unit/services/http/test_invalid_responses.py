@@ -13,6 +13,7 @@ from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.limits import Limits
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import failure_of, http, peer, send
+from tests.support.waiting import deadline_s
 from tests.unit.services.http.raw_peers import respond, respond_endlessly, tcp_server
 
 SMALL = Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024, stream_bytes=512 * 1024)
@@ -61,7 +62,7 @@ def small_transport() -> HttpTransport:
 
 
 async def read_stream(transport: HttpTransport, port: int) -> None:
-    _, chunks = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
+    _, chunks = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, deadline_s())
     async for _ in chunks:
         pass
 
@@ -123,7 +124,7 @@ def test_a_body_of_any_supported_encoding_is_decoded(encoding: str) -> None:
     assert whole.feed(body) == b"".join(by_bytes.feed(bytes([byte])) for byte in body) == b"hello"
     whole.finish()
     by_bytes.finish()
-    with pytest.raises(InvalidResponse, match="larger than 4 bytes"):
+    with pytest.raises(InvalidResponse, match="4 bytes"):
         decoders([name], 4)[0].feed(body)
 
 
@@ -155,7 +156,7 @@ async def test_bytes_on_an_idle_connection_are_not_mistaken_for_the_next_respons
         url = f"http://127.0.0.1:{port}/x"
         if not streamed:
             return (await send(transport, url, b"", "GET")).body
-        _, chunks = await transport.stream("GET", url, b"", {}, 20.0)
+        _, chunks = await transport.stream("GET", url, b"", {}, deadline_s())
         return b"".join([chunk async for chunk in chunks])
 
     async with tcp_server(send_late_bytes) as port:
@@ -192,7 +193,7 @@ async def test_an_event_stream_may_exceed_the_limit_of_a_buffered_response() -> 
     head = OK + b"content-type: text/event-stream\r\n" + LENGTH % len(events)
     transport = small_transport()
     async with tcp_server(respond(head, events)) as port:
-        _, chunks = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
+        _, chunks = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, deadline_s())
         assert sum([len(chunk) async for chunk in chunks]) == len(events) > SMALL.body_bytes
         await transport.close()
 
@@ -208,9 +209,9 @@ async def test_closing_a_stream_before_its_first_chunk_closes_the_connection() -
         closed.set()
 
     async with tcp_server(stay_open) as port:
-        _, body = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, 20.0)
+        _, body = await transport.stream("POST", f"http://127.0.0.1:{port}/x", b"{}", {}, deadline_s())
         await body.aclose()  # type: ignore[attr-defined]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(deadline_s()):
             await closed.wait()
         await transport.close()
 

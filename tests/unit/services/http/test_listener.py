@@ -16,7 +16,7 @@ from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.runtime.hosting import HostedServer, bind
 from tests.support.fixtures import KEYS, failure_of, http_transport, listening, make_client, make_server, peer, send
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 from tests.unit.services.http.raw_peers import exchange
 
 SMALL = ListenerLimits(Limits(header_bytes=16 * 1024, headers=50, body_bytes=256 * 1024), bodies_bytes=400 * 1024)
@@ -109,22 +109,30 @@ async def test_the_total_size_of_bodies_in_flight_is_limited() -> None:
         assert (await send(transport, hosted.url + "/echo", b"x" * 250_000)).body == b"250000"
 
 
+@pytest.fixture
+def frequent_checks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Deadlines of connections are checked every 20 ms instead of every second."""
+    monkeypatch.setattr("rollyard.services.http.listener.CHECK_EVERY_S", 0.02)
+
+
+@pytest.mark.usefixtures("frequent_checks")
 @pytest.mark.parametrize(
     "start", [b"", b"POST /e", b"\r\n", REQUEST_START, REQUEST_START + b"content-length: 9\r\n\r\n123"]
 )
 async def test_a_request_that_is_not_complete_in_time_is_closed(start: bytes) -> None:
     async with length_server(STRICT_TIMES) as hosted:
-        async with asyncio.timeout(20.0):
+        async with asyncio.timeout(deadline_s()):
             await exchange(port_of(hosted), start)
 
 
+@pytest.mark.usefixtures("frequent_checks")
 async def test_a_kept_alive_connection_that_sends_too_slowly_is_closed() -> None:
     async with length_server(STRICT_TIMES) as hosted:
         _, writer = await asyncio.open_connection("127.0.0.1", port_of(hosted))
         writer.write(REQUEST_START + b"content-length: 0\r\n\r\n")
         await until(lambda: hosted.server.requests)
         with contextlib.suppress(ConnectionError):
-            async with asyncio.timeout(20.0):
+            async with asyncio.timeout(deadline_s()):
                 while hosted._connections.connections:
                     writer.write(b"\r\n")
                     await asyncio.sleep(0.05)
@@ -132,6 +140,7 @@ async def test_a_kept_alive_connection_that_sends_too_slowly_is_closed() -> None
         writer.close()
 
 
+@pytest.mark.usefixtures("frequent_checks")
 async def test_the_time_limits_do_not_apply_to_a_running_handler() -> None:
     release = asyncio.Event()
 
@@ -144,7 +153,7 @@ async def test_the_time_limits_do_not_apply_to_a_running_handler() -> None:
     async with http_transport() as transport:
         waiting = asyncio.create_task(send(transport, hosted.url + "/w"))
         await until(lambda: hosted.server.requests)
-        await asyncio.sleep(1.5)  # longer than a request may take to arrive
+        await asyncio.sleep(0.5)  # longer than a request may take to arrive
         release.set()
         assert (await waiting).status == 200
     await hosted.stop()
@@ -166,9 +175,9 @@ async def test_a_response_to_another_request_is_never_accepted() -> None:
     async with peer(response_to(1, b"one"), response_to(1, b"one"), response_to(3, b"three"), raw=True) as other:
         transport = HttpTransport()
         client = make_client({"s": [other.url]}, transport)
-        assert (await client.post("s", "/x", b"{}", 5.0)).body == b"one"
-        assert (await failure_of(client.post("s", "/x", b"{}", 5.0))).kind is FailureKind.CONNECTION_LOST
-        assert (await client.post("s", "/x", b"{}", 5.0)).body == b"three"
+        assert (await client.post("s", "/x", b"{}", deadline_s())).body == b"one"
+        assert (await failure_of(client.post("s", "/x", b"{}", deadline_s()))).kind is FailureKind.CONNECTION_LOST
+        assert (await client.post("s", "/x", b"{}", deadline_s())).body == b"three"
         assert other.connections == 2
         await transport.close()
 
@@ -176,7 +185,7 @@ async def test_a_response_to_another_request_is_never_accepted() -> None:
 async def test_a_response_of_the_run_without_the_request_id_is_a_lost_connection() -> None:
     without_id = f"HTTP/1.1 200 OK\r\n{RUN_HEADER}: {KEYS.run_id}\r\ncontent-length: 2\r\n\r\n{{}}".encode()
     async with peer(without_id, raw=True) as other, http_transport() as transport:
-        failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", 5.0))
+        failure = await failure_of(make_client({"s": [other.url]}, transport).post("s", "/x", b"{}", deadline_s()))
         assert failure.kind is FailureKind.CONNECTION_LOST
 
 

@@ -4,6 +4,7 @@ import asyncio
 import time
 
 from rollyard.services.http.loop_lag import EVERY_S, WINDOW_S, LoopLag
+from tests.support.waiting import until
 from tests.unit.services.clock import Clock
 
 
@@ -12,8 +13,7 @@ async def test_the_full_length_of_a_blocked_loop_is_measured() -> None:
     lag.start()
     await asyncio.sleep(EVERY_S / 2)
     time.sleep(4 * EVERY_S)
-    while not lag.worst_s:
-        await asyncio.sleep(0.01)
+    await until(lambda: lag.worst_s)
     lag.stop()
     assert lag.worst_s >= 3 * EVERY_S
 

@@ -14,6 +14,7 @@ from rollyard.services.errors import FailureKind
 from rollyard.services.http.proxies import Proxies
 from rollyard.services.http.transport import endpoint_transport
 from tests.support.fixtures import failure_of, http, http_transport, peer, send, unused_url
+from tests.support.waiting import deadline_s
 from tests.unit.services.http.raw_peers import respond, tcp_server
 
 ENVIRONMENT = {
@@ -66,7 +67,7 @@ async def test_a_request_through_a_proxy_has_the_full_url_and_the_credentials() 
     async with peer(http(b"through", "200 OK", None)) as proxy:
         transport = endpoint_transport({"http_proxy": proxy.url.replace("http://", "http://user:word@")})
         assert (await send(transport, "http://api.example/v1/x", b"{}")).body == b"through"
-        _, chunks = await transport.stream("POST", "http://api.example/v1/x", b"{}", {}, 5.0)
+        _, chunks = await transport.stream("POST", "http://api.example/v1/x", b"{}", {}, deadline_s())
         assert b"".join([chunk async for chunk in chunks]) == b"through"
         await transport.close()
     for seen in proxy.seen:

@@ -5,6 +5,7 @@ import pytest
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.session import Session
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, make_client, peer
+from tests.support.waiting import deadline_s
 
 
 async def test_a_session_stays_on_its_first_instance() -> None:
@@ -12,8 +13,8 @@ async def test_a_session_stays_on_its_first_instance() -> None:
         client = make_client({"s": [first.url, second.url]}, transport)
         session = Session(client, "s")
         for _ in range(4):
-            await session.post("/x", b"{}", 5.0)
-            await client.post("s", "/y", b"{}", 5.0)
+            await session.post("/x", b"{}", deadline_s())
+            await client.post("s", "/y", b"{}", deadline_s())
         on_first = sum(b"POST /x" in seen for seen in first.seen)
         assert on_first in (0, 4)
 
@@ -22,8 +23,8 @@ async def test_a_session_sends_its_cookies_back_unchanged() -> None:
     first = http(b"{}", "200 OK", "r1", "set-cookie: id=a.b=c; Path=/; HttpOnly", 'set-cookie: other="q"; Path=/')
     async with peer(first, http()) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
-        await session.post("/seed_session", b"{}", 5.0)
-        await session.post("/x", b"{}", 5.0)
+        await session.post("/seed_session", b"{}", deadline_s())
+        await session.post("/x", b"{}", deadline_s())
         assert b"cookie" not in other.seen[0].lower()
         assert b'cookie: id=a.b=c; other="q"\r\n' in other.seen[1]
 
@@ -34,7 +35,7 @@ async def test_a_cookie_set_again_replaces_its_old_value_and_keeps_the_others() 
     async with peer(first, second, http()) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         for _ in range(3):
-            await session.post("/x", b"{}", 5.0)
+            await session.post("/x", b"{}", deadline_s())
         assert b"cookie: a=3; b=2\r\n" in other.seen[2]
 
 
@@ -82,7 +83,7 @@ async def kept_after(attributes: str) -> bool:
     async with peer(first, second, http()) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         for _ in range(3):
-            await session.post("/x", b"{}", 5.0)
+            await session.post("/x", b"{}", deadline_s())
         assert b"cookie: a=1" in other.seen[1]
         return b"cookie: a=1" in other.seen[2]
 
@@ -93,21 +94,21 @@ async def test_the_value_of_a_cookie_is_sent_back_as_it_came(value: str) -> None
     async with peer(first) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         for _ in range(2):
-            await session.post("/x", b"{}", 5.0)
+            await session.post("/x", b"{}", deadline_s())
     assert f"cookie: a={value}\r\n".encode() in other.seen[1]
 
 
 async def test_a_session_may_start_with_the_callers_cookie() -> None:
     async with peer(http()) as other, http_transport() as transport:
-        await Session(make_client({"s": [other.url]}, transport), "s", "id=1").post("/x", b"{}", 5.0)
+        await Session(make_client({"s": [other.url]}, transport), "s", "id=1").post("/x", b"{}", deadline_s())
         assert b"cookie: id=1\r\n" in other.seen[0]
 
 
 async def test_headers_of_one_call_are_not_sent_again() -> None:
     async with peer(http()) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s", "id=1")
-        await session.post("/x", b"{}", 5.0, {"x-once": "1"})
-        await session.post("/x", b"{}", 5.0)
+        await session.post("/x", b"{}", deadline_s(), {"x-once": "1"})
+        await session.post("/x", b"{}", deadline_s())
         assert [b"x-once" in seen for seen in other.seen] == [True, False]
 
 
@@ -115,7 +116,7 @@ async def test_a_session_is_open_once_an_instance_has_answered() -> None:
     async with peer(http()) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         assert not session.opened
-        await session.post("/x", b"{}", 5.0)
+        await session.post("/x", b"{}", deadline_s())
         assert session.opened
 
 
@@ -124,10 +125,10 @@ async def test_a_session_whose_instance_is_removed_is_lost_and_does_not_move() -
         async with peer(http()) as other:
             servers = {"s": [other.url]}
             session = Session(make_client(lambda: servers, transport), "s")
-            await session.post("/x", b"{}", 5.0)
+            await session.post("/x", b"{}", deadline_s())
             servers["s"] = [third.url]
         await transport.close()  # a kept connection would fail differently
-        failure = await failure_of(session.post("/x", b"{}", 5.0))
+        failure = await failure_of(session.post("/x", b"{}", deadline_s()))
         assert failure.kind is FailureKind.SESSION_LOST and failure.problem.server == "s"
         assert third.requests == 0
 
@@ -135,23 +136,23 @@ async def test_a_session_whose_instance_is_removed_is_lost_and_does_not_move() -
 async def test_a_session_whose_address_now_belongs_to_another_run_is_lost() -> None:
     async with peer(http(), http(b"{}", "200 OK", None)) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
-        await session.post("/x", b"{}", 5.0)
-        assert await failure_kind_of(session.post("/x", b"{}", 5.0)) is FailureKind.SESSION_LOST
+        await session.post("/x", b"{}", deadline_s())
+        assert await failure_kind_of(session.post("/x", b"{}", deadline_s())) is FailureKind.SESSION_LOST
 
 
 async def test_a_call_in_a_session_is_never_replayed() -> None:
     async with peer(http(), None, http()) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
-        await session.post("/x", b"{}", 5.0)
-        assert await failure_kind_of(session.post("/x", b"{}", 5.0)) is FailureKind.CONNECTION_LOST
+        await session.post("/x", b"{}", deadline_s())
+        assert await failure_kind_of(session.post("/x", b"{}", deadline_s())) is FailureKind.CONNECTION_LOST
         assert other.requests == 2
 
 
 async def test_send_returns_an_error_response_and_post_raises_it() -> None:
     async with peer(http(b"no", "500 Oh")) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
-        assert (await session.send("/x", b"{}", 5.0)).status == 500
-        assert await failure_kind_of(session.post("/x", b"{}", 5.0)) is FailureKind.SERVER_ERROR
+        assert (await session.send("/x", b"{}", deadline_s())).status == 500
+        assert await failure_kind_of(session.post("/x", b"{}", deadline_s())) is FailureKind.SERVER_ERROR
 
 
 async def test_a_cookie_that_the_server_deletes_is_not_sent_again() -> None:
@@ -162,6 +163,6 @@ async def test_a_cookie_that_the_server_deletes_is_not_sent_again() -> None:
     async with peer(*script) as other, http_transport() as transport:
         session = Session(make_client({"s": [other.url]}, transport), "s")
         for _ in range(4):
-            await session.post("/x", b"{}", 5.0)
+            await session.post("/x", b"{}", deadline_s())
         assert [b"cookie: a=1; b=2; c=3\r\n" in other.seen[1], b"cookie: c=3\r\n" in other.seen[2]] == [True, True]
         assert b"cookie: d=4\r\n" in other.seen[3]

@@ -8,6 +8,7 @@ import pytest
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.transport import HttpTransport, LocalTransport, Receive, Scope, Send
 from tests.support.fixtures import failure_kind_of, failure_of, http, http_transport, peer, send, unused_url
+from tests.support.waiting import until
 
 
 async def test_a_complete_response_of_any_status_is_returned() -> None:
@@ -39,8 +40,7 @@ INCOMPLETE = b"HTTP/1.1 200 OK\r\ncontent-length: 100\r\n\r\nonly this"
 async def test_a_connection_that_breaks_before_the_response_is_complete_is_lost(response: bytes | None) -> None:
     async with peer(response) as other, http_transport() as transport:
         sending = asyncio.ensure_future(failure_kind_of(send(transport, other.url + "/x")))
-        while not other.requests:
-            await asyncio.sleep(0.002)
+        await until(lambda: other.requests)
         if response is not None:
             other.close()
         assert await sending is FailureKind.CONNECTION_LOST
@@ -83,8 +83,7 @@ async def test_a_redirect_is_returned_not_followed() -> None:
 async def test_a_request_can_be_cancelled() -> None:
     async with peer(b"") as other, http_transport() as transport:
         sending = asyncio.create_task(send(transport, other.url + "/x"))
-        while not other.requests:
-            await asyncio.sleep(0.002)
+        await until(lambda: other.requests)
         sending.cancel()
         with pytest.raises(asyncio.CancelledError):
             await sending

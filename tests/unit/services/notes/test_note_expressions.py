@@ -62,7 +62,7 @@ def test_a_report_and_the_python_api_select_the_same_labelled_rollouts(labelled:
 def test_a_field_of_the_rows_with_the_name_of_a_note_field_needs_the_prefix_row(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [{**row, "labels": ["own"]} for row in ROWS])
     assert len(list(read_rollouts(path, where='"own" in row.labels'))) == 6
-    with pytest.raises(OperatorError, match="none of the 6 rollouts"):
+    with pytest.raises(OperatorError, match="6 rollouts"):
         load(path, where='"own" in labels')
 
 

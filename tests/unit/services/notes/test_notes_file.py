@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import subprocess
-import sys
+import resource
+from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
 import orjson
@@ -12,23 +13,13 @@ import pytest
 
 from rollyard.services.errors import RunError
 from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.notes.notes_file import NotesContent, NotesFile
 from rollyard.services.notes.record import TextNote
+from tests.support.waiting import deadline_s
 from tests.unit.services.notes.note_rows import record, rows
+from tests.unit.services.processes import FORKS, in_child
 
 ROW = rows()[0]
-ENVIRON = {**os.environ, "PYTHONPATH": str(INSTALLED)}
-WRITER = """
-import sys
-from pathlib import Path
-from rollyard.services.notes.notes_file import NotesContent, NotesFile
-from rollyard.services.notes.record import TextNote
-from tests.unit.services.notes.note_rows import record, rows
-notes, row = NotesFile(Path(sys.argv[1])), rows()[0]
-for number in range(200):
-    notes.append(record(row, "note", sys.argv[2], text=f"{number} " + "x" * (number * 37 % 9000)))
-"""
 
 
 def texts(content: NotesContent) -> list[str]:
@@ -40,17 +31,28 @@ def notes(tmp_path: Path) -> NotesFile:
     return NotesFile(tmp_path / "x_notes.jsonl")
 
 
-def test_eight_processes_that_write_200_records_each_lose_nothing(notes: NotesFile) -> None:
-    names = [f"writer {number}" for number in range(8)]
-    command = [sys.executable, "-c", WRITER, str(notes.path)]
-    writers = [subprocess.Popen([*command, name], env=ENVIRON) for name in names]
-    assert [writer.wait(120) for writer in writers] == [0] * 8
+def _append_many(path: Path, author: str, count: int, start: Barrier) -> None:
+    notes = NotesFile(path)
+    start.wait(deadline_s())
+    for number in range(count):
+        notes.append(record(ROW, "note", author, text=f"{number} " + "x" * (number * 137 % 9000)))
+
+
+def test_processes_that_write_at_the_same_time_lose_nothing(notes: NotesFile) -> None:
+    names, count = [f"writer {number}" for number in range(6)], 60
+    start = FORKS.Barrier(len(names))
+    writers = [FORKS.Process(target=_append_many, args=(notes.path, name, count, start)) for name in names]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(deadline_s())
+    assert [writer.exitcode for writer in writers] == [0] * len(names)
     content = notes.read()
     found = [(one.author, int(one.text.split()[0])) for one in content.records if isinstance(one, TextNote)]
-    assert sorted(found) == [(name, number) for name in names for number in range(200)]
     assert content.ignored_count == 0
+    assert len(found) == len(names) * count
     for name in names:
-        assert [number for author, number in found if author == name] == list(range(200))
+        assert [number for author, number in found if author == name] == list(range(count))
 
 
 def test_an_incomplete_last_line_waits_until_it_is_complete(notes: NotesFile) -> None:
@@ -127,35 +129,36 @@ def test_a_removed_file_has_no_records(notes: NotesFile) -> None:
 def test_a_file_that_cannot_be_written_is_an_error_with_its_path(notes: NotesFile) -> None:
     notes.path.mkdir()
     assert str(notes.path) in notes.why_not_writable()
-    with pytest.raises(RunError, match=r"x_notes\.jsonl cannot be written"):
+    with pytest.raises(RunError, match=r"x_notes\.jsonl"):
         notes.append(record(ROW, "note", text="a"))
+
+
+def _append_with_little_space(path: Path, size: int) -> str:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+    try:
+        NotesFile(path).append(record(ROW, "note", text="b" * 1000))
+    except RunError as error:
+        return str(error)
+    return ""
 
 
 def test_a_full_disk_leaves_no_part_of_a_record(notes: NotesFile) -> None:
     notes.append(record(ROW, "note", text="a"))
     before = notes.path.read_bytes()
-    code = (
-        "import resource, sys; from pathlib import Path; from tests.unit.services.notes.note_rows import *; "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[2]),) * 2); "
-        "NotesFile(Path(sys.argv[1])).append(record(rows()[0], 'note', text='b' * 1000))"
-    )
-    command = [sys.executable, "-c", code, str(notes.path), str(len(before) + 500)]
-    done = subprocess.run(command, env=ENVIRON, capture_output=True, text=True)
-    assert "x_notes.jsonl cannot be written: No space left on device" in done.stderr
+    message = in_child(_append_with_little_space, notes.path, len(before) + 500)
+    assert "x_notes.jsonl" in message and os.strerror(errno.ENOSPC) in message
     assert notes.path.read_bytes() == before
 
 
+def _why_not_writable_as_nobody(path: Path) -> str:
+    os.setgid(65534)
+    os.setuid(65534)
+    return NotesFile(path).why_not_writable()
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as a user without permission")
-def test_a_folder_of_another_user_is_a_message(tmp_path: Path) -> None:
-    code = (
-        "import os, sys; from pathlib import Path; from rollyard.services.notes.notes_file import NotesFile; "
-        "os.setgid(65534); os.setuid(65534); print(NotesFile(Path(sys.argv[1])).why_not_writable())"
-    )
-    tmp_path.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-c", code, "/etc/x_notes.jsonl"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.strip() == "the folder /etc cannot be written"
+def test_a_folder_of_another_user_is_named() -> None:
+    assert "/etc " in in_child(_why_not_writable_as_nobody, Path("/etc/x_notes.jsonl"))
 
 
 def test_a_collection_that_starts_over_leaves_the_notes_where_they_are(tmp_path: Path) -> None:

@@ -55,7 +55,7 @@ def test_rows_with_their_keys_are_adopted_without_touching_the_file(source: Path
     assert output.read_bytes().startswith(before)
     adopted = manifest_of(output)["adopted"]
     assert (adopted["rollouts"], adopted["new_keys"], adopted["original"]) == (1, 0, "")
-    assert "had no manifest: its 1 rollouts were checked" in resumed.notes[0]
+    assert "its 1 rollouts" in resumed.notes[0]
     check_complete(INPUTS, output, 2)
 
 
@@ -122,16 +122,16 @@ def test_what_openais_types_add_to_a_request_is_not_a_difference(source: Path, o
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (rollout(task(5), 0, 0), "is not a rollout of a task of the input"),
-        (without_keys(rollout(task(5), 0, 0)), "is not a rollout of a task of the input"),
-        ({"unknown": "origin", "reward": 1.0}, "is not a rollout of a task of the input"),
+        (rollout(task(5), 0, 0), "not a rollout"),
+        (without_keys(rollout(task(5), 0, 0)), "not a rollout"),
+        ({"unknown": "origin", "reward": 1.0}, "not a rollout"),
         ({**FIRST, "reward": None}, "has reward None"),
-        (rollout(INPUTS[0], 0, 2), "is repeat 2 of task 0; expected 0 to 1"),
+        (rollout(INPUTS[0], 0, 2), "repeat 2 of task 0"),
         (FIRST, "repeats task 0, repeat 1"),
-        ({**rollout(INPUTS[1], 1, 0), "agent_ref": {"name": "other"}}, "was collected by the agent 'other', now"),
+        ({**rollout(INPUTS[1], 1, 0), "agent_ref": {"name": "other"}}, "agent 'other'"),
         (
             {**rollout(INPUTS[1], 1, 0), "responses_create_params": INPUTS[1]["responses_create_params"]},
-            "was collected with no temperature, now temperature=0.8",
+            "no temperature, now temperature=0.8",
         ),
     ],
 )
@@ -141,14 +141,14 @@ def test_a_row_that_does_not_belong_is_named_and_nothing_is_changed(
     before = write_lines(output, [FIRST, row]).read_bytes()
     with pytest.raises(OperatorError) as refused:
         resume(source, output, 2)
-    assert f"line 2 {problem}" in str(refused.value)
+    assert "line 2 " in str(refused.value) and problem in str(refused.value)
     assert output.read_bytes() == before
     assert not RolloutPaths(output).manifest.exists()
 
 
 def test_more_rollouts_than_repeats_are_refused(source: Path, output: Path) -> None:
     write_lines(output, [without_keys(FIRST)] * 3)
-    with pytest.raises(OperatorError, match="line 3 is an additional rollout of task 0, which has 2"):
+    with pytest.raises(OperatorError, match=r"line 3 .*task 0\b"):
         resume(source, output, 2)
 
 
@@ -158,20 +158,20 @@ def test_seeds_of_the_repeats_must_match_their_numbers(source: Path, output: Pat
     open_store(source, output, seeded=True)
     RolloutPaths(output).manifest.unlink()
     write_lines(output, [{**FIRST, "responses_create_params": params, "_ng_rollout_index": 0}])
-    with pytest.raises(OperatorError, match="line 1 was collected with metadata="):
+    with pytest.raises(OperatorError, match=r"line 1 .* metadata="):
         open_store(source, output, seeded=True)
 
 
 def test_a_different_temperature_is_refused(source: Path, output: Path) -> None:
     write_lines(output, [FIRST])
-    with pytest.raises(OperatorError, match=r"with temperature=0\.8, now temperature=0\.9"):
+    with pytest.raises(OperatorError, match=r"temperature=0\.8, now temperature=0\.9"):
         open_store(source, output, temperature=0.9)
 
 
 def test_an_unreadable_manifest_is_not_replaced(source: Path, output: Path) -> None:
     write_lines(output, [FIRST])
     RolloutPaths(output).manifest.write_text("{")
-    with pytest.raises(OperatorError, match="move it away to have the rollouts checked and adopted"):
+    with pytest.raises(OperatorError, match=r"manifest.* move it away"):
         resume(source, output, 2)
 
 

@@ -46,12 +46,12 @@ def resumed(output: Path, *lines: bytes, failures: bool = False) -> tuple[Rollou
 def test_a_line_of_an_unexpected_rollout_is_named(tmp_path: Path, task: Any, repeat: Any) -> None:
     bad = f'{{"_ng_task_index": {orjson.dumps(task).decode() if task != 10**30 else task}, '.encode()
     bad += f'"_ng_rollout_index": {orjson.dumps(repeat).decode()}, "reward": 1}}'.encode()
-    with pytest.raises(RunError, match=r"run\.jsonl: line 2 .*Delete that line"):
+    with pytest.raises(RunError, match=r"run\.jsonl: line 2 .*Delete"):
         resumed(tmp_path / "run.jsonl", row(), bad)
 
 
 def test_a_failure_of_an_unexpected_rollout_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"run_failures\.jsonl: line 1 .*Delete that line"):
+    with pytest.raises(RunError, match=r"run_failures\.jsonl: line 1 .*Delete"):
         resumed(tmp_path / "run.jsonl", row(7, 7), failures=True)
 
 
@@ -66,18 +66,18 @@ def test_a_line_whose_reward_is_not_a_finite_number_is_named(tmp_path: Path, rew
 
 @pytest.mark.parametrize("bad", [b"[1]", b"1", b"null", b'{"a":', b"\xff", b"[" * 400 + b"]" * 400, b"[" * 200_000])
 def test_a_line_that_is_not_a_json_object_is_named(tmp_path: Path, bad: bytes) -> None:
-    with pytest.raises(RunError, match=r"run\.jsonl: line 2( is|:) .*Delete that line"):
+    with pytest.raises(RunError, match=r"run\.jsonl: line 2( is|:) .*Delete"):
         resumed(tmp_path / "run.jsonl", row(), bad)
 
 
 def test_a_duplicate_rollout_is_named(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="line 3 repeats task 1, repeat 1"):
+    with pytest.raises(RunError, match=r"line 3 .*task 1, repeat 1"):
         resumed(tmp_path / "run.jsonl", row(1, 1), row(0, 0), row(1, 1, 5.0))
 
 
 @pytest.mark.parametrize("key", ["_ng_task_index", "_ng_rollout_index", "reward"])
 def test_a_line_that_repeats_an_index_or_the_reward_key_is_named(tmp_path: Path, key: str) -> None:
-    with pytest.raises(RunError, match=rf"run\.jsonl: line 2 has the key {key} twice"):
+    with pytest.raises(RunError, match=rf"run\.jsonl: line 2 .*{key} twice"):
         resumed(tmp_path / "run.jsonl", row(), row(1, 1)[:-1] + f', "{key}" : 2}}'.encode())
 
 
@@ -115,7 +115,7 @@ def test_an_output_with_the_name_of_a_sidecar_file_is_not_overwritten(tmp_path: 
     existing.append((0, 0), row())
     existing.close()
     for overwrite in (False, True):
-        with pytest.raises(OperatorError, match="the output of another collection"):
+        with pytest.raises(OperatorError, match="another collection"):
             RolloutStore(RolloutPaths(tmp_path / "run.jsonl"), {}, {}, resume=True, overwrite=overwrite)
     assert existing.paths.output.read_bytes() == row() + b"\n"
 

@@ -25,7 +25,7 @@ def test_an_incomplete_last_line_is_skipped(tmp_path: Path) -> None:
 def test_an_invalid_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(LINES + b"[]\n" + LINES)
-    with pytest.raises(RunError, match="line 4 is a list; expected an object"):
+    with pytest.raises(RunError, match=r"line 4 .*list"):
         list(rollyard.read_rollouts(path))
 
 
@@ -36,12 +36,12 @@ def test_compressed_files_are_read(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_a_run_error_at_the_call(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match=r"no\.jsonl does not exist"):
+    with pytest.raises(RunError, match=r"no\.jsonl .*exist"):
         rollyard.read_rollouts(tmp_path / "no.jsonl")
 
 
 def test_a_folder_is_named_as_one(tmp_path: Path) -> None:
-    with pytest.raises(RunError, match="is a folder; expected a rollout file"):
+    with pytest.raises(RunError, match="is a folder"):
         rollyard.read_rollouts(tmp_path)
 
 
@@ -49,7 +49,7 @@ def test_a_folder_is_named_as_one(tmp_path: Path) -> None:
 def test_one_name_instead_of_a_list_of_columns_is_refused(tmp_path: Path, table: str) -> None:
     path = tmp_path / "x.jsonl"
     path.write_bytes(LINES)
-    with pytest.raises(OperatorError, match=r"columns is 'reward'; expected a list of names, such as \['reward'\]"):
+    with pytest.raises(OperatorError, match=r"columns is 'reward'.*\['reward'\]"):
         getattr(rollyard.read_rollouts(path), table)("reward")
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.services.rollouts.run_answer import decode_row, encode_response, encode_row
@@ -26,6 +26,7 @@ def read(body: bytes, response_bytes: str | None) -> Any:
     return orjson.loads(line)
 
 
+@settings(max_examples=50)
 @given(OBJECTS, OBJECTS)
 def test_a_row_survives_the_round_trip(row: dict[str, Any], response: dict[str, Any]) -> None:
     encoded = encode_response(response)
@@ -33,6 +34,7 @@ def test_a_row_survives_the_round_trip(row: dict[str, Any], response: dict[str, 
     assert read(body, str(len(encoded))) == {**row, "response": response} == orjson.loads(body)
 
 
+@settings(max_examples=60)
 @given(OBJECTS, OBJECTS, st.integers(-3, 60) | st.text("0-9e²", max_size=3))
 def test_a_wrong_length_header_does_not_change_the_row(
     row: dict[str, Any], response: dict[str, Any], length: int | str

@@ -10,6 +10,7 @@ import pytest
 
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.store import RolloutStore
+from tests.support.waiting import deadline_s
 
 
 def store(path: Path) -> RolloutStore:
@@ -22,19 +23,19 @@ def test_close_waits_for_a_running_sync(tmp_path: Path, monkeypatch: pytest.Monk
 
     def slow_fsync(fd: int) -> None:
         sync_started.set()
-        assert disk_ready.wait(60)
+        assert disk_ready.wait(deadline_s())
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", slow_fsync)
     syncing = threading.Thread(target=first.sync)
     syncing.start()
-    assert sync_started.wait(60)
+    assert sync_started.wait(deadline_s())
     closing = threading.Thread(target=first.close)
     closing.start()
     closing.join(0.05)
     assert closing.is_alive()
     disk_ready.set()
-    closing.join(60)
+    closing.join(deadline_s())
     store(tmp_path / "x.jsonl").close()
-    syncing.join(60)
+    syncing.join(deadline_s())
     first.sync()  # a late sync of the closed store does not touch the files of the next store

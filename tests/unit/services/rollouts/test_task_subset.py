@@ -48,13 +48,13 @@ def test_an_index_that_contradicts_the_content_is_ignored(tmp_path: Path, output
 @pytest.mark.parametrize(
     ("row", "problem"),
     [
-        (task(7), "has a row (2) that is not in the original input"),
-        ({**INPUTS[0], "_ng_task_index": 0, "seed": 9}, "has a row (2) that is not in the original input"),
+        (task(7), "row (2)"),
+        ({**INPUTS[0], "_ng_task_index": 0, "seed": 9}, "row (2)"),
         (
             {**INPUTS[0], "responses_create_params": {**INPUTS[0]["responses_create_params"], "top_p": 0.5}},
-            "has a row (2) that has the task of row 1 of the original input",
+            "task of row 1 ",
         ),
-        ({**INPUTS[0], "agent_ref": {"name": "other"}}, "its agent, ids or sampling parameters differ"),
+        ({**INPUTS[0], "agent_ref": {"name": "other"}}, "agent, ids or sampling"),
     ],
     ids=["another task", "an index of a changed row", "other sampling", "another agent"],
 )
@@ -78,7 +78,7 @@ def test_the_original_input_is_found_beside_the_output_after_the_folder_was_move
 def test_an_original_input_that_changed_cannot_vouch_for_rows(tmp_path: Path, output: Path) -> None:
     some = write_lines(tmp_path / "some.jsonl", INPUTS[:1])
     write_lines(tmp_path / "input.jsonl", INPUTS[:1])
-    assert "was not found or has changed" in problem_of(some, output)
+    assert "has changed" in problem_of(some, output)
 
 
 def test_an_original_input_that_grew_still_vouches_for_its_first_rows(tmp_path: Path, output: Path) -> None:

@@ -73,13 +73,13 @@ async def test_changed_code_is_reported_once_and_listed_until_it_is_reverted(tmp
     assert await servers.check() == []
     servers.rules["one"].write_text("A = 2\n")
     (line,) = await servers.check()
-    assert line.endswith("/rules.py has changed; restart")
+    assert "/rules.py " in line and line.endswith("restart")
     assert list(servers.changed_files()) == ["one"] == list(servers.registry.directory().changed_files)
     servers.rules["one"].write_text("A = 3\n")
     assert await servers.check() == []
     servers.rules["one"].write_text("A = 1\n")
     (line,) = await servers.check()
-    assert "rules.py no longer differs" in line and servers.changed_files() == {}
+    assert "rules.py" in line and "no longer" in line and servers.changed_files() == {}
 
 
 async def test_a_changed_config_is_reported_as_read_only_at_startup(tmp_path: Path) -> None:
@@ -87,7 +87,7 @@ async def test_a_changed_config_is_reported_as_read_only_at_startup(tmp_path: Pa
     await servers.check()
     (tmp_path / "config.yaml").write_text("# other")
     (line,) = await servers.check()
-    assert "config.yaml has changed; configs are only read at startup: restart ng_run" in line
+    assert "config.yaml" in line and "restart ng_run" in line
     assert servers.reloaded == []
 
 
@@ -96,7 +96,7 @@ async def test_only_the_server_whose_code_changed_is_reloaded(tmp_path: Path) ->
     await servers.check()
     servers.rules["two"].write_text("A = 2\n")
     (line,) = await servers.check()
-    assert line.endswith("has changed; reloading two") and servers.reloaded == ["two"]
+    assert line.endswith("reloading two") and servers.reloaded == ["two"]
     assert servers.changed_files() == {} and servers.registry.directory().reloading == []
     assert await servers.check() == []
 
@@ -106,9 +106,9 @@ async def test_code_that_cannot_start_is_reported_once_and_the_next_change_is_lo
     await servers.check()
     servers.error = OperatorError("one: app.py cannot be imported: SyntaxError")
     servers.rules["one"].write_text("A =\n")
-    assert (await servers.check())[-1] == (
-        "one cannot start with the changed code: app.py cannot be imported: SyntaxError; its old code keeps running"
-    )
+    line = (await servers.check())[-1]
+    assert line.startswith("one cannot start") and "app.py" in line and "SyntaxError" in line
+    assert "one: " not in line and "old code" in line
     assert await servers.check() == [] and list(servers.changed_files()) == ["one"]
     servers.error = None
     servers.rules["one"].write_text("A = 5\n")
@@ -123,11 +123,12 @@ async def test_reverting_broken_code_needs_no_reload(tmp_path: Path) -> None:
     servers.rules["one"].write_text("A =\n")
     await servers.check()
     servers.rules["one"].write_text("A = 1\n")
-    assert await servers.check() == ["one runs the code on disk again"]
+    (line,) = await servers.check()
+    assert line.startswith("one ") and line.endswith("again")
     assert servers.reloaded == [] and servers.registry.directory().reloading == []
 
 
-@pytest.mark.parametrize("count,message", [(1, "0.py has changed"), (8, "and 2 more have changed")])
+@pytest.mark.parametrize("count,message", [(1, "0.py has"), (8, "and 2 more")])
 async def test_long_lists_of_files_are_shortened(tmp_path: Path, count: int, message: str) -> None:
     servers = WatchedServers(tmp_path, reload=False)
     folder = servers.rules["one"].parent

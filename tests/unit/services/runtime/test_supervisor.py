@@ -21,7 +21,7 @@ from rollyard.services.runtime.ray_launcher import RayLauncher
 from rollyard.services.runtime.stack import new_keys
 from rollyard.services.runtime.supervisor import Supervisor
 from tests.support.fixtures import load_text, make_folder, server_yaml
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 from tests.unit.services.processes import wait_for_end
 
 KEYS = new_keys()
@@ -95,7 +95,7 @@ async def start(supervisor: Supervisor, launcher: ScriptedLauncher, *, replicas:
     await until(lambda: len(launcher.started) == replicas)
     for number in range(replicas):
         launcher.register_ready(number)
-    await asyncio.wait_for(starting, 120)
+    await asyncio.wait_for(starting, deadline_s())
 
 
 async def test_an_exit_right_after_ready_is_a_restart_not_a_failed_start(tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ async def test_an_exit_right_after_ready_is_a_restart_not_a_failed_start(tmp_pat
         await until(lambda: len(launcher.started) == 2)
         assert not starting.done()
         launcher.register_ready(1)
-        await asyncio.wait_for(starting, 120)
+        await asyncio.wait_for(starting, deadline_s())
     finally:
         starting.cancel()
         await supervisor.stop()
@@ -122,8 +122,8 @@ async def test_an_exit_before_ready_stops_the_start(tmp_path: Path) -> None:
     try:
         await until(lambda: launcher.started)
         launcher.started[0][1].end(1)
-        with pytest.raises(RunError, match="exited before it was ready"):
-            await asyncio.wait_for(starting, 120)
+        with pytest.raises(RunError, match="before it was ready"):
+            await asyncio.wait_for(starting, deadline_s())
     finally:
         await supervisor.stop()
 
@@ -168,7 +168,7 @@ async def test_a_reload_starts_a_server_immediately_while_its_restart_is_delayed
         await start(supervisor, launcher)
         launcher.started[0][1].end(1)
         await until(lambda: any("restarting it in 3600 s" in line for line in messages))
-        await asyncio.wait_for(supervisor.reload("environment"), 120)
+        await asyncio.wait_for(supervisor.reload("environment"), deadline_s())
         await until(lambda: len(launcher.started) == 2)
     finally:
         await supervisor.stop()
@@ -181,13 +181,13 @@ async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
     reloading = asyncio.create_task(supervisor.reload("environment"))
     await asyncio.sleep(0)
     await supervisor.stop()
-    await asyncio.wait_for(reloading, 120)
+    await asyncio.wait_for(reloading, deadline_s())
     assert all(process.ended.done() for _, process in launcher.started)
 
 
 def test_a_ray_cluster_without_live_hosts_is_an_error() -> None:
     launcher: Any = SimpleNamespace(_placed=[])
-    with pytest.raises(ConnectionError, match="the Ray cluster has no live nodes"):
+    with pytest.raises(ConnectionError, match="no live nodes"):
         RayLauncher._least_loaded(launcher, set(), "environment")
 
 

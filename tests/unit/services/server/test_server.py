@@ -83,11 +83,7 @@ async def test_an_exception_in_a_handler_is_logged_and_answered_with_a_500_probl
     with caplog.at_level(logging.ERROR):
         response = await call_app(make_server(routes={"/x": broken}), "/x")
     error = problem(response)
-    assert (
-        error["status"] == 500
-        and "RuntimeError: an internal error" in error["detail"]
-        and b"Traceback" not in response.body
-    )
+    assert error["status"] == 500 and "RuntimeError" in error["detail"] and b"Traceback" not in response.body
     assert caplog.records[0].exc_info is not None
 
 

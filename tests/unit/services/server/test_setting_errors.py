@@ -30,21 +30,23 @@ class Settings(BaseModel):
 
 
 @pytest.mark.parametrize(
-    ("given", "message"),
+    ("given", "words"),
     [
-        ({"mode": "quick"}, "x: 'mode' is 'quick': expected 'fast' or 'slow' or an integer"),
-        ({"judge": 5}, "x: 'judge' is 5: expected a mapping or a string"),
-        ({"judge": {"nam": "a", "name": "b"}}, "x: unknown option 'judge.nam', did you mean 'name'?"),
-        ({"judge": {}}, "x: 'judge.name' is missing"),
-        ({"judge": {"name": "a", "weight": "much"}}, "x: 'judge.weight' is 'much': expected an integer or a number"),
-        ({"judges": ["a", 5]}, "x: 'judges.1' is 5: expected a mapping or a string"),
-        ({"openai_url": None}, "x: 'openai_url' is null: expected a string or a list"),
-        ({"timeout": None}, "x: 'timeout' is null, but it should be a valid number"),
-        ({"api_key": None}, "x: 'api_key' is null, but it should be a valid string"),
-        ({"api_key": ["sk-1"]}, "x: 'api_key' is ***, but it should be a valid string"),
+        ({"mode": "quick"}, ["'mode' is 'quick'", "'fast'", "'slow'", "integer"]),
+        ({"judge": 5}, ["'judge' is 5", "mapping", "string"]),
+        ({"judge": {"nam": "a", "name": "b"}}, ["'judge.nam'", "'name'"]),
+        ({"judge": {}}, ["'judge.name' is missing"]),
+        ({"judge": {"name": "a", "weight": "much"}}, ["'judge.weight' is 'much'", "integer", "number"]),
+        ({"judges": ["a", 5]}, ["'judges.1' is 5", "mapping", "string"]),
+        ({"openai_url": None}, ["'openai_url' is null", "string", "list"]),
+        ({"timeout": None}, ["'timeout' is null", "number"]),
+        ({"api_key": None}, ["'api_key' is null", "string"]),
+        ({"api_key": ["sk-1"]}, ["'api_key' is ***", "string"]),
     ],
 )
-def test_an_invalid_setting_gets_one_message_with_the_value_found(given: dict[str, object], message: str) -> None:
+def test_an_invalid_setting_gets_one_message_with_the_value_found(given: dict[str, object], words: list[str]) -> None:
     with pytest.raises(OperatorError) as raised:
         parse_settings(Settings, given, "x")
-    assert str(raised.value).startswith(message) and ";" not in str(raised.value)
+    message = str(raised.value)
+    assert message.startswith("x: ") and ";" not in message
+    assert [word for word in words if word not in message] == []

@@ -64,7 +64,7 @@ def test_a_config_may_list_further_configs(tmp_path: Path) -> None:
 
 def test_without_an_interpreter_the_start_is_refused_with_what_to_set(tmp_path: Path) -> None:
     make_root(tmp_path)
-    with pytest.raises(OperatorError, match=r"counter: .* set python: .* venv: .* install: uv"):
+    with pytest.raises(OperatorError, match=r"counter: .* python: .* venv: .* install: uv"):
         load_tree(tmp_path, {"counter": entry("resources_servers", "counter", entrypoint="app.py")})
 
 
@@ -96,13 +96,13 @@ def test_configs_of_the_environment_on_the_command_line_are_found_by_their_relat
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"python": "/nowhere/python"}, "counter.python is '/nowhere/python', which is not a program"),
-        ({"venv": "/nowhere"}, "counter.venv is '/nowhere', which has no bin/python"),
-        ({"python": sys.executable, "venv": "/nowhere"}, "counter has both python and venv"),
+        ({"python": "/nowhere/python"}, "counter.python is '/nowhere/python'"),
+        ({"venv": "/nowhere"}, "counter.venv is '/nowhere'.* bin/python"),
+        ({"python": sys.executable, "venv": "/nowhere"}, "python and venv"),
         ({"install": "pip"}, "'install' is 'pip'"),
-        ({"python": sys.executable, "host": "0.0.0.0"}, "counter.host is '0.0.0.0', but NeMo Gym's servers check no"),
+        ({"python": sys.executable, "host": "0.0.0.0"}, "counter.host is '0.0.0.0'"),
         ({"python": sys.executable, "replicas": 2}, "'replicas' is 2"),
-        ({"pyhton": sys.executable}, "unknown option 'pyhton', did you mean 'python'"),
+        ({"pyhton": sys.executable}, "'pyhton'.* 'python'"),
     ],
 )
 def test_an_invalid_launch_setting_is_refused_with_its_value(tmp_path: Path, settings: Json, message: str) -> None:
@@ -125,7 +125,7 @@ def test_an_entry_with_an_interpreter_asks_for_nemo_gyms_server_of_that_name(tmp
 
 
 def test_an_interpreter_for_a_server_that_nemo_gym_lacks_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="no folder resources_servers/gsm8k has such a server"):
+    with pytest.raises(OperatorError, match="resources_servers/gsm8k"):
         load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k", python=sys.executable)})
 
 
@@ -150,7 +150,7 @@ def test_an_agent_that_makes_the_same_calls_plays_for_nemo_gyms(
     spec = server(config, "agent")
     key, value = setting
     assert spec.implementation == ours and getattr(spec.settings, key) is value
-    assert any(f"{ours} plays for NeMo Gym's {theirs}" in note for note in config.notes)
+    assert any(f"{ours} plays for" in note and theirs in note for note in config.notes)
     assert list(config.tree["agent"]["responses_api_agents"]) == [ours]
 
 
@@ -162,7 +162,7 @@ def test_settings_without_a_counterpart_are_named(tmp_path: Path) -> None:
 
 def test_an_agent_that_nothing_replaces_is_refused_with_how_to_run_it(tmp_path: Path) -> None:
     make_root(tmp_path, family="responses_api_agents", name="langgraph_agent")
-    with pytest.raises(OperatorError, match=r"no agent 'langgraph_agent', and none that makes the same calls.*venv="):
+    with pytest.raises(OperatorError, match=r"'langgraph_agent'.*venv="):
         agent_of(tmp_path, "langgraph_agent")
 
 
@@ -184,7 +184,7 @@ def test_settings_of_nemo_gyms_model_servers_are_translated(tmp_path: Path) -> N
     raw = config.servers[0].raw
     assert raw["environment"] == {"HF_HOME": "/models", "A": "1"}
     assert (raw["tensor_parallel_size"], raw["extra_flags"]) == (2, {"trust_remote_code": True})
-    assert any("debug has no effect" in note for note in config.notes)
+    assert any("debug has" in note for note in config.notes)
 
 
 def test_a_misspelt_setting_of_a_model_server_is_still_refused(tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_an_unknown_setting_of_a_server_that_nemo_gym_also_has_is_refused_with_h
 ) -> None:
     make_root(tmp_path, family="responses_api_models", name="vllm_model")
     settings = {"base_url": "http://127.0.0.1:9/v1", "model": "m", "brand_new": 1}
-    with pytest.raises(OperatorError, match=r"unknown option 'brand_new'.*NeMo Gym's own server runs if"):
+    with pytest.raises(OperatorError, match=r"'brand_new'.*NeMo Gym"):
         load_tree(tmp_path, {"policy_model": entry("responses_api_models", "vllm_model", **settings)})
 
 
@@ -207,7 +207,7 @@ def test_a_users_own_server_of_the_same_name_is_used_with_a_note(tmp_path: Path)
     (folder / "app.py").write_text(PLAIN_APP)
     config = load_tree(tmp_path, {"maths": entry("resources_servers", "gsm8k")})
     assert config.servers[0].folder == folder.resolve()
-    assert any(f"{folder.resolve()} is used instead of Rollyard's own" in note for note in config.notes)
+    assert any(f"{folder.resolve()} is used" in note for note in config.notes)
 
 
 def test_the_key_of_a_judge_may_be_null(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_setting_of_the_server_that_resembles_ours_is_passed_on(tmp_path: Path
 def test_a_reference_to_a_server_that_the_run_lacks_is_refused(tmp_path: Path) -> None:
     make_root(tmp_path)
     judge = {"type": "responses_api_models", "name": "judge"}
-    with pytest.raises(OperatorError, match=r"counter\.judge_model_server refers to 'judge'"):
+    with pytest.raises(OperatorError, match=r"counter\.judge_model_server .*'judge'"):
         load_tree(tmp_path, {"counter": program_entry(judge_model_server=judge)})
 
 

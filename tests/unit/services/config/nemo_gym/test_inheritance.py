@@ -64,7 +64,7 @@ def test_open_values_are_listed_with_their_paths() -> None:
 @pytest.mark.parametrize(
     ("tree", "message"),
     [
-        ({"base": {}, "mine": {"_inherit_from": "bese"}}, "mine inherits from 'bese'.*did you mean 'base'"),
+        ({"base": {}, "mine": {"_inherit_from": "bese"}}, "mine .*'bese'.*'base'"),
         ({"a": {"_copy": "b"}, "b": {"_copy": "a"}}, "inherits from itself"),
         ({"mine": {"_delete_key": "absent", "a": 1}}, "mine deletes 'absent'"),
     ],

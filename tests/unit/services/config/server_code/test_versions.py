@@ -59,7 +59,8 @@ def collect_one(
 def test_changed_code_is_rejected_with_the_server_and_its_files(tmp_path: Path) -> None:
     assert collect_one(tmp_path / "run.jsonl", OLD) == ""
     with pytest.raises(
-        OperatorError, match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept"
+        OperatorError,
+        match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept_changed_code",
     ):
         collect_one(tmp_path / "run.jsonl", NEW)
 
@@ -82,7 +83,7 @@ def test_the_report_notes_several_versions_of_the_code(tmp_path: Path) -> None:
     collect_one(output, NEW, accept=True)
     profile = load(output).profile
     notes = " ".join(profile.notes)
-    assert "2 versions of the servers' code" in notes and "environment: changed app.py" in notes
+    assert "2 versions" in notes and "environment: changed app.py" in notes
     assert [group.rollouts for group in profile.by_code] == [1, 1]
 
 
@@ -93,7 +94,7 @@ def test_an_output_whose_manifest_records_no_code_is_rejected_until_accepted(tmp
     older = orjson.loads(path.read_bytes())
     del older["code"], older["output"]
     path.write_bytes(orjson.dumps(older))
-    with pytest.raises(OperatorError, match="which did not record the code"):
+    with pytest.raises(OperatorError, match=r"(?s)not record.*accept_changed_code"):
         collect_one(output, OLD)
     assert collect_one(output, OLD, accept=True) != ""
 
@@ -102,7 +103,7 @@ def test_settings_of_unreachable_servers_do_not_block_an_older_output(tmp_path: 
     output = tmp_path / "run.jsonl"
     collect_one(output, OLD, identity={"settings": {"environment": {"speed": 1}, "unrelated": {"speed": 1}}})
     collect_one(output, OLD, identity={"settings": {"environment": {"speed": 1}}})
-    with pytest.raises(OperatorError, match=r"settings\.environment\.speed: 1 in the file, 2 now"):
+    with pytest.raises(OperatorError, match=r"settings\.environment\.speed: 1 .* 2 "):
         collect_one(output, OLD, identity={"settings": {"environment": {"speed": 2}}})
 
 
@@ -130,7 +131,7 @@ async def test_reloaded_code_enters_the_directory_once_running_collections_know_
     known = {"old"}
     registry.withhold_while(lambda name, digest: digest not in known)
     register(registry, "environment#1", OLD["environment"])
-    with pytest.raises(Failure, match=r"changed app\.py.*reloads every replica"):
+    with pytest.raises(Failure, match=r"changed app\.py.*reload"):
         register(registry, "environment#2", NEW["environment"])
     assert registry.directory().changed_code == {}  # collections continue: the reload is still to come
     registry.remove("environment#1")

@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 import orjson
 
 from rollyard.services.types import Json
+from tests.support.waiting import deadline_s
 
 JSON = "content-type: application/json"
 
@@ -19,7 +20,7 @@ async def exchange(url: str, data: bytes) -> tuple[int, Json]:
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
     try:
         writer.write(data)
-        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), 20.0)
+        head = await asyncio.wait_for(reader.readuntil(b"\r\n\r\n"), deadline_s())
         fields = dict(line.split(b": ", 1) for line in head.split(b"\r\n")[1:] if b": " in line)
         body = await reader.readexactly(int(fields.get(b"content-length", b"0")))
         kind = fields.get(b"content-type", b"")

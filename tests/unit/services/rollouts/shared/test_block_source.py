@@ -22,7 +22,7 @@ from rollyard.services.rollouts.shared.owners import OwnerWatch, this_owner
 from rollyard.services.rollouts.shared.shard_store import ShardStore
 from rollyard.services.rollouts.shared.shared_paths import RoundPaths
 from rollyard.services.types import Json
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 from tests.unit.services.rollouts.shared.workers import (
     MANIFEST,
     Clock,
@@ -65,7 +65,7 @@ class Worker:
 
     async def start(self) -> Key:
         """Start the next rollout."""
-        rollout = await asyncio.wait_for(anext(self.source), 60)
+        rollout = await asyncio.wait_for(anext(self.source), deadline_s())
         return (rollout.task_index, rollout.rollout_index)
 
     def measure(self, key: Key) -> None:
@@ -76,7 +76,7 @@ class Worker:
     async def collect_rest(self) -> list[Key]:
         """Start and measure everything that is left."""
         keys = []
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(deadline_s()):
             async for rollout in self.source:
                 keys.append((rollout.task_index, rollout.rollout_index))
                 self.measure(keys[-1])
@@ -143,7 +143,7 @@ async def test_a_block_that_is_taken_over_is_completed_without_repeating_its_rol
         keys = await me.collect_rest()
         assert len(keys) == 11
         assert (2, 1) not in keys
-        assert any("taking over unfinished blocks of dead (elsewhere, pid 1)" in line for line in me.lines)
+        assert any("dead (elsewhere" in line for line in me.lines)
 
 
 async def test_a_worker_waits_for_the_blocks_of_others_until_they_are_done_or_expire(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ async def test_a_worker_waits_for_the_blocks_of_others_until_they_are_done_or_ex
         beat(paths, token)
     async with worker(tmp_path) as me:
         rest = asyncio.create_task(me.collect_rest())
-        await until(lambda: any("waiting for the last rollouts, at most 12, of busy" in line for line in me.lines))
+        await until(lambda: any("at most 12, of busy" in line for line in me.lines))
         for block in range(2):
             me.parts.leases.mark_done(block)
         me.clock.now += 61
@@ -190,7 +190,7 @@ async def test_a_worker_that_cannot_renew_its_leases_starts_nothing_until_it_can
         away = me.paths.workers.rename(tmp_path / "away")
         me.clock.now += 61
         starting = asyncio.create_task(me.start())
-        await until(lambda: any("no rollouts are started until one can" in line for line in me.lines))
+        await until(lambda: any("no rollouts are started" in line for line in me.lines))
         await asyncio.sleep(0.05)
         assert not starting.done()
         away.rename(me.paths.workers)

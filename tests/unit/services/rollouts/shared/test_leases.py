@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import multiprocessing
 import os
 import signal
 import subprocess
@@ -19,41 +18,41 @@ from rollyard.services.rollouts.shared.exclusive_files import create_exclusive, 
 from rollyard.services.rollouts.shared.heartbeats import HeartbeatWriter
 from rollyard.services.rollouts.shared.leases import Leases
 from rollyard.services.rollouts.shared.owners import OwnerWatch, has_exited, this_owner
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
+from tests.unit.services.processes import FORKS
 from tests.unit.services.rollouts.shared.workers import Clock, beat, lease_block, new_round, owner
 
-PROCESSES, BLOCKS = 16, 200
-FORKS = multiprocessing.get_context("fork")
+PROCESSES, BLOCKS = 8, 80
 
 
 def _claim_all(folder: Path, number: int, generation: int, start: Barrier, results: Any) -> None:
-    start.wait()
+    start.wait(deadline_s())
     leases = Leases(new_round(folder))
     mine = [block for block in range(BLOCKS) if leases.claim(block, generation, owner(f"w-{number}"))]
     results.put((number, mine))
 
 
 def race(folder: Path, generation: int) -> Counter[int]:
-    """Let 16 processes claim every block at once; return how often each block was claimed."""
+    """Let several processes claim every block at once; return how often each block was claimed."""
     new_round(folder)
     start, results = FORKS.Barrier(PROCESSES), FORKS.Queue()
     arguments = [(folder, number, generation, start, results) for number in range(PROCESSES)]
     racers = [FORKS.Process(target=_claim_all, args=given, daemon=True) for given in arguments]
     for racer in racers:
         racer.start()
-    claimed = Counter(block for _ in racers for block in results.get(timeout=60)[1])
+    claimed = Counter(block for _ in racers for block in results.get(timeout=deadline_s())[1])
     for racer in racers:
-        racer.join()
+        racer.join(deadline_s())
     return claimed
 
 
-def test_of_16_processes_exactly_one_leases_each_block(tmp_path: Path) -> None:
+def test_of_several_processes_exactly_one_leases_each_block(tmp_path: Path) -> None:
     claimed = race(tmp_path, 1)
     assert claimed == dict.fromkeys(range(BLOCKS), 1)
     assert Leases(new_round(tmp_path)).table().generations == dict.fromkeys(range(BLOCKS), 1)
 
 
-def test_of_16_processes_exactly_one_takes_over_each_expired_block(tmp_path: Path) -> None:
+def test_of_several_processes_exactly_one_takes_over_each_expired_block(tmp_path: Path) -> None:
     paths = new_round(tmp_path)
     for block in range(BLOCKS):
         lease_block(paths, block, "dead-1")
@@ -245,11 +244,11 @@ def test_a_stopped_owner_loses_its_lease_and_knows_it_when_it_goes_on(tmp_path: 
 
 
 def test_the_probe_reports_what_flock_does_in_the_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert "flock excludes a second process on this host" in flock_note(tmp_path)
+    assert "flock excludes" in flock_note(tmp_path)
 
     def unsupported(*_: object) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     monkeypatch.setattr("fcntl.flock", unsupported)
-    assert "flock is not supported (No locks available)" in flock_note(tmp_path)
+    assert "No locks available" in flock_note(tmp_path)
     assert list(tmp_path.iterdir()) == []

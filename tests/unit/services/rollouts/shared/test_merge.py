@@ -97,7 +97,7 @@ def play(paths: RoundPaths, history: list[tuple[int, int, list[int]]], in_base: 
     return expected
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(histories(), st.sets(st.integers(0, 14)))
 def test_every_measured_rollout_is_merged_once_from_the_first_lease_that_has_it(
     history: list[tuple[int, int, list[int]]], in_base: set[int]
@@ -114,7 +114,7 @@ def test_every_measured_rollout_is_merged_once_from_the_first_lease_that_has_it(
         assert result.superseded == written - len(expected) == len(read_rows(paths.superseded))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25)
 @given(histories(), st.sets(st.integers(0, 14)), st.integers(0, 9), st.integers(0, 9))
 def test_a_merge_that_dies_between_any_two_steps_is_completed_by_the_next(
     history: list[tuple[int, int, list[int]]], in_base: set[int], first: int, second: int
@@ -229,7 +229,7 @@ def test_a_changed_shard_refuses_the_merge_and_names_the_line(tmp_path: Path) ->
     paths = new_round(tmp_path)
     lease_block(paths, 0, "w-1")
     shard = write_shard(paths, "w-1", [row((99, 0), "elsewhere")])
-    with pytest.raises(RunError, match="line 1 is task 99, repeat 0, which is not in this collection"):
+    with pytest.raises(RunError, match=r"line 1 .*task 99, repeat 0"):
         merged(paths)
     assert shard.exists()
     assert not (tmp_path / "out.jsonl").exists()

@@ -64,7 +64,7 @@ def test_a_report_selects_rollouts_by_derived_fields(tmp_path: Path) -> None:
 
 
 def test_a_report_on_a_derived_field_of_a_file_without_tokens_says_what_is_missing(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"computed from. Expected recorded tokens: collect with"):
+    with pytest.raises(OperatorError, match="recorded tokens"):
         load(write(tmp_path / "x.jsonl", [row(0, 0, 1.0)]), where="mean_log_prob < 0")
 
 

@@ -36,7 +36,7 @@ async def test_a_server_is_up_if_it_has_any_of_the_usual_paths(path: str) -> Non
 
 async def test_a_server_with_none_of_them_is_reachable_but_unknown() -> None:
     health = await HealthProbe(Server({}), "http://x").probe()
-    assert health.up and "reachable, but its state is unknown" in health.detail
+    assert health.up and "unknown" in health.detail
 
 
 async def test_later_probes_take_one_request() -> None:
@@ -57,7 +57,7 @@ async def test_a_server_that_was_replaced_by_another_one_is_still_found() -> Non
 
 async def test_a_server_that_reports_an_error_is_not_up() -> None:
     health = await HealthProbe(Server({"/health": 503}), "http://x").probe()
-    assert not health.up and health.detail == "status 503 at http://x/health"
+    assert not health.up and "503" in health.detail and "http://x/health" in health.detail
 
 
 async def test_a_server_that_requires_a_login_is_reachable() -> None:

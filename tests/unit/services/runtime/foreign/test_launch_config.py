@@ -68,5 +68,5 @@ def test_a_programs_own_settings_arrive_unchanged_and_ours_stay_here(tmp_path: P
 def test_a_program_that_calls_a_server_with_a_token_is_refused(tmp_path: Path) -> None:
     servers = load_run(tmp_path).servers
     check_access(servers[0], servers, new_keys())
-    with pytest.raises(OperatorError, match="counter calls judge, but NeMo Gym's servers cannot send the run's token"):
+    with pytest.raises(OperatorError, match=r"counter .*judge.* token"):
         check_access(servers[0], servers, new_keys("token"))

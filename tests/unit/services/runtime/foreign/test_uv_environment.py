@@ -77,11 +77,11 @@ def test_a_failed_installation_is_reported_with_its_end_and_leaves_no_environmen
     environ = fake_uv(tmp_path, "echo 'no matching distribution' >&2; exit 1")
     folder = make_server(tmp_path, "nowhere\n")
     for _ in range(2):
-        with pytest.raises(OperatorError, match=r"(?s)requirements of .*counter.*no matching distribution"):
+        with pytest.raises(OperatorError, match=r"(?s)counter.*no matching distribution"):
             install(folder, ForeignProgram(tmp_path, None, install=True), tmp_path / "cache", environ)
 
 
 def test_without_uv_the_start_is_refused(tmp_path: Path) -> None:
     folder = make_server(tmp_path, "x\n")
-    with pytest.raises(OperatorError, match="needs the program uv"):
+    with pytest.raises(OperatorError, match=r"\buv\b"):
         install(folder, ForeignProgram(tmp_path, None, install=True), tmp_path, {"PATH": "/nowhere"})

@@ -40,7 +40,7 @@ def test_a_finished_episode_is_not_masked() -> None:
 def test_an_episode_that_was_cut_off_is_masked_and_keeps_its_tokens(reason: FinishReason) -> None:
     found = result(turn([1], [2]), finish_reason=reason.value)
     assert loss_multiplier(found) == 0.0
-    assert found["instance_config"]["mask_reason"] == f"the episode ended with {reason}"
+    assert found["instance_config"]["mask_reason"].endswith(f" {reason}")
     assert len(message_log(ROW, found)) == 2
 
 
@@ -61,7 +61,7 @@ def test_the_mask_of_the_environment_is_kept(flag: Json) -> None:
 @pytest.mark.parametrize(
     ("second", "violation"),
     [
-        (turn([1, 9, 3, 4], [5]), "does not begin with the 3 tokens"),
+        (turn([1, 9, 3, 4], [5]), "the 3 tokens"),
         (turn([1, 2, 3, 4], [5], [math.nan]), "not finite"),
         (turn([1, 2, 3, 4], [5], [None]), "not finite"),
         (turn([1, 2, 3, 4], [5, 6], [-0.1]), "2 tokens and 1 log-probabilities"),
@@ -84,7 +84,7 @@ def test_a_result_whose_first_turn_breaks_a_rule_gets_a_masked_placeholder() -> 
 
 def test_an_episode_without_generated_tokens_gets_a_masked_placeholder() -> None:
     found = result(turn([1, 2], []))
-    assert found["instance_config"]["mask_reason"] == "the model generated no tokens"
+    assert "no tokens" in found["instance_config"]["mask_reason"]
     assert len(message_log(ROW, found)) == 2
 
 
@@ -114,8 +114,8 @@ def test_an_answer_without_output_items_is_a_failure(response: Any) -> None:
 
 
 def test_the_result_of_a_failed_rollout_is_masked_and_bearable() -> None:
-    found = failed_result(ROW, Failure(FailureKind.SESSION_LOST, "the server died", server="sokoban"))
+    found = failed_result(ROW, Failure(FailureKind.SESSION_LOST, "it died", server="sokoban"))
     assert loss_multiplier(found) == 0.0
     assert len(message_log(ROW, found)) == 2
     assert found["failure_kind"] == "session_lost"
-    assert found["instance_config"]["mask_reason"] == "session_lost at sokoban: the server died"
+    assert found["instance_config"]["mask_reason"] == "session_lost at sokoban: it died"
