@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rollyard.services.training.micro_batches import micro_batches
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 50)), st.integers(50, 200))
 def test_every_sequence_is_in_one_micro_batch_within_the_budget(lengths: list[int], budget: int) -> None:
     batches = micro_batches(lengths, budget)

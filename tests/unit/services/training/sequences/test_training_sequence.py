@@ -141,7 +141,7 @@ def test_a_later_turn_without_one_of_its_fields_is_an_error_with_its_number(miss
         training_sequences(row(turn([1], [2]), incomplete, turn([1, 2, 3, 4, 5], [6])), REFUSE)
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(st.tuples(st.lists(st.integers(0, 3), min_size=1), st.lists(st.integers(0, 3)), st.booleans()), min_size=1)
 )
