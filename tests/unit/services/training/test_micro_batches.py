@@ -22,5 +22,5 @@ def test_sequences_of_similar_length_share_a_micro_batch() -> None:
 
 
 def test_a_sequence_above_the_budget_is_an_error() -> None:
-    with pytest.raises(ValueError, match="a sequence of 11 tokens exceeds the micro-batch budget of 10 tokens"):
+    with pytest.raises(ValueError, match=r"\b11 tokens.*\b10 tokens"):
         micro_batches([3, 11], 10)
