@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event
 
 import orjson
 import pytest
@@ -70,8 +70,17 @@ def test_an_incomplete_checkpoint_waits_and_its_reason_is_reported_once(tmp_path
     messages: list[str] = []
     evaluator, stopped = make_evaluator(tmp_path, messages=messages), Event()
     (tmp_path / "complete").write_bytes(weights)
-    finished = Timer(0.2, lambda: (tmp_path / "complete").rename(folder / "model.safetensors"))
-    finished.start()
+
+    class Finishing(LocalSource):
+        """The checkpoint is complete at the fourth look."""
+
+        looks = 0
+
+        def names(self) -> list[str]:
+            self.looks += 1
+            if self.looks == 4:
+                (tmp_path / "complete").rename(folder / "model.safetensors")
+            return super().names()
 
     def print_line(text: str) -> None:
         messages.append(text)
@@ -79,8 +88,7 @@ def test_an_incomplete_checkpoint_waits_and_its_reason_is_reported_once(tmp_path
             stopped.set()
 
     watching = Evaluator(evaluator.harness, evaluator.results_store, evaluator.benchmarks, {}, print_line=print_line)
-    watching.watch(LocalSource(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
-    finished.join()
+    watching.watch(Finishing(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
     assert len([text for text in messages if "model.safetensors has 30 bytes" in text]) == 1
     assert len(evaluator.results_store.scores) == 1
 

@@ -11,7 +11,13 @@ import pytest
 from rollyard.services.errors import RunError
 from rollyard.services.training.endings import Treatment
 from tests.support.stacks import processes
-from tests.unit.services.training.play.training_stack import ScriptedPolicy, alternating, training, write_questions
+from tests.unit.services.training.play.training_stack import (
+    SHORT_S,
+    ScriptedPolicy,
+    alternating,
+    training,
+    write_questions,
+)
 
 
 def first_answers(text: str, question: int = 0, times: int = 1) -> ScriptedPolicy:
@@ -43,7 +49,7 @@ async def test_a_failure_of_a_server_is_retried(tmp_path: Path, text: str) -> No
 async def test_a_timeout_of_the_policy_pays_zero_and_is_not_retried(tmp_path: Path) -> None:
     policy = ScriptedPolicy(lambda question, count: "1")
     policy.hangs = lambda question, count: question == 0 and count == 0
-    model = {"request_timeout_s": 0.5, "max_attempts": 3, "retry_timeouts": False}
+    model = {"request_timeout_s": SHORT_S, "max_attempts": 3, "retry_timeouts": False}
     async with training(tmp_path, policy, model_settings=model) as run:
         [batch] = await run.steps(source := run.source(), 1)
         await source.close()
@@ -57,7 +63,7 @@ async def test_a_timeout_of_the_policy_pays_zero_and_is_not_retried(tmp_path: Pa
 async def test_an_episode_that_exceeds_its_deadline_is_left_out_and_not_retried(tmp_path: Path) -> None:
     policy = ScriptedPolicy()
     policy.hangs = lambda question, count: question == 0 and count == 0
-    async with training(tmp_path, policy, group_size=3, rollout_timeout_s=1.0) as run:
+    async with training(tmp_path, policy, group_size=3, rollout_timeout_s=SHORT_S) as run:
         [batch] = await run.steps(source := run.source(), 1)
         await source.close()
     assert [member.treatment for member in batch.groups[0].members].count(Treatment.LEFT_OUT) == 1

@@ -14,7 +14,13 @@ from rollyard.services.errors import RunError
 from rollyard.services.training.play.step_files import StepFiles
 from tests.support.stacks import keys_of
 from tests.support.waiting import until
-from tests.unit.services.training.play.training_stack import ScriptedPolicy, Training, training, write_questions
+from tests.unit.services.training.play.training_stack import (
+    SHORT_S,
+    ScriptedPolicy,
+    Training,
+    training,
+    write_questions,
+)
 
 
 def interrupt(run: Training, step: int, played: int = 0, **more: Any) -> None:
@@ -86,7 +92,7 @@ async def test_a_run_that_stops_within_a_step_goes_on_with_the_missing_rollouts(
 async def test_a_timeout_of_the_policy_stays_one_in_a_resumed_run(tmp_path: Path) -> None:
     policy = ScriptedPolicy()
     policy.hangs = lambda question, count: (question, count) == (0, 0)
-    async with training(tmp_path, policy, model_settings={"request_timeout_s": 0.5}) as run:
+    async with training(tmp_path, policy, model_settings={"request_timeout_s": SHORT_S}) as run:
         before = await run.steps(first := run.source(), 1)
         await first.close()
         interrupt(run, 1)
