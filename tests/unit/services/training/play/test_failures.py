@@ -10,7 +10,7 @@ import pytest
 
 from rollyard.services.errors import RunError
 from rollyard.services.training.endings import Treatment
-from tests.support.stacks import processes
+from tests.faults.crash.harness import forked
 from tests.unit.services.training.play.training_stack import (
     SHORT_S,
     ScriptedPolicy,
@@ -119,7 +119,7 @@ async def test_a_killed_environment_costs_no_rollout(tmp_path: Path) -> None:
             os.kill(killed[0], signal.SIGKILL)
         return str(count % 2)
 
-    async with training(tmp_path, ScriptedPolicy(kill_once), start=processes, questions=2) as run:
+    async with training(tmp_path, ScriptedPolicy(kill_once), start=forked, questions=2) as run:
         [batch] = await run.steps(source := run.source(), 1)
         await source.close()
         assert run.failures(1)

@@ -163,5 +163,5 @@ async def test_a_version_name_is_not_used_twice() -> None:
     engine = TransferEngine(FakeGroup())
     async with publishing(engine) as (publisher, _, _):
         await publisher.publish("step_000001")
-        with pytest.raises(RunError, match="step_000001 already"):
+        with pytest.raises(RunError, match="'step_000001' already"):
             await publisher.publish("step_000001")
