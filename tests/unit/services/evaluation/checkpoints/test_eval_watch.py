@@ -81,13 +81,13 @@ def test_a_failed_evaluation_is_tried_again_and_not_marked_done(tmp_path: Path) 
         nonlocal tries
         tries += 1
         if tries < 3:
-            raise RunError("vLLM ended with status 1")
+            raise RunError("vLLM: status 1")
         collected(config)
 
     for _ in range(2):
         watch_once(tmp_path, evaluate)
     (failed,) = rows(tmp_path)
-    assert (failed.headline, failed.tries, failed.error) == (None, 2, "vLLM ended with status 1")
+    assert (failed.headline, failed.tries, failed.error) == (None, 2, "vLLM: status 1")
     for _ in range(2):
         watch_once(tmp_path, evaluate)
     (done,) = rows(tmp_path)
@@ -133,7 +133,7 @@ def test_a_killed_evaluation_is_repeated(tmp_path: Path) -> None:
 def test_a_checkpoint_without_its_marker_waits(tmp_path: Path) -> None:
     folder = checkpoint(tmp_path / "checkpoints/step_1")
     lines = watch_once(tmp_path, marker="DONE")
-    assert lines[-1] == "step_1 is not complete yet: DONE is missing"
+    assert lines[-1].startswith("step_1 ") and "DONE" in lines[-1]
     (folder / "DONE").touch()
     watch_once(tmp_path, marker="DONE")
     assert len(rows(tmp_path)) == 1

@@ -110,9 +110,7 @@ def test_missing_rollouts_are_refused(tmp_path: Path) -> None:
     rows = grid([1] * TASKS, 1)
     complete, partial = planned(tmp_path, "a", rows), planned(tmp_path, "b", rows[:-3])
     for pair in ((complete, partial), (partial, complete)):
-        with pytest.raises(
-            OperatorError, match=r"3 of 200 expected rollouts of b have no solve_rate \(98\.50% measured"
-        ):
+        with pytest.raises(OperatorError, match=r"3 of 200 .*of b .*solve_rate \(98\.50%"):
             gate(*pair)
         with pytest.raises(OperatorError, match=r"min_coverage=0\.99 is needed"):
             gate(*pair, min_coverage=0.99)
@@ -165,13 +163,13 @@ def test_rows_without_a_reward_are_missing_even_without_a_manifest(tmp_path: Pat
 
 def test_different_tasks_are_refused_unless_allowed(tmp_path: Path) -> None:
     pair = runs(tmp_path, grid([1] * 30, 1), grid([1] * 40, 1))
-    with pytest.raises(OperatorError, match=r"10 tasks of after are not in before \(30 are in both\)"):
+    with pytest.raises(OperatorError, match=r"10 tasks of after .*before \(30 "):
         gate(*pair)
     assert gate(*pair, allow_different=["tasks"]).tasks == 30
 
 
 def test_runs_without_common_tasks_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="no task in common"):
+    with pytest.raises(OperatorError, match="in common"):
         gate(*runs(tmp_path, [solved(0, 0, True)], [solved(1, 0, True)]))
 
 
@@ -182,7 +180,7 @@ def test_different_sampling_is_refused_unless_allowed(tmp_path: Path) -> None:
         planned(tmp_path, "a", rows, responses_create_params=sampled[0]),
         planned(tmp_path, "b", rows, responses_create_params=sampled[1]),
     )
-    with pytest.raises(OperatorError, match=r"responses_create_params.temperature: 0.0 in the baseline, 0.7 now"):
+    with pytest.raises(OperatorError, match=r"responses_create_params\.temperature: 0\.0 .*, 0\.7 "):
         gate(*pair)
     found = gate(*pair, allow_different=["responses_create_params"])
     assert found.settings == ["responses_create_params.temperature: 0.0 -> 0.7"]
@@ -216,7 +214,7 @@ def test_a_rule_can_be_limited_to_a_dataset(tmp_path: Path) -> None:
     first, second = (GateRule(dataset=name, max_drop=0.05) for name in "ab")
     found = gate(*runs(tmp_path, mixed(0), mixed(30)), first, second)
     assert [result.decision for result in found.rules] == [Decision.GO, Decision.NO_GO]
-    with pytest.raises(OperatorError, match="no task is in the dataset 'c'"):
+    with pytest.raises(OperatorError, match="dataset 'c'"):
         gate(*runs(tmp_path, mixed(0), mixed(0)), GateRule(dataset="c", max_drop=0.1))
 
 

@@ -47,5 +47,5 @@ def test_a_path_on_the_command_line_replaces_that_of_the_file() -> None:
 
 
 def test_a_disabled_watch_without_checkpoints_has_nothing_to_evaluate() -> None:
-    with pytest.raises(OperatorError, match="nothing to evaluate"):
+    with pytest.raises(OperatorError, match="nothing"):
         config(watch={"enable": False, "local_dir": "old"}).commands()

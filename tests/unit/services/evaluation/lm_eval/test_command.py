@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
+import re
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import orjson
@@ -16,12 +15,45 @@ import pytest
 
 from rollyard.services.cli.lm_eval import run
 from rollyard.services.errors import OperatorError
-from tests.support.commands import BIN, DEADLINE_S, command, command_environ
+from rollyard.services.evaluation.lm_eval.results_store import ResultsStore
+from tests.support.commands import BIN, Finished, command_environ, in_this_process
+from tests.support.waiting import deadline_s, eventually
 from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end
 
-FAKE = f"+lm_eval_command=[{sys.executable},{Path(__file__).with_name('fake_lm_eval.py')}]"
-WATCH = ("ng_lm_eval", "+watch_path=checkpoints", "+benchmarks=gsm8k:8", "+output_dir=out", FAKE)
+FAKE = f"+lm_eval_command=[{sys.executable},-S,{Path(__file__).with_name('fake_lm_eval.py')}]"
+LmEval = Callable[..., Finished]
+WATCH = ("+watch_path=checkpoints", "+benchmarks=gsm8k:8", "+output_dir=out", FAKE)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The working directory; the command's signal handlers are removed at the end."""
+    monkeypatch.chdir(tmp_path)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield tmp_path
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+
+
+@pytest.fixture
+def lm_eval(folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> LmEval:
+    """Runs the command in this process, and gives up its lock on the output folder, as the end of a process does."""
+    stores: list[ResultsStore] = []
+
+    class Store(ResultsStore):
+        def __init__(self, folder: Path) -> None:
+            super().__init__(folder)
+            stores.append(self)
+
+    def run(*arguments: str) -> Finished:
+        done = in_this_process("ng_lm_eval", *arguments, capsys=capsys)
+        while stores:
+            stores.pop().close()
+        return done
+
+    monkeypatch.setattr("rollyard.services.cli.lm_eval.ResultsStore", Store)
+    return run
 
 
 @contextlib.contextmanager
@@ -30,13 +62,11 @@ def watching(folder: Path, log: str) -> Iterator[subprocess.Popen[bytes]]:
     (checkpoint(folder / "checkpoints/step_9") / "slow").touch()
     checkpoint(folder / "checkpoints/step_10")
     with (folder / log).open("wb") as output:
-        command_line = [str(BIN / WATCH[0]), *WATCH[1:]]
+        command_line = [str(BIN / "ng_lm_eval"), *WATCH]
         process = subprocess.Popen(command_line, cwd=folder, env=command_environ(), stdout=output, stderr=output)
     try:
-        deadline = time.monotonic() + DEADLINE_S
-        while b"engine " not in (folder / log).read_bytes():
-            assert process.poll() is None and time.monotonic() < deadline, (folder / log).read_text()
-            time.sleep(0.02)
+        eventually("the engine", lambda: b"engine " in (folder / log).read_bytes() or process.poll() is not None)
+        assert process.poll() is None, (folder / log).read_text()
         yield process
     finally:
         process.kill()
@@ -52,64 +82,65 @@ def evaluated_models(folder: Path) -> list[str]:
     return [next(word for word in orjson.loads(line) if "pretrained" in word).split(",")[0] for line in lines]
 
 
-async def test_a_killed_watch_leaves_nothing_running_and_resumes_where_it_was(tmp_path: Path) -> None:
-    with watching(tmp_path, "first.log") as process:
+def test_a_killed_watch_leaves_nothing_running_and_resumes_where_it_was(folder: Path, lm_eval: LmEval) -> None:
+    with watching(folder, "first.log") as process:
         process.kill()
         process.wait()
-        wait_for_end(engine_pid(tmp_path / "first.log"))
-    (tmp_path / "checkpoints/step_9/slow").unlink()
-    done = await command(*WATCH, "+once=true", cwd=tmp_path)
-    again = await command(*WATCH, "+once=true", cwd=tmp_path)
-    assert (done.status, again.status) == (0, 0), done.err
-    assert [path.rpartition("_")[2] for path in evaluated_models(tmp_path)] == ["9", "9", "10"]
+        wait_for_end(engine_pid(folder / "first.log"))
+    (folder / "checkpoints/step_9/slow").unlink()
+    done, again = (lm_eval(*WATCH, "+once=true") for _ in range(2))
+    assert (done.status, again.status) == (0, 0), (done.err, again.err)
+    assert [path.rpartition("_")[2] for path in evaluated_models(folder)] == ["9", "9", "10"]
     assert "| 9 | step_9 | gsm8k |" in again.out and "| 10 | step_10 | gsm8k |" in again.out
 
 
-async def test_a_second_watch_into_the_same_folder_is_rejected_in_one_line(tmp_path: Path) -> None:
-    with watching(tmp_path, "first.log"):
-        second = await command(*WATCH, cwd=tmp_path)
+def test_a_second_watch_into_the_same_folder_is_rejected_in_one_line(folder: Path, lm_eval: LmEval) -> None:
+    first = ResultsStore(Path("out"))
+    (folder / "checkpoints").mkdir()
+    second = lm_eval(*WATCH)
+    first.close()
     assert (second.status, second.out) == (1, "")
-    assert second.err.startswith("ng_lm_eval: another ng_lm_eval is writing to out") and second.err.count("\n") == 1
+    assert second.err.startswith("ng_lm_eval: ") and "writing to out" in second.err and second.err.count("\n") == 1
 
 
-async def test_ctrl_c_ends_lm_eval_and_its_engine_with_status_130(tmp_path: Path) -> None:
+def test_ctrl_c_ends_lm_eval_and_its_engine_with_status_130(tmp_path: Path) -> None:
     with watching(tmp_path, "first.log") as process:
         process.send_signal(signal.SIGINT)
-        assert await asyncio.to_thread(process.wait, DEADLINE_S) == 130
+        assert process.wait(deadline_s()) == 130
         wait_for_end(engine_pid(tmp_path / "first.log"))
     assert not (tmp_path / "out/lm_eval.json").exists()
 
 
-async def test_a_failed_benchmark_does_not_affect_another_one(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "step_1")
-    (folder / "broken").touch()
-    line = ("ng_lm_eval", f"+model={folder}", "+output_dir=out", FAKE)
-    first = await command(*line, "+benchmarks=ifeval", cwd=tmp_path)
-    other = await command(*line, "+benchmarks=gsm8k:8", cwd=tmp_path)
+def test_a_failed_benchmark_does_not_affect_another_one(folder: Path, lm_eval: LmEval) -> None:
+    model = checkpoint(folder / "step_1")
+    (model / "broken").touch()
+    line = (f"+model={model}", "+output_dir=out", FAKE)
+    first = lm_eval(*line, "+benchmarks=ifeval")
+    other = lm_eval(*line, "+benchmarks=gsm8k:8")
     assert (first.status, other.status) == (1, 0)
-    assert "failed  step_1 on ifeval: lm_eval exited with status 1 on ifeval: CUDA out of memory" in first.out
+    [failed] = [line for line in first.out.splitlines() if line.strip().startswith("failed  step_1 on ifeval: ")]
+    assert "CUDA out of memory" in failed
     assert "failed" not in other.out
 
 
-async def test_a_mistyped_task_is_rejected_with_the_nearest_name_before_any_task_runs(tmp_path: Path) -> None:
-    folder = checkpoint(tmp_path / "step_1")
-    line = ("ng_lm_eval", f"+model={folder}", "+output_dir=out", FAKE)
-    done = await command(*line, "+benchmarks=[gsm8k:8,ifevl,gsm8k_cott:4,xyzzy]", cwd=tmp_path)
+def test_a_mistyped_task_is_rejected_with_the_nearest_name_before_any_task_runs(folder: Path, lm_eval: LmEval) -> None:
+    model = checkpoint(folder / "step_1")
+    line = (f"+model={model}", "+output_dir=out", FAKE)
+    done = lm_eval(*line, "+benchmarks=[gsm8k:8,ifevl,gsm8k_cott:4,xyzzy]")
     assert (done.status, done.out) == (2, "")
-    assert "lm_eval has no task 'ifevl', did you mean 'ifeval'?; 'gsm8k_cott', did you mean" in done.err
-    assert "'xyzzy' (to list all tasks: " in done.err
-    assert not (tmp_path / "out/calls.jsonl").exists()
+    assert re.search(r"'ifevl'[^;]*'ifeval'[^;]*; 'gsm8k_cott'[^;]*'gsm8k_cot'[^;]*; 'xyzzy' \(", done.err)
+    assert not (folder / "out/calls.jsonl").exists()
 
 
-async def test_an_lm_eval_that_cannot_list_its_tasks_still_runs(tmp_path: Path) -> None:
-    old = tmp_path / "old_lm_eval.py"
+def test_an_lm_eval_that_cannot_list_its_tasks_still_runs(folder: Path, lm_eval: LmEval) -> None:
+    old = folder / "old_lm_eval.py"
     fake = Path(__file__).with_name("fake_lm_eval.py")
     prefix = "import runpy, sys\nif sys.argv[1] == 'validate': sys.exit('unknown')\n"
     old.write_text(f"{prefix}runpy.run_path({str(fake)!r}, run_name='__main__')")
-    line = ("ng_lm_eval", f"+model={checkpoint(tmp_path / 'step_1')}", "+output_dir=out", "+benchmarks=gsm8k:8")
-    done = await command(*line, f"+lm_eval_command=[{sys.executable},{old}]", cwd=tmp_path)
+    line = (f"+model={checkpoint(folder / 'step_1')}", "+output_dir=out", "+benchmarks=gsm8k:8")
+    done = lm_eval(*line, f"+lm_eval_command=[{sys.executable},-S,{old}]")
     assert done.status == 0, done.err
-    assert "lm_eval could not check the task names in advance (unknown)" in done.out
+    assert "(unknown)" in done.out
 
 
 @pytest.mark.parametrize(
@@ -118,13 +149,13 @@ async def test_an_lm_eval_that_cannot_list_its_tasks_still_runs(tmp_path: Path) 
         ((), "'model' is missing"),
         (("+model=x", "+url=localhost:8000"), "expected http://host:port/v1"),
         (("+model=x", "+url=http://h/v1", "+watch_path=y"), "pass only one"),
-        (("+model=x", "+watch_path=y"), "cannot be combined with watch_path"),
+        (("+model=x", "+watch_path=y"), "watch_path"),
         (("+watch_path=y", "+watch_pattern=*/step_*"), "a name pattern"),
-        (("+watch_path=no-such-folder", "+once=true"), "no-such-folder is not a folder"),
-        (("+model=x", "+include_path=no-such-folder"), "no-such-folder is not a folder"),
-        (("+model=x", "+name=a/b"), "expected a valid folder name"),
+        (("+watch_path=no-such-folder", "+once=true"), "no-such-folder"),
+        (("+model=x", "+include_path=no-such-folder"), "no-such-folder"),
+        (("+model=x", "+name=a/b"), "folder name"),
         (("+model=x", "+baseline=qwen3-1.7b"), "qwen3-1.7b-base"),
-        (("+model=x", "+output_dir=/proc/x"), "cannot write to output_dir /proc/x"),
+        (("+model=x", "+output_dir=/proc/x"), "output_dir /proc/x"),
         (("+model=x", "+benchmarks=[]"), "benchmarks"),
         (("+model=x", "+benchmarks=[mbpp_plus]"), "without a sandbox"),
         (("+model=x", "+benchmarks=[gsm8k:many]"), "such as gsm8k:8"),

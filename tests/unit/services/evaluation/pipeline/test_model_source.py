@@ -68,17 +68,18 @@ def test_a_bare_hub_name_is_refused_with_both_ways_to_write_it() -> None:
 
 
 def test_a_misspelt_provider_is_suggested() -> None:
-    assert "did you mean 'openai'" in refusal(model="openia/gpt-4.1")
+    assert "'openai'" in refusal(model="openia/gpt-4.1")
 
 
 @pytest.mark.parametrize("model", ["vllm/a/b", "builtin"])
 def test_a_model_to_start_and_an_endpoint_contradict_each_other(model: str) -> None:
-    assert "remove one of them" in refusal(model=model, policy_base_url=ENDPOINT)
+    refused = refusal(model=model, policy_base_url=ENDPOINT)
+    assert model in refused and "policy_base_url" in refused
 
 
 def test_an_endpoint_needs_a_model_and_a_url() -> None:
     assert "needs model=" in refusal(policy_base_url=ENDPOINT)
-    assert "is not a URL" in refusal(policy_base_url="127.0.0.1:8000", model="a")
+    assert "127.0.0.1:8000" in refusal(policy_base_url="127.0.0.1:8000", model="a")
 
 
 def test_without_a_model_the_configs_must_define_it() -> None:

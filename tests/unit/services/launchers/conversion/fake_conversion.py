@@ -1,9 +1,8 @@
 """Checkpoint folders without tensors, a converter that copies files, and a process that converts with it.
 
-    python -m tests.unit.services.launchers.conversion.fake_conversion FOLDER [TOKEN] [SECONDS] [PROCESSES]
+    python -m tests.unit.services.launchers.conversion.fake_conversion FOLDER
 
-prints the lines of the command and the path. Each conversion appends a line to FOLDER/conversions. Several processes
-are forked, so that the imports, which take longest, happen once.
+Each conversion appends a line to FOLDER/conversions.
 """
 
 from __future__ import annotations
@@ -17,13 +16,13 @@ from pathlib import Path
 
 import yaml
 
-from rollyard.services.errors import RollyardError
 from rollyard.services.launchers.conversion import ConversionRequest, convert
 from rollyard.services.launchers.conversion.lock import LockSettings
 from rollyard.services.launchers.conversion.manifest import Contents
 from rollyard.services.launchers.conversion.source import Source
+from tests.support.waiting import deadline_s
 
-FAST = LockSettings(heartbeat_s=0.05, expiry_s=2, max_wait_s=60, poll_s=0.01)
+FAST = LockSettings(heartbeat_s=0.05, expiry_s=2, max_wait_s=deadline_s(), poll_s=0.01)
 
 
 def write_checkpoint(folder: Path, content: bytes = b"weights") -> ConversionRequest:
@@ -60,38 +59,22 @@ class CopyingConverter:
         return Contents(tensors=len(source.files))
 
 
-def convert_here(folder: Path, token: str, seconds: float) -> int:
+def convert_into_journal(folder: Path, token: str = "", seconds: float = 1000.0) -> None:
+    """Convert in `seconds`, append the lines of the command and the path to FOLDER/lines, and exit."""
     request = ConversionRequest(
         folder / "grpo/step_170/policy/weights",
         folder / "grpo/step_170/config.yaml",
         {"LOG": str(folder / "log")},
         token=token,
     )
-    try:
-        path = convert(request, CopyingConverter(folder / "conversions", seconds), settings=FAST, report=report)
-    except RollyardError as error:
-        report(str(error))
-        return 1
-    report(str(path))
-    return 0
 
+    def report(line: str) -> None:
+        with (folder / "lines").open("a") as file:
+            file.write(f"{line}\n")
 
-def report(line: str) -> None:
-    os.write(1, f"{line}\n".encode())  # at once: several processes print
-
-
-def main() -> int:
-    folder, *rest = sys.argv[1:]
-    token, seconds, processes = [*rest, *("", "0", "1")[len(rest) :]]
-    children = []
-    for _ in range(int(processes) - 1):
-        if not (child := os.fork()):
-            os._exit(convert_here(Path(folder), token, float(seconds)))
-        children.append(child)
-    statuses = [convert_here(Path(folder), token, float(seconds))]
-    statuses += [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
-    return max(statuses)
+    converter = CopyingConverter(folder / "conversions", seconds)
+    report(str(convert(request, converter, settings=FAST, report=report)))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    convert_into_journal(Path(sys.argv[1]))

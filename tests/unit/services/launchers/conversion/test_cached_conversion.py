@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import threading
 from collections import namedtuple
@@ -75,9 +76,7 @@ def test_a_conversion_without_a_manifest_is_refused_and_left_alone(tmp_path: Pat
     target.mkdir(parents=True)
     (target / "config.json").write_text("{}")
     for asked in (request, replace(request, token="t"), replace(request, hf_path=target, token="t")):
-        with pytest.raises(
-            OperatorError, match="was not converted by this command, and will be neither used nor removed"
-        ):
+        with pytest.raises(OperatorError, match=re.escape(str(target))):
             run(asked)
         with pytest.raises(OperatorError):
             conversion_target(asked)
@@ -92,7 +91,7 @@ def test_a_file_in_the_place_of_the_result_is_refused(tmp_path: Path, kind: str)
     else:
         (tmp_path / "elsewhere").touch()
         place.symlink_to("elsewhere")
-    with pytest.raises(OperatorError, match="was not converted by this command"):
+    with pytest.raises(OperatorError, match=re.escape(str(place.resolve()))):
         run(replace(write_checkpoint(tmp_path), hf_path=place))
 
 
@@ -113,7 +112,7 @@ def test_a_conversion_of_another_checkpoint_at_the_given_path_is_refused(tmp_pat
     first = replace(write_checkpoint(tmp_path / "one"), hf_path=place)
     run(first)
     second = replace(write_checkpoint(tmp_path / "two", b"others"), hf_path=place)
-    with pytest.raises(OperatorError, match="holds a conversion of another checkpoint"):
+    with pytest.raises(OperatorError, match=f"{re.escape(str(place))} .*another checkpoint"):
         run(second)
     # With force, it gets the next version, and each finds its own from then on.
     assert run(replace(second, token="t"))[0] == tmp_path / "hf-2"
@@ -129,7 +128,7 @@ def test_a_damaged_conversion_is_neither_used_nor_removed(tmp_path: Path, damage
     assert not is_converted(request)
     repaired, lines = run(request)
     assert repaired == path.with_name(f"{path.name}-2")
-    assert lines[0].startswith(f"{path} is damaged and not used: __1_0.distcp")
+    assert lines[0].startswith(f"{path} ") and "__1_0.distcp" in lines[0]
     assert path.exists()
     assert run(request)[0] == repaired
 
@@ -155,11 +154,10 @@ def test_an_unreadable_manifest_is_none(tmp_path: Path) -> None:
 def test_a_forced_conversion_is_the_next_version_once_for_each_token(tmp_path: Path) -> None:
     request = write_checkpoint(tmp_path)
     first, _ = run(request)
-    forced, lines = run(replace(request, token="launch1"))
+    forced, _ = run(replace(request, token="launch1"))
     assert forced == first.with_name(f"{first.name}-2")
-    assert lines[0] == "Acquired lock, converting DCP to HF format..."
-    again, lines = run(replace(request, token="launch1"))
-    assert (again, lines[1]) == (forced, "Using cached checkpoint, skipping conversion")
+    again, _ = run(replace(request, token="launch1"), CopyingConverter(error=AssertionError("converted twice")))
+    assert again == forced
     assert run(replace(request, token="launch2"))[0] == first.with_name(f"{first.name}-3")
     # A launch without force uses the newest; the jobs of the first launch keep theirs.
     assert run(request)[0] == first.with_name(f"{first.name}-3")
@@ -189,8 +187,8 @@ def test_a_folder_with_a_versions_name_is_not_used_and_not_overwritten(tmp_path:
 
 def test_a_failed_conversion_leaves_nothing_and_the_next_tries_again(tmp_path: Path) -> None:
     request = write_checkpoint(tmp_path)
-    with pytest.raises(RunError, match="a shard is corrupt"):
-        run(request, CopyingConverter(error=RunError("a shard is corrupt")))
+    with pytest.raises(RunError, match="corrupt"):
+        run(request, CopyingConverter(error=RunError("corrupt")))
     assert names(tmp_path / CACHE) == []
     assert not is_converted(request)
     run(request)
@@ -199,7 +197,7 @@ def test_a_failed_conversion_leaves_nothing_and_the_next_tries_again(tmp_path: P
 def test_a_full_disk_is_one_line_and_leaves_nothing(tmp_path: Path) -> None:
     request = write_checkpoint(tmp_path)
     full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "model.safetensors")
-    with pytest.raises(RunError, match=r"^the conversion failed: No space left on device \(model.safetensors\)$"):
+    with pytest.raises(RunError, match=rf"^[^\n]*{os.strerror(errno.ENOSPC)} \(model\.safetensors\)$"):
         run(request, CopyingConverter(error=full))
     assert names(tmp_path / CACHE) == []
 
@@ -210,14 +208,14 @@ def test_too_little_space_is_noticed_before_anything_is_written(
     request = write_checkpoint(tmp_path)
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda folder: usage(100, 90, 10))
-    with pytest.raises(RunError, match="has 10 bytes left; the conversion needs about 22"):
+    with pytest.raises(RunError, match=r"\b10 bytes .*\b22\b"):
         run(request, CopyingConverter(error=AssertionError("started")))
 
 
 def test_a_checkpoint_that_changes_during_the_conversion_is_not_published(tmp_path: Path) -> None:
     request = write_checkpoint(tmp_path)
     file = Path(request.checkpoint) / "__0_0.distcp"
-    with pytest.raises(RunError, match="changed while it was being read"):
+    with pytest.raises(RunError, match=r"__0_0\.distcp"):
         run(request, CopyingConverter(during=lambda folder: file.write_bytes(b"next step")))
     assert names(tmp_path / CACHE) == []
 
@@ -253,10 +251,7 @@ def test_an_owner_that_was_paused_for_too_long_discards_its_work_and_waits(tmp_p
     lines: list[str] = []
     with pytest.raises(RunError, match="failed: a reason"):
         convert(request, CopyingConverter(during=take_over), settings=FAST, report=finish)
-    assert lines[1:3] == [
-        "Another process took the conversion over, because this one was paused",
-        "Another process is converting, waiting for completion...",
-    ]
+    assert "paused" in lines[1] and "waiting" in lines[2]
     assert names(tmp_path / CACHE) == []
 
 
@@ -307,18 +302,19 @@ def test_a_waiter_uses_the_conversion_of_the_other(tmp_path: Path) -> None:
 def test_a_waiter_fails_with_the_reason_of_the_other(tmp_path: Path) -> None:
     """B1: a waiting job did not check whether the other one had succeeded."""
     request, proceed = write_checkpoint(tmp_path), threading.Event()
-    thread = in_the_background(request, proceed, RunError("lm_head.weight is incomplete"))
-    with pytest.raises(RunError, match=r"the conversion by process \d+ on .* failed: lm_head.weight is incomplete"):
+    thread = in_the_background(request, proceed, RunError("lm_head.weight"))
+    with pytest.raises(RunError, match=rf"process {os.getpid()} on .*: lm_head\.weight$"):
         wait_for(request, proceed, CopyingConverter())
     thread.join()
 
 
 def test_a_waiter_tries_itself_if_the_failure_may_be_the_other_hosts(tmp_path: Path) -> None:
     request, proceed = write_checkpoint(tmp_path), threading.Event()
+    own: list[Path] = []
     thread = in_the_background(request, proceed, OSError(errno.EIO, "Input/output error"))
-    lines = wait_for(request, proceed, CopyingConverter())
+    wait_for(request, proceed, CopyingConverter(during=own.append))
     thread.join()
-    assert lines[-1].startswith("Successfully converted checkpoint to:")
+    assert len(own) == 1 and is_converted(request)
 
 
 def test_a_process_that_gets_the_lock_after_another_published_uses_that(

@@ -144,7 +144,7 @@ def test_half_an_owner_record_expires(tmp_path: Path) -> None:
     waiter = lock(tmp_path, clock=clock)
     held = waiter.try_acquire()
     assert isinstance(held, Held)
-    assert held.shown == "a process that has not recorded its name"
+    assert not any(letter.isdigit() for letter in held.shown)
     clock.now += FAST.expiry_s
     acquire(waiter).release(DONE)
 
@@ -203,6 +203,6 @@ def test_waiting_is_bounded(tmp_path: Path) -> None:
     lease, waiter = acquire(lock(tmp_path)), lock(tmp_path)
     held = waiter.try_acquire()
     assert isinstance(held, Held)
-    with pytest.raises(RunError, match=r"waited 60 s for a conversion by process .*--max-wait"):
+    with pytest.raises(RunError, match=rf"\b{FAST.max_wait_s:.0f} s .*--max-wait"):
         waiter.wait(held, deadline=0)
     lease.release(DONE)

@@ -2,55 +2,54 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import random
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.launchers.conversion import is_converted
-from tests.support.waiting import eventually
-from tests.unit.services.launchers.conversion.fake_conversion import write_checkpoint
+from rollyard.services.launchers.conversion import ConversionRequest, convert, is_converted
+from tests.support.waiting import deadline_s, eventually
+from tests.unit.services.launchers.conversion.fake_conversion import (
+    FAST,
+    CopyingConverter,
+    convert_into_journal,
+    write_checkpoint,
+)
 
-COMMAND = [sys.executable, "-m", "tests.unit.services.launchers.conversion.fake_conversion"]
+FORK = multiprocessing.get_context("fork")
 
 
-def start(folder: Path, *arguments: str, prefix: Sequence[str] = ()) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [*prefix, *COMMAND, str(folder), *arguments],
-        cwd=INSTALLED,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-    )
+def start(folder: Path, token: str = "", seconds: float = 0.0) -> BaseProcess:
+    process = FORK.Process(target=convert_into_journal, args=(folder, token, seconds))
+    process.start()
+    return process
+
+
+def lines_of(folder: Path, name: str) -> list[str]:
+    return (folder / name).read_text().splitlines() if (folder / name).exists() else []
 
 
 def conversions(folder: Path) -> list[str]:
-    return (folder / "conversions").read_text().splitlines() if (folder / "conversions").exists() else []
-
-
-def run(folder: Path, *arguments: str) -> list[str]:
-    """Convert in as many processes as the last argument says, and return their output."""
-    with start(folder, *arguments) as process:
-        output = process.communicate(timeout=100)[0]
-    assert process.returncode == 0, output
-    return output.splitlines()
+    return lines_of(folder, "conversions")
 
 
 @pytest.mark.parametrize("token", ["", "one launch"])
 def test_exactly_one_of_eight_processes_converts(tmp_path: Path, token: str) -> None:
     request = write_checkpoint(tmp_path)
     if token:
-        run(tmp_path)
-        (tmp_path / "conversions").unlink()
-    lines = run(tmp_path, token, "0.3", "8")
+        convert(request, CopyingConverter(), settings=FAST, report=lambda line: None)
+    processes = [start(tmp_path, token, 0.3) for _ in range(8)]
+    for process in processes:
+        process.join(deadline_s())
+    assert [process.exitcode for process in processes] == [0] * 8
     assert len(conversions(tmp_path)) == 1
-    assert sum(line.startswith("Successfully converted checkpoint to: ") for line in lines) == 1
-    paths = [line for line in lines if line.startswith("/")]
+    paths = [line for line in lines_of(tmp_path, "lines") if line.startswith("/")]
     assert (len(paths), len(set(paths))) == (8, 1)
     assert is_converted(request)
     assert not list(tmp_path.rglob("*.tmp.*"))
@@ -60,29 +59,39 @@ def test_killed_at_random_instants_the_next_conversion_succeeds(tmp_path: Path) 
     """B2: a killed job left a broken cache that counted as valid, or a folder that made every later job fail."""
     request = write_checkpoint(tmp_path)
     for count in range(3):
-        with start(tmp_path, "", "0.3") as process:
-            eventually("the conversion starts", lambda count=count: len(conversions(tmp_path)) > count)  # type: ignore[misc]
-            time.sleep(random.uniform(0, 0.3))
-            process.kill()
+        process = start(tmp_path, "", 0.3)
+        eventually("the conversion starts", lambda count=count: len(conversions(tmp_path)) > count)  # type: ignore[misc]
+        time.sleep(random.uniform(0, 0.3))  # not a wait: the instant
+        process.kill()
+        process.join()
         if is_converted(request):
             break
-    run(tmp_path, "", "0", "3")
+    convert(request, CopyingConverter(), settings=FAST, report=lambda line: None)
     assert is_converted(request)
     assert not list(tmp_path.rglob("*.tmp.*"))
 
 
+def wait_and_kill(request: ConversionRequest, holder: BaseProcess | subprocess.Popen[bytes]) -> list[str]:
+    """Convert while `holder` does; it is killed once this process waits. Returns the lines."""
+    lines: list[str] = []
+
+    def report(line: str) -> None:
+        lines.append(line)
+        if len(lines) == 1:
+            assert "waiting" in line
+            holder.kill()
+
+    convert(request, CopyingConverter(), settings=FAST, report=report)
+    return lines
+
+
 def test_a_waiter_takes_over_when_the_converting_process_is_killed(tmp_path: Path) -> None:
     request = write_checkpoint(tmp_path)
-    with start(tmp_path, "", "100") as first:
-        eventually("the first one converts", lambda: conversions(tmp_path))
-        with start(tmp_path) as second:
-            assert second.stdout
-            assert second.stdout.readline() == "Another process is converting, waiting for completion...\n"
-            first.kill()
-            rest = second.stdout.read()
-    assert second.returncode == 0
-    assert f"process {first.pid} on" in rest and "ended without a result" in rest
-    assert len(conversions(tmp_path)) == 2
+    first = start(tmp_path, "", 1000)
+    eventually("the first one converts", lambda: conversions(tmp_path))
+    lines = wait_and_kill(request, first)
+    first.join()
+    assert [line for line in lines if f"process {first.pid} on" in line and "without a result" in line]
     assert is_converted(request)
 
 
@@ -91,12 +100,9 @@ def test_a_waiter_in_another_container_takes_over_after_the_expiry(tmp_path: Pat
     if subprocess.run([*apart, "true"], capture_output=True).returncode:
         pytest.skip("needs the right to make a PID namespace")
     request = write_checkpoint(tmp_path)
-    with start(tmp_path, "", "100", prefix=apart) as first:
+    line = [*apart, sys.executable, "-m", "tests.unit.services.launchers.conversion.fake_conversion", str(tmp_path)]
+    with subprocess.Popen(line, cwd=INSTALLED) as first:
         eventually("the first one converts", lambda: conversions(tmp_path))
-        with start(tmp_path) as second:
-            assert second.stdout
-            assert second.stdout.readline() == "Another process is converting, waiting for completion...\n"
-            first.kill()
-            assert "ended without a result" in second.stdout.read()
-    assert second.returncode == 0
+        lines = wait_and_kill(request, first)
+    assert [line for line in lines if "without a result" in line]
     assert is_converted(request)

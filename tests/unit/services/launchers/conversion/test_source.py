@@ -117,7 +117,7 @@ def test_a_config_without_a_model_is_refused(tmp_path: Path, text: str, message:
 
 def test_a_missing_config_is_refused(tmp_path: Path) -> None:
     request = replace(write_checkpoint(tmp_path), config=tmp_path / "absent.yaml")
-    with pytest.raises(OperatorError, match=r"cannot read .*absent.yaml: No such file"):
+    with pytest.raises(OperatorError, match=r"absent\.yaml"):
         request.read()
 
 
@@ -145,7 +145,7 @@ def test_a_checkpoint_in_hugging_face_format_is_refused_with_what_to_do(tmp_path
 def test_a_result_inside_the_checkpoint_or_around_it_is_refused(tmp_path: Path) -> None:
     request = write_checkpoint(tmp_path)
     for path in (weights(request), weights(request) / "hf", weights(request).parent):
-        with pytest.raises(OperatorError, match="must not contain each other"):
+        with pytest.raises(OperatorError, match="each other"):
             replace(request, hf_path=path).read()
 
 

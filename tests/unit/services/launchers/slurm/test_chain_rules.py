@@ -29,7 +29,8 @@ def test_each_end_continues_counts_or_ends_the_chain(state: JobState) -> None:
     if state in (JobState.CANCELLED, JobState.COMPLETED):
         assert end is not None and end.state == state
     elif state.counts:
-        assert end == (state, f"1 job failed, and max_retries is 0; the last, 1: {state}: a reason")
+        assert end is not None and end.state == state
+        assert "max_retries is 0;" in end[1] and end[1].endswith(f" 1: {state}: a reason")
     else:
         assert end is None
 
@@ -44,7 +45,7 @@ def test_running_time_adds_up_over_the_chain() -> None:
     three = ended(*[JobState.TIMEOUT] * 3)
     assert end_by_rule(spec(max_walltime_s=31.0), three) is None
     end = end_by_rule(spec(max_walltime_s=30.0), three)
-    assert end == (JobState.TIMEOUT, "the chain has run for max_walltime_s, 30 s")
+    assert end is not None and end.state is JobState.TIMEOUT and "max_walltime_s, 30 s" in end[1]
 
 
 def test_a_chain_has_at_most_max_jobs_starts() -> None:

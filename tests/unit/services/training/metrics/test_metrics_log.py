@@ -145,4 +145,4 @@ def test_what_a_tracker_never_got_is_named_at_the_end(caplog: pytest.LogCaptureF
     with caplog.at_level(logging.WARNING):
         sink.log(7, {})
         sink.close(failed=False)
-    assert "MLflow did not get the metrics from step 7 on" in caplog.records[-1].getMessage()
+    assert {"MLflow", "7"} <= set(caplog.records[-1].getMessage().split())

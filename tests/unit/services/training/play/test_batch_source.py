@@ -90,6 +90,6 @@ async def test_seeds_of_a_group_follow_each_other_and_are_the_same_in_every_run(
 async def test_steps_must_be_consecutive(tmp_path: Path) -> None:
     async with training(tmp_path, max_staleness=2) as run:
         await run.step(source := run.source(), 1)
-        with pytest.raises(ValueError, match="step 3 was requested after step 1"):
+        with pytest.raises(ValueError, match=r"step 3 .*step 1"):
             await source.next_batch(3)
         await source.close()

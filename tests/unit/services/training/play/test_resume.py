@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,13 @@ from rollyard.services.errors import RunError
 from rollyard.services.training.play.step_files import StepFiles
 from tests.support.stacks import keys_of
 from tests.support.waiting import until
-from tests.unit.services.training.play.training_stack import ScriptedPolicy, Training, training, write_questions
+from tests.unit.services.training.play.training_stack import (
+    SHORT_S,
+    ScriptedPolicy,
+    Training,
+    training,
+    write_questions,
+)
 
 
 def interrupt(run: Training, step: int, played: int = 0, **more: Any) -> None:
@@ -64,7 +71,7 @@ async def test_after_a_torn_line_only_its_rollout_is_played_again(tmp_path: Path
         assert keys_of(run.rows(1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert run.policy.asked.total() == 5
     assert sum(len(group.members) for group in batch.groups) == 4
-    assert any("was incomplete" in line for line in run.lines)
+    assert any("incomplete" in line for line in run.lines)
 
 
 async def test_a_run_that_stops_within_a_step_goes_on_with_the_missing_rollouts(tmp_path: Path) -> None:
@@ -85,7 +92,7 @@ async def test_a_run_that_stops_within_a_step_goes_on_with_the_missing_rollouts(
 async def test_a_timeout_of_the_policy_stays_one_in_a_resumed_run(tmp_path: Path) -> None:
     policy = ScriptedPolicy()
     policy.hangs = lambda question, count: (question, count) == (0, 0)
-    async with training(tmp_path, policy, model_settings={"request_timeout_s": 0.5}) as run:
+    async with training(tmp_path, policy, model_settings={"request_timeout_s": SHORT_S}) as run:
         before = await run.steps(first := run.source(), 1)
         await first.close()
         interrupt(run, 1)
@@ -117,15 +124,15 @@ async def test_what_differs_from_a_file_that_is_not_used_is_named(tmp_path: Path
         await second.close()
         await run.steps(third := run.source(seed=1, resample=True, responses_create_params={"temperature": 0.5}), 1)
         await third.close()
-    assert "step_000001.jsonl is not used: it was played with other settings (resample, seed)" in run.lines[0]
-    assert "responses_create_params.temperature: 1.0 in the file, 0.5 now" in run.lines[-1]
+    assert "step_000001.jsonl" in run.lines[0] and "(resample, seed)" in run.lines[0]
+    assert re.search(r"responses_create_params\.temperature: 1\.0 .*, 0\.5 ", run.lines[-1])
     assert "overwrite" not in run.lines[-1]
 
 
 async def test_rollouts_of_weights_that_the_run_does_not_have_are_never_used(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         run.policy.updates = 3
-        with pytest.raises(RunError, match="with weights after 3 updates, but step 1 plays with those after 0"):
+        with pytest.raises(RunError, match=r"\b3 updates.* step 1 .*\b0\b"):
             await run.source().next_batch(1)
         [batch] = await run.steps(second := run.source(), 1)
         await second.close()
@@ -156,14 +163,14 @@ async def test_a_step_that_is_played_again_invalidates_the_evaluations_after_it(
         await run.steps(second := run.source(), 2)
         await second.close()
         assert [path.exists() for path in evaluations] == [True, False]
-        assert any("evaluation step_000002.jsonl is not used: the weights" in line for line in run.lines)
+        assert any("evaluation step_000002.jsonl" in line for line in run.lines)
 
 
 async def test_a_changed_dataset_stops_the_run(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         await run.steps(source := run.source(), 1)
         write_questions(run.data, [0, 1, 7, 8, 9, 10])
-        with pytest.raises(RunError, match="line 3 changed while the file was in use"):
+        with pytest.raises(RunError, match=r"questions\.jsonl: line 3 changed"):
             await run.step(source, 2)
 
 
@@ -174,5 +181,5 @@ async def test_a_file_that_another_program_changes_stops_the_run(tmp_path: Path)
         return "1"
 
     async with training(tmp_path, ScriptedPolicy(spoil)) as run:
-        with pytest.raises(RunError, match=r"grew by \d+ bytes that this command did not write"):
+        with pytest.raises(RunError, match=r"step_000001\.jsonl .*\d+ bytes"):
             await run.step(run.source(), 1)

@@ -59,9 +59,7 @@ async def test_rollouts_of_old_weights_are_left_out_and_counted(tmp_path: Path) 
 async def test_a_step_of_old_weights_alone_stops_the_run_and_is_played_again(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         run.policy.updates = 1
-        with pytest.raises(
-            RunError, match="step 3: all rollouts were sampled with weights that are more than 0 updates"
-        ):
+        with pytest.raises(RunError, match=r"^step 3: .*\b0 updates"):
             await (source := run.source()).next_batch(3)
         assert await run.step(source, 3) is not None
         await source.close()
@@ -70,7 +68,7 @@ async def test_a_step_of_old_weights_alone_stops_the_run_and_is_played_again(tmp
 async def test_a_rollout_of_unknown_weights_stops_the_run(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
         run.policy.updates = None
-        with pytest.raises(RunError, match="version '0'; expected a version of this training run"):
+        with pytest.raises(RunError, match="version '0'"):
             await run.source().next_batch(1)
 
 
@@ -84,6 +82,6 @@ async def test_an_incomplete_step_of_earlier_weights_is_played_from_the_start(tm
         policy.hangs = lambda question, count: False
         await run.steps(second := run.source(), 2)
         await second.close()
-        assert any("step_000002.jsonl is not used: it is incomplete" in line for line in run.lines)
+        assert any("step_000002.jsonl" in line and "incomplete" in line for line in run.lines)
     assert policy.asked[0] == 2
     assert policy.asked[2] == 4

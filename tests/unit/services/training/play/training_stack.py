@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -35,6 +36,7 @@ from tests.support.scripted_engine import listening
 from tests.support.stacks import colocated, load_config, read_rows
 from tests.support.token_engine import Refused, TokenEngine
 from tests.support.toy_tokenizer import END, decode, encode_letters
+from tests.support.waiting import deadline_s
 
 VERIFIER = """
 from rollyard.resources_servers.base import BadTask, Environment, Verdict, Verification, serve
@@ -53,6 +55,8 @@ class Graded(Environment[EnvironmentSettings]):
 
 server = serve(Graded)
 """
+SHORT_S = deadline_s() / 200
+"""A time limit that what hangs exceeds, and what answers does not, on a busy machine either."""
 _QUESTION = re.compile(r"question (\d+)")
 
 
@@ -72,6 +76,8 @@ class ScriptedPolicy(TokenEngine):
         self.asked = Counter[int]()
         self.hangs: Callable[[int, int], bool] = lambda question, count: False
         """Whether a question is never answered."""
+        self.ended = asyncio.Event()
+        """The run is over: nothing hangs any more."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         message = await receive()
@@ -79,7 +85,8 @@ class ScriptedPolicy(TokenEngine):
         question = _question(body.get("token_ids", [])) if scope["path"].endswith("/generate") else None
         if question is not None and self.hangs(question, self.asked[question]):
             self.asked[question] += 1
-            await asyncio.Event().wait()
+            await self.ended.wait()
+            return
 
         async def again() -> Any:
             return message
@@ -168,19 +175,26 @@ def write_questions(path: Path, numbers: Iterable[int]) -> Path:
     return path
 
 
+class PolicySlot:
+    """The engine of a stack that several tests share: it answers with the policy of the running one."""
+
+    policy: ScriptedPolicy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.policy(scope, receive, send)
+
+
+Start = Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]]
+
+
 @contextlib.asynccontextmanager
-async def training(
-    folder: Path,
-    policy: ScriptedPolicy | None = None,
-    *,
-    questions: int = 6,
-    start: Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]] = colocated,
-    model_settings: Mapping[str, Any] | None = None,
-    **settings: Any,
-) -> AsyncIterator[Training]:
-    """Start a stack and a run over `questions` questions; 2 groups of 2 per step unless set otherwise."""
-    played_by = policy or ScriptedPolicy()
-    async with listening(played_by) as url:
+async def serving(
+    folder: Path, start: Start = colocated, model_settings: Mapping[str, Any] | None = None
+) -> AsyncIterator[tuple[Stack, PolicySlot]]:
+    """Start a stack whose servers are written to `folder`, and an engine for the policies of its runs."""
+    slot = PolicySlot()
+    slot.policy = ScriptedPolicy()
+    async with listening(slot) as url:
         model = {
             "entrypoint": "app.py",
             "base_url": f"{url}/v1",
@@ -201,9 +215,54 @@ async def training(
         }
         config = load_config(config=tree, roots=[folder], tmp_path=folder)
         async with start(config, folder) as stack:
-            chosen = {"agent_name": "solver", "groups_per_step": 2, "group_size": 2, "shuffle": False, **settings}
-            data = write_questions(folder / "questions.jsonl", range(questions))
-            yield Training(_training_stack(stack), played_by, folder, data, chosen, stack)
+            yield stack, slot
+
+
+class SharedStack:
+    """The stack of all tests that need no other: it is started for the first one, and stopped by conftest.py."""
+
+    def __init__(self) -> None:
+        self._open = contextlib.AsyncExitStack()
+        self._serving: tuple[Stack, PolicySlot] | None = None
+
+    async def started(self) -> tuple[Stack, PolicySlot]:
+        if self._serving is None:
+            folder = self._open.enter_context(tempfile.TemporaryDirectory())
+            self._serving = await self._open.enter_async_context(serving(Path(folder)))
+        return self._serving
+
+    async def stop(self) -> None:
+        await self._open.aclose()
+
+
+SHARED = SharedStack()
+
+
+@contextlib.asynccontextmanager
+async def training(
+    folder: Path,
+    policy: ScriptedPolicy | None = None,
+    *,
+    questions: int = 6,
+    start: Start = colocated,
+    model_settings: Mapping[str, Any] | None = None,
+    **settings: Any,
+) -> AsyncIterator[Training]:
+    """A run over `questions` questions; 2 groups of 2 per step unless set otherwise. It has a stack of its own if
+    `start` or `model_settings` are given.
+    """
+    async with contextlib.AsyncExitStack() as own:
+        if start is colocated and model_settings is None:
+            stack, slot = await SHARED.started()
+        else:
+            stack, slot = await own.enter_async_context(serving(folder, start, model_settings))
+        slot.policy = policy or ScriptedPolicy()
+        chosen = {"agent_name": "solver", "groups_per_step": 2, "group_size": 2, "shuffle": False, **settings}
+        data = write_questions(folder / "questions.jsonl", range(questions))
+        try:
+            yield Training(_training_stack(stack), slot.policy, folder, data, chosen, stack)
+        finally:
+            slot.policy.ended.set()
 
 
 def _training_stack(stack: Stack) -> TrainingStack:

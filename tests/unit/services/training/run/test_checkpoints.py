@@ -105,7 +105,7 @@ def test_a_checkpoint_of_a_newer_format_is_an_error_and_stays(tmp_path: Path) ->
     run = Run(tmp_path)
     manifest = run.save(1).folder / MANIFEST
     manifest.write_bytes(orjson.dumps(orjson.loads(manifest.read_bytes()) | {"format": 2}))
-    with pytest.raises(RunError, match="has format 2; this version of Rollyard reads 1"):
+    with pytest.raises(RunError, match=r"format 2;.*\b1\b"):
         run.checkpoints.newest()
     assert manifest.exists()
 

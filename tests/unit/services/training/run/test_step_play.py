@@ -48,12 +48,13 @@ class LosingEngines:
 async def test_weights_that_an_engine_lost_are_sent_again_while_the_step_is_played() -> None:
     engines, lines = LosingEngines(), list[str]()
     assert await play_step(engines, engines, 3, lines.append, repair_s=0.01) == BATCH
-    assert lines == ["an engine lost the weights: they were sent again as step_000002.1"]
+    [line] = lines
+    assert line.endswith(" step_000002.1")
 
 
 async def test_weights_that_cannot_be_sent_again_end_the_step() -> None:
-    engines = LosingEngines(RunError("the engines are gone"))
-    with pytest.raises(RunError, match="the engines are gone"):
+    engines = LosingEngines(RunError("engines gone"))
+    with pytest.raises(RunError, match="engines gone"):
         await play_step(engines, engines, 3, print, repair_s=0.01)
     assert engines.is_cancelled
 

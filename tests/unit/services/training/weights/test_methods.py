@@ -31,7 +31,7 @@ def test_auto_is_files_where_a_transfer_is_impossible(obstacle: dict[str, Any]) 
 @pytest.mark.parametrize("method", ["nccl", "ipc"])
 @pytest.mark.parametrize("obstacle", OBSTACLES)
 def test_an_impossible_method_is_refused(method: str, obstacle: dict[str, Any]) -> None:
-    with pytest.raises(RunError, match=f"weights.method is {method}, but .*: set weights.method: files"):
+    with pytest.raises(RunError, match=f"weights.method is {method}, .*weights.method: files"):
         resolved_method(WeightSettings(method=method), **{**GPUS, **obstacle})
 
 

@@ -70,7 +70,7 @@ async def test_a_given_tolerance_and_that_of_bfloat16_are_larger() -> None:
 
 async def test_another_version_on_the_engines_is_not_compared() -> None:
     async with probed(WeightEngine()) as (probe, _):
-        with pytest.raises(RunError, match="the engines have version v1, but the trainer published v2"):
+        with pytest.raises(RunError, match=r"\bv1\b.*\bv2\b"):
             await probe.measure("v2", SEQUENCES)
 
 
@@ -100,7 +100,7 @@ async def test_a_restarting_engine_is_asked_again(kind: FailureKind) -> None:
 
 async def test_engines_that_never_answer_stop_the_training_at_the_timeout() -> None:
     policy: Any = Restarting(10**6, FailureKind.UNREACHABLE)
-    with pytest.raises(RunError, match=r"cannot compare version v1 with the trainer: .*the engine restarts"):
+    with pytest.raises(RunError, match=r"version v1 .*the engine restarts"):
         await ParityProbe(policy, trainer, WeightSettings(timeout_s=1.0)).measure("v1", SEQUENCES)
 
 

@@ -13,7 +13,7 @@ from rollyard.services.errors import RunError
 from rollyard.services.training.weights.policy_client import PolicyClient
 from rollyard.services.training.weights.transfer_publisher import TransferPublisher
 from tests.support.transfer_engine import SENT, FakeGroup, FakeSender, TransferEngine
-from tests.support.waiting import until
+from tests.support.waiting import deadline_s, until
 from tests.support.weight_engine import STARTED, TOKEN, TrainerClient, engine_url, trainer_server
 
 UPDATE = ["/start_weight_update", "/update_weights", "/finish_weight_update", "/reset_prefix_cache", "/resume"]
@@ -95,14 +95,14 @@ async def test_after_a_transfer_that_never_succeeds_no_engine_with_incomplete_we
     engine = TransferEngine(FakeGroup())
     async with publishing(engine, timeout_s=1.0) as (publisher, _, policy):
         engine.fails.add("/update_weights")
-        with pytest.raises(RunError, match="did not receive version step_000001 within 1 s"):
+        with pytest.raises(RunError, match=r"step_000001 within 1 s"):
             await publisher.publish("step_000001")
         await until(lambda: not policy.server.trainer._gate.reasons)
         status, detail = await policy.call_model()
         assert (status, "restart" in detail) == (503, True)
         assert engine.weights is None and not engine.dead
         engine.restart()
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(deadline_s()):
             while (answer := await policy.call_model())[0] == 503:
                 await asyncio.sleep(0.02)
         assert answer == (200, STARTED)
@@ -112,7 +112,7 @@ async def test_a_broadcast_that_hangs_ends_at_the_time_limit() -> None:
     engine = TransferEngine(FakeGroup())
     async with publishing(engine, timeout_s=1.0) as (publisher, sender, _):
         sender.hangs_at = "update_info"
-        with pytest.raises(RunError, match="the transfer did not end"):
+        with pytest.raises(RunError, match="transfer"):
             await publisher.publish("step_000001")
 
 
@@ -120,7 +120,7 @@ async def test_a_refusal_ends_the_training_before_the_weights_change() -> None:
     engine = TransferEngine(FakeGroup())
     async with publishing(engine) as (publisher, sender, policy):
         engine.answers["/start_weight_update"] = (400, b'{"error": {"message": "weight_transfer_config is not set"}}')
-        with pytest.raises(RunError, match=r"the policy refuses the weights of step_000001: .*weight_transfer_config"):
+        with pytest.raises(RunError, match=r"refuses .*step_000001: .*weight_transfer_config"):
             await publisher.publish("step_000001")
         await until(lambda: not engine.paused)
         assert ("send" in sender.calls, await policy.call_model()) == (False, (200, STARTED))
@@ -155,7 +155,7 @@ async def test_a_prefix_cache_that_is_not_reset_stops_the_training() -> None:
     engine = TransferEngine(FakeGroup())
     async with publishing(engine, timeout_s=1.0) as (publisher, _, _):
         engine.answers["/reset_prefix_cache"] = (200, b'{"success": false}')
-        with pytest.raises(RunError, match="did not reset its prefix cache"):
+        with pytest.raises(RunError, match="prefix cache"):
             await publisher.publish("step_000001")
 
 
@@ -163,5 +163,5 @@ async def test_a_version_name_is_not_used_twice() -> None:
     engine = TransferEngine(FakeGroup())
     async with publishing(engine) as (publisher, _, _):
         await publisher.publish("step_000001")
-        with pytest.raises(RunError, match="already names earlier weights"):
+        with pytest.raises(RunError, match="'step_000001' already"):
             await publisher.publish("step_000001")

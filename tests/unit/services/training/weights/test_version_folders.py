@@ -33,7 +33,7 @@ def test_a_version_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
 def test_a_version_is_never_overwritten(tmp_path: Path) -> None:
     folders = VersionFolders(tmp_path, keep=2)
     folders.write("step_000001", save)
-    with pytest.raises(RunError, match="step_000001 already exists: each version needs its own name"):
+    with pytest.raises(RunError, match="step_000001 already"):
         folders.write("step_000001", lambda folder: (folder / "model.safetensors").touch())
     assert (tmp_path / "step_000001" / "model.safetensors").read_text() == "weights"
 
@@ -43,9 +43,9 @@ def test_a_failed_save_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> Non
 
     def full_disk(folder: Path) -> None:
         save(folder)
-        raise OSError(28, "No space left on device")
+        raise OSError(28, os.strerror(28))
 
-    with pytest.raises(RunError, match=r"cannot write .*step_000001: No space left on device"):
+    with pytest.raises(RunError, match=rf"step_000001: {os.strerror(28)}"):
         folders.write("step_000001", full_disk)
     assert names(tmp_path) == []
     folders.write("step_000001", save)

@@ -111,13 +111,13 @@ async def test_an_update_that_never_succeeds_ends_at_the_timeout(tmp_path: Path)
         raise Failure(FailureKind.UNREACHABLE, "no engine is up")
 
     async with publisher(tmp_path, WeightEngine(), fault=fails, timeout_s=1.0) as (weights, _, transport):
-        with pytest.raises(RunError, match=r"did not load version step_000001 within 1 s: .*no engine is up"):
+        with pytest.raises(RunError, match=r"step_000001 within 1 s: .*no engine"):
             await weights.publish("step_000001", save)
         assert transport.updates <= 3
 
 
 async def test_refused_weights_end_the_training_at_once(tmp_path: Path) -> None:
     async with publisher(tmp_path, WeightEngine(), token="wrong") as (weights, _, transport):
-        with pytest.raises(RunError, match="the policy refuses the weights of step_000001"):
+        with pytest.raises(RunError, match=r"refuses .*step_000001"):
             await weights.publish("step_000001", save)
         assert transport.updates == 1

@@ -168,7 +168,7 @@ hostile_rows = st.fixed_dictionaries(
 )
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=50)
 @given(hostile_rows, st.dictionaries(st.text(max_size=8), any_json, max_size=3))
 def test_events_and_facts_of_any_json_object_can_be_serialized(values: Json, more: Json) -> None:
     line = json.dumps({**more, **values}).encode()
@@ -197,7 +197,7 @@ def test_extreme_json_values_do_not_break_the_view(tmp_path: Path, text: str) ->
     assert orjson.loads(view.model_dump_json())["line"]["reward"] == 1
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=15)
 @given(st.lists(st.dictionaries(st.text(max_size=8), any_json, max_size=3), max_size=4), hostile_rows)
 def test_any_file_of_json_objects_opens(tmp_path_factory: pytest.TempPathFactory, rows: list[Json], last: Json) -> None:
     path = tmp_path_factory.mktemp("any") / "x.jsonl"

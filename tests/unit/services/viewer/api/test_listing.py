@@ -62,7 +62,7 @@ FILTERS: dict[str, tuple[st.SearchStrategy[Any], Callable[[RolloutLine, Any], bo
 }
 
 
-@settings(deadline=None)
+@settings(max_examples=40)
 @given(st.fixed_dictionaries({}, optional={name: values for name, (values, _) in FILTERS.items()}))
 def test_a_query_returns_exactly_the_lines_that_match_its_filters(listing: Listing, query: dict[str, Any]) -> None:
     page = listing.page(Query(**query, limit=500))

@@ -16,9 +16,8 @@ from rollyard.services.viewer.clusters.cluster_index import ClusterIndex
 from rollyard.services.viewer.clusters.cluster_routes import cluster_router
 from tests.support.failing_rows import recorded
 from tests.support.rollout_files import write
+from tests.support.waiting import deadline_s
 from tests.unit.services.viewer.opened_runs import get_json, no_replay, open_index
-
-DEADLINE_S = 120.0
 
 
 @pytest.fixture
@@ -36,7 +35,7 @@ async def client(tmp_path: Path) -> AsyncIterator[httpx.AsyncClient]:
 
 async def finished(client: httpx.AsyncClient, path: str) -> Any:
     """The response once the clusters are complete. Each request waits for a moment on the server."""
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(deadline_s()):
         while True:
             found = await get_json(client, path)
             if found["done"] == 1:

@@ -55,7 +55,7 @@ def test_a_large_file_is_exported_partially_with_a_note_and_complete_numbers(tmp
     data = embedded(page)
     assert len(data["stories"]) == len(data["pages"]["0"]["lines"]) == 20
     assert data["profiles"]["0"]["profile"]["coverage"]["measured"] == 120
-    assert "This page contains 20 of 120 rollouts of big&lt;i&gt;" in page
+    assert " 20 of 120 rollouts of big&lt;i&gt;" in page
 
 
 def test_the_best_the_worst_and_failed_rollouts_are_selected(tmp_path: Path) -> None:
@@ -115,7 +115,7 @@ def test_an_export_has_the_rollouts_columns_and_order_of_a_view(tmp_path: Path) 
     assert [head["path"] for head in exported["columns"]] == ["tag", "depth.level"]
     assert exported["cells"] == [["t1", 8], ["t1", 6], ["t1", 4]]
     assert data["view"] == "sort=-depth.level&columns=reward%2Ctag"
-    assert "the first 3 of 5 rollouts of x with where: tag == &quot;t1&quot;; the metrics cover all 10." in page
+    assert re.search(r"first 3 of 5 rollouts of x .*: tag == &quot;t1&quot;; .* 10\.", page)
 
 
 @pytest.mark.parametrize("text", ["where=task + 1 > 3&sort=task", "#/runs/0?where=task+%2B+1+%3E+3&sort=task"])

@@ -17,6 +17,7 @@ from rollyard.services.viewer.findings.finding_index import FindingIndex
 from rollyard.services.viewer.findings.finding_routes import findings_view
 from rollyard.services.viewer.index.library import FileIndex
 from tests.support.finding_rows import played
+from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import write
 from tests.support.waiting import eventually
 from tests.unit.services.viewer.opened_runs import open_index
@@ -102,7 +103,8 @@ def test_a_closed_index_starts_no_reader(findings: FindingIndex) -> None:
     assert findings.progress(0)[0] == 0.0
 
 
-def test_several_processes_read_the_same_signs_as_one(path: Path) -> None:
+def test_several_processes_read_the_same_signs_as_one(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read_in_threads(monkeypatch)
     size = path.stat().st_size
     one, several = read_signs(path, size), read_signs(path, size, workers=2, part=size // 5)
     for name in ("offset", "flags", "expected", "extracted", "length", "answer_length"):

