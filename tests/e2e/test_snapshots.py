@@ -5,15 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import yaml
 
-import rollyard
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.background_loop import background_loop
+from tests.support.commands import running_stack
 from tests.support.foreign_folders import make_root, program_entry
 from tests.support.rollout_files import grid, row, write, write_failures, write_manifest
 from tests.support.stacks import EXAMPLES, SOKOBAN
@@ -24,6 +22,8 @@ SNAPSHOTS = INSTALLED / "tests" / "snapshots"
 COMMANDS = sorted(tomllib.loads((INSTALLED / "pyproject.toml").read_text())["project"]["scripts"])
 ON_A_STACK = {"ng_collect_rollouts", "ng_status"}
 """Commands whose transcripts need a running stack."""
+STARTS_NOTHING = {"ng_run", "ng_eval"}
+"""Commands that start servers, whose transcripts only contain dry runs and mistakes."""
 REWRITE = bool(os.environ.get("REWRITE_SNAPSHOTS"))
 
 
@@ -49,23 +49,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@contextlib.contextmanager
-def running_stack(folder: Path) -> Iterator[None]:
-    """The Sokoban stack with the built-in policy, in a thread of this process."""
-    with background_loop() as run:
-        stack = rollyard.stack(SOKOBAN, colocate=True, folder=folder)
-        run(stack.__aenter__())
-        try:
-            yield
-        finally:
-            run(stack.__aexit__(None, None, None))
-
-
 @pytest.mark.parametrize("name", COMMANDS)
 def test_a_command_prints_what_its_snapshot_shows(folder: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     snapshot = SNAPSHOTS / f"{name}.txt"
-    with running_stack(folder) if name in ON_A_STACK else contextlib.nullcontext():
+    with running_stack(configs=SOKOBAN, folder=folder) if name in ON_A_STACK else contextlib.nullcontext():
         found = rewritten(snapshot.read_text(), folder, capsys)
+    assert name not in STARTS_NOTHING or not (folder / ".rollyard").exists()
     if REWRITE:
         snapshot.write_text(found)
     assert found == snapshot.read_text(), "if this is what it should print: make snapshots"
