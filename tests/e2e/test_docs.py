@@ -14,7 +14,8 @@ import orjson
 import pytest
 import yaml
 
-from rollyard import collect, connect
+import rollyard
+from rollyard import collect
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.arguments.submit_options import parse_arguments
@@ -44,7 +45,7 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import parse_settings
-from tests.support.commands import config, in_this_process, ng_run
+from tests.support.commands import in_this_process
 from tests.support.doc_pages import commands
 from tests.support.shell_boxes import why_no_box
 from tests.support.stacks import read_rows
@@ -253,7 +254,7 @@ def test_every_documented_script_has_an_importable_module_known_options_and_exis
     with pytest.raises((OperatorError, SystemExit)) as raised:
         module.main([*words[3:], "--no-such-option"])
     # The unknown option must be the only error in the line.
-    assert "unrecognized arguments: --no-such-option" in str(raised.value)
+    assert re.search(r"arguments: --no-such-option$", str(raised.value))
 
 
 @pytest.mark.parametrize("words", every("ng_lm_eval"), ids=" ".join)
@@ -313,45 +314,48 @@ EXTERNAL = ("inspect_task", "openenv_environment", "verifiers_environment")
 """Environments of packages or servers that are not beside the others. Tests in tests/external play their examples."""
 
 
+EXAMPLES = {
+    path.parent.parent.name: path
+    for path in sorted(INSTALLED.glob("resources_servers/*/data/example.jsonl"))
+    if path.parent.parent.name not in EXTERNAL
+}
+
+
+def config_of(environment: str) -> str:
+    return f"resources_servers/{environment}/configs/{environment}.yaml"
+
+
+def agent_of(environment: str) -> str:
+    """The agent of an environment's own config, which must be complete without the others."""
+    servers = load([config_of(environment), BUILTIN_MODEL], (), [INSTALLED], {}).servers
+    return next(spec.name for spec in servers if spec.family == "agents")
+
+
 async def test_every_example_row_is_played_to_the_end(tmp_path: Path) -> None:
-    """One run of all environments; each environment's own config must also be complete without the others."""
-    examples = {
-        path.parent.parent.name: path
-        for path in INSTALLED.glob("resources_servers/*/data/example.jsonl")
-        if path.parent.parent.name not in EXTERNAL
-    }
+    """One run of all environments."""
+    assert EXAMPLES
+    played = dict(EXAMPLES)
     # The built-in policy may call a program that never ends, such as `yes`, and ask for a minute.
     limits = ["+harbor_resources_server.resources_servers.harbor_task.max_command_s=2"]
     if await why_no_box():
-        del examples["harbor_task"]
+        del played["harbor_task"]
         limits = []
-    assert examples
-    configs = {name: f"resources_servers/{name}/configs/{name}.yaml" for name in examples}
-    agents = {
-        name: next(
-            spec.name for spec in load([path, BUILTIN_MODEL], (), [INSTALLED], {}).servers if spec.family == "agents"
-        )
-        for name, path in configs.items()
-    }
-
-    async with (
-        ng_run(config(BUILTIN_MODEL, *configs.values()), *limits, "+colocate=true", "+head_port=0", cwd=tmp_path),
-        connect(folder=tmp_path) as stack,
-    ):
+    configs = [BUILTIN_MODEL, *map(config_of, played)]
+    async with rollyard.stack(configs, *limits, colocate=True, folder=tmp_path) as stack:
 
         async def play(name: str) -> None:
             # What ng_collect_rollouts calls, without the start of a process for each environment.
             collected = await collect(
                 stack,
-                examples[name],
+                played[name],
                 tmp_path / f"{name}.jsonl",
-                agent_name=agents[name],
+                agent_name=agent_of(name),
                 responses_create_params={"temperature": 0},
             )
             assert collected.state == "complete", (name, collected)
-            assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(examples[name]))
+            assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(played[name]))
 
-        await asyncio.gather(*map(play, examples))
+        await asyncio.gather(*map(play, played))
 
 
 def test_the_known_create_parameters_are_openais_and_the_seed() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -74,9 +75,9 @@ def test_inputs_and_rollouts_are_never_overwritten(tmp_path: Path, output: str) 
     for name in ("rollouts.jsonl", "rollouts_manifest.json"):
         (tmp_path / name).touch()
     line = [f"+input_jsonl_fpath={path}", f"+against={tmp_path / 'test.jsonl'}", "+agent_name=x"]
-    with pytest.raises(OperatorError, match=output):
+    with pytest.raises(OperatorError, match=re.escape(output)):
         prepare_data.run([*line, f"+output_jsonl_fpath={tmp_path / output}"])
-    with pytest.raises(OperatorError, match="rows.jsonl"):
+    with pytest.raises(OperatorError, match=re.escape(path.name)):
         prepare_data.run([line[0], f"+rollouts_jsonl_fpath={tmp_path / 'test.jsonl'}", f"+order_fpath={path}"])
 
 
