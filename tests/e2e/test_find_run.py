@@ -133,7 +133,7 @@ async def test_another_users_run_in_a_parent_folder_is_not_used(here: Path) -> N
 
 async def test_without_a_default_only_runs_of_this_folder_or_above_are_found(here: Path, elsewhere: Path) -> None:
     async with running_head(elsewhere), http_transport() as transport:
-        with pytest.raises(RunError, match="no run was started from this folder"):
+        with pytest.raises(RunError, match="this folder"):
             await find_run(transport, here, None, None, default=None)
 
 
