@@ -66,8 +66,7 @@ def test_a_fault_of_a_users_folder_is_named_with_the_servers_own_error(
 def test_a_running_environment_is_checked_at_its_url(
     folder: Path, leaky: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    configs = {"leaky": {"resources_servers": {"leaky": {}}}}
-    with running_stack(configs=configs, folder=leaky.parent.parent) as stack:
+    with running_stack(configs={"leaky": {"resources_servers": {"leaky": {}}}}, folder=leaky.parent.parent) as stack:
         done = in_this_process("ng_doctor", "env", stack.url("leaky"), *SHORT, capsys=capsys)
     assert done.status == 1 and "failed: close" in done.out, done.out + done.err
     assert "memory" in done.out and "external server" in done.out

@@ -33,14 +33,14 @@ def run_main(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) ->
 MISTAKES = [
     (["--output", "o.jsonl", "--local", "bad.jsonl", "--offline"], "line 1"),
     (["--output", "o.jsonl", "--local", "other.jsonl", "--offline"], "row 0"),
-    (["--output", "o.jsonl", "--offline"], "--s3"),
+    (["--output", "o.jsonl", "--form", "telegram"], "telegram"),
 ]
 """Mistakes that each dataset's own code finds, and what the message names."""
 MISTAKEN_ARGUMENTS = [
     ([], "--output"),
     (["--output", "o.jsonl", "--local", "none.jsonl", "--offline"], "none.jsonl"),
     (["--output", "o.jsonl", "--local", "other.jsonl", "--limit", "-1"], "-1"),
-    (["--output", "o.jsonl", "--form", "telegram"], "telegram"),
+    (["--output", "o.jsonl", "--offline"], "--s3"),
     (["--output", "o.jsonl", "--fomr", "chat"], "--fomr"),
     (["--output", "folder", "--local", "other.jsonl"], "folder"),
     (["--output", "other.jsonl", "--local", "other.jsonl"], "other.jsonl"),

@@ -92,7 +92,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
             yield folder
         finally:
             collecting.terminate()
-            collecting.wait()
+            collecting.wait(deadline_s())
 
 
 @pytest.fixture
