@@ -19,7 +19,7 @@ SMOKE    := $(if $(ONLY),-m $(ONLY))
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure ci-plan docs format pre-commit \
+.PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs snapshots check structure ci-plan docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
     bench bench-quick bench-verdicts dist lock lock-nemo-gym clean clean-environments
@@ -62,6 +62,9 @@ test-e2e: $(DEV)  ## test the commands as processes, and the command lines in th
 
 test-walkthroughs: $(DEV)  ## follow whole pages of the documentation, from their first command to their last
 	$(BIN)/python $(PYTEST) tests/walkthroughs $(SMOKE)
+
+snapshots: $(DEV)  ## rewrite tests/snapshots, which show what the commands print; then read git diff
+	REWRITE_SNAPSHOTS=1 $(BIN)/python -m pytest tests/e2e/test_snapshots.py
 
 $(READY): $(LOCKED)
 	$(call install,$(VENV),--compile)

@@ -17,7 +17,7 @@ import uvloop
 from pydantic import Field
 
 from rollyard.services.cli.arguments.listening_token import listening_token
-from rollyard.services.cli.arguments.positional import split_arguments
+from rollyard.services.cli.arguments.positional import rollout_files, split_arguments
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
@@ -29,6 +29,7 @@ from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.viewer.access_middleware import AccessMiddleware
@@ -115,6 +116,7 @@ def run(arguments: Sequence[str]) -> int:
     replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
     decoder = None if options.tokenizer is None else load_tokenizer(options.tokenizer, _warn)
     if options.export is not None:
+        check_output(options.export, rollout_files(given))
         return _export(file_index, replays, options.export, options.export_limit, options.view, decoder)
     token = listening_token(options.host, options.token, "the rollouts", _THROUGH_SSH)
     with _socket(options) as sock:

@@ -40,4 +40,4 @@ def _why_not_json(line: bytes, offset: int, error: ValueError) -> str:
     cut = "" if line.endswith(b"\n") else ", where the file ends: it is truncated"
     if not isinstance(error, json.JSONDecodeError):
         return f"{error}{cut}"
-    return f"{error.msg} at character {error.colno}{cut}"
+    return f"{error.msg.removesuffix(' at')} at character {error.colno}{cut}"

@@ -20,8 +20,9 @@ from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.browse import BrowseOptions
 from rollyard.services.cli.options import read_options
 from tests.e2e.test_docs import every
-from tests.support.commands import BIN, DEADLINE_S, command, command_environ, in_this_process
+from tests.support.commands import BIN, command_environ, in_this_process
 from tests.support.rollout_files import row, write
+from tests.support.waiting import deadline_s
 
 POINTER_SHAPE = b"22"
 """The only operating system command that textual itself writes."""
@@ -50,7 +51,7 @@ class Terminal:
         await self.shows(expected, start)
 
     async def shows(self, expected: str, start: int = 0) -> None:
-        async with asyncio.timeout(DEADLINE_S):
+        async with asyncio.timeout(deadline_s()):
             while expected not in _text(self.output[start:]):
                 self.arrived.clear()
                 await self.arrived.wait()
@@ -94,7 +95,7 @@ async def test_a_rollout_can_be_read_by_keys_and_its_text_does_not_control_the_t
         await shown.press("q", "k event")
         await shown.press("u", "Enter open")
         os.write(shown.descriptor, b"q")
-        assert await asyncio.wait_for(shown.process.wait(), DEADLINE_S) == 0
+        assert await asyncio.wait_for(shown.process.wait(), deadline_s()) == 0
     commands = re.findall(rb"\x1b\](\d*)", shown.output)
     assert set(commands) <= {POINTER_SHAPE}
     assert "u001b]52;c" in _text(shown.output)
@@ -107,38 +108,8 @@ async def test_with_no_color_no_colour_is_written(tmp_path: Path) -> None:
         await shown.shows("2 rollouts")
         await shown.press("\r", "User")
         os.write(shown.descriptor, b"q")
-        assert await asyncio.wait_for(shown.process.wait(), DEADLINE_S) == 0
+        assert await asyncio.wait_for(shown.process.wait(), deadline_s()) == 0
     assert not COLOUR.search(shown.output)
-
-
-async def test_without_a_terminal_the_command_names_the_web_viewer(tmp_path: Path) -> None:
-    write(tmp_path / "x.jsonl", [row(0, 0, 1.0)])
-    refused = await command("ng_browse", "x.jsonl", cwd=tmp_path)
-    assert refused.status == 2
-    assert "needs a terminal" in refused.err and "ng_viewer" in refused.err
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (("none.jsonl",), "none.jsonl"),
-        (("x.jsonl", "+where=reward <"), "reward <"),
-        (("x.jsonl", "+sort=a b"), "sort"),
-        (("x.jsonl", "+tokn=1"), "unknown option 'tokn'"),
-    ],
-)
-def test_wrong_usage_prints_a_message_and_returns_2(
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-    arguments: tuple[str, ...],
-    message: str,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    write(tmp_path / "x.jsonl", [row(0, 0, 1.0)])
-    refused = in_this_process("ng_browse", *arguments, capsys=capsys)
-    assert refused.status == 2
-    assert message in refused.err
 
 
 def test_without_textual_the_command_says_what_to_install(
@@ -149,7 +120,7 @@ def test_without_textual_the_command_says_what_to_install(
     write(tmp_path / "x.jsonl", [row(0, 0, 1.0)])
     refused = in_this_process("ng_browse", "x.jsonl", capsys=capsys)
     assert refused.status == 2
-    assert "pip install 'rollyard[browse]'" in refused.err
+    assert "'rollyard[browse]'" in refused.err
 
 
 @pytest.mark.parametrize("words", every("ng_browse"), ids=" ".join)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import os
 import re
 import subprocess
+from collections.abc import AsyncIterator
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +14,8 @@ import orjson
 import pytest
 import yaml
 
-from rollyard import collect, connect
+import rollyard
+from rollyard import collect
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.arguments.submit_options import parse_arguments
@@ -43,8 +44,9 @@ from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.services.rollouts.collection import CREATE_PARAMS
+from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import parse_settings
-from tests.support.commands import config, in_this_process, ng_run
+from tests.support.commands import in_this_process
 from tests.support.doc_pages import commands
 from tests.support.shell_boxes import why_no_box
 from tests.support.stacks import read_rows
@@ -68,7 +70,7 @@ INSPECT = INSTALLED / "resources_servers" / "inspect_task" / "README.md"
 """Its commands need inspect_ai; tests/external/inspect runs them."""
 ELSEWHERE = {SOKOBAN_EVALUATION, OTHER_STACKS, INSPECT, *NEMO_GYM, *AUTHORING}
 EXPORTED = {
-    "policy_base_url": "http://127.0.0.1:10240/v1",
+    "policy_base_url": "http://127.0.0.1:1/v1",
     "policy_api_key": "dummy",
     "policy_model_name": "any",
     "ROLLYARD_TOKEN": "0123456789abcdef",
@@ -119,8 +121,8 @@ def test_every_documented_ng_run_line_passes_a_dry_run(
     monkeypatch.chdir(tmp_path)
     for name, value in {**EXPORTED, "PATH": f"{vllm.parent}{os.pathsep}{os.environ['PATH']}"}.items():
         monkeypatch.setenv(name, value)
-    local = [re.sub(r"https?://(?!127\.)[^,\]]+", "http://127.0.0.1:1/v1", word) for word in words]
-    checked = in_this_process(*local, "+dry_run=true", capsys=capsys)
+    closed = [re.sub(r"(?<=://)[^/,\]]+", "127.0.0.1:1", word) for word in words]  # no endpoint is waited for
+    checked = in_this_process(*closed, "+dry_run=true", capsys=capsys)
     assert checked.status == 0, checked.err
 
 
@@ -253,7 +255,7 @@ def test_every_documented_script_has_an_importable_module_known_options_and_exis
     with pytest.raises((OperatorError, SystemExit)) as raised:
         module.main([*words[3:], "--no-such-option"])
     # The unknown option must be the only error in the line.
-    assert "unrecognized arguments: --no-such-option" in str(raised.value)
+    assert re.search(r"arguments: --no-such-option$", str(raised.value))
 
 
 @pytest.mark.parametrize("words", every("ng_lm_eval"), ids=" ".join)
@@ -313,45 +315,55 @@ EXTERNAL = ("inspect_task", "openenv_environment", "verifiers_environment")
 """Environments of packages or servers that are not beside the others. Tests in tests/external play their examples."""
 
 
-async def test_every_example_row_is_played_to_the_end(tmp_path: Path) -> None:
-    """One run of all environments; each environment's own config must also be complete without the others."""
-    examples = {
-        path.parent.parent.name: path
-        for path in INSTALLED.glob("resources_servers/*/data/example.jsonl")
-        if path.parent.parent.name not in EXTERNAL
-    }
+EXAMPLES = {
+    path.parent.parent.name: path
+    for path in sorted(INSTALLED.glob("resources_servers/*/data/example.jsonl"))
+    if path.parent.parent.name not in EXTERNAL
+}
+
+
+def config_of(environment: str) -> str:
+    return f"resources_servers/{environment}/configs/{environment}.yaml"
+
+
+def agent_of(environment: str) -> str:
+    """The agent of an environment's own config, which must be complete without the others."""
+    servers = load([config_of(environment), BUILTIN_MODEL], (), [INSTALLED], {}).servers
+    return next(spec.name for spec in servers if spec.family == "agents")
+
+
+@pytest.fixture(scope="module")
+async def stack(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningStack]:
+    """All environments in one run."""
+    folder: Path = tmp_path_factory.mktemp("run")
     # The built-in policy may call a program that never ends, such as `yes`, and ask for a minute.
     limits = ["+harbor_resources_server.resources_servers.harbor_task.max_command_s=2"]
+    played = [name for name in EXAMPLES if name != "harbor_task"]
     if await why_no_box():
-        del examples["harbor_task"]
         limits = []
-    assert examples
-    configs = {name: f"resources_servers/{name}/configs/{name}.yaml" for name in examples}
-    agents = {
-        name: next(
-            spec.name for spec in load([path, BUILTIN_MODEL], (), [INSTALLED], {}).servers if spec.family == "agents"
-        )
-        for name, path in configs.items()
-    }
+    else:
+        played.append("harbor_task")
+    configs = [BUILTIN_MODEL, *map(config_of, played)]
+    async with rollyard.stack(configs, *limits, colocate=True, folder=folder) as running:
+        yield running
 
-    async with (
-        ng_run(config(BUILTIN_MODEL, *configs.values()), *limits, "+colocate=true", "+head_port=0", cwd=tmp_path),
-        connect(folder=tmp_path) as stack,
-    ):
 
-        async def play(name: str) -> None:
-            # What ng_collect_rollouts calls, without the start of a process for each environment.
-            collected = await collect(
-                stack,
-                examples[name],
-                tmp_path / f"{name}.jsonl",
-                agent_name=agents[name],
-                responses_create_params={"temperature": 0},
-            )
-            assert collected.state == "complete", (name, collected)
-            assert len(read_rows(tmp_path / f"{name}.jsonl")) == len(read_rows(examples[name]))
+@pytest.mark.parametrize("name", EXAMPLES)
+async def test_every_example_row_is_played_to_the_end(tmp_path: Path, stack: RunningStack, name: str) -> None:
+    agent = agent_of(name)
+    if agent not in stack.servers:
+        pytest.skip(f"{name} needs bubblewrap")
+    # What ng_collect_rollouts calls, without the start of a process for each environment.
+    params = {"temperature": 0}
+    output = tmp_path / "out.jsonl"
+    collected = await collect(stack, EXAMPLES[name], output, agent_name=agent, responses_create_params=params)
+    assert collected.state == "complete", collected
+    assert len(read_rows(output)) == len(read_rows(EXAMPLES[name]))
 
-        await asyncio.gather(*map(play, examples))
+
+def test_every_environment_has_example_rows() -> None:
+    folders = {path.parent.name for path in INSTALLED.glob("resources_servers/*/app.py")}
+    assert EXAMPLES.keys() | EXTERNAL >= {name for name in folders if (INSTALLED / config_of(name)).exists()}
 
 
 def test_the_known_create_parameters_are_openais_and_the_seed() -> None:

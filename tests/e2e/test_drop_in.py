@@ -17,6 +17,7 @@ from rollyard.services.cli.submit import run
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.doc_pages import blocks, commands, page
 from tests.support.stacks import SHARED
+from tests.support.waiting import deadline_s
 from tests.unit.services.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
 
 INSTRUCTIONS = sorted((SHARED / "seeds").glob("*.md"))
@@ -101,7 +102,7 @@ def test_a_submission_without_the_training_program_is_refused(project: Path) -> 
     (project / "entrypoints" / "train_grpo.py").unlink()
     found = door(project, "submit.py", "configs/my-config.yaml", "--dry-run")
     assert found.returncode == 2
-    assert "entrypoints/train_grpo.py is not in the project" in found.stderr
+    assert "entrypoints/train_grpo.py" in found.stderr
 
 
 def test_the_scripts_of_sagemaker_run_the_commands(project: Path) -> None:
@@ -109,17 +110,17 @@ def test_the_scripts_of_sagemaker_run_the_commands(project: Path) -> None:
     assert evaluation.returncode == 0, evaluation.stderr
     assert "eval-my-eval-" in evaluation.stdout and "ml.g6e.48xlarge" in evaluation.stdout
     job = door(project, "sagemaker_launcher.py", "--config")
-    assert job.returncode == 1 and "pairs of --name and value" in job.stdout  # as SageMaker's log shows it
+    assert job.returncode == 1 and "--name" in job.stdout  # as SageMaker's log shows it
 
 
 def test_the_training_program_converts_the_config_for_ng_train(project: Path) -> None:
     """The last argument is refused by ng_train, so that nothing starts."""
     (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(RLVR_CONFIG))
     command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml", "no_such_key=1"]
-    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=60)
+    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=deadline_s())
     assert found.returncode == 2, found.stderr
     assert "no_such_key" in found.stderr
-    assert "configs/grpo.yaml: data_iter.skip_chat_template: prompts are messages" in found.stdout
+    assert "configs/grpo.yaml: data_iter.skip_chat_template" in found.stdout
     converted = yaml.safe_load((project / "results" / "grpo.train.yaml").read_text())
     assert (converted["model"], converted["environments"]) == ("Qwen/Qwen3-1.7B-Base", ["gsm8k"])
 
@@ -127,11 +128,11 @@ def test_the_training_program_converts_the_config_for_ng_train(project: Path) ->
 def test_the_training_program_names_an_unset_variable_of_its_config(project: Path) -> None:
     (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(RLVR_CONFIG | {"trace_path": "${oc.env:NO_SUCH}"}))
     command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml"]
-    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=60)
+    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=deadline_s())
     assert found.returncode == 2
-    assert "trace_path cannot be resolved: Environment variable 'NO_SUCH' not found" in found.stderr
+    assert "trace_path" in found.stderr and "'NO_SUCH'" in found.stderr
 
 
 def door(project: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, f"src/rlvr_experiments/{name}", *arguments]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=60)
+    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=deadline_s())

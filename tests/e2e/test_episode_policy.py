@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import re
-import socket
 from pathlib import Path
 
 import orjson
@@ -13,24 +12,19 @@ import orjson
 from tests.support.commands import ng_run
 from tests.support.doc_pages import blocks, commands, page, sections
 from tests.support.scripted_engine import completion, engine
+from tests.support.sokoban_page import free_port
+from tests.support.waiting import deadline_s
 
 KEY = "sk-key-of-the-trainer"
 TOKEN = "0123456789abcdef"
 STEP = {"id": "c1", "type": "function", "function": {"name": "step", "arguments": '{"actions": ["Right"]}'}}
 
 
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
-
-
 async def sent(request: str) -> bytes:
     """What a curl command prints."""
     environ = {**os.environ, "ROLLYARD_TOKEN": TOKEN}
     process = await asyncio.create_subprocess_exec("bash", "-c", request, env=environ, stdout=asyncio.subprocess.PIPE)
-    printed, _ = await asyncio.wait_for(process.communicate(), 120.0)
+    printed, _ = await asyncio.wait_for(process.communicate(), deadline_s())
     return printed
 
 
@@ -45,7 +39,7 @@ async def test_an_episode_is_played_through_the_proxy_and_the_key_is_in_no_file(
             return text.replace("30000", at).replace("9000", str(agent_port)).replace("the key", KEY)
 
         line = next(words for words in commands(section) if words[0] == "ng_run")
-        async with ng_run(*map(local, line[1:]), cwd=tmp_path, env={"ROLLYARD_TOKEN": TOKEN}):
+        async with ng_run(*map(local, line[1:]), "+colocate=true", cwd=tmp_path, env={"ROLLYARD_TOKEN": TOKEN}):
             request = local(next(block for block in blocks(section) if block.startswith("curl")))
             answer = await sent(request)
             refused = await sent(request.replace("/sessions/", "/other/"))

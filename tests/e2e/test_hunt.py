@@ -15,6 +15,7 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.loader.load_run import load
 from tests.support.commands import command_environ, in_this_process
 from tests.support.doc_pages import commands
+from tests.support.waiting import deadline_s
 
 HUNT = INSTALLED / "examples" / "hunt"
 RECORDED = HUNT / "recorded"
@@ -63,7 +64,7 @@ def test_the_commands_of_the_readme_report_what_it_quotes(
 @pytest.fixture
 def recorded_again(tmp_path: Path) -> Path:
     program = [sys.executable, str(HUNT / "record.py"), str(tmp_path)]
-    subprocess.run(program, check=True, env=command_environ(), cwd=tmp_path, timeout=300)
+    subprocess.run(program, check=True, env=command_environ(), cwd=tmp_path, timeout=deadline_s())
     return tmp_path
 
 

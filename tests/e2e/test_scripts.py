@@ -30,22 +30,31 @@ def run_main(main: Main, capsys: pytest.CaptureFixture[str], *arguments: str) ->
     return raised.value.code, capsys.readouterr().err
 
 
-@pytest.mark.parametrize("main", PREPARE)
+MISTAKES = [
+    (["--output", "o.jsonl", "--local", "bad.jsonl", "--offline"], "line 1"),
+    (["--output", "o.jsonl", "--local", "other.jsonl", "--offline"], "row 0"),
+    (["--output", "o.jsonl", "--form", "telegram"], "telegram"),
+]
+"""Mistakes that each dataset's own code finds, and what the message names."""
+MISTAKEN_ARGUMENTS = [
+    ([], "--output"),
+    (["--output", "o.jsonl", "--local", "none.jsonl", "--offline"], "none.jsonl"),
+    (["--output", "o.jsonl", "--local", "other.jsonl", "--limit", "-1"], "-1"),
+    (["--output", "o.jsonl", "--offline"], "--s3"),
+    (["--output", "o.jsonl", "--fomr", "chat"], "--fomr"),
+    (["--output", "folder", "--local", "other.jsonl"], "folder"),
+    (["--output", "other.jsonl", "--local", "other.jsonl"], "other.jsonl"),
+    (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "rollouts.jsonl"),
+    (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "bad.jsonl/o.jsonl"),
+]
+"""Mistakes that the common code finds."""
+
+
 @pytest.mark.parametrize(
-    ("arguments", "message"),
+    ("main", "arguments", "named"),
     [
-        ([], "--output"),
-        (["--output", "o.jsonl", "--local", "none.jsonl", "--offline"], "none.jsonl"),
-        (["--output", "o.jsonl", "--local", "bad.jsonl", "--offline"], "line 1 is not JSON"),
-        (["--output", "o.jsonl", "--local", "other.jsonl", "--offline"], "row 0"),
-        (["--output", "o.jsonl", "--local", "other.jsonl", "--limit", "-1"], "--limit: -1 is not an integer"),
-        (["--output", "o.jsonl", "--form", "telegram"], "telegram"),
-        (["--output", "o.jsonl", "--fomr", "chat"], "--fomr"),
-        (["--output", "folder", "--local", "other.jsonl"], "folder is a folder"),
-        (["--output", "other.jsonl", "--local", "other.jsonl"], "would be overwritten"),
-        (["--output", "rollouts.jsonl", "--local", "other.jsonl"], "contains the rollouts of a collection"),
-        (["--output", "bad.jsonl/o.jsonl", "--local", "other.jsonl"], "cannot create the parent folder"),
-        (["--output", "o.jsonl", "--offline"], "pass --local or --s3"),
+        *((main, *mistake) for main in PREPARE for mistake in MISTAKES),
+        *((gsm8k.main, *mistake) for mistake in MISTAKEN_ARGUMENTS),
     ],
 )
 def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
@@ -54,14 +63,14 @@ def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
     capsys: pytest.CaptureFixture[str],
     main: Main,
     arguments: list[str],
-    message: str,
+    named: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "folder").mkdir()
     for name, text in {"bad": "{torn", "other": '{"n": 1}\n', "rollouts": "{}\n", "rollouts_manifest": "{}"}.items():
         (tmp_path / f"{name}.json{'' if name.endswith('manifest') else 'l'}").write_text(text)
     status, error = run_main(main, capsys, *arguments)
-    assert status == 2 and message in error, error
+    assert status == 2 and named in error, error
     assert "Traceback" not in error and "usage:" not in error
     assert not (tmp_path / "o.jsonl").exists()
 
@@ -69,13 +78,13 @@ def test_a_mistake_in_preparing_rows_is_one_line_and_exit_status_2(
 @pytest.mark.parametrize(
     ("main", "arguments", "message"),
     [
-        (gsm8k.main, ["--form", "lm_eval_cot", "--shots", "-3"], "-3 is not an integer of 0 or more"),
-        (generate_test_examples.main, ["--num-examples", "-5"], "-5 is not an integer of 1 or more"),
-        (generate_test_examples.main, ["--num-examples", "some"], "some is not an integer"),
-        (generate_test_examples.main, ["--apart-from", "none.jsonl"], "none.jsonl cannot be read"),
-        (generate_level_examples.main, ["--input", "none.xsb"], "none.xsb cannot be read"),
+        (gsm8k.main, ["--form", "lm_eval_cot", "--shots", "-3"], "-3"),
+        (generate_test_examples.main, ["--num-examples", "-5"], "-5"),
+        (generate_test_examples.main, ["--num-examples", "some"], "some"),
+        (generate_test_examples.main, ["--apart-from", "none.jsonl"], "none.jsonl"),
+        (generate_level_examples.main, ["--input", "none.xsb"], "none.xsb"),
         (analyze_rewards.main, ["--rollouts-path", "none.jsonl"], "none.jsonl"),
-        (analyze_rewards.main, ["--rollouts-path", "bad.jsonl"], "bad.jsonl: line 1 is not JSON"),
+        (analyze_rewards.main, ["--rollouts-path", "bad.jsonl"], "bad.jsonl: line 1"),
     ],
 )
 def test_a_mistake_in_a_script_is_one_line_and_exit_status_2(
@@ -108,7 +117,7 @@ def test_a_script_whose_output_is_closed_ends_with_one_line(tmp_path: Path) -> N
     )
     os.close(writer)
     assert done.returncode == 1
-    assert done.stderr == "analyze_rewards.py: stopped because its output was closed\n"
+    assert done.stderr.startswith("analyze_rewards.py: ") and done.stderr.count("\n") == 1
 
 
 def test_a_script_without_stdout_still_writes_its_file(tmp_path: Path) -> None:
@@ -142,9 +151,9 @@ def test_rows_are_prepared_in_any_folder_with_python_dash_m(tmp_path: Path) -> N
     ("name", "arguments", "message"),
     [
         ("demo.sh", ["--help"], "expected none"),
-        ("demo.sh", [], "ng_run is not on the path"),
+        ("demo.sh", [], "ng_run"),
         ("demo_lm.sh", ["--help"], "expected none"),
-        ("demo_lm.sh", [], "ng_run and vllm are not on the path"),
+        ("demo_lm.sh", [], "ng_run and vllm"),
     ],
 )
 def test_a_mistake_in_the_demo_is_one_line_and_exit_status_2(

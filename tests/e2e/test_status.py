@@ -11,15 +11,18 @@ import re
 import shutil
 import signal
 import struct
+import subprocess
 import termios
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import orjson
 import pytest
 
-from tests.support.commands import BIN, DEADLINE_S, Finished, command, command_environ, config, ng_run
+from tests.support.commands import BIN, Finished, command_environ, in_this_process, running_stack
 from tests.support.stacks import AGENT, EXAMPLES, SOKOBAN
+from tests.support.waiting import deadline_s, eventually, until
 
 SLOW = "policy_model.responses_api_models.builtin_model.latency_s=3600"
 COLLECT = (
@@ -70,9 +73,7 @@ class Terminal:
 
     async def until(self, holds: Callable[[list[str]], bool]) -> None:
         """Wait until the condition holds for the output."""
-        async with asyncio.timeout(DEADLINE_S):
-            while not holds(self.lines):
-                await asyncio.sleep(0.05)
+        await until(lambda: holds(self.lines))
 
     def _read(self) -> None:
         with contextlib.suppress(OSError):
@@ -80,27 +81,33 @@ class Terminal:
 
 
 @pytest.fixture(scope="module")
-async def playing(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a run with a collection whose rollouts all wait for the model."""
     folder: Path = tmp_path_factory.mktemp("run")
     shutil.copy(EXAMPLES, folder / "in.jsonl")
-    async with ng_run(config(SOKOBAN), SLOW, "+colocate=true", "+head_port=0", cwd=folder):
-        with (folder / "collect.log").open("wb") as log:
-            collecting = await asyncio.create_subprocess_exec(
-                str(BIN / COLLECT[0]), *COLLECT[1:], cwd=folder, env=command_environ(), stdout=log, stderr=log
-            )
+    with running_stack(SLOW, configs=SOKOBAN, folder=folder), (folder / "collect.log").open("wb") as log:
+        environ = command_environ()
+        collecting = subprocess.Popen([BIN / COLLECT[0], *COLLECT[1:]], cwd=folder, env=environ, stdout=log, stderr=log)
         try:
-            async with asyncio.timeout(DEADLINE_S):
-                while not all_wait_for_the_model(await full_status(folder)):
-                    await asyncio.sleep(0.1)
             yield folder
         finally:
-            collecting.send_signal(signal.SIGTERM)
-            await collecting.wait()
+            collecting.terminate()
+            collecting.wait(deadline_s())
 
 
-async def full_status(folder: Path) -> Finished:
-    return await command("ng_status", "+json=true", "+episodes=true", cwd=folder)
+@pytest.fixture
+def status(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Callable[..., Finished]:
+    """Runs ng_status as soon as all rollouts wait for the model."""
+    monkeypatch.chdir(run)
+    show = partial(in_this_process, "ng_status", capsys=capsys)
+    eventually("all wait", lambda: all_wait_for_the_model(show("+json=true", "+episodes=true")))
+    return show
+
+
+@pytest.fixture
+def playing(run: Path, status: Callable[..., Finished]) -> Path:
+    """The folder of the run, when all rollouts wait for the model."""
+    return run
 
 
 def all_wait_for_the_model(status: Finished) -> bool:
@@ -112,36 +119,35 @@ def all_wait_for_the_model(status: Finished) -> bool:
     return waiting == [20] and [entry["status"]["in_flight"] for entry in snapshot["collections"]] == [20]
 
 
-async def test_the_table_shows_the_running_rollouts_and_the_progress_of_the_collection(playing: Path) -> None:
-    table = (await command("ng_status", cwd=playing)).out
-    assert re.search(r"3 of 3 ready", table)
+def test_the_table_shows_the_running_rollouts_and_the_progress_of_the_collection(
+    status: Callable[..., Finished],
+) -> None:
+    table = status().out
+    assert "3 of 3 ready" in table
     assert re.search(r"^model +policy_model +20 ", table, re.MULTILINE)
-    assert "20 rollouts running, the oldest 10:" in table
-    assert re.search(r"out/rollouts.jsonl: running\n +0 of 20 measured, .*20 in flight, the oldest for", table)
+    assert re.search(r"^20 .* 10:$", table, re.MULTILINE)
+    assert re.search(r"out/rollouts.jsonl: running\n +0 of 20 measured, .*20 in flight", table)
 
 
-async def test_json_without_episodes_is_the_list_of_servers(playing: Path) -> None:
-    servers = orjson.loads((await command("ng_status", "+json=true", cwd=playing)).out)
-    assert [server["ready"] for server in servers] == [True] * 3
+def test_json_without_episodes_is_the_list_of_servers(status: Callable[..., Finished]) -> None:
+    assert [server["ready"] for server in orjson.loads(status("+json=true").out)] == [True] * 3
 
 
-async def test_json_with_episodes_is_one_object_with_the_whole_status(playing: Path) -> None:
-    snapshot = orjson.loads((await command("ng_status", "+json=true", "+episodes=true", cwd=playing)).out)
+def test_json_with_episodes_is_one_object_with_the_whole_status(run: Path, status: Callable[..., Finished]) -> None:
+    snapshot = orjson.loads(status("+json=true", "+episodes=true").out)
     assert snapshot["total"] == 20 and snapshot["stages"][0]["stage"] == "model"
     assert {(entry["task"], entry["repeat"]) for entry in snapshot["episodes"]} == {
         (t, r) for t in range(5) for r in range(4)
     }
-    assert snapshot["collections"][0]["output"] == str(playing / "out/rollouts.jsonl")
+    assert snapshot["collections"][0]["output"] == str(run / "out/rollouts.jsonl")
 
 
-@pytest.mark.parametrize("columns", [80, 200])
-async def test_watch_redraws_within_the_terminal_until_ctrl_c_which_is_not_a_failure(
-    playing: Path, columns: int
-) -> None:
+async def test_watch_redraws_within_the_terminal_until_ctrl_c_which_is_not_a_failure(playing: Path) -> None:
+    columns = 80
     async with Terminal(columns, playing, "ng_status", "+watch=true") as terminal:
         await terminal.until(lambda lines: sum("3 of 3 ready" in line for line in lines) >= 2)
         terminal.process.send_signal(signal.SIGINT)
-        assert await asyncio.wait_for(terminal.process.wait(), DEADLINE_S) == 0
+        assert await asyncio.wait_for(terminal.process.wait(), deadline_s()) == 0
         lines = terminal.lines
     assert max(map(len, lines)) <= columns
     assert any("grl_sokoban_resources_server" in line for line in lines)
@@ -157,7 +163,7 @@ async def test_watch_with_json_prints_one_line_per_second(playing: Path) -> None
         limit=1 << 20,
     )
     assert process.stdout is not None
-    totals = [orjson.loads(await asyncio.wait_for(process.stdout.readline(), DEADLINE_S))["total"] for _ in range(2)]
+    totals = [orjson.loads(await asyncio.wait_for(process.stdout.readline(), deadline_s()))["total"] for _ in range(2)]
     process.send_signal(signal.SIGINT)
     assert (totals, await process.wait()) == ([20, 20], 0)
 
@@ -169,12 +175,11 @@ async def test_watch_waits_for_a_run_that_is_not_up_yet(tmp_path: Path) -> None:
 
 
 @pytest.fixture(scope="module")
-async def quick_run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Path]:
+def quick_run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a run whose model answers after 0.3 s."""
     folder: Path = tmp_path_factory.mktemp("quick")
     shutil.copy(EXAMPLES, folder / "in.jsonl")
-    quick = SLOW.replace("=3600", "=0.3")
-    async with ng_run(config(SOKOBAN), quick, "+colocate=true", "+head_port=0", cwd=folder):
+    with running_stack(SLOW.replace("=3600", "=0.3"), configs=SOKOBAN, folder=folder):
         yield folder
 
 
@@ -182,7 +187,7 @@ async def quick_run(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[P
 async def test_the_collectors_progress_bar_fits_its_terminal(quick_run: Path, columns: int) -> None:
     output = f"+output_jsonl_fpath=out/{columns}.jsonl"
     async with Terminal(columns, quick_run, *COLLECT, output) as terminal:
-        assert await asyncio.wait_for(terminal.process.wait(), DEADLINE_S) == 0
+        assert await asyncio.wait_for(terminal.process.wait(), deadline_s()) == 0
         bars = [line for line in terminal.lines if line.startswith("rollouts ")]
     assert max(map(len, bars)) <= columns and "…" not in "".join(bars)
     assert any(re.search(r"success .*/s  .* left", line) for line in bars)

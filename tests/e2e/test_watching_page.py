@@ -2,64 +2,64 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
+import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import orjson
+import pytest
 import yaml
 
 from rollyard.services.cli.options import read_options
 from rollyard.services.cli.track import TrackOptions
-from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.running_stack import RunningStack
 from tests.e2e.test_docs import documented_lines
-from tests.support.commands import command, command_environ, config, ng_run
+from tests.support.commands import in_this_process, running_stack
+from tests.support.fixtures import http_transport
 from tests.support.stacks import SOKOBAN
+from tests.support.waiting import deadline_s
 
 PAGE = INSTALLED / "docs/watching.md"
+LINES = [words for words in documented_lines(PAGE) if "+watch=true" not in words and words[0] in ("curl", "ng_status")]
 DEFAULT = "127.0.0.1:11000"
 
 
-async def shell(words: list[str], cwd: Path) -> str:
-    process = await asyncio.create_subprocess_exec(
-        *words, cwd=cwd, env=command_environ(), stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE
-    )
-    out, err = await asyncio.wait_for(process.communicate(), 300)
-    assert process.returncode == 0, err.decode()
-    return out.decode()
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningStack]:
+    folder: Path = tmp_path_factory.mktemp("run")
+    with running_stack(configs=SOKOBAN, folder=folder) as running:
+        yield running
 
 
-async def test_every_command_of_the_page_works_and_the_prometheus_config_finds_every_server(tmp_path: Path) -> None:
-    lines = [
-        words for words in documented_lines(PAGE) if "+watch=true" not in words and words[0] in ("curl", "ng_status")
-    ]
-    assert len(lines) >= 4
-    async with ng_run(config(SOKOBAN), "+colocate=true", "+head_port=0", cwd=tmp_path) as run:
-        found = re.search(r"head http://(\S+)", run.printed)
-        assert found
-        head = found[1]
+@pytest.mark.parametrize("words", LINES, ids=" ".join)
+def test_a_command_of_the_page_works(
+    stack: RunningStack, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    monkeypatch.chdir(stack.access.head.folder)
+    if words[0] == "ng_status":
+        done = in_this_process(*words, capsys=capsys)
+        assert done.status == 0 and done.out, done.err
+    else:
+        moved = [word.replace(DEFAULT, stack.head_url.removeprefix("http://")) for word in words]
+        assert subprocess.run(moved, check=True, capture_output=True).stdout
 
-        async def check(words: list[str]) -> None:
-            if words[0] == "ng_status":
-                done = await command(*words, cwd=tmp_path)
-                assert done.status == 0 and done.out, done.err
-            else:
-                assert await shell([word.replace(DEFAULT, head) for word in words], tmp_path)
 
-        await asyncio.gather(*map(check, lines))
-        (job,) = yaml.safe_load((INSTALLED / "docs/grafana/prometheus.yml").read_text())["scrape_configs"]
-        (discovery,) = job["http_sd_configs"]
-        transport = HttpTransport()
-        try:
-            url = discovery["url"].replace(DEFAULT, head)
-            targets = orjson.loads((await transport.send("GET", url, b"", {}, 5.0)).body)
-            for target in targets:
-                page = await transport.send("GET", f"http://{target['targets'][0]}/metrics", b"", {}, 5.0)
-                assert page.status == 200 and b"rollyard_in_flight" in page.body
-        finally:
-            await transport.close()
-    assert len(targets) == 4
+async def test_the_prometheus_config_finds_every_server(stack: RunningStack) -> None:
+    (job,) = yaml.safe_load((INSTALLED / "docs/grafana/prometheus.yml").read_text())["scrape_configs"]
+    (discovery,) = job["http_sd_configs"]
+    async with http_transport() as transport:
+        url = discovery["url"].replace(DEFAULT, stack.head_url.removeprefix("http://"))
+        targets = orjson.loads((await transport.send("GET", url, b"", {}, deadline_s())).body)
+        assert len(targets) == 4
+        for target in targets:
+            page = await transport.send("GET", f"http://{target['targets'][0]}/metrics", b"", {}, deadline_s())
+            assert page.status == 200 and b"rollyard_in_flight" in page.body
+
+
+def test_the_page_has_commands_of_both_kinds() -> None:
+    assert {words[0] for words in LINES} == {"curl", "ng_status"}
 
 
 def test_the_page_lists_every_metric_that_the_dashboard_shows() -> None:

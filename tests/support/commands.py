@@ -1,4 +1,4 @@
-"""The commands as a user runs them: real processes, real files."""
+"""The commands as a user runs them: in processes, or in this one where the process is not what is tested."""
 
 from __future__ import annotations
 
@@ -8,16 +8,21 @@ import importlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import rollyard
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.runtime.running_stack import RunningStack
+from tests.support.background_loop import background_loop
+from tests.support.waiting import deadline_s, until
 
 BIN = Path(sys.executable).parent
-DEADLINE_S = 300.0
+DEADLINE_S = deadline_s()
 """Only stops tests that hang; long enough for a busy machine."""
 
 
@@ -87,10 +92,8 @@ async def ng_run(
         )
     running = Running(process, cwd, log)
     try:
-        async with asyncio.timeout(ready_s):
-            while "servers ready!" not in running.printed:
-                assert process.returncode is None, running.printed
-                await asyncio.sleep(0.02)
+        await until(lambda: "servers ready!" in running.printed or process.returncode is not None, ready_s)
+        assert process.returncode is None, running.printed
         yield running
     finally:
         if process.returncode is None:
@@ -138,6 +141,25 @@ def in_this_process(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Fini
         main()
     printed = capsys.readouterr()
     return Finished(int(exited.value.code or 0), printed.out, printed.err)
+
+
+async def in_thread(*arguments: str, capsys: pytest.CaptureFixture[str]) -> Finished:
+    """`in_this_process` while the event loop of the test goes on. The command may handle no signals."""
+    return await asyncio.to_thread(in_this_process, *arguments, capsys=capsys)
+
+
+@contextlib.contextmanager
+def running_stack(
+    *overrides: str, configs: str | Mapping[str, Any] | Sequence[str], folder: Path, token: str | None = None
+) -> Iterator[RunningStack]:
+    """The servers of `ng_run` in a thread of this process; commands that run in `folder` find them."""
+    with background_loop() as run:
+        stack = rollyard.stack(configs, *overrides, colocate=True, folder=folder, token=token)
+        run(stack.start())
+        try:
+            yield stack
+        finally:
+            run(stack.stop())
 
 
 def config(*paths: str) -> str:

@@ -13,8 +13,9 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.commands import DEADLINE_S, Finished, command_environ
+from tests.support.commands import Finished, command_environ
 from tests.support.doc_pages import blocks, page
+from tests.support.waiting import deadline_s
 
 TEXT = page("sokoban-evaluation.md")
 SERVE = """#!/bin/sh
@@ -95,7 +96,7 @@ class Shell:
 
     async def run(self, block: str) -> Finished:
         async with self.started(block) as process:
-            out, err = await asyncio.wait_for(process.communicate(), DEADLINE_S)
+            out, err = await asyncio.wait_for(process.communicate(), deadline_s())
         assert process.returncode is not None
         return Finished(process.returncode, out.decode(), err.decode())
 
@@ -119,7 +120,7 @@ class Shell:
             yield process
         finally:
             self.send(process, signal.SIGINT)
-            await asyncio.wait_for(process.communicate(), DEADLINE_S)
+            await asyncio.wait_for(process.communicate(), deadline_s())
 
 
 def free_port() -> int:
@@ -130,7 +131,7 @@ def free_port() -> int:
 
 async def printed(process: asyncio.subprocess.Process, text: str) -> None:
     assert process.stdout is not None
-    async with asyncio.timeout(DEADLINE_S):
+    async with asyncio.timeout(deadline_s()):
         while line := (await process.stdout.readline()).decode():
             if text in line:
                 return

@@ -1,4 +1,4 @@
-"""All environments in one run and one file: the example of docs/data.md with 2,000 rollouts."""
+"""All environments in one run and one file: the example of docs/data.md."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from tests.e2e.test_docs import documented_lines
 from tests.support.commands import command, ng_run
 from tests.support.stacks import read_rows
 
-REPEATS = 67
+REPEATS = 8
 
 
-async def test_2000_rollouts_of_all_environments_are_measured_without_loss(tmp_path: Path) -> None:
+async def test_every_rollout_of_all_environments_is_measured_once(tmp_path: Path) -> None:
     lines = documented_lines(INSTALLED / "docs" / "data.md")
     (run,) = (words for words in lines if words[0] == "ng_run")
     (collect,) = (words for words in lines if "+data=configs/environment_mixture.yaml" in words)
@@ -22,7 +22,6 @@ async def test_2000_rollouts_of_all_environments_are_measured_without_loss(tmp_p
         done = await command(*collect[:-1], repeats, "+num_samples_in_parallel=64", cwd=tmp_path)
     assert done.status == 0, done.err
     rows = read_rows(tmp_path / "results/environments.jsonl")
-    assert len(rows) >= 2000
     assert len({(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows}) == len(rows)
     by_environment = Counter(row["dataset_name"] for row in rows)
     assert set(by_environment.values()) == {5 * REPEATS}

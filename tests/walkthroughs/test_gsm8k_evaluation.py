@@ -14,6 +14,7 @@ import pytest
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.commands import Finished, command, command_environ
 from tests.support.doc_pages import commands
+from tests.support.waiting import deadline_s
 
 FAKE_VLLM = INSTALLED / "tests" / "support" / "fake_vllm.py"
 PAGE = INSTALLED / "docs" / "gsm8k-evaluation.md"
@@ -54,7 +55,7 @@ async def test_the_evaluation_prints_the_figures_and_writes_a_line_per_question(
 async def test_an_endpoint_that_does_not_answer_is_named_before_anything_starts(drop_in: Path) -> None:
     found = await documented(drop_in, 0, {"--limit": "5", "--local": str(QUESTIONS), "--port": "1"})
     assert found.status == 2
-    assert "http://127.0.0.1:1/v1 does not answer" in found.err
+    assert "http://127.0.0.1:1/v1" in found.err
     assert not (drop_in / "gsm8k_eval.jsonl").exists()
 
 
@@ -68,7 +69,12 @@ async def test_the_server_script_passes_its_options_to_vllm_on_this_host_only(dr
     vllm.chmod(0o755)
     arguments = ["-m", "ludic.inference.vllm_server", "--model", "a b/$(c)", "--gpu_memory_utilization", "0.7"]
     done = subprocess.run(
-        [bin_folder / "python", *arguments], cwd=drop_in, capture_output=True, text=True, check=True, timeout=60
+        [bin_folder / "python", *arguments],
+        cwd=drop_in,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=deadline_s(),
     )
     assert done.stdout.splitlines() == [
         *("serve", "a b/$(c)", "--host", "127.0.0.1", "--port", "8000"),

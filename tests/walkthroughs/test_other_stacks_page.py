@@ -25,7 +25,7 @@ async def test_the_programs_of_the_page_print_what_they_say(tmp_path: Path) -> N
     (tmp_path / "configs").mkdir()
     (tmp_path / CONFIG).write_text(moved(files(PAGE)[CONFIG]))
     (line,) = commands(PAGE)
-    async with ng_run(*line[1:], f"+head_port={free_port()}", cwd=tmp_path):
+    async with ng_run(*line[1:], "+colocate=true", "+head_port=0", cwd=tmp_path):
         program = moved("\n".join(programs(PAGE)))
         done = await command(sys.executable, "-c", program, cwd=tmp_path)
     assert done.out.splitlines()[:2] == ["1.0 42", "1.0"], done.err

@@ -47,7 +47,7 @@ async def test_the_steps_of_the_page_and_its_resume_by_hand_complete_every_puzzl
     assert resumed.status == 0, resumed.err
     assert "[INFO] Found 150 existing rollouts (expected 400)" in resumed.out
     assert "[INFO] Creating checkpoint to resume from remaining prompts..." in resumed.out
-    assert "collected: 400 of 400 rollouts measured" in resumed.out
+    assert "400 of 400" in resumed.out
     rows = read_rows(shell.rollouts)
     assert keys_of(rows) == [(task, repeat) for task in range(200) for repeat in range(REPEATS)]
     inputs = read_rows(shell.rollouts.with_name("test_examples_200.jsonl"))
