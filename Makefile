@@ -20,7 +20,7 @@ PYTEST   := -m pytest -n auto --maxprocesses 4 --dist loadfile
 .PHONY: help setup demo demo-lm test test-unit test-integration test-e2e test-walkthroughs check structure docs format pre-commit \
     test-faults chaos chaos-quick soak test-sandbox test-packages test-math environments test-ray test-browser test-js \
     pictures test-nemo-gym compatibility test-lm-eval test-track test-aws test-envs test-vllm test-conversion test-train test-trainers test-slurm \
-    bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
+    mutants flaky bench bench-quick bench-verdicts dist lock lock-nemo-gym clean
 
 help:  ## print this list
 	@awk -F ' *## *|##@ ' '/^##@/ {printf "\n%s\n", $$2} \
@@ -126,6 +126,12 @@ test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh envir
 
 test-math: $(DEV)  ## test the MATH grader on rewritten and falsified forms of all gold answers
 	$(BIN)/python -m pytest tests/unit/resources_servers/math/math_dataset.py
+
+mutants: $(DEV)  ## change COUNT=60 lines drawn by SEED=27; fails if fewer are caught than by the tests of BEFORE=<commit>
+	nice -n 15 $(BIN)/python -m tests.mutation --seed $(or $(SEED),27) --count $(or $(COUNT),60) $(addprefix --before=,$(BEFORE))
+
+flaky: $(DEV)  ## run changed tests, or FILES=..., ROUNDS=20 times beside 8 busy processes; fails if one ever fails
+	$(BIN)/python -m tests.flaky --rounds $(or $(ROUNDS),20) $(FILES)
 
 ##@ Tests with other software, in three environments: 1.7 GB, 2.6 GB for vLLM, 1.9 GB for NeMo Gym
 
