@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -16,20 +16,28 @@ collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
 Make = Callable[..., ConversionRequest]
 
 
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    import torch
+
+    torch.set_num_threads(1)
+
+
 @pytest.fixture(scope="session")
-def saved(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Path]]:
     """The folder of a checkpoint that `dcp_files` wrote with these options, written once."""
-    from tests.external.conversion.dcp_files import save
+    from tests.external.conversion.dcp_files import Saver
 
     folders: dict[tuple[str, ...], Path] = {}
+    with Saver() as saver:
 
-    def folder(*options: str) -> Path:
-        if options not in folders:
-            folders[options] = tmp_path_factory.mktemp("checkpoint")
-            save(folders[options], *options)
-        return folders[options]
+        def folder(*options: str) -> Path:
+            if options not in folders:
+                folders[options] = tmp_path_factory.mktemp("checkpoint")
+                saver.save(folders[options], *options)
+            return folders[options]
 
-    return folder
+        yield folder
 
 
 @pytest.fixture

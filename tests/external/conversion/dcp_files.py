@@ -3,11 +3,13 @@
     python -m tests.external.conversion.dcp_files FOLDER --world 2 --seed 0 [--tied] [--dtype bfloat16] [--family llama]
 
 writes FOLDER/model (config and tokenizer of the base model, without weights) and FOLDER/step_7/{config.yaml,policy/…}.
+Without arguments, it reads them from its standard input, as one JSON list in each line.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import subprocess
 import sys
@@ -41,13 +43,45 @@ _SIZES: dict[str, Any] = {
 }
 
 
+class Saver:
+    """Writes checkpoints in other processes, as training does. torch is imported once for all of them."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[str] | None = None
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115
+
+    def __enter__(self) -> Saver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process is not None:
+            self._process.communicate()
+        self._errors.close()
+
+    def save(self, folder: Path, *options: str) -> Path:
+        """Write a checkpoint and return its `policy/weights`."""
+        if self._process is None:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.external.conversion.dcp_files"],
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+                text=True,
+            )
+        assert self._process.stdin and self._process.stdout
+        self._process.stdin.write(json.dumps([str(folder), *options]) + "\n")
+        self._process.stdin.flush()
+        if self._process.stdout.readline() != "saved\n":
+            self._errors.seek(0)
+            raise AssertionError(self._errors.read())
+        return folder / "step_7" / "policy" / "weights"
+
+
 def save(folder: Path, *options: str) -> Path:
-    """Write a checkpoint in another process, as training does, and return its `policy/weights`."""
-    command = [sys.executable, "-m", "tests.external.conversion.dcp_files", str(folder), *options]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=600)
-    assert done.returncode == 0, done.stderr
-    return folder / "step_7" / "policy" / "weights"
+    """Write one checkpoint in other processes."""
+    with Saver() as saver:
+        return saver.save(folder, *options)
 
 
 def change_policy(request: ConversionRequest, **changes: Any) -> None:
@@ -95,7 +129,15 @@ def main() -> None:
     parser.add_argument("--family", choices=("qwen3", "llama"), default="qwen3")
     parser.add_argument("--flat", action="store_true", help="the state dict itself, not below the key 'model'")
     parser.add_argument("--no-tokenizer", action="store_true")
-    arguments = parser.parse_args()
+    if len(sys.argv) > 1:
+        _write(parser.parse_args())
+        return
+    for line in sys.stdin:
+        _write(parser.parse_args(json.loads(line)))
+        print("saved", flush=True)
+
+
+def _write(arguments: argparse.Namespace) -> None:
     base, step = arguments.folder / "model", arguments.folder / "step_7"
     family = {"qwen3": Qwen3Config, "llama": LlamaConfig}[arguments.family]
     family(**_SIZES, tie_word_embeddings=arguments.tied, dtype=arguments.dtype).save_pretrained(base)

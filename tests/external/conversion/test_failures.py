@@ -93,7 +93,7 @@ def test_metadata_gets_no_other_attributes(tmp_path: Path, attribute: str) -> No
 
     file = tmp_path / ".metadata"
     file.write_bytes(pickle.dumps(Attribute()))
-    with pytest.raises(RunError, match=f"it names the attribute {attribute}"):
+    with pytest.raises(RunError, match=f" {attribute}"):
         read_metadata(file)
 
 

@@ -20,7 +20,7 @@ from tests.external.conversion.dcp_files import change_policy, reference
 
 PROMPT = torch.arange(3, 43).reshape(2, 20)
 LAYOUTS = [
-    pytest.param(["--world", "2", "--dtype", "bfloat16"], id="Qwen3, untied, bf16, 2 ranks"),
+    pytest.param(["--world", "2", "--dtype", "bfloat16"], id="Qwen3, untied, bf16, 2 ranks", marks=pytest.mark.smoke),
     pytest.param(["--world", "4", "--tied"], id="Qwen3, tied, fp32, 4 ranks"),
     pytest.param(
         ["--world", "2", "--tied", "--dtype", "bfloat16", "--family", "llama"], id="Llama, tied, bf16, 2 ranks"
@@ -69,7 +69,7 @@ def test_the_converted_model_is_the_trained_one(checkpoint: Make, options: list[
     assert (manifest.contents.tied, manifest.contents.largest_logit_difference) == (tied, 0)
     assert manifest.contents.tensors == len(expected)
     if "bfloat16" not in options:
-        assert "Weights keep the data type of the checkpoint: float32 (policy.precision is bfloat16)" in lines
+        assert any("float32 (policy.precision is bfloat16)" in line for line in lines)
 
 
 def test_the_result_is_complete_for_an_engine(checkpoint: Make) -> None:
@@ -100,7 +100,7 @@ def test_large_models_are_split_into_files_with_an_index(checkpoint: Make) -> No
 
 def test_the_layout_of_the_ranks_does_not_matter(checkpoint: Make) -> None:
     stored = []
-    for world in ("2", "4"):
+    for world in ("1", "4"):
         path, _, _ = run(checkpoint("--world", world, "--tied"))
         stored.append((path / "model.safetensors").read_bytes())
     assert stored[0] == stored[1]

@@ -19,13 +19,10 @@ _BATCH = 8
 def build_boxing_policy(start: Path, questions: list[Json], folder: Path) -> Path:
     """Train a copy of the model `start` on random answers, and return the folder of the result."""
     tokenizer, model = AutoTokenizer.from_pretrained(start), Qwen3ForCausalLM.from_pretrained(start, dtype="float32")
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)  # several threads on a busy machine take minutes
     draw, optimizer = random.Random(0), torch.optim.AdamW(model.parameters(), lr=3e-3)
     for _ in range(UPDATES):
         texts = [draw.choice([r"\boxed{%d}", "It is %d."]) % draw.randrange(20) for _ in range(_BATCH)]
         _update(model, optimizer, [_ids(tokenizer, draw.choice(questions)["question"], text) for text in texts])
-    torch.set_num_threads(threads)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

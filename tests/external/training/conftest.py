@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from rollyard.services.training.stack.training_stack import TrainingStack
 from tests.external.training.engine_stacks import FORCED_CALLS, TOKEN, ServedStack, engine_config, served
 from tests.external.vllm.engine import Engine
-from tests.external.vllm.local_run import local_config
 from tests.external.vllm.tiny_model import build
-from tests.support.local_engines import marked_processes
-from tests.support.stacks import load_config
 
 StartStack = Callable[..., ServedStack]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def one_thread() -> None:
+    """Several threads of torch on the cores that servers and engines use take many times as long."""
+    torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="session")
@@ -81,21 +84,6 @@ async def sokoban_stack(start_stack: StartStack) -> AsyncIterator[TrainingStack]
     """Sokoban, its agent, and the engine, which is forced to make valid calls."""
     async with start_stack(**FORCED_CALLS).connected() as stack:
         yield stack
-
-
-@pytest.fixture(scope="session")
-def local_stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedStack]:
-    """Sokoban with a local_vllm_model, which restarts its engine. It is a second engine: only for tests that kill it.
-
-    The name of its folder marks the engine's processes (`processes_of`, `kill` in tests/external/vllm/local_run.py).
-    """
-    folder = tmp_path_factory.mktemp(f"local-{os.getpid()}")
-    flags = {"enforce_eager": True, "kv_cache_memory_bytes": 134217728, "max_num_seqs": 32}
-    lora = {"enable_lora": True, "max_lora_rank": 16}
-    config = local_config(tiny_model, folder.name, trainer_endpoints=True, extra_flags={**flags, **lora})
-    with served(load_config(config=config, tmp_path=folder), folder) as stack:
-        yield stack
-    assert list(marked_processes(folder.name)) == []
 
 
 @pytest.fixture

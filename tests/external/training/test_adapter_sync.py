@@ -28,6 +28,7 @@ from tests.external.training.engine_stacks import TOKEN
 from tests.external.training.tiny_policy import make_tokenizer
 from tests.external.vllm.calls import asking
 from tests.external.vllm.engine import Engine, in_flight
+from tests.support.waiting import deadline_s
 
 SEQUENCES = [[5, 6, 7, 8, 9, 10] * 20, [300, 301, 17, 40, 41]]
 CLOSE = 1e-4
@@ -54,7 +55,7 @@ async def publishing(
 ) -> AsyncIterator[tuple[WeightPublisher, PolicyClient]]:
     transport = HttpTransport()
     client = PolicyClient(transport, start_stack(**settings).policy_url, TOKEN)
-    yield WeightPublisher(client, VersionFolders(folder, keep=2), timeout_s=120.0, kind=kind), client
+    yield WeightPublisher(client, VersionFolders(folder, keep=2), timeout_s=deadline_s(), kind=kind), client
     await transport.close()
 
 
@@ -73,7 +74,7 @@ async def test_after_every_update_engine_and_trainer_agree(
     save: Callable[[Path], None] = adapter if kind == "adapter" else merged
     before = sequence_log_probs(model, SEQUENCES)
     async with publishing(start_stack, tmp_path / "weights", kind, weights_check="values") as (publisher, client):
-        probe = ParityProbe(client, lambda ids: sequence_log_probs(model, ids), WeightSettings(timeout_s=120.0))
+        probe = ParityProbe(client, lambda ids: sequence_log_probs(model, ids), WeightSettings(timeout_s=deadline_s()))
         for step in (1, 2, 3):
             train(model, step)
             await publisher.publish(f"step_{step:06d}", save)
@@ -140,5 +141,5 @@ def test_merged_weights_leave_the_model_with_its_adapter_unchanged(tiny_model: P
 
 async def post(client: PolicyClient, path: str, body: Any) -> tuple[int, Any]:
     headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
-    answer = await client._transport.send("POST", f"{client._url}{path}", orjson.dumps(body), headers, 120.0)
+    answer = await client._transport.send("POST", f"{client._url}{path}", orjson.dumps(body), headers, deadline_s())
     return answer.status, orjson.loads(answer.body)

@@ -30,7 +30,7 @@ from rollyard.services.training.weights.weight_publisher import WeightPublisher
 from rollyard.services.types import Json
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, stack_of
 from tests.external.training.tiny_policy import make_model, make_tokenizer
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 from tests.support.weight_engine import TOKEN, WeightEngine, trainer_server
 from tests.unit.services.training.recorded_turns import row, turn
 
@@ -112,7 +112,7 @@ def dataset(worker: StackRolloutWorker, now: int, **options: Any) -> tuple[Any, 
     PartialState()  # TRL's loggers need it
     metrics: dict[str, list[float]] = defaultdict(list)
     found = trl_async.RolloutQueueDataset(
-        worker.rollout_buffer, lambda: now, worker.check_health, 60.0, metrics, poll_interval_s=0.1, **options
+        worker.rollout_buffer, lambda: now, worker.check_health, deadline_s(), metrics, poll_interval_s=0.1, **options
     )
     return found, metrics
 
@@ -152,7 +152,7 @@ def test_tokens_without_a_version_have_the_one_at_the_start_of_their_group(start
 
     worker = start_worker(Agent(unversioned), queue_size=1)
     worker.update_model_version(3)
-    eventually("a group of the new version", lambda: worker.rollout_buffer.get(timeout=60).model_version == 3)
+    eventually("a group of the new version", lambda: worker.rollout_buffer.get(timeout=deadline_s()).model_version == 3)
 
 
 def test_groups_that_teach_nothing_are_counted_and_not_handed_over(start_worker: StartWorker) -> None:
@@ -160,7 +160,7 @@ def test_groups_that_teach_nothing_are_counted_and_not_handed_over(start_worker:
         return row(turn([1], [2]), reward=1.0)
 
     worker = start_worker(Agent(equal))
-    figures = worker.metrics_queue.get(timeout=60)
+    figures = worker.metrics_queue.get(timeout=deadline_s())
     assert figures["rollout/skipped_groups_total"] == figures["rollout/zero_variance_groups_total"] == 1.0
     assert worker.rollout_buffer.empty()
 
@@ -177,13 +177,13 @@ def test_no_more_is_played_while_the_trainer_does_not_take_it(start_worker: Star
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (broken(FailureKind.UNREACHABLE, "player"), "player can no longer be reached"),
-        (broken(FailureKind.SERVER_ERROR, "environment"), "rollouts failed, more than max_failure_rate=0.5"),
+        (broken(FailureKind.UNREACHABLE, "player"), "player"),
+        (broken(FailureKind.SERVER_ERROR, "environment"), r"max_failure_rate=0\.5"),
     ],
 )
 def test_the_trainer_learns_that_the_worker_has_failed(answer: Answer, message: str, start_worker: StartWorker) -> None:
     source, _ = dataset(start_worker(Agent(answer), settings=PlaySettings(pauses=AT_ONCE)), 1)
-    with pytest.raises(RunError, match=f"the rollout worker has stopped: .*{message}"):
+    with pytest.raises(RunError, match=message):
         next(iter(source))
 
 
@@ -248,5 +248,5 @@ def test_weights_that_an_engine_cannot_load_stop_the_training(
 ) -> None:
     transfer = transfer_to(engine := WeightEngine())
     engine.dead = True
-    with pytest.raises(RunError, match=r"the engines did not load version step_000001 within 5 s"):
+    with pytest.raises(RunError, match=r"step_000001 .* 5 s"):
         transfer.send_weights(iter(make_model().named_parameters()))

@@ -12,7 +12,7 @@ from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained
 
 
-@pytest.mark.parametrize("name", ["grpo", "dapo", "gspo", "cispo"])
+@pytest.mark.parametrize("name", ["dapo", "gspo", "cispo"])
 def test_three_iterations_change_the_weights_as_three_updates_on_the_same_rollouts(name: str, tmp_path: Path) -> None:
     model = make_model()
     update = make_update(model, count=3)
@@ -47,7 +47,7 @@ def test_the_gradient_of_each_iteration_is_scaled_down(tmp_path: Path) -> None:
 
 
 def test_iterations_are_refused_with_reweighted_turns(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"num_iterations is 2 with loss\.constrained_turns: reweight"):
+    with pytest.raises(ValueError, match=r"num_iterations.* 2 .*constrained_turns: reweight"):
         TrainConfig(
             model="m", output_dir=tmp_path, loss={"constrained_turns": "reweight"}, optimizer={"num_iterations": 2}
         )

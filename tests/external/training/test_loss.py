@@ -36,8 +36,16 @@ def expected(model: Any, groups: list[Group], algorithm: Algorithm, start: Any =
     return loss.item(), torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
-@pytest.mark.parametrize("micro_token_budget", [40, 100, 4096])
+DIVISIONS = [
+    pytest.param("grpo", 4096, marks=pytest.mark.smoke),
+    *((name, 40) for name in ALGORITHMS),
+    # The averages: over sequences, over tokens, over the sum.
+    *(("grpo", 100), ("dapo", 100), ("dapo", 4096), ("dr_grpo", 4096)),
+]
+"""(algorithm, micro_token_budget)"""
+
+
+@pytest.mark.parametrize(("name", "micro_token_budget"), DIVISIONS)
 def test_loss_and_gradients_equal_the_reference_for_every_division_into_micro_batches(
     name: str, micro_token_budget: int, tmp_path: Path
 ) -> None:
@@ -150,7 +158,7 @@ def test_a_gradient_that_is_not_finite_ends_the_training_before_it_changes_the_w
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             weights.append(more["model"])
 
-    with pytest.raises(RunError, match=r"the gradient of update 1 is (nan|inf) .*learning_rate"):
+    with pytest.raises(RunError, match=r"update 1 .*(nan|inf) .*learning_rate"):
         trained(model, [wrong_update], tmp_path, {"callbacks": [Weights()]})
     assert not gradients(model, weights[0]).any()
 
@@ -165,9 +173,7 @@ def test_a_sequence_that_is_too_long_is_counted_and_has_no_loss() -> None:
 
 
 def test_another_sampling_temperature_stops_the_training() -> None:
-    with pytest.raises(
-        RunError, match=r"at temperature 1, but the trainer computes its own at 0\.7\. Set the temperature"
-    ):
+    with pytest.raises(RunError, match=r"temperature 1, .* 0\.7"):
         update_of(make_groups(make_model()), max_seq_len=LONG, temperature=0.7)
 
 

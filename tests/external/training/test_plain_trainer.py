@@ -19,10 +19,11 @@ from rollyard.services.training.weights.parity import ParityProbe
 from rollyard.services.training.weights.policy_client import PolicyClient
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
+from tests.external.training.train_command import training_s
 from tests.support.commands import command
 
 TRAINER = INSTALLED / "examples" / "plain_trainer" / "plain_trainer.py"
-STEPS = 3
+STEPS = 2
 VOWELS = '''
 from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
 
@@ -84,7 +85,9 @@ async def test_it_trains_a_policy_whose_log_probabilities_stay_those_of_the_engi
         "learning-rate": 1e-3,
     }
     arguments = [text for name, value in options.items() for text in (f"--{name}", str(value))]
-    found = await command(sys.executable, str(TRAINER), *arguments, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"})
+    found = await command(
+        sys.executable, str(TRAINER), *arguments, cwd=tmp_path, env={"OMP_NUM_THREADS": "1"}, deadline_s=training_s()
+    )
     assert found.status == 0, found.err
     lines = [orjson.loads(line) for line in found.out.splitlines()]
     # The first pass of each step compares the trainer with the engine after the previous update.

@@ -14,6 +14,7 @@ from rollyard.services.training.weights.policy_client import PolicyClient
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import FORCED_CALLS
 from tests.support.stacks import AGENT, EXAMPLES
+from tests.support.waiting import deadline_s
 
 
 async def two_steps(stack: TrainingStack, folder: Path, weights: Path, max_staleness: int) -> list[Batch]:
@@ -32,7 +33,7 @@ async def two_steps(stack: TrainingStack, folder: Path, weights: Path, max_stale
     source = StackBatchSource(stack, TaskFile(EXAMPLES, agent=AGENT, limit=None), config, TrainingPaths(folder), {})
     policy = PolicyClient(stack.clients.client.transport, stack.policy_url, stack.token)
     first = await source.next_batch(1)
-    await policy.update(weights, "step_000001", 300.0)
+    await policy.update(weights, "step_000001", deadline_s())
     second = await source.next_batch(2)
     await source.close()
     assert first is not None and second is not None

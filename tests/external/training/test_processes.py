@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from rollyard.services.training.micro_batches import micro_batches
+from rollyard.services.types import Json
 from tests.external.training.sampled_stack import initial_model
 from tests.external.training.tiny_policy import make_model
+from tests.external.training.train_command import training_s
 from tests.external.training.training_process import curve
 from tests.external.training.training_runs import make_update, trained
 
@@ -23,16 +25,33 @@ TORCHRUN = [
 ]
 
 
-@pytest.mark.parametrize(("name", "micro_token_budget"), [("gspo", 110), ("dapo", 110), ("grpo", 4096)])
-def test_two_processes_compute_the_same_update_as_one(name: str, micro_token_budget: int, tmp_path: Path) -> None:
+KINDS = [("gspo", 110), ("dapo", 110), ("grpo", 4096)]
+"""(algorithm, micro_token_budget)"""
+
+
+@pytest.fixture(scope="module")
+def of_two_processes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the results of all KINDS; torch is imported once in each process."""
+    folder = tmp_path_factory.mktemp("two")
+    arguments = [str(folder), *(f"{name}:{budget}" for name, budget in KINDS)]
+    run_in_two("train_once", *arguments)
+    return folder
+
+
+def run_in_two(program: str, *arguments: str, succeeds: bool = True) -> None:
+    environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [*TORCHRUN, f"tests.external.training.{program}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=training_s(), env=environ)
+    assert (done.returncode == 0) is succeeds, done.stderr[-3000:]
+
+
+@pytest.mark.parametrize(("name", "micro_token_budget"), KINDS)
+def test_two_processes_compute_the_same_update_as_one(
+    name: str, micro_token_budget: int, of_two_processes: Path, tmp_path: Path
+) -> None:
     parts = micro_batches([one.length for one in make_update(make_model(), count=3).sequences], micro_token_budget)
     assert len(parts) % 2 == 1, "one process must have a micro-batch that does not count"
-    arguments = [str(tmp_path / "two.pt"), name, str(micro_token_budget)]
-    done = subprocess.run(
-        [*TORCHRUN, "tests.external.training.train_once", *arguments], capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    state, metrics = torch.load(tmp_path / "two.pt", weights_only=True)
+    state, metrics = torch.load(of_two_processes / f"{name}.pt", weights_only=True)
     model = make_model()
     one = trained(model, [make_update(model, count=3)], tmp_path, loss={"algorithm": name})
     assert metrics == pytest.approx(one.update_metrics, rel=1e-4)
@@ -43,7 +62,7 @@ def test_two_processes_compute_the_same_update_as_one(name: str, micro_token_bud
 def test_a_run_of_two_processes_resumes_with_the_curve_of_an_unbroken_one(tmp_path: Path) -> None:
     model = initial_model(tmp_path / "model")
 
-    def run(name: str, at: tuple[str, int] = ("", 0)) -> subprocess.CompletedProcess[str]:
+    def run(name: str, at: tuple[str, int] = ("", 0)) -> Json:
         settings = {
             "model": str(model),
             "output_dir": str(tmp_path / name),
@@ -52,14 +71,10 @@ def test_a_run_of_two_processes_resumes_with_the_curve_of_an_unbroken_one(tmp_pa
             "optimizer": {"learning_rate": 1e-2, "max_seq_len": 64, "micro_token_budget": 64},
             "loggers": [],
         }
-        given = json.dumps({"settings": settings, "at": at})
-        command = [*TORCHRUN, "tests.external.training.training_process", given]
-        environ = {**os.environ, "ACCELERATE_USE_CPU": "true", "PYTHONPATH": os.pathsep.join(sys.path)}
-        return subprocess.run(command, capture_output=True, text=True, timeout=300, env=environ)
+        return {"settings": settings, "at": at}
 
-    for name, at, succeeds in (("one", ("", 0), True), ("two", ("playing", 3), False), ("two", ("", 0), True)):
-        done = run(name, at)
-        assert (done.returncode == 0) is succeeds, done.stderr[-3000:]
+    run_in_two("training_process", json.dumps([run("one"), run("two", ("playing", 3))]), succeeds=False)
+    run_in_two("training_process", json.dumps([run("two")]))
     assert curve(tmp_path / "two") == curve(tmp_path / "one")
     assert sorted(curve(tmp_path / "one")) == [0, 1, 2, 3]
     [*_, saved] = sorted((tmp_path / "two" / "checkpoints").glob("step_*"))

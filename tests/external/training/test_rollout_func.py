@@ -14,6 +14,7 @@ from safetensors.torch import load_file
 
 import rollyard
 from tests.external.training.engine_stacks import TOKEN, ServedStack
+from tests.external.training.train_command import training_s
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.tiny_model import VOCABULARY
 from tests.support.doc_pages import page, programs
@@ -40,7 +41,12 @@ def test_the_documented_program_trains_two_steps_on_a_real_engine(
     environ = {**os.environ, "ROLLYARD_TOKEN": TOKEN, "PYTHONPATH": str(SOURCE), "OMP_NUM_THREADS": "1"}
     arguments = [stack.head, str(tiny_model), str(tasks), str(results)]
     done = subprocess.run(
-        [sys.executable, str(file), *arguments], capture_output=True, text=True, timeout=500, env=environ, cwd=tmp_path
+        [sys.executable, str(file), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=training_s(),
+        env=environ,
+        cwd=tmp_path,
     )
     assert done.returncode == 0, done.stderr[-3000:]
     for step in (1, 2):

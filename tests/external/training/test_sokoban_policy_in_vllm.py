@@ -19,20 +19,26 @@ from examples.sokoban_policy.unseen_rooms import EVALUATION_SEED, distinct_rooms
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.training.sequences.training_sequence import SequenceRules, training_sequences
 from rollyard.services.types import Json
+from tests.external.vllm.engine import IN_ONE_WORKER
 from tests.support.stacks import collect, load_config, processes, read_rows
 
 POLICY = INSTALLED / "examples" / "sokoban_policy" / "model"
-ROOMS = 40
+ROOMS = 20
 ENGINE = "policy_model.responses_api_models.local_vllm_model"
 
 
 @pytest_asyncio.fixture(scope="module")
 async def rollouts(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[list[Json]]:
-    """One rollout of each of ROOMS unseen rooms at temperature 0, with the config of `make demo-lm`."""
+    """One rollout of each of ROOMS unseen rooms at temperature 0, with the config of `make demo-lm`.
+
+    The engine has one process fewer than there.
+    """
     folder = tmp_path_factory.mktemp("sokoban_lm")
     make_rooms.main(["--num-examples", str(ROOMS), "--output", str(folder / "rooms.jsonl")])
     config = load_config(
         f"{ENGINE}.model={POLICY}",
+        f"+{ENGINE}.extra_flags.distributed_executor_backend=uni",
+        *(f"+{ENGINE}.environment.{name}='{value}'" for name, value in IN_ONE_WORKER.items()),
         f"+{ENGINE}.vllm_command=[{Path(sys.executable).with_name('vllm')}]",
         config="configs/sokoban_lm.yaml",
     )
@@ -58,10 +64,9 @@ def test_the_recorded_tokens_are_those_of_the_training_data(rollouts: list[Json]
 
 
 def test_the_policy_solves_the_same_unseen_rooms_as_without_servers(rollouts: list[Json]) -> None:
-    torch.set_num_threads(1)
     model = Qwen3ForCausalLM.from_pretrained(POLICY, dtype=torch.float32).eval()
     expected = play(model, AutoTokenizer.from_pretrained(POLICY), distinct_rooms(ROOMS, EVALUATION_SEED)).solved
     found = [bool(row["success"]) for row in rollouts]
     # Differences of 1e-6 in the logits may decide between two moves.
-    assert sum(one == other for one, other in zip(found, expected, strict=True)) >= 0.95 * ROOMS
+    assert sum(one == other for one, other in zip(found, expected, strict=True)) >= 0.9 * ROOMS
     assert sum(found) >= 0.5 * ROOMS

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import anyio.from_thread
 import orjson
 import pytest
-import torch
 import yaml
 
 from rollyard.services.datasets.tasks import TaskFile
@@ -49,15 +47,6 @@ def write_environment(folder: Path) -> None:
     (folder / "rows.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
 
 
-@pytest.fixture
-def one_thread() -> Any:
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_a_training_plays_learns_publishes_evaluates_and_resumes(
     start_stack: StartStack, tiny_model: Path, tmp_path: Path
 ) -> None:

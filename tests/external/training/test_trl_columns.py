@@ -58,20 +58,20 @@ def test_several_sequences_are_never_joined() -> None:
     assert masked["env_mask"][1] == [0] and masked[REWARD][1] == 2.0
     last = trl_columns([SEVERAL], RowRules(9, 1.0, "last"))
     assert last["prompt_ids"] == [[7, 8]] and last["completion_ids"] == [[5]] and last["env_mask"] == [[1]]
-    with pytest.raises(RunError, match=r"the tokens of a rollout are 2 sequences\. GRPOTrainer takes one sequence"):
+    with pytest.raises(RunError, match="2 sequences"):
         trl_columns([ONE, SEVERAL], RowRules(9, 1.0, "refuse"))
 
 
 def test_training_stops_if_nothing_could_be_learned() -> None:
-    with pytest.raises(RunError, match=r"none of 3 rollouts can be trained on \(2 have several sequences\)"):
+    with pytest.raises(RunError, match=r"of 3 rollouts .*\(2 have"):
         trl_columns([SEVERAL, FAILED, SEVERAL], RULES)
-    with pytest.raises(RunError, match=r"none of 1 rollouts can be trained on \(1 have more than 4 tokens\)"):
+    with pytest.raises(RunError, match=r"of 1 rollouts .*\(1 .* 4 tokens\)"):
         trl_columns([ONE], RowRules(9, 1.0, max_seq_len=4))
     trl_columns([FAILED], RULES)
 
 
 def test_another_sampling_temperature_stops_the_training() -> None:
-    with pytest.raises(RunError, match=r"sampled at temperature 1, but the trainer computes log-prob.* at 0\.7"):
+    with pytest.raises(RunError, match=r"temperature 1, .* 0\.7"):
         trl_columns([ONE], RowRules(9, 0.7))
 
 

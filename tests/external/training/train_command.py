@@ -19,10 +19,8 @@ from tests.support.commands import command_environ
 from tests.support.local_engines import MARK
 from tests.support.processes import alive, processes_with
 from tests.support.stacks import read_rows
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
-LONG_S = 600.0
-"""Starting an engine takes half a minute on an idle machine and several minutes on a busy one."""
 HOLD = "hold"
 """While this file exists in the folder, no answer is verified."""
 APP = '''
@@ -85,10 +83,15 @@ def write_folder(folder: Path, model: Path) -> None:
 
 KEYS = (
     *("model=model", "environments=[letters]", "input_jsonl_fpath=rows.jsonl", "output_dir=out"),
-    *("groups_per_step=2", "group_size=4", "num_samples_in_parallel=4", "max_steps=3"),
+    *("groups_per_step=2", "group_size=4", "num_samples_in_parallel=4", "max_steps=2"),
     *("responses_create_params.max_output_tokens=24", "endings.finish_reasons.length=played"),
     "optimizer.learning_rate=1e-3",
 )
+
+
+def training_s() -> float:
+    """The deadline for a training as a process, which may start an engine: minutes where other things take a second."""
+    return 5 * deadline_s()
 
 
 class TrainProcess:
@@ -106,7 +109,7 @@ class TrainProcess:
         return self._log.read_text()
 
     def wait(self) -> int:
-        return self.process.wait(LONG_S)
+        return self.process.wait(training_s())
 
     def until_held(self) -> int:
         """Wait until the environment holds an answer back, and return the environment's process id."""
@@ -144,7 +147,7 @@ class TrainProcess:
 
     def _eventually(self, description: str, condition: object) -> None:
         assert callable(condition)
-        eventually(description, lambda: condition() or self.process.poll() is not None, LONG_S)
+        eventually(description, lambda: condition() or self.process.poll() is not None, training_s())
         assert self.process.poll() is None, self.printed
 
 

@@ -1,4 +1,6 @@
-"""Trains a random policy for one update and saves its weights: `python -m tests.external.training.train_once FILE`.
+"""Trains a random policy for one update by each algorithm and saves its weights in FOLDER:
+
+    python -m tests.external.training.train_once FOLDER ALGORITHM:MICRO_TOKEN_BUDGET...
 
 Run by torchrun, to test that several processes compute what one computes.
 """
@@ -15,17 +17,20 @@ from tests.external.training.tiny_policy import make_model
 from tests.external.training.training_runs import make_update, trained
 
 
-def train(folder: Path) -> RolloutTrainer:
+def train(folder: Path, algorithm: str, budget: int) -> RolloutTrainer:
     model = make_model()
     update = make_update(model, count=3)
-    return trained(model, [update], folder, loss={"algorithm": sys.argv[2]}, micro_token_budget=int(sys.argv[3]))
+    return trained(model, [update], folder, loss={"algorithm": algorithm}, micro_token_budget=budget)
 
 
 def main() -> None:
-    file = Path(sys.argv[1])
-    trainer = train(file.parent)
-    if trainer.accelerator.is_main_process:
-        torch.save((trainer.model.state_dict(), trainer.update_metrics), file)
+    torch.set_num_threads(1)
+    folder = Path(sys.argv[1])
+    for kind in sys.argv[2:]:
+        algorithm, _, budget = kind.partition(":")
+        trainer = train(folder / algorithm, algorithm, int(budget))
+        if trainer.accelerator.is_main_process:
+            torch.save((trainer.model.state_dict(), trainer.update_metrics), folder / f"{algorithm}.pt")
     torch.distributed.destroy_process_group()
 
 

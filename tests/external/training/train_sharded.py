@@ -1,6 +1,6 @@
-"""Trains a random policy, all weights or adapters, for two updates and saves it:
+"""Trains a random policy, all weights or adapters, for two updates and saves it in FOLDER/MODE:
 
-    python -m tests.external.training.train_sharded FOLDER (all|adapters) MICRO_TOKEN_BUDGET
+    python -m tests.external.training.train_sharded FOLDER MICRO_TOKEN_BUDGET (all|adapters)...
 
 Run by accelerate, to test that sharded weights change as whole ones do. accelerate sets up FSDP only on accelerators,
 so that this program does it on CPUs.
@@ -63,13 +63,18 @@ def train(folder: Path, mode: str, micro_token_budget: int) -> RolloutTrainer:
 
 def main() -> None:
     allow_fsdp_on_cpus()
-    folder, mode, budget = Path(sys.argv[1]), sys.argv[2], int(sys.argv[3])
+    for mode in sys.argv[3:]:
+        _train_sharded(Path(sys.argv[1]) / mode, mode, int(sys.argv[2]))
+    torch.distributed.destroy_process_group()
+
+
+def _train_sharded(folder: Path, mode: str, budget: int) -> None:
+    folder.mkdir(exist_ok=True)
     trainer = train(folder, mode, budget)
     sharded = sum(isinstance(value, torch.distributed.tensor.DTensor) for value in trainer.model.parameters())
     if trainer.accelerator.is_main_process:
         figures = {**trainer.update_metrics, "sharded": sharded, "processes": trainer.accelerator.num_processes}
         (folder / "figures.json").write_text(json.dumps(figures))
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -31,8 +31,7 @@ from rollyard.services.training.run.train import is_main_process
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.sampled_stack import Reached, SampledStack
-
-TIMEOUT_S = 300.0
+from tests.external.training.train_command import training_s
 
 
 def start_training(
@@ -61,7 +60,7 @@ def start_training(
 
 def finished(process: BaseProcess) -> int | None:
     """Wait for a process and return its exit status; negative: the signal that ended it."""
-    process.join(TIMEOUT_S)
+    process.join(training_s())
     if process.is_alive():
         process.kill()
     return process.exitcode
@@ -148,17 +147,19 @@ def _watch_commit(reached: Reached) -> None:
 
 
 def main() -> None:
-    """Train in one of several processes: `torchrun -m tests.external.training.training_process JSON`."""
+    """Train in one of several processes, one run after another: `torchrun -m ... JSON`, a list of settings."""
     torch.set_num_threads(1)
-    given = json.loads(sys.argv[1])
-    config = TrainConfig(**given["settings"])
-    reached = partial(_signal_at, tuple(given["at"]), signal.SIGKILL)
+    for given in json.loads(sys.argv[1]):
+        _train_shared(TrainConfig(**given["settings"]), partial(_signal_at, tuple(given["at"]), signal.SIGKILL))
+    torch.distributed.destroy_process_group()
+
+
+def _train_shared(config: TrainConfig, reached: Reached) -> None:
     if is_main_process(os.environ):
         exit_status("ng_train", partial(_work, config, reached, 0), debug=True)
     else:
         folder = config.output_dir / "trl"
         run_other_process(config, lambda hooks: TrlPolicyTrainer(config, folder, hooks), print_line=print)
-    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -1,10 +1,15 @@
-"""One real vLLM engine for all tests of this folder (make test-vllm); without vLLM, nothing is collected."""
+"""Two real vLLM engines for all tests of this folder (make test-vllm); without vLLM, nothing is collected.
+
+vLLM starts three times: `engine`, the engine of `local_stack`, and this one again after test_local_engine.py has killed
+it. Each start costs as much as fifty tests.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import importlib.util
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -12,21 +17,29 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import orjson
 import pytest
 import pytest_asyncio
 
 from rollyard.services.runtime.stack import Stack
 from tests.external.vllm.engine import Engine
-from tests.external.vllm.local_run import TOKEN, local_config
+from tests.external.vllm.local_run import TOKEN, engine_of, local_config
 from tests.support.local_engines import marked_processes
 from tests.support.stacks import load_config, processes
 
 if TYPE_CHECKING:  # imports torch, which only the environment with vLLM has
+    from tests.external.vllm.first_turns import FirstTurns
     from tests.external.vllm.reference import Reference
 
 HERE = Path(__file__).parent
+LAST = "test_local_engine.py"
+"""It kills an engine that other tests use."""
 SOURCES = ("tiny_model.py", "corpus.py", "calls.py", "chat_template.jinja")
 collect_ignore_glob = [] if importlib.util.find_spec("vllm") else ["test_*.py"]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: item.path.name == LAST)
 
 
 @pytest.fixture(scope="session")
@@ -50,29 +63,73 @@ def engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 
 
 @pytest.fixture(scope="session")
-def raw_engine(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
-    """A second engine, because the logprobs mode is fixed at the start."""
-    folder = tmp_path_factory.mktemp("raw_engine")
-    with Engine.serve(tiny_model, folder, "--logprobs-mode", "raw_logprobs") as engine:
-        yield engine
+def tied_model(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The weights of `tiny_model` with the embeddings as the output head."""
+    return tied(tiny_model, tmp_path_factory.mktemp("tied") / "model")
 
 
 @pytest_asyncio.fixture(scope="session")
-async def local_stack(tiny_model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
-    """A run that starts its engine itself; the name of its folder marks the engine's processes."""
+async def local_stack(tied_model: Path, tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Stack]:
+    """A run that starts its engine itself; the name of its folder marks the engine's processes.
+
+    It differs from `engine` in what is fixed at the start: a tied model, and the logprobs mode.
+    """
     folder = tmp_path_factory.mktemp(f"local-{os.getpid()}")
-    config = local_config(tiny_model, folder.name, trainer_endpoints=True)
+    config = local_config(tied_model, folder.name, trainer_endpoints=True, logprobs_mode="raw_logprobs")
     async with processes(load_config(config=config, tmp_path=folder), folder, token=TOKEN) as stack:
         yield stack
     assert list(marked_processes(folder.name)) == []
 
 
 @pytest.fixture(scope="session")
+def raw_engine(local_stack: Stack) -> Engine:
+    """The engine of `local_stack` without its model server."""
+    return engine_of(local_stack)
+
+
+@pytest.fixture(scope="session")
+def first_turns(engine: Engine) -> FirstTurns:
+    """First turns of `engine`."""
+    from tests.external.vllm.first_turns import FirstTurns
+
+    return FirstTurns(engine)
+
+
+@pytest.fixture(scope="session")
 def reference(tiny_model: Path) -> Reference:
-    """The model of both engines in transformers."""
+    """The model of `engine` in transformers."""
     from tests.external.vllm.reference import Reference
 
     return Reference(tiny_model)
+
+
+@pytest.fixture(scope="session")
+def other_reference(other_model: Path) -> Reference:
+    """`other_model` in transformers."""
+    from tests.external.vllm.reference import Reference
+
+    return Reference(other_model)
+
+
+@pytest.fixture(scope="session")
+def raw_reference(tied_model: Path) -> Reference:
+    """The model of `raw_engine` in transformers."""
+    from tests.external.vllm.reference import Reference
+
+    return Reference(tied_model)
+
+
+def tied(model: Path, folder: Path) -> Path:
+    """Write a model with the same weights, except that its output head is its embeddings."""
+    from safetensors.torch import load_file, save_file
+
+    shutil.copytree(model, folder)
+    tensors = load_file(folder / "model.safetensors")
+    del tensors["lm_head.weight"]
+    save_file(tensors, folder / "model.safetensors", {"format": "pt"})
+    config = orjson.loads((folder / "config.json").read_bytes())
+    (folder / "config.json").write_bytes(orjson.dumps({**config, "tie_word_embeddings": True}))
+    return folder
 
 
 def built(config: pytest.Config, seed: int) -> Path:

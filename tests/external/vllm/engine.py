@@ -16,14 +16,12 @@ from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmMod
 from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan
 from rollyard.services.http.transport import HttpTransport
 from tests.support.background_loop import background_loop
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 T = TypeVar("T")
 
 LONGEST = 4096
 """Tokens of prompt and response together."""
-START_S = 600.0
-"""A start takes about 30 s on two idle cores; 278 s were observed with other engines starting."""
 RUNNING = "vllm:num_requests_running"
 WAITING = "vllm:num_requests_waiting"
 GENERATED = "vllm:generation_tokens_total"
@@ -31,6 +29,7 @@ FLAGS = (
     "--enforce-eager",
     *("--kv-cache-memory-bytes", "134217728"),  # also skips a check that requires 90% of the machine's memory
     *("--max-num-seqs", "32"),
+    *("--distributed-executor-backend", "uni"),  # one process fewer that imports torch and vLLM
 )
 ENVIRONMENT = {
     "HF_HUB_OFFLINE": "1",
@@ -40,16 +39,29 @@ ENVIRONMENT = {
     "VLLM_CPU_OMP_THREADS_BIND": "nobind",  # otherwise the workers of all engines are pinned to the first core
     "OMP_NUM_THREADS": "1",
 }
+IN_ONE_WORKER = {"VLLM_ENABLE_V1_MULTIPROCESSING": "0"}
+"""Without it, vLLM replaces the executor of FLAGS by the one with a process for each worker."""
+
+
+def start_s() -> float:
+    """The deadline for a start. It takes half a minute on two idle cores, where other things take a second."""
+    return 5 * deadline_s()
 
 
 class Engine:
     """A running engine and a client for it."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, key: str = "") -> None:
         self.url = url
         """Without /v1."""
+        self.key = key
         # No connection is used twice: vLLM closes idle ones after 5 s, and a request sent at that moment fails.
-        self.client = httpx.Client(base_url=url, timeout=120, limits=httpx.Limits(max_keepalive_connections=0))
+        self.client = httpx.Client(
+            base_url=url,
+            headers={"authorization": f"Bearer {key}"} if key else {},
+            timeout=deadline_s(),
+            limits=httpx.Limits(max_keepalive_connections=0),
+        )
 
     @classmethod
     @contextlib.contextmanager
@@ -64,9 +76,9 @@ class Engine:
             tool_call_parser="hermes",
             logprobs_mode=None,
             trainer_endpoints=True,  # enables /pause, /collective_rpc and others without a token: loopback only
-            environment=ENVIRONMENT,
+            environment={**ENVIRONMENT, **IN_ONE_WORKER},
             extra_flags=[*FLAGS, *options],
-            start_timeout_s=START_S,
+            start_timeout_s=start_s(),
         )
         with background_loop() as run:  # the engine is monitored while tests block
             transport = HttpTransport()
@@ -111,7 +123,7 @@ async def in_flight(engine: Engine, call: Coroutine[Any, Any, T], tokens: int = 
     before = engine.gauge(GENERATED)
     task = asyncio.create_task(call)
     await asyncio.to_thread(
-        eventually, f"{tokens} tokens are generated", lambda: engine.gauge(GENERATED) - before >= tokens, START_S
+        eventually, f"{tokens} tokens are generated", lambda: engine.gauge(GENERATED) - before >= tokens
     )
     paused = await asyncio.to_thread(engine.client.post, "/pause?mode=keep")
     assert paused.status_code == 200, paused.text

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
-import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,14 +13,12 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
 from tests.external.vllm.calls import CALL
-from tests.external.vllm.engine import ENVIRONMENT, LONGEST
+from tests.external.vllm.engine import ENVIRONMENT, LONGEST, Engine, start_s
 from tests.support.local_engines import MARK, marked_processes
-from tests.support.processes import alive, parent_of
+from tests.support.processes import parent_of
 
 MODEL = "responses_api_models/local_vllm_model/configs/local_vllm_model.yaml"
 WORLD = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
-LONG_S = 600.0
-"""A start takes half a minute on an idle machine and several minutes on a busy one."""
 ENGINE_CORE, WORKER, API = "VLLM::EngineCor", "VLLM::Worker", "vllm"
 
 
@@ -41,7 +36,7 @@ def local_config(model: Path, mark: str, **more: Any) -> Json:
         "strict_tools": False,  # the grammar of a strict tool would replace the regex
         "extra_body": {"structured_outputs": {"regex": CALL}},
         "return_token_id_information": True,
-        "start_timeout_s": LONG_S,
+        "start_timeout_s": start_s(),
         **more,
     }
     tree = OmegaConf.merge(
@@ -61,6 +56,14 @@ def processes_of(mark: str) -> dict[str, int]:
     return pids
 
 
+def engine_of(stack: Stack) -> Engine:
+    """The engine itself, with the key that its model server has given it."""
+    process = Path(f"/proc/{processes_of(mark_of(stack))[API]}")
+    words = (process / "cmdline").read_text().split("\0")
+    variables = dict(line.partition("=")[::2] for line in (process / "environ").read_text().split("\0"))
+    return Engine(f"http://127.0.0.1:{words[words.index('--port') + 1]}", variables["VLLM_API_KEY"])
+
+
 def mark_of(stack: Stack) -> str:
     return stack.folder.path.parents[2].name
 
@@ -73,16 +76,5 @@ async def sent(stack: Stack, method: str, path: str, body: Any = None) -> tuple[
     (url,) = stack.registry.directory().servers["policy_model"]
     headers = {"content-type": "application/json", "authorization": f"Bearer {TOKEN}"}
     content = b"" if body is None else orjson.dumps(body)
-    answer = await stack.client.transport.send(method, url + path, content, headers, LONG_S)
+    answer = await stack.client.transport.send(method, url + path, content, headers, start_s())
     return answer.status, orjson.loads(answer.body)
-
-
-async def kill(stack: Stack, victim: str) -> None:
-    """End one process of the engine with SIGKILL and wait until a new engine has replaced all of its processes."""
-    before = processes_of(mark_of(stack))
-    os.kill(before[victim], signal.SIGKILL)
-    async with asyncio.timeout(LONG_S):
-        while any(alive(pid) for pid in before.values()):
-            await asyncio.sleep(0.05)
-        while not (await sent(stack, "GET", "/weights"))[1]["engines"]:
-            await asyncio.sleep(0.2)

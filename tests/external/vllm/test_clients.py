@@ -194,7 +194,7 @@ async def test_a_conversation_beyond_the_context_has_openais_code(engine: Engine
 
 async def test_a_parameter_that_the_engine_rejects_is_a_bad_request_with_its_message(engine: Engine) -> None:
     async with front(engine) as client:
-        with pytest.raises(BadRequestError, match="temperature must be non-negative"):
+        with pytest.raises(BadRequestError, match="temperature"):
             await chat(client, temperature=-1, stream=True)
 
 

@@ -1,12 +1,15 @@
-"""vLLM accepts the `vllm serve` lines of README and docs/."""
+"""vLLM accepts the `vllm serve` lines of README and docs/, and those of our commands."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import orjson
 
+from rollyard.services.evaluation.eval_config import EvalConfig
+from rollyard.services.evaluation.pipeline.vllm_command import serve_arguments
 from tests.e2e.test_docs import every
 
 # In another process, because importing vLLM emits warnings.
@@ -21,10 +24,27 @@ for words in json.load(sys.stdin):
 """
 
 
-def test_every_documented_vllm_line_is_accepted_by_vllms_parser() -> None:
-    lines = [words[1:] for words in every("vllm")]
-    assert lines
+def test_every_vllm_line_that_is_documented_or_made_by_ng_eval_is_accepted_by_vllms_parser(tmp_path: Path) -> None:
+    documented = every("vllm")
+    assert documented
+    lines = [words[1:] for words in (*documented, made_by_ng_eval(tmp_path))]
     done = subprocess.run([sys.executable, "-c", PARSE], input=orjson.dumps(lines), capture_output=True, check=False)
     assert done.returncode == 0, done.stderr.decode()[-2000:]
     parsed = [line for line in done.stdout.decode().splitlines() if line.startswith("MODEL")]
     assert parsed == [f"MODEL {words[1]}" for words in lines]
+
+
+def made_by_ng_eval(folder: Path) -> list[str]:
+    """The command line of `ng_eval`, with every setting that has a flag. (local_vllm_model starts the engines of this
+    folder.)
+    """
+    settings = {
+        "dtype": "float32",
+        "tensor_parallel_size": 2,
+        "pipeline_parallel_size": 2,
+        "max_model_len": 4096,
+        "trust_remote_code": True,
+        "args": ["--enforce-eager", "--kv-cache-memory-bytes", "134217728", "--max-num-seqs", "32"],
+    }
+    config = EvalConfig.model_validate({"model": f"vllm/{folder}", "vllm": settings})
+    return serve_arguments(config, ("vllm",), "tiny", 8000, ray=True, here=folder)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.external.vllm.engine import GENERATED, RUNNING, Engine
 from tests.external.vllm.reference import Reference
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 GENERATE = "/inference/v1/generate"
 PROMPT = [5, 6, 7, 8, 9, 10]
@@ -46,12 +46,12 @@ def original(engine: Engine, tiny_model: Path) -> Iterator[Path]:
 
 
 def test_reloaded_weights_give_the_other_models_logprobs_and_back(
-    engine: Engine, original: Path, other_model: Path
+    engine: Engine, original: Path, other_model: Path, reference: Reference, other_reference: Reference
 ) -> None:
-    for folder in (original, other_model, original):
+    for folder, model in ((original, reference), (other_model, other_reference), (original, reference)):
         reload(engine, folder)
         output, logprobs, versions = sampled(engine)
-        assert Reference(folder).logprobs(PROMPT, output) == pytest.approx(logprobs, abs=1e-4)
+        assert model.logprobs(PROMPT, output) == pytest.approx(logprobs, abs=1e-4)
         assert [span["version"] for span in versions] == ["default"]  # vLLM does not number weights
 
 
@@ -83,7 +83,7 @@ def tokens_before_disconnect(engine: Engine, path: str, body: dict[str, Any]) ->
 def posting(engine: Engine, path: str, body: dict[str, Any]) -> socket.socket:
     """A connection on which a request was sent and whose response is not read."""
     content = orjson.dumps(body)
-    connection = socket.create_connection(("127.0.0.1", engine.client.base_url.port or 0), 10)
+    connection = socket.create_connection(("127.0.0.1", engine.client.base_url.port or 0), deadline_s())
     head = f"POST {path} HTTP/1.1\r\nHost: engine\r\nContent-Type: application/json\r\nContent-Length: {len(content)}"
     connection.sendall(f"{head}\r\n\r\n".encode() + content)
     return connection

@@ -31,7 +31,7 @@ def called(choice: dict[str, Any]) -> list[str]:
 
 
 def test_a_regex_makes_random_weights_call_a_tool_and_seeds_vary_the_calls(engine: Engine) -> None:
-    choices = [engine.post(CHAT, asking(seed))["choices"][0] for seed in range(20)]
+    choices = [engine.post(CHAT, asking(seed))["choices"][0] for seed in range(8)]
     calls = [called(choice) for choice in choices]
     assert {choice["finish_reason"] for choice in choices} == {"tool_calls"}
     assert {move for moves in calls for move in moves} <= set(MOVES)
@@ -100,4 +100,4 @@ def test_derender_requires_the_chat_request(engine: Engine) -> None:
     generated = engine.post(GENERATE, engine.post(f"{CHAT}/render", asking()))
     rejected = engine.client.post(f"{CHAT}/derender", json={"generate_response": generated})
     assert rejected.status_code == 400
-    assert rejected.json()["error"]["message"].startswith("chat_request is required")
+    assert "chat_request" in rejected.json()["error"]["message"]

@@ -36,11 +36,11 @@ class Sample:
 
 
 def test_both_modes_give_the_models_logprobs_without_constraints_at_temperature_1(
-    engine: Engine, raw_engine: Engine, reference: Reference
+    engine: Engine, raw_engine: Engine, reference: Reference, raw_reference: Reference
 ) -> None:
-    for server in (engine, raw_engine):
+    for server, model in ((engine, reference), (raw_engine, raw_reference)):
         sample = Sample(server, 1.0)
-        assert reference.logprobs(sample.prompt, sample.output) == sample.logprobs
+        assert model.logprobs(sample.prompt, sample.output) == sample.logprobs
 
 
 def test_the_chat_endpoint_gives_the_same_logprobs_as_generate(engine: Engine, reference: Reference) -> None:
@@ -62,21 +62,21 @@ def test_processed_logprobs_include_the_mask_and_the_temperature(
 
 @pytest.mark.parametrize("regex", [None, CALL])
 def test_raw_logprobs_include_the_mask_but_not_the_temperature(
-    raw_engine: Engine, reference: Reference, regex: str | None
+    raw_engine: Engine, raw_reference: Reference, regex: str | None
 ) -> None:
     sample = Sample(raw_engine, 0.8, regex)
-    assert reference.logprobs(sample.prompt, sample.output, regex, 1.0) == sample.logprobs
-    assert reference.logprobs(sample.prompt, sample.output, regex, 0.8) != sample.logprobs
+    assert raw_reference.logprobs(sample.prompt, sample.output, regex, 1.0) == sample.logprobs
+    assert raw_reference.logprobs(sample.prompt, sample.output, regex, 0.8) != sample.logprobs
     if regex is not None:
-        assert reference.logprobs(sample.prompt, sample.output) != sample.logprobs
+        assert raw_reference.logprobs(sample.prompt, sample.output) != sample.logprobs
 
 
 def test_top_p_affects_processed_logprobs_but_not_raw_ones(
-    engine: Engine, raw_engine: Engine, reference: Reference
+    engine: Engine, raw_engine: Engine, reference: Reference, raw_reference: Reference
 ) -> None:
     processed, raw = Sample(engine, 1.0, top_p=0.5), Sample(raw_engine, 1.0, top_p=0.5)
     assert reference.logprobs(processed.prompt, processed.output) != processed.logprobs
-    assert reference.logprobs(raw.prompt, raw.output) == raw.logprobs
+    assert raw_reference.logprobs(raw.prompt, raw.output) == raw.logprobs
 
 
 def test_greedy_logprobs_include_the_mask_at_temperature_1(engine: Engine, reference: Reference) -> None:
@@ -85,13 +85,13 @@ def test_greedy_logprobs_include_the_mask_at_temperature_1(engine: Engine, refer
 
 
 def test_prompt_logprobs_are_those_of_the_unconstrained_model_in_both_modes(
-    engine: Engine, raw_engine: Engine, reference: Reference
+    engine: Engine, raw_engine: Engine, reference: Reference, raw_reference: Reference
 ) -> None:
-    for server in (engine, raw_engine):
+    for server, model in ((engine, reference), (raw_engine, raw_reference)):
         sample = Sample(server, 0.8, CALL)
         ids = sample.prompt + sample.output
         params = {"max_tokens": 1, "temperature": 0.8, "prompt_logprobs": 0}
         scores = server.post(GENERATE, {"token_ids": ids, "sampling_params": params})["prompt_logprobs"]
         scored = [score[str(token)]["logprob"] for score, token in zip(scores, ids, strict=True) if score is not None]
-        expected = reference.logprobs(sample.prompt, sample.output)
+        expected = model.logprobs(sample.prompt, sample.output)
         assert expected == pytest.approx(scored[-len(sample.output) :], abs=CLOSE)

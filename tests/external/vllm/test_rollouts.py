@@ -7,6 +7,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from omegaconf import OmegaConf
 
@@ -19,11 +20,11 @@ from tests.external.vllm.engine import RUNNING, Engine
 from tests.external.vllm.reference import Reference
 from tests.support.commands import command, config, ng_run
 from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, colocated, keys_of, load_config, read_rows
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
 ENVIRONMENT = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
-TASKS, REPEATS = 8, 8
+TASKS, REPEATS = 6, 4
 CLOSE = 1e-4
 
 
@@ -55,7 +56,7 @@ def run_config(engine: Engine, folder: Path, **settings: Any) -> RunConfig:
 
 @pytest.fixture(scope="module")
 def rows(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
-    """64 rollouts of up to 10 turns."""
+    """24 rollouts of up to 10 turns."""
     folder = tmp_path_factory.mktemp("run")
     settings = constrained(return_token_texts=True)
     (folder / "env.yaml").write_text(OmegaConf.to_yaml(OmegaConf.create(settings)))
@@ -75,7 +76,7 @@ async def _collected(folder: Path, exported: dict[str, str]) -> list[Json]:
             "+responses_create_params.temperature=0.8",
             "+responses_create_params.max_output_tokens=4096",
             cwd=folder,
-            deadline_s=600.0,
+            deadline_s=deadline_s(),
         )
     assert done.status == 0, done.err
     assert f"collected: {TASKS * REPEATS} of {TASKS * REPEATS} rollouts measured" in done.out
@@ -85,6 +86,14 @@ async def _collected(folder: Path, exported: dict[str, str]) -> list[Json]:
 def turns_of(row: Json) -> list[Json]:
     """The last item of each model call."""
     return [item for item in row["response"]["output"] if "generation_token_ids" in item]
+
+
+@pytest.mark.smoke
+async def test_a_rollout_of_an_engine_has_its_recorded_tokens(engine: Engine, tmp_path: Path) -> None:
+    async with colocated(run_config(engine, tmp_path), tmp_path) as stack:
+        answer = await stack.client.post(AGENT, "/run", EXAMPLES.read_bytes().split(b"\n")[0], deadline_s())
+    row = orjson.loads(answer.body)
+    assert row["finish_reason"] != "failed" and len(turns_of(row)) == row["timings"]["model_calls"] > 1
 
 
 def test_recorded_texts_are_those_of_the_engines_tokenizer(rows: list[Json], tiny_model: Path) -> None:
@@ -187,7 +196,7 @@ async def test_cancelled_rollouts_leave_no_request_in_the_engine(engine: Engine,
     chosen = run_config(engine, tmp_path, **endless)
     row = EXAMPLES.read_bytes().split(b"\n")[0]
     async with colocated(chosen, tmp_path) as stack:
-        rollouts = [asyncio.create_task(stack.client.post(AGENT, "/run", row, 600.0)) for _ in range(4)]
+        rollouts = [asyncio.create_task(stack.client.post(AGENT, "/run", row, deadline_s())) for _ in range(4)]
         running = "4 requests run, or a rollout has ended early"
         await asyncio.to_thread(
             eventually, running, lambda: engine.gauge(RUNNING) >= 4 or any(rollout.done() for rollout in rollouts)

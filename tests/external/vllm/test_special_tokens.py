@@ -89,7 +89,7 @@ async def test_a_tool_name_that_looks_like_a_special_token_stays_text_and_the_re
         status, answer = await policy_server.post("/v1/chat/completions", request)
     assert status == 200, answer
     second = answer["choices"][0]["message"]
-    assert "There is no tool '< |im_end|>'." in text_of(engine, between(first, second))
+    assert tool_output["content"].replace("<|", "< |") in text_of(engine, between(first, second))
     assert second["token_trace"]["way"] == "generate"
 
 
@@ -100,4 +100,4 @@ async def test_a_special_token_in_the_name_of_a_tool_is_rejected(engine: Engine)
         request["tools"] = [{"type": "function", "function": function}]
         status, problem = await policy_server.post("/v1/chat/completions", request)
     assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
-    assert "tools[0].function.name: found '<|im_end|>'" in problem["detail"]
+    assert "tools[0].function.name" in problem["detail"] and "<|im_end|>" in problem["detail"]
