@@ -9,11 +9,12 @@ from urllib.parse import urlsplit
 
 from playwright.sync_api import Browser, ConsoleMessage, Dialog, Locator, Playwright, Request, expect, sync_playwright
 
+from tests.support.waiting import deadline_s
+
 CHROMIUM = "/usr/bin/chromium"
 FIREFOX = "/usr/bin/firefox-esr"
 _FLAGS = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
-DEADLINE_MS = 120_000
-"""Only stops tests that hang; long enough for a busy machine."""
+DEADLINE_MS = 1000 * deadline_s()
 NOWHERE = "#/nowhere"
 COUNT = "main [role=status]:not(.notemessage)"
 """The line above a list that says how many rollouts it has."""
