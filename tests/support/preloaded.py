@@ -18,6 +18,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
@@ -60,6 +61,7 @@ class Preloaded:
         self._modules = (f"rollyard.services.cli.{command.removeprefix('ng_')}", *modules)
         self._command = command
         self._control: socket.socket | None = None
+        self._starting = threading.Lock()
 
     def start(
         self,
@@ -87,21 +89,26 @@ class Preloaded:
 
     def _server(self) -> socket.socket:
         """The socket of the process, which ends when this process ends."""
-        if self._control is None:
-            self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            for size in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-                self._control.setsockopt(socket.SOL_SOCKET, size, _MOST_BYTES)
-            with theirs:
-                process = subprocess.Popen(
-                    [sys.executable, "-c", _SERVER, str(theirs.fileno()), *self._modules],
-                    cwd=INSTALLED,
-                    pass_fds=[theirs.fileno()],
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                )
-            atexit.register(process.wait)
-            atexit.register(self._control.close)  # called first
-        return self._control
+        with self._starting:
+            if self._control is None:
+                self._control = self._start_server()
+            return self._control
+
+    def _start_server(self) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for size in (socket.SO_SNDBUF, socket.SO_RCVBUF):
+            ours.setsockopt(socket.SOL_SOCKET, size, _MOST_BYTES)
+        with theirs:
+            process = subprocess.Popen(
+                [sys.executable, "-c", _SERVER, str(theirs.fileno()), *self._modules],
+                cwd=INSTALLED,
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+            )
+        atexit.register(process.wait)
+        atexit.register(ours.close)  # called first
+        return ours
 
 
 def _text(file: IO[bytes]) -> str:
