@@ -9,13 +9,14 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import boto3
 
-from tests.support.commands import BIN, command_environ
+from tests.support.commands import command_environ
+from tests.support.preloaded import Preloaded
 from tests.support.waiting import eventually
 
 ACCOUNT = "123456789012"
@@ -38,6 +39,8 @@ class Account:
     url: str
     folder: Path
     environ: dict[str, str]
+    _submit: Preloaded = field(default_factory=lambda: Preloaded("ng_submit", "boto3"))
+    """One for each account, because one account is in another network namespace."""
 
     def client(self, service: str, region: str = REGION) -> Any:
         return boto3.client(
@@ -91,15 +94,7 @@ class Account:
         self, project: Path, *words: str, env: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Run the command in the project."""
-        return subprocess.run(
-            [str(BIN / "ng_submit"), *words],
-            cwd=project,
-            env={**self.environ, **(env or {})},
-            capture_output=True,
-            text=True,
-            timeout=100,
-            check=False,
-        )
+        return self._submit.run(words, cwd=project, env={**self.environ, **(env or {})})
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import orjson
+import pytest
 
 from tests.external.aws.account import TAG, Account
 
@@ -17,6 +18,7 @@ def last_job(project: Path) -> str:
     return (project / "docs/job_log.md").read_text().splitlines()[-1].split("|")[1].strip()
 
 
+@pytest.mark.smoke
 def test_a_submitted_job_runs_and_its_checkpoints_and_traces_are_in_s3(account: Account, project: Path) -> None:
     done = account.ng_submit(project, *SUBMIT, "--wait", *FAST, "--description", "a|b\nc $(touch x)")
     assert done.returncode == 0, done.stdout + done.stderr

@@ -47,9 +47,10 @@ def test_a_job_on_two_hosts_is_one_ray_cluster_and_both_hosts_end(two_hosts: Acc
     done = two_hosts.ng_submit(project, *SUBMIT, *ray_args, "--wait", *FAST, "--description", "two hosts")
     assert done.returncode == 0, done.stdout + done.stderr
     job = last_job(project)
-    assert "Ray runs on 2 hosts at 10.77.0.1:6379" in two_hosts.output(job, "algo-1")
+    assert "10.77.0.1:6379" in two_hosts.output(job, "algo-1")
     assert "[program] nodes 10.77.0.1 10.77.0.2" in two_hosts.output(job, "algo-1")
-    assert "the head algo-1 ended with status 0" in two_hosts.output(job, "algo-2")
+    ended = two_hosts.output(job, "algo-2")
+    assert "head algo-1" in ended and "status 0" in ended
     for host in ("algo-1", "algo-2"):  # the program on any node finds the model at the same place
         assert "model Qwen/Qwen3-1.7B: " in two_hosts.output(job, host)
     run = f"small_{job.removeprefix('annotations-adhoc-')}"

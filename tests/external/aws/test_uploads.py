@@ -17,7 +17,7 @@ from rollyard.services.launchers.sagemaker.container.s3_cache import S3Cache
 from rollyard.services.launchers.sagemaker.container.uploader import RunUploader
 from tests.external.aws.account import BUCKET, PREFIX, Account
 from tests.external.aws.training_program import safetensors
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 PART = 5 * 1024 * 1024
 """The smallest part that S3 accepts."""
@@ -77,7 +77,7 @@ def test_an_upload_killed_in_the_middle_is_not_complete_and_is_continued(
     sent: list[int] = []
     uploader = S3Uploader(client, BUCKET, PART)
     client.meta.events.register("before-call.s3.UploadPart", lambda **_: sent.append(1))
-    assert RunUploader(run, address, uploader, 0.1, print).finish(100) == ""
+    assert RunUploader(run, address, uploader, 0.1, print).finish(deadline_s()) == ""
     assert len(sent) <= 6 - 2  # the parts that were complete are not sent again
     assert (
         account.read("checkpoints/killed/small_1_step1/model.safetensors")
@@ -101,7 +101,7 @@ def test_a_checkpoint_that_is_being_written_is_not_uploaded(account: Account, tm
     assert [key for key in account.keys("checkpoints/partial/") if "step7" in key] == []
     (folder / "model.safetensors").write_bytes(complete)
     eventually("the checkpoint", lambda: "small_2_step7/COMPLETE.json" in account.keys("checkpoints/partial/"))
-    assert upload.finish(60) == ""
+    assert upload.finish(deadline_s()) == ""
 
 
 def test_an_unreachable_s3_is_reported_and_the_next_search_succeeds(account: Account, tmp_path: Path) -> None:
@@ -111,10 +111,10 @@ def test_an_unreachable_s3_is_reported_and_the_next_search_succeeds(account: Acc
     address = f"s3://{BUCKET}/{PREFIX}/checkpoints/fault"
     upload = RunUploader(run, address, S3Uploader(account.client("s3"), BUCKET, PART), 0.1, lines.append)
     account.fail("checkpoints/fault", 503, "<Error><Code>SlowDown</Code></Error>", times=3)
-    assert upload.finish(60) != ""
-    assert any("AWS throttled the request" in line for line in lines)
+    assert upload.finish(deadline_s()) != ""
+    assert any("throttled" in line for line in lines)
     upload = RunUploader(run, address, S3Uploader(account.client("s3"), BUCKET, PART), 0.1, lines.append)
-    assert upload.finish(60) == ""
+    assert upload.finish(deadline_s()) == ""
 
 
 def test_a_checkpoint_that_is_written_again_is_uploaded_again_and_has_no_marker_meanwhile(
@@ -122,7 +122,7 @@ def test_a_checkpoint_that_is_written_again_is_uploaded_again_and_has_no_marker_
 ) -> None:
     run = tmp_path / "small_4"
     folder = checkpoint(run, 1, 1000)
-    assert run_uploader(account, run, "again").finish(60) == ""
+    assert run_uploader(account, run, "again").finish(deadline_s()) == ""
     changed = safetensors(1000)[:-1] + b"x"
     (folder / "model.safetensors").write_bytes(changed)
     seen: list[list[str]] = []
@@ -130,7 +130,7 @@ def test_a_checkpoint_that_is_written_again_is_uploaded_again_and_has_no_marker_
     key = "small_4_step1/COMPLETE.json"
     client.meta.events.register("before-call.s3.PutObject", lambda **_: seen.append(account.keys("checkpoints/again/")))
     address = f"s3://{BUCKET}/{PREFIX}/checkpoints/again"
-    assert RunUploader(run, address, S3Uploader(client, BUCKET, PART), 0.1, print).finish(60) == ""
+    assert RunUploader(run, address, S3Uploader(client, BUCKET, PART), 0.1, print).finish(deadline_s()) == ""
     assert account.read("checkpoints/again/small_4_step1/model.safetensors") == changed
     assert len(seen) == 2 and not any(key in keys for keys in seen)
     assert key in account.keys("checkpoints/again/")
@@ -143,7 +143,7 @@ def test_the_last_line_of_a_trace_is_uploaded_although_it_does_not_end(account: 
     upload = run_uploader(account, run, "torn")
     upload.start()
     eventually("the trace", lambda: "traces/trace.jsonl" in account.keys("checkpoints/torn/"))
-    assert upload.finish(60) == ""
+    assert upload.finish(deadline_s()) == ""
     assert account.read("checkpoints/torn/traces/trace.jsonl") == b'{"ts": 1}\n{"ts": 2}'
 
 
@@ -185,5 +185,5 @@ def test_a_copy_from_s3_is_complete_or_absent_and_follows_changes(account: Accou
     assert order is not None and order.read_text() == "gsm8k_1\n"
     client = account.client("s3")
     client.put_object(Bucket=BUCKET, Key=f"{PREFIX}/datasets/bad/../../x", Body=b"x")
-    with pytest.raises(OperatorError, match="not a valid file name"):
+    with pytest.raises(OperatorError, match="file name"):
         cache.get(f"s3://{BUCKET}/{PREFIX}/datasets/bad")

@@ -23,14 +23,14 @@ class TabPool:
 
         `new`: in a tab whose page is loaded at this place, which no other test uses.
         """
-        wanted = repr((url, sorted(options.items())))
+        wanted = repr(sorted(options.items()))
         found = None if new else next((free for free in reversed(self._free) if free[0] == wanted), None)
         if found is None:
             tab = Tab(self._browser, url, **options)
         else:
             self._free.remove(found)
             tab = found[1]
-            tab.reset()
+            tab.reset(url)
         self._used[tab] = "" if new else wanted
         return tab.go(place)
 

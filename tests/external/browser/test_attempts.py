@@ -16,10 +16,10 @@ from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import exported, running_stack, viewing
 from tests.support.commands import BIN, command_environ
 from tests.support.stacks import AGENT, PUZZLES
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 Open = Callable[..., Tab]
-SLOW = "policy_model.responses_api_models.builtin_model.latency_s=3"
+SLOW = "policy_model.responses_api_models.builtin_model.latency_s=1"
 
 
 def failed_attempt(row: Json, items: int) -> Json:
@@ -107,8 +107,8 @@ def test_an_episode_is_followed_to_its_finished_rollout(open_tab: Open, tmp_path
             tab = open_tab("#/live", at=url)
             tab.find("section[aria-label='Active rollouts'] tbody a").first.click()
             articles = tab.find("section[aria-label='Conversation so far'] article")
-            expect(articles.nth(2)).to_be_visible(timeout=60_000)
-            tab.find("main a.button", "The finished rollout").click(timeout=90_000)
+            expect(articles.nth(2)).to_be_visible()
+            tab.find("main a.button", "The finished rollout").click()
             expect(tab.find("main h1")).to_contain_text("Task")
             tab.close()
-        assert collecting.wait(120) == 0
+        assert collecting.wait(deadline_s()) == 0

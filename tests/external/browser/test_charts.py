@@ -62,7 +62,7 @@ def test_a_chart_keeps_the_focus_when_it_is_redrawn(open_tab: Open, recordings: 
         link.focus()
         with growing.open("ab") as file:
             file.write(b"".join(lines[20:]))
-        expect(tab.find(".tile .large").first).to_have_text(str(len(lines)), timeout=15_000)
+        expect(tab.find(".tile .large").first).to_have_text(str(len(lines)))
         expect(link).to_be_focused()
         tab.close()
 

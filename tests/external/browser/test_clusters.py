@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import orjson
@@ -16,10 +16,9 @@ from tests.external.browser.browser_tab import COUNT, Tab
 from tests.external.browser.viewer import viewing
 from tests.support.failing_rows import recorded
 from tests.support.rollout_files import write
+from tests.support.waiting import eventually
 
 Open = Callable[..., Tab]
-DEADLINE_S = 120.0
-"""Clusters are computed in the background, also while other tests use the processor."""
 
 
 @pytest.fixture(scope="module")
@@ -30,24 +29,21 @@ def failures(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     second = write(folder / "second.jsonl", recorded(["give-up"], tasks=20, repeats=4, seed=1))
     with viewing([first, second], folder) as url:
         for path in ("runs/0/clusters", "clusters/0/1"):
-            wait_until_clustered(f"{url}api/{path}")
+            eventually("the clusters", partial(is_clustered, f"{url}api/{path}"))
         yield url
 
 
-def wait_until_clustered(address: str) -> None:
-    """Wait until the clusters are complete. Each request waits for a moment on the server."""
-    deadline = time.monotonic() + DEADLINE_S
-    done = 0.0
-    while done < 1:
-        assert time.monotonic() < deadline, f"no clusters after {DEADLINE_S:.0f} seconds"
-        with urllib.request.urlopen(address) as response:
-            done = orjson.loads(response.read())["done"]
+def is_clustered(address: str) -> bool:
+    """Return whether the clusters are complete. The request waits for a moment on the server."""
+    with urllib.request.urlopen(address) as response:
+        done: float = orjson.loads(response.read())["done"]
+    return done >= 1
 
 
 def clusters(open_tab: Open, url: str, place: str = "#/runs/0/clusters", **options: object) -> Tab:
     """A tab that shows clusters."""
     tab = open_tab(place, at=url, **options)
-    expect(tab.find(".cluster")).to_have_count(2, timeout=1000 * DEADLINE_S)
+    expect(tab.find(".cluster")).to_have_count(2)
     return tab
 
 
@@ -87,7 +83,7 @@ def test_an_expression_selects_what_counts_as_failed(open_tab: Open, failures: s
     field = tab.page.get_by_label("Rollouts that count as failed")
     field.fill('end == "max_steps"')
     field.press("Enter")
-    expect(tab.find(".cluster")).to_have_count(1, timeout=1000 * DEADLINE_S)
+    expect(tab.find(".cluster")).to_have_count(1)
 
 
 def test_the_key_opens_the_clusters(open_tab: Open, failures: str) -> None:

@@ -15,6 +15,7 @@ from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.report.document import Report
 from rollyard.services.report.html import html
+from tests.external.browser.browser_tab import DEADLINE_MS
 from tests.external.browser.viewer import viewing
 from tests.support.commands import in_this_process
 from tests.support.rollout_files import random_rows, write, write_manifest
@@ -22,14 +23,12 @@ from tests.support.rollout_files import random_rows, write, write_manifest
 SCREEN = {"width": 1440, "height": 900}
 MOST_SCREENS = 3
 HUNT = INSTALLED / "examples" / "hunt" / "recorded"
-SLOW_MS = 180_000
-"""Starting and printing a page takes a second, and half a minute on a host with many other processes."""
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     context = browser.new_context(viewport=SCREEN, color_scheme="dark")
-    context.set_default_timeout(SLOW_MS)
+    context.set_default_timeout(DEADLINE_MS)
     yield context.new_page()
     context.close()
 

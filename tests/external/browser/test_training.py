@@ -117,10 +117,10 @@ def test_the_page_follows_a_run_through_torn_lines_and_a_resume(open_run: Open, 
         with paths.metrics.open("ab") as file:
             file.write(b'{"step": 6, "train/rew')
         log.write(7, {"train/reward": 0.125})
-        expect(caption).to_contain_text("0.125 at step 7", timeout=15_000)
+        expect(caption).to_contain_text("0.125 at step 7")
         log.drop_after(3)
         log.write(4, {"train/reward": 0.25})
-        expect(caption).to_contain_text("0.25 at step 4", timeout=15_000)
+        expect(caption).to_contain_text("0.25 at step 4")
         tab.close()
 
 

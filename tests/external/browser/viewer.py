@@ -4,51 +4,62 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import queue
+import os
 import signal
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.support.commands import BIN, command_environ, config, ng_run
+from tests.support.preloaded import Preloaded
 from tests.support.stacks import SOKOBAN
+from tests.support.waiting import deadline_s, eventually
 
-DEADLINE_S = 300.0
-"""Only stops tests that hang; long enough for a busy machine."""
+_VIEWER = Preloaded("ng_viewer")
 
 
 @contextlib.contextmanager
 def viewing(paths: Sequence[Path], cwd: Path, *more: str) -> Iterator[str]:
     """The URL of a viewer with these files; ended with SIGINT."""
-    files = f"+jsonl_fpath=[{','.join(map(str, paths))}]"
-    process = subprocess.Popen(
-        [BIN / "ng_viewer", files, "+port=0", *more], cwd=cwd, env=command_environ(), stdout=subprocess.PIPE, text=True
-    )
-    assert process.stdout is not None
-    lines: queue.Queue[str] = queue.Queue()
-    reader = threading.Thread(target=lambda: lines.put(process.stdout.readline()))  # type: ignore[union-attr]
-    reader.start()
-    try:
-        yield lines.get(timeout=DEADLINE_S).strip()
-    finally:
-        process.send_signal(signal.SIGINT)
-        assert process.wait(DEADLINE_S) == 0
-        reader.join()
-        process.stdout.close()
+    with tempfile.TemporaryFile() as output:
+        process = _VIEWER.start([_files(paths), "+port=0", *more], cwd=cwd, env=command_environ(), stdout=output)
+        try:
+            yield eventually("the address", lambda: _first_line(output.fileno()))
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait() == 0
+
+
+@contextlib.contextmanager
+def installed_viewer(path: Path) -> Iterator[str]:
+    """The URL of a viewer of a file, started like from a shell: by the installed program."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            [BIN / "ng_viewer", path, "+port=0"], cwd=path.parent, env=command_environ(), stdout=output
+        )
+        try:
+            yield eventually("the address", lambda: _first_line(output.fileno()))
+        finally:
+            process.send_signal(signal.SIGINT)
+            assert process.wait(deadline_s()) == 0
+
+
+def _first_line(descriptor: int) -> str:
+    """The first line of a file that a process writes; empty if it is not complete."""
+    line, end, _ = os.pread(descriptor, 1000, 0).decode().partition("\n")
+    return line if end else ""
+
+
+def _files(paths: Sequence[Path]) -> str:
+    return f"+jsonl_fpath=[{','.join(map(str, paths))}]"
 
 
 def exported(paths: Sequence[Path], out: Path, *more: str) -> Path:
     """Export these files as one HTML file."""
-    files = f"+jsonl_fpath=[{','.join(map(str, paths))}]"
-    subprocess.run(
-        [BIN / "ng_viewer", files, f"+export={out}", *more],
-        cwd=out.parent,
-        env=command_environ(),
-        check=True,
-        timeout=DEADLINE_S,
-        stdout=subprocess.DEVNULL,
-    )
+    done = _VIEWER.run([_files(paths), f"+export={out}", *more], cwd=out.parent, env=command_environ())
+    assert done.returncode == 0, done.stderr
     return out
 
 
@@ -65,7 +76,7 @@ def running_stack(cwd: Path, *overrides: str) -> Iterator[None]:
     thread = threading.Thread(target=lambda: asyncio.run(run()))
     thread.start()
     try:
-        assert ready.wait(DEADLINE_S)
+        assert ready.wait(deadline_s())
         yield
     finally:
         done.set()

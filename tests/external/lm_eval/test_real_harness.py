@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import csv
 import sys
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import orjson
 import pytest
 
 from rollyard.services.types import Json
-from tests.support.commands import command, ng_run
+from tests.support.commands import Finished, command, ng_run
 from tests.support.scripted_engine import completion
 
 TASK = """
@@ -58,8 +59,30 @@ class Adder:
             writer.close()
 
 
-@pytest.mark.parametrize("shots", [0, 2])
-async def test_the_real_harness_scores_a_running_model_server(tmp_path: Path, shots: int) -> None:
+class Harness:
+    """A running model server of `Adder`, and the command that evaluates it on TASK."""
+
+    def __init__(self, folder: Path, adder: Adder) -> None:
+        self.folder = folder
+        self.adder = adder
+
+    async def run(self, *benchmarks: str) -> Finished:
+        return await command(
+            *("ng_lm_eval", "+model_server=policy_model", "+model=tiny", f"+benchmarks=[{','.join(benchmarks)}]"),
+            *(f"+include_path={self.folder / 'tasks'}", f"+lm_eval_command=[{LM_EVAL}]"),
+            *("+max_gen_toks={default: 77}", "+seed=7"),
+            cwd=self.folder,
+            env={"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(self.folder / "hf")},
+        )
+
+    def scores(self) -> dict[str, tuple[str, float]]:
+        """Number of examples in the prompt and value of each metric."""
+        with (self.folder / "results/lm_eval/results.csv").open() as file:
+            return {row["metric"]: (row["num_fewshot"], float(row["value"])) for row in csv.DictReader(file)}
+
+
+@pytest.fixture
+async def harness(tmp_path: Path) -> AsyncIterator[Harness]:
     rows = tmp_path / "rows.jsonl"
     rows.write_bytes(b"".join(orjson.dumps({"question": q, "answer": a}) + b"\n" for q, a in ROWS))
     (tmp_path / "tasks").mkdir()
@@ -69,33 +92,29 @@ async def test_the_real_harness_scores_a_running_model_server(tmp_path: Path, sh
     port = engine.sockets[0].getsockname()[1]
     policy = (f"+policy_base_url=http://127.0.0.1:{port}/v1", "+policy_api_key=none", "+policy_model_name=tiny")
     vllm = "+config_paths=[responses_api_models/vllm_model/configs/vllm_model.yaml]"
-    line = ("ng_lm_eval", "+model_server=policy_model", "+model=tiny", f"+benchmarks=['tiny_sums:{shots}']")
-    options = (
-        f"+include_path={tmp_path / 'tasks'}",
-        f"+lm_eval_command=[{LM_EVAL}]",
-        "+max_gen_toks={default: 77}",
-        "+seed=7",
-    )
-    offline = {"HF_DATASETS_OFFLINE": "1", "HF_HUB_OFFLINE": "1", "HF_HOME": str(tmp_path / "hf")}
     async with engine, ng_run(vllm, *policy, cwd=tmp_path):
-        mistyped = await command(
-            *line[:3], "+benchmarks=[tiny_sums,tiny_sum,gsmk8]", *options, cwd=tmp_path, env=offline
-        )
-        assert adder.requests == [], "no task may run before all names are checked"
-        done = await command(*line, *options, cwd=tmp_path, env=offline)
-        repeated = await command(*line, *options, cwd=tmp_path, env=offline)
-    assert mistyped.status == 2
-    assert "no task 'tiny_sum', did you mean 'tiny_sums'?; 'gsmk8', did you mean 'gsm8k'?" in mistyped.err
+        yield Harness(tmp_path, adder)
+
+
+@pytest.mark.smoke
+async def test_the_real_harness_scores_a_running_model_server(harness: Harness) -> None:
+    done = await harness.run("tiny_sums:2")
     assert done.status == 0, done.err
-    with (tmp_path / "results/lm_eval/results.csv").open() as file:
-        scores = {row["metric"]: (row["num_fewshot"], float(row["value"])) for row in csv.DictReader(file)}
-    assert scores == {
-        "exact_match/strict-match": (str(shots), 0.5),
-        "exact_match/flexible-extract": (str(shots), 0.75),
-    }
-    assert len(adder.requests) == len(ROWS), "the second command must reuse the stored results"
-    assert repeated.status == 0
-    assert {body["max_tokens"] for body in adder.requests} == {77}
-    assert {body["temperature"] for body in adder.requests} == {0}
-    assert {body["seed"] for body in adder.requests} == {7}
-    assert "lm_eval" in next((tmp_path / "results/lm_eval/logs").iterdir()).read_text()
+    assert harness.scores() == {"exact_match/strict-match": ("2", 0.5), "exact_match/flexible-extract": ("2", 0.75)}
+    assert len(harness.adder.requests) == len(ROWS)
+    for name, value in (("max_tokens", 77), ("temperature", 0), ("seed", 7)):
+        assert {body[name] for body in harness.adder.requests} == {value}
+    assert "lm_eval" in next((harness.folder / "results/lm_eval/logs").iterdir()).read_text()
+
+
+async def test_all_names_are_checked_before_a_task_runs_and_stored_results_are_reused(harness: Harness) -> None:
+    mistyped = await harness.run("tiny_sums", "tiny_sum", "gsmk8")
+    assert mistyped.status == 2
+    for wrong, right in (("tiny_sum", "tiny_sums"), ("gsmk8", "gsm8k")):
+        assert f"'{wrong}', did you mean '{right}'" in mistyped.err
+    assert harness.adder.requests == []
+    for _ in range(2):
+        done = await harness.run("tiny_sums:0")
+        assert done.status == 0, done.err
+        assert harness.scores()["exact_match/strict-match"] == ("0", 0.5)
+        assert len(harness.adder.requests) == len(ROWS)

@@ -25,6 +25,11 @@ from tests.support.stacks import AGENT, EXAMPLES
 from tests.support.waiting import deadline_s, eventually
 
 BIN = Path(sys.executable).parent
+STACK = "configs/sokoban_builtin.yaml"
+MODEL_ONLY = "responses_api_models/builtin_model/configs/builtin_model.yaml"
+"""For tests in which one server is enough, because each is an actor that imports Ray."""
+HEALTH_CHECKS = {"RAY_health_check_initial_delay_ms": "1000", "RAY_health_check_period_ms": "1000"}
+"""Ray misses a lost machine after 5 failed checks; by default, one is made every 3 s, and the first after 5 s."""
 
 
 @contextlib.contextmanager
@@ -57,7 +62,8 @@ class Node:
     def head(cls, folder: Path, ip: str, prefix: Sequence[str] = ()) -> Iterator[Node]:
         """Start the first node of a new cluster."""
         port = free_port()
-        options = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false"]
+        # Without the processes that scale a cluster and that collect logs, which no test uses.
+        options = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", "--no-monitor"]
         with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options) as node:
             yield node
 
@@ -75,9 +81,10 @@ class Node:
         command = [*prefix, str(BIN / "ray"), "start", "--block", f"--node-ip-address={ip}", *options]
         command += ["--num-cpus=1", "--object-store-memory=78643200", "--disable-usage-stats"]
         command += ["--min-worker-port=0", "--max-worker-port=0"]
-        command += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0"]
+        command += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0", "--include-log-monitor=false"]
+        environ = {**os.environ, **HEALTH_CHECKS}
         with output.open("wb") as file:
-            process = subprocess.Popen(command, stdout=file, stderr=file, start_new_session=True)
+            process = subprocess.Popen(command, env=environ, stdout=file, stderr=file, start_new_session=True)
         try:
 
             def started() -> bool:
@@ -99,7 +106,7 @@ def end_group(process: subprocess.Popen[bytes], number: signal.Signals = signal.
     if process.poll() is None:
         process.send_signal(number)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(20)
+            process.wait(deadline_s())
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -108,13 +115,15 @@ def end_group(process: subprocess.Popen[bytes], number: signal.Signals = signal.
 class Run:
     """One ng_run on a Ray cluster in its own folder; ended with the block."""
 
-    def __init__(self, folder: Path, address: str, *overrides: str, prefix: Sequence[str] = ()) -> None:
+    def __init__(
+        self, folder: Path, address: str, *overrides: str, config: str = STACK, prefix: Sequence[str] = ()
+    ) -> None:
         self.folder = folder
         self.prefix = list(prefix)
         self.environ = {name: value for name, value in os.environ.items() if name != "ROLLYARD_TOKEN"}
         self.environ["XDG_CACHE_HOME"] = str(folder / "cache")
         self._output = folder / "ng_run.out"
-        command = ["+config_paths=[configs/sokoban_builtin.yaml]", f"+ray_head_node_address={address}", "+head_port=0"]
+        command = [f"+config_paths=[{config}]", f"+ray_head_node_address={address}", "+head_port=0"]
         with self._output.open("wb") as file:
             self.process = subprocess.Popen(
                 [*prefix, str(BIN / "ng_run"), *command, *overrides],
@@ -148,9 +157,9 @@ class Run:
         self.instances()
         return self
 
-    def ended(self, limit_s: float | None = None) -> int:
+    def ended(self) -> int:
         """Wait for the exit status."""
-        return self.process.wait(limit_s or deadline_s())
+        return self.process.wait(deadline_s())
 
     def command(self, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         """Run another command in the same folder on the same machine."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from tests.support.processes import processes_with
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 PROGRAMS = ("slurmctld", "slurmd", "sbatch", "munged", "srun")
 NODES = ("n1", "n2")
@@ -121,7 +121,7 @@ class Cluster:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=deadline_s(),
             check=False,
             stdin=subprocess.DEVNULL,
         )
@@ -163,7 +163,7 @@ class Cluster:
         (self.folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={devices}[0-7]\n")
 
     def _command(self, *command: str) -> None:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=deadline_s(), check=False)
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 

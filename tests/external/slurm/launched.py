@@ -18,7 +18,7 @@ from rollyard.services.launchers.slurm.job_types import JobSpec, JobState, Submi
 from rollyard.services.launchers.slurm.slurm_scheduler import SlurmScheduler
 from tests.external.slurm.cluster import Cluster
 from tests.support.processes import parent_of
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 RAY = next(
     (path for path in (Path(sys.executable).parent, INSTALLED / ".venv-external/bin") if (path / "ray").exists()), None
@@ -30,6 +30,12 @@ ray.init(address=sys.argv[1].removeprefix("+ray_head_node_address="), log_to_dri
 print("NODES", len([node for node in ray.nodes() if node["Alive"]]), ray.cluster_resources().get("GPU"), sys.argv[1])
 assert os.environ["RAY_ADDRESS"] in sys.argv[1]
 """
+ENDS_WHEN_TOLD = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nif START == 1: time.sleep(600)"
+WITHOUT_SIGNAL = """#!/bin/bash
+for argument; do shift; [[ $argument == --signal=* ]] || set -- "$@" "$argument"; done
+PATH=${PATH#*:} exec sbatch "$@"
+"""
+"""An sbatch that asks for no signal before the time limit."""
 
 
 class Launched:
@@ -89,7 +95,7 @@ class Launcher:
 
     def __init__(self, cluster: Cluster, folder: Path) -> None:
         self.cluster = cluster
-        self.client = SlurmClient(cluster.environment, 60.0)
+        self.client = SlurmClient(cluster.environment, deadline_s())
         self.scheduler = SlurmScheduler(self.client)
         self._folder = folder
         self._number = 0
@@ -126,8 +132,14 @@ class Launcher:
         return Launched(self, SubmittedJob(name=spec.name, job_id=job_id, folder=spec.folder, submitted=0))
 
     def submit_slow(self) -> None:
-        """Submit the jobs of test_slow_ends.py."""
+        """Submit the jobs of test_slow_ends.py and test_two_nodes.py."""
         on_n1 = {"sbatch_args": ("--nodelist=n1",)}
+        # SLURM may send the signal a minute earlier than asked, and does so here.
+        told: dict[str, Any] = {"time": "1", "drain_before_s": 50, "max_retries": 0, **on_n1}
+        self.slow["told by SLURM"] = self.submit(ENDS_WHEN_TOLD, **told)
+        self.slow["told by the runner"] = self.submit_spec(
+            self.spec(ENDS_WHEN_TOLD, **told), self._program("sbatch", WITHOUT_SIGNAL)
+        )
         stubborn = "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nif START == 1: time.sleep(600)"
         self.slow["time limit"] = self.submit(stubborn, time="1", **on_n1)
         self.slow["forgotten"] = forgotten = self.submit("time.sleep(600)", max_retries=0, **on_n1)
@@ -148,3 +160,11 @@ class Launcher:
                 RAY,
             )
         self.slow["killed"] = self.submit("os.kill(os.getppid(), signal.SIGKILL); time.sleep(60)", chain=False, **on_n1)
+
+    def _program(self, name: str, text: str) -> Path:
+        """Write a program. Returns its folder."""
+        folder = self._folder / "programs"
+        folder.mkdir()
+        (folder / name).write_text(text)
+        (folder / name).chmod(0o755)
+        return folder

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
+
+import pytest
 
 from rollyard.services.launchers.slurm.chain.markers import DONE
 from rollyard.services.launchers.slurm.job_types import JobState
@@ -16,23 +17,23 @@ from tests.support.waiting import eventually
 WAIT_ONCE = "if START == 1: time.sleep(600)"
 
 
+@pytest.mark.smoke
 def test_completed_work_removes_the_queued_successor(launcher: Launcher) -> None:
-    job = launcher.submit("time.sleep(1)")
+    job = launcher.submit("while not started.with_name('may_end').exists(): time.sleep(0.1)")
     job.until_running()
     assert [one.state for one in job.queued()] == [JobState.RUNNING, JobState.PENDING]
+    (job.folder / "may_end").touch()
     assert job.until_over() == JobState.COMPLETED
     assert (job.folder / DONE).exists()
     assert len(job.attempts()) == 1
 
 
 def test_failures_are_tried_again_up_to_max_retries_and_their_last_lines_are_kept(launcher: Launcher) -> None:
-    job = launcher.submit("print('the engine died', START); sys.exit(3)", max_retries=1)
+    job = launcher.submit("print('DIED', START); sys.exit(3)", max_retries=1)
     assert job.until_over() == JobState.FAILED
     assert job.ends() == [JobState.FAILED] * 2
-    assert [attempt.reason for attempt in job.attempts()] == [
-        "exit status 3: the engine died 1",
-        "exit status 3: the engine died 2",
-    ]
+    for number, attempt in enumerate(job.attempts(), start=1):
+        assert "status 3" in str(attempt.reason) and str(attempt.reason).endswith(f"DIED {number}")
 
 
 def test_a_command_that_cannot_be_started_is_a_failure_with_a_reason(launcher: Launcher) -> None:
@@ -40,7 +41,7 @@ def test_a_command_that_cannot_be_started_is_a_failure_with_a_reason(launcher: L
     job = launcher.submit_spec(spec)
     assert job.until_over() == JobState.FAILED
     (attempt,) = job.attempts()
-    assert "/no/such/program cannot be started" in str(attempt.reason)
+    assert "/no/such/program" in str(attempt.reason)
 
 
 def test_kill_9_of_the_runner_ends_its_command_and_the_chain_continues(launcher: Launcher) -> None:
@@ -98,7 +99,7 @@ def test_cancel_removes_the_job_and_its_successor(launcher: Launcher) -> None:
 
 
 def test_a_requeued_job_is_a_further_attempt_that_does_not_count(launcher: Launcher, cluster: Cluster) -> None:
-    job = launcher.submit("time.sleep(600 if START == 1 else 2)", max_retries=0)
+    job = launcher.submit(WAIT_ONCE, max_retries=0)
     job.until_running()
     cluster.client("scontrol", "requeue", job.job.job_id)
     eventually("the job waits again", lambda: job.queued()[0].state == JobState.PENDING)
@@ -114,7 +115,7 @@ def test_preemption_does_not_count(launcher: Launcher, cluster: Cluster) -> None
     on_n2 = {"gpus_per_node": 8, "sbatch_args": ("--nodelist=n2",)}
     job = launcher.submit(WAIT_ONCE, max_retries=0, **on_n2)
     job.until_running()
-    urgent = launcher.submit("time.sleep(1)", partition="urgent", **on_n2)
+    urgent = launcher.submit("pass", partition="urgent", **on_n2)
     assert urgent.until_over() == JobState.COMPLETED
     eventually("an accepted start time", lambda: starts_now(cluster, job))
     assert job.until_over() == JobState.COMPLETED
@@ -138,33 +139,11 @@ def test_a_drained_job_continues_in_its_successor_and_does_not_count(launcher: L
     assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
 
 
-def test_the_command_is_told_to_stop_before_the_time_limit(launcher: Launcher) -> None:
-    # SLURM may send the signal a minute earlier than asked, and does so here.
-    program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nif START == 1: time.sleep(600)"
-    job = launcher.submit(program, time="1", drain_before_s=50, max_retries=0)
-    assert job.until_over() == JobState.COMPLETED
-    assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
-    assert "its time limit is near" in str(job.attempts()[0].reason)
-
-
-def test_the_command_is_told_to_stop_although_slurm_sends_no_signal(launcher: Launcher, tmp_path: Path) -> None:
-    sbatch = tmp_path / "sbatch"
-    sbatch.write_text(
-        '#!/bin/bash\nfor argument; do shift; [[ $argument == --signal=* ]] || set -- "$@" "$argument"; done\n'
-        'PATH=${PATH#*:} exec sbatch "$@"\n'
-    )
-    sbatch.chmod(0o755)
-    program = "signal.signal(signal.SIGTERM, lambda *_: sys.exit(130))\nif START == 1: time.sleep(600)"
-    job = launcher.submit_spec(launcher.spec(program, time="1", drain_before_s=50, max_retries=0), tmp_path)
-    assert job.until_over() == JobState.COMPLETED
-    assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
-
-
 def test_the_chain_ends_at_max_walltime(launcher: Launcher) -> None:
     job = launcher.submit("time.sleep(600)", max_walltime_s=2.0)
     assert job.until_over() == JobState.TIMEOUT
     assert job.ends() == [JobState.DRAINED]
-    assert job.events()[-1].reason == "the chain has run for max_walltime_s, 2.0 s"
+    assert "max_walltime_s" in str(job.events()[-1].reason)
 
 
 def test_a_chain_whose_jobs_never_finish_ends_at_max_jobs(launcher: Launcher) -> None:

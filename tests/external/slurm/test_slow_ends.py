@@ -1,6 +1,8 @@
-"""Ends that take a minute: the time limit, and jobs that SLURM has forgotten. Submitted before the first test."""
+"""Ends that take up to a minute: time limits, and jobs that SLURM has forgotten. Submitted before the first test."""
 
 from __future__ import annotations
+
+import pytest
 
 from rollyard.services.launchers.slurm.job_types import JobState
 from tests.external.slurm.cluster import Cluster
@@ -13,6 +15,14 @@ def test_a_job_at_its_time_limit_continues_without_counting(launcher: Launcher) 
     job.until_running(2)
     assert job.until_over() == JobState.COMPLETED
     assert job.ends() == [JobState.TIMEOUT, JobState.COMPLETED]
+
+
+@pytest.mark.parametrize("by", ["SLURM", "the runner"])
+def test_the_command_is_told_to_stop_before_the_time_limit(launcher: Launcher, by: str) -> None:
+    job = launcher.slow[f"told by {by}"]
+    assert job.until_over() == JobState.COMPLETED
+    assert job.ends() == [JobState.DRAINED, JobState.COMPLETED]
+    assert "time limit" in str(job.attempts()[0].reason)
 
 
 def test_a_killed_job_that_slurm_has_forgotten_is_unknown(launcher: Launcher) -> None:

@@ -1,4 +1,4 @@
-"""The seed's sweep on a real SLURM: one conversion, killed jobs, a changing number of jobs, one table.
+"""A sweep on a real SLURM: one conversion, killed jobs, a changing number of jobs, one table.
 
 Everything is real but the engine, which answers without a model, after it has checked the converted checkpoint.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 import json
+import math
 import random
 import time
 from pathlib import Path
@@ -19,13 +20,12 @@ from rollyard.services.launchers.slurm.launch.launch_records import Launch
 from rollyard.services.launchers.slurm.launch.submissions import Submissions
 from rollyard.services.rollouts.shared.shared_paths import SharedPaths
 from tests.external.slurm.cluster import Cluster
-from tests.external.slurm.sweep_site import SweepSite
+from tests.external.slurm.sweep_site import COMBINATIONS, SweepSite
 from tests.support.processes import processes_with
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="torch is not installed: make test-slurm")
 
-COMBINATIONS = 24
 REPEATS = 80
 ROWS = 5 * REPEATS
 
@@ -35,7 +35,7 @@ def site(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> SweepSit
     from tests.external.conversion.dcp_files import save
 
     root = tmp_path_factory.mktemp("site")
-    save(root, "--world", "2")
+    save(root, "--world", "1")
     return SweepSite(root, cluster)
 
 
@@ -43,18 +43,20 @@ def kill_half(site: SweepSite, launch: Launch) -> int:
     """Kill half of the evaluations once, at a random instant of their first jobs. Return how many were killed."""
     rng = random.Random("half of the jobs")
     victims = rng.sample(launch.combinations, COMBINATIONS // 2)
-    ages = {f"{one.name}/job-1": rng.uniform(0.0, 10.0) for one in victims}
+    ages = {f"{one.name}/job-1": rng.uniform(0.0, 5.0) for one in victims}
     seen: dict[str, float] = {}
-    killed = 0
-    while ages and site.queued(launch):
+    killed: list[str] = []
+
+    def done() -> bool:
         for name, pid in site.runners(launch).items():
             age = time.monotonic() - seen.setdefault(name, time.monotonic())
-            if name in ages and age >= ages[name]:
-                site.kill(pid, by_slurm=killed % 2 == 1)
-                del ages[name]
-                killed += 1
-        time.sleep(0.2)
-    return killed
+            if name not in killed and age >= ages.get(name, math.inf):
+                site.kill(pid, by_slurm=len(killed) % 2 == 1)
+                killed.append(name)
+        return len(killed) == len(ages) or not site.queued(launch)
+
+    eventually("half of the jobs are killed, or all have ended", done)
+    return len(killed)
 
 
 def measured(site: SweepSite, launch: Launch) -> int:
@@ -64,25 +66,25 @@ def measured(site: SweepSite, launch: Launch) -> int:
 def test_a_dry_run_touches_nothing(site: SweepSite) -> None:
     before = site.files()
     dry = site.launch("--dry", "--sweep", "eval_sweep.yaml", *site.checkpoint, "--gpus", "4")
-    assert dry.status == 0 and "25 jobs would be submitted" in dry.out, dry.err
+    assert dry.status == 0 and f"{COMBINATIONS + 1} jobs" in dry.out, dry.err
     assert site.files() == before
     assert "eval_convert" not in site.cluster.client("squeue", "-h", "-o", "%j")
 
 
-def test_a_sweep_of_24_with_half_of_its_jobs_killed_is_complete(site: SweepSite) -> None:
+def test_a_sweep_with_half_of_its_jobs_killed_is_complete(site: SweepSite) -> None:
     started = site.launch("--sweep", "eval_sweep.yaml", *site.checkpoint, "--gpus", "4")
-    assert started.status == 0 and "Submitted 25 of 25 jobs" in started.out, started.err
+    assert started.status == 0 and f"{COMBINATIONS + 1} of {COMBINATIONS + 1} jobs" in started.out, started.err
     launch = site.launched("eval")
     killed = kill_half(site, launch)
     site.until_over(launch)
-    assert killed >= COMBINATIONS / 3
+    assert killed >= COMBINATIONS / 4
     # Jobs that SLURM has cancelled, or that were killed before they had queued a successor, are replaced by hand.
     again = site.launch("resume", str(launch.folder))
     assert again.status == 0, again.err
     site.until_over(launch)
 
     table = site.launch("collect", str(launch.folder))
-    assert table.status == 0 and "24 of 24 combinations are complete." in table.out, table.out
+    assert table.status == 0 and f"{COMBINATIONS} of {COMBINATIONS} combinations" in table.out, table.out
     rows = list(csv.DictReader((launch.folder / "results.csv").read_text().splitlines()))
     assert [row["name"] for row in rows] == [f"eval_sweep_{number}" for number in range(1, COMBINATIONS + 1)]
     rewards = {t: [float(row["reward"]) for row in rows if row["generation.temperature"] == t] for t in ("0.6", "1.0")}
@@ -104,10 +106,10 @@ def test_a_sweep_of_24_with_half_of_its_jobs_killed_is_complete(site: SweepSite)
     assert {one["jobs"][-1]["state"] for one in found["combinations"]} <= {"COMPLETED", "CANCELLED"}
 
 
-def test_eight_jobs_become_two_and_then_five(site: SweepSite) -> None:
-    site.set_latency(2.0)
+def test_four_jobs_become_one_and_then_three(site: SweepSite) -> None:
+    site.set_latency(20.0)  # nothing may be complete before all jobs have run
     more = (f"eval.num_tests_per_prompt={REPEATS}", "--jobname", "reshaped", "--gpus", "2")
-    started = site.launch("--jobs", "8", *site.checkpoint, *more)
+    started = site.launch("--jobs", "4", *site.checkpoint, *more)
     assert started.status == 0, started.err
     launch = site.launched("reshaped")
     shared = SharedPaths(launch.combinations[0].run / "rollouts.jsonl")
@@ -116,21 +118,23 @@ def test_eight_jobs_become_two_and_then_five(site: SweepSite) -> None:
         current = shared.latest_round()
         return 0 if current is None else len(current.shard_tokens())
 
-    eventually("eight workers", lambda: workers() >= 8)
-    for name, pid in sorted(site.runners(launch).items())[:4]:
-        site.kill(pid, by_slurm=name.endswith(("1", "3")))
-    assert site.launch("resume", "--jobs", "2", str(launch.folder)).status == 0
-    eventually("two jobs", lambda: len(site.runners(launch)) == 2)
+    eventually("four workers", lambda: workers() >= 4)
+    for number, (_, pid) in enumerate(sorted(site.runners(launch).items())[:2]):
+        site.kill(pid, by_slurm=number == 1)
+    assert site.launch("resume", "--jobs", "1", str(launch.folder)).status == 0
+    eventually("one job", lambda: len(site.runners(launch)) == 1)
     before = measured(site, launch)
-    eventually("two jobs go on", lambda: measured(site, launch) >= before + 8)
+    site.set_latency(0.5)
+    eventually("one job goes on", lambda: measured(site, launch) >= before + 8)
+    site.set_latency(20.0)
 
     table = site.launch("collect", str(launch.folder))
     (row,) = json.loads((launch.folder / "results.json").read_text())["rows"]
     assert table.status == 1 and 0 < row["headline"]["measured"] < ROWS
     assert row["headline"]["metrics"]["reward"]["mean"] > 0
 
-    assert site.launch("resume", "--jobs", "5", str(launch.folder)).status == 0
-    eventually("five jobs", lambda: len(site.runners(launch)) == 5)
+    assert site.launch("resume", "--jobs", "3", str(launch.folder)).status == 0
+    eventually("three jobs", lambda: len(site.runners(launch)) == 3)
     site.set_latency(0.01)
     site.until_over(launch)
     assert site.launch("collect", str(launch.folder)).status == 0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +14,8 @@ from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.types import Json
 from tests.support.commands import Finished, command_environ
+from tests.support.preloaded import Preloaded
+from tests.support.waiting import deadline_s
 
 COUNT = 120
 
@@ -55,24 +57,25 @@ def collection(folder: Path, count: int = COUNT, created: float = 0.0) -> Path:
     return paths.output
 
 
-async def track(*options: str, cwd: Path, env: Mapping[str, str] | None = None) -> Finished:
-    """Run `ng_track` to its end."""
-    return await _run("-m", "rollyard.services.cli.track", *options, cwd=cwd, env=env)
+# wandb is not preloaded: it makes a folder when it is imported, which the first process that ends would remove.
+_COMMANDS = {"wandb": Preloaded("ng_track"), "mlflow": Preloaded("ng_track", "mlflow")}
 
 
-async def log_training(logger: str, *, cwd: Path, env: Mapping[str, str]) -> Finished:
+def track(*options: str, to: str, cwd: Path, env: Mapping[str, str], rows: str = "rollouts.jsonl") -> Finished:
+    """Run `ng_track` for a tracker to its end."""
+    arguments = (f"+jsonl_fpath={rows}", f"+to={to}", *options)
+    done = _COMMANDS[to].run(arguments, cwd=cwd, env=command_environ(env))
+    return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def log_training(logger: str, *, cwd: Path, env: Mapping[str, str]) -> Finished:
     """Run `log_training.py` to its end."""
-    return await _run(str(Path(__file__).with_name("log_training.py")), logger, cwd=cwd, env=env)
-
-
-async def _run(*arguments: str, cwd: Path, env: Mapping[str, str] | None) -> Finished:
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *arguments),
+    done = subprocess.run(
+        [sys.executable, Path(__file__).with_name("log_training.py"), logger],
         cwd=cwd,
-        env=command_environ(env or {}),
-        stdout=asyncio.subprocess.PIPE,
-        stderr=asyncio.subprocess.PIPE,
+        env=command_environ(env),
+        capture_output=True,
+        text=True,
+        timeout=deadline_s(),
     )
-    out, err = await asyncio.wait_for(process.communicate(), 300)
-    assert process.returncode is not None
-    return Finished(process.returncode, out.decode(), err.decode())
+    return Finished(done.returncode, done.stdout, done.stderr)

@@ -12,11 +12,11 @@ import orjson
 from tests.external.track.files import COUNT, collection, grow, log_training, track
 
 
-async def test_metrics_parameters_and_a_table_of_rollouts_are_stored_in_mlflow(tmp_path: Path) -> None:
+def test_metrics_parameters_and_a_table_of_rollouts_are_stored_in_mlflow(tmp_path: Path) -> None:
     collection(tmp_path)
     store = tmp_path / "store"
     env = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": store.as_uri(), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    done = await track("+jsonl_fpath=rollouts.jsonl", "+to=mlflow", "+project=puzzles", cwd=tmp_path, env=env)
+    done = track("+project=puzzles", to="mlflow", cwd=tmp_path, env=env)
     assert done.status == 0, done.err
     assert f"{COUNT} rollouts tracked" in done.out
     (folder,) = [path.parent for path in store.glob("*/*/meta.yaml")]
@@ -38,16 +38,15 @@ def query_store(folder: Path, query: str) -> list[tuple[Any, ...]]:
         return store.execute(query).fetchall()
 
 
-async def test_the_documented_command_works_without_settings_and_continues_its_run(
+def test_the_documented_command_works_without_settings_and_continues_its_run(
     tmp_path: Path,
 ) -> None:
     output = collection(tmp_path)
-    options = ("+jsonl_fpath=rollouts.jsonl", "+to=mlflow", "+project=sokoban", "+name=qwen3-4b")
     env = {"MLFLOW_DISABLE_TELEMETRY": "true"}
     for new in (COUNT, 0, 90):
         if new == 90:
             grow(output, COUNT + new)
-        done = await track(*options, cwd=tmp_path, env=env)
+        done = track("+project=sokoban", "+name=qwen3-4b", to="mlflow", cwd=tmp_path, env=env)
         assert done.status == 0, done.err
         assert f"{new} of them new" in done.out
     steps = query_store(tmp_path, "SELECT step FROM metrics WHERE key = 'reward/mean' ORDER BY step")
@@ -55,22 +54,21 @@ async def test_the_documented_command_works_without_settings_and_continues_its_r
     assert query_store(tmp_path, "SELECT name, status FROM runs") == [("qwen3-4b", "FINISHED")]
 
 
-async def test_other_rollouts_or_another_name_start_another_run(tmp_path: Path) -> None:
+def test_other_rollouts_or_another_name_start_another_run(tmp_path: Path) -> None:
     env = {"MLFLOW_DISABLE_TELEMETRY": "true"}
     for folder, name in (("a", "one"), ("b", "one"), ("b", "two")):
         (tmp_path / folder).mkdir(exist_ok=True)
         collection(tmp_path / folder, created=float(ord(folder)))
-        done = await track(
-            f"+jsonl_fpath={folder}/rollouts.jsonl", "+to=mlflow", "+project=p", f"+name={name}", cwd=tmp_path, env=env
-        )
+        rows = f"{folder}/rollouts.jsonl"
+        done = track("+project=p", f"+name={name}", to="mlflow", cwd=tmp_path, env=env, rows=rows)
         assert done.status == 0, done.err
     assert query_store(tmp_path, "SELECT name FROM runs ORDER BY start_time") == [("one",), ("one",), ("two",)]
 
 
-async def test_a_training_run_is_logged_by_step_with_the_parts_of_its_reward(tmp_path: Path) -> None:
+def test_a_training_run_is_logged_by_step_with_the_parts_of_its_reward(tmp_path: Path) -> None:
     store = tmp_path / "store"
     env = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": store.as_uri(), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    done = await log_training("mlflow", cwd=tmp_path, env=env)
+    done = log_training("mlflow", cwd=tmp_path, env=env)
     assert done.status == 0 and "failed" not in done.err, done.err
     (folder,) = [path.parent for path in store.glob("*/*/meta.yaml")]
     curve = [line.split() for line in (folder / "metrics/train/reward").read_text().splitlines()]

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import pytest
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[import-not-found, unused-ignore]
 
 from tests.external.track.files import COUNT, collection, grow, log_training, track
@@ -44,10 +45,11 @@ def history(folder: Path) -> list[dict[str, Any]]:
     ]
 
 
-async def test_metrics_over_the_rollouts_and_a_table_are_in_the_file_of_the_run(tmp_path: Path) -> None:
+@pytest.mark.smoke
+def test_metrics_over_the_rollouts_and_a_table_are_in_the_file_of_the_run(tmp_path: Path) -> None:
     collection(tmp_path)
     env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
-    done = await track("+jsonl_fpath=rollouts.jsonl", "+to=wandb", "+name=one", cwd=tmp_path, env=env)
+    done = track("+name=one", to="wandb", cwd=tmp_path, env=env)
     assert done.status == 0, done.err
     assert f"{COUNT} rollouts tracked" in done.out
     points = [point for point in history(tmp_path) if "reward/mean" in point]
@@ -62,20 +64,20 @@ async def test_metrics_over_the_rollouts_and_a_table_are_in_the_file_of_the_run(
     assert len(read["data"]) == 50 and "call: step" in read["data"][0][-1]
 
 
-async def test_repeating_the_command_continues_the_run_without_duplicate_steps(tmp_path: Path) -> None:
+def test_repeating_the_command_continues_the_run_without_duplicate_steps(tmp_path: Path) -> None:
     output = collection(tmp_path)
     env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     for count in (COUNT, COUNT, COUNT + 90):
         grow(output, count)
-        done = await track("+jsonl_fpath=rollouts.jsonl", "+to=wandb", cwd=tmp_path, env=env)
+        done = track(to="wandb", cwd=tmp_path, env=env)
         assert done.status == 0, done.err
-    assert "the first 120 rollouts" in done.out and "90 of them new" in done.out
+    assert f"{COUNT} rollouts" in done.out and "90 of them new" in done.out
     assert [point["_step"] for point in history(tmp_path)] == [50, 100, 120, 150, 200, 210]
 
 
-async def test_a_training_run_is_logged_by_step_and_a_resumed_one_goes_on(tmp_path: Path) -> None:
+def test_a_training_run_is_logged_by_step_and_a_resumed_one_goes_on(tmp_path: Path) -> None:
     env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
-    done = await log_training("wandb", cwd=tmp_path, env=env)
+    done = log_training("wandb", cwd=tmp_path, env=env)
     assert (done.status, done.err) == (0, "")
     points = {point["_step"]: point for point in history(tmp_path)}
     assert [(step, points[step]["train/reward"]) for step in sorted(points)] == [(1, 0.1), (2, 0.2), (3, 0.3), (4, 0.4)]
