@@ -126,14 +126,13 @@ test-packages: $(DEV)  ## test wheel, sdist and editable installs in fresh envir
 test-math: $(DEV)  ## test the graders on all gold answers of MATH, rewritten and falsified, and of GSM8K
 	$(BIN)/python -m pytest tests/external/math $(SMOKE)
 
-##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 12 GB, shared by checkouts
 mutants: $(DEV)  ## change COUNT=60 lines drawn by SEED=27; fails if fewer are caught than by the tests of BEFORE=<commit>
 	nice -n 15 $(BIN)/python -m tests.mutation --seed $(or $(SEED),27) --count $(or $(COUNT),60) $(addprefix --before=,$(BEFORE))
 
 flaky: $(DEV)  ## run changed tests, or FILES=..., ROUNDS=20 times beside 8 busy processes; fails if one ever fails
 	$(BIN)/python -m tests.flaky --rounds $(or $(ROUNDS),20) $(FILES)
 
-##@ Tests with other software, in three environments: 1.7 GB, 2.6 GB for vLLM, 1.9 GB for NeMo Gym
+##@ Tests with other software. With ONLY=smoke, the part that runs in every CI. Environments: 12 GB, shared by checkouts
 
 ENVIRONMENTS := $(addsuffix /.ready,$(DOCS) $(VLLM) $(EXTERNAL) $(NEMO_GYM) $(ENVS) $(VERIFIERS) $(INSPECT) $(TRAINERS))
 environments: $(ENVIRONMENTS)  ## create the environments of these tests
