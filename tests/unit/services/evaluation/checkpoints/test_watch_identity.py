@@ -25,9 +25,9 @@ def identity(address: str = "/checkpoints", **keys: object) -> Json:
 @pytest.mark.parametrize(
     ("changed", "message"),
     [
-        (identity("/others"), "watch: '/checkpoints' in the folder, '/others' now"),
-        (identity(num_repeats=4), "num_repeats: 1 in the folder, 4 now"),
-        (identity(vllm={"dtype": "float32"}), "vllm.dtype: 'auto' in the folder, 'float32' now"),
+        (identity("/others"), "watch: '/checkpoints' .*'/others'"),
+        (identity(num_repeats=4), "num_repeats: 1 .*4"),
+        (identity(vllm={"dtype": "float32"}), "vllm.dtype: 'auto' .*'float32'"),
     ],
 )
 def test_a_watch_of_other_checkpoints_or_parameters_is_refused(tmp_path: Path, changed: Json, message: str) -> None:

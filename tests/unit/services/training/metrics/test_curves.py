@@ -99,12 +99,12 @@ def test_the_picture_refers_to_nothing_outside(runs: list[str], tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "no training run given"),
-        (["{0}", "--metric", "train/rewards"], "has no metric 'train/rewards', did you mean 'train/reward'"),
-        (["{0}/missing"], r"metrics\.jsonl has no metrics; expected the folder of a training run"),
-        (["--group", "GRPO"], "--group GRPO has no runs"),
-        (["{0}", "{0}", "{0}", "{0}", "--each"], "4 lines were asked for, but a picture has at most 3"),
-        (["{0}", "--columns", "0"], "0 is not an integer of 1 or more"),
+        ([], "no training run"),
+        (["{0}", "--metric", "train/rewards"], "'train/rewards', .*'train/reward'"),
+        (["{0}/missing"], r"missing/metrics\.jsonl"),
+        (["--group", "GRPO"], "--group GRPO"),
+        (["{0}", "{0}", "{0}", "{0}", "--each"], "4 lines .*3"),
+        (["{0}", "--columns", "0"], "0 is not an integer"),
     ],
 )
 def test_a_wrong_command_line_is_refused_in_words(

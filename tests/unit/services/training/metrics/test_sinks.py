@@ -46,8 +46,8 @@ def test_none_means_no_logger(given: str | list[str]) -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ("wandbb", "unknown logger 'wandbb', did you mean 'wandb'\\?; expected rich, print, wandb, mlflow or none"),
-        ("none,rich", "none cannot be combined with others"),
+        ("wandbb", "'wandbb', .*'wandb'.*rich, print, wandb, mlflow"),
+        ("none,rich", "none cannot be combined"),
     ],
 )
 def test_an_unknown_logger_is_refused_with_the_known_ones(given: str, message: str) -> None:

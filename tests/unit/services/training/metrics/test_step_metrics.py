@@ -105,9 +105,9 @@ def test_staleness_counts_the_updates_since_each_token_was_sampled() -> None:
 @pytest.mark.parametrize(
     ("version", "message"),
     [
-        (None, "version of the weights that sampled its tokens is unknown"),
-        ("v1", "version 'v1'; expected a version of this training run"),
-        ("step_000005", "step 5 trains the weights of step 4, but 2 tokens .* sampled with step_000005"),
+        (None, "unknown"),
+        ("v1", "version 'v1'"),
+        ("step_000005", "step 5 .*step 4, .*2 tokens .*step_000005"),
     ],
 )
 def test_an_unknown_version_is_an_error_and_never_a_staleness_of_0(version: Any, message: str) -> None:

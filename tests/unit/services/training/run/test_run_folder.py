@@ -92,9 +92,14 @@ def test_a_refused_start_changes_nothing(tmp_path: Path) -> None:
 def test_settings_without_influence_on_the_curve_may_change(tmp_path: Path) -> None:
     with opened(tmp_path):
         pass
-    changed = {"head": "127.0.0.1:1234", "loggers": ["wandb"], "checkpoint_interval": 1, "max_steps": 100}
-    groups = {"weights": {"timeout_s": 5}, "evaluation": {"interval": 1}, "optimizer": {"micro_token_budget": 2048}}
-    with opened(tmp_path, **changed, **groups) as folder:
+    changed: dict[str, Any] = {
+        "head": "127.0.0.1:1234",
+        "loggers": ["wandb"],
+        "checkpoint_interval": 1,
+        "max_steps": 100,
+    }
+    changed |= {"weights": {"timeout_s": 5}, "evaluation": {"interval": 1}, "optimizer": {"micro_token_budget": 2048}}
+    with opened(tmp_path, **changed) as folder:
         assert TrainConfig.model_validate(yaml.safe_load(folder.paths.config.read_text())) == folder.config
 
 

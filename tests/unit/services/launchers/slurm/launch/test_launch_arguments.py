@@ -40,9 +40,9 @@ def test_flags_and_overrides_may_be_mixed() -> None:
     ("words", "problem"),
     [
         (["--qos", "high"], "unknown flag --qos.*--sbatch-arg=--qos=high"),
-        (["--gpu", "4"], "unknown flag --gpu, did you mean '--gpus'"),
+        (["--gpu", "4"], "--gpu, .*'--gpus'"),
         (["--generation.temperature=1"], "write generation.temperature=1"),
-        (["high"], "'high' is neither a flag nor an override"),
+        (["high"], "'high' is neither"),
         (["a b=1"], "'a b' is not a key"),
         (["=1"], "'' is not a key"),
         (["a=[1, {]"], "not valid YAML"),
