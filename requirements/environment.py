@@ -98,15 +98,18 @@ def first_damage(home: Path) -> str:
     python = home / "bin" / "python"
     if not python.exists() or subprocess.run([python, "-c", ""], capture_output=True, check=False).returncode != 0:
         return "its Python does not start"
+    sizes: dict[Path, set[int]] = {}  # several packages may bring a file of the same name
     for record in home.glob("lib/python*/site-packages/*.dist-info/RECORD"):
-        site = record.parents[1]
         with record.open(newline="") as rows:
             for path, _, size in csv.reader(rows):
-                try:  # some wheels list bytecode, which is compiled again
-                    if size and not path.endswith(".pyc") and (site / path).stat().st_size != int(size):
-                        return f"{path} has another size"
-                except OSError:
-                    return f"{path} is missing"
+                if size and not path.endswith(".pyc"):  # some list bytecode, which is compiled again
+                    sizes.setdefault(record.parents[1] / path, set()).add(int(size))
+    for file, expected in sizes.items():
+        try:
+            if file.stat().st_size not in expected:
+                return f"{file} has another size"
+        except OSError:
+            return f"{file} is missing"
     return ""
 
 
