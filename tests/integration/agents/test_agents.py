@@ -157,23 +157,26 @@ async def test_tool_calls_of_a_turn_that_was_cut_off_are_not_run(
     assert [item["type"] for item in rollout["response"]["output"]] == ["function_call"]
 
 
+BAD_CALLS: list[tuple[Json, str]] = [
+    (calls("add", {"amount": "many"}), "amount"),
+    (calls("add", "{not json"), "Invalid"),
+    (calls("add", {"amuont": 1}), "amuont"),
+    (calls("fly", {}), "'fly'. Tools: add, cheer, explode."),
+    (calls("verify", {}), "no tool 'verify'"),
+    (calls("close", {}), "no tool 'close'"),
+    (calls("../close", {}), "no tool"),
+    (calls("", {}), "no tool"),
+]
+
+
 async def test_a_bad_tool_call_returns_an_error_message_to_the_model() -> None:
-    for call, error in [
-        (calls("add", {"amount": "many"}), "amount"),
-        (calls("add", "{not json"), "Invalid"),
-        (calls("add", {"amuont": 1}), "amuont"),
-        (calls("fly", {}), "There is no tool 'fly'. Tools: add, cheer, explode."),
-        (calls("verify", {}), "There is no tool 'verify'"),
-        (calls("close", {}), "There is no tool 'close'"),
-        (calls("../close", {}), "There is no tool"),
-        (calls("", {}), "There is no tool"),
-    ]:
-        script = Script([[call], [says("I see")]])
-        async with counting(script) as stack:
+    script = Script([turn for call, _ in BAD_CALLS for turn in ([call], [says("I see")])])
+    async with counting(script) as stack:
+        for call, error in BAD_CALLS:
             rollout = await stack.run(ROW)
-        answer = orjson.loads(rollout["response"]["output"][1]["output"])
-        assert error in answer["error"]
-        assert rollout["reward"] == 0.0
+            answer = orjson.loads(rollout["response"]["output"][1]["output"])
+            assert error in answer["error"], call
+            assert rollout["reward"] == 0.0
 
 
 async def failure_of(stack: InProcessServers, row: Json) -> Failure:

@@ -240,12 +240,17 @@ async def test_an_endpoint_that_is_not_allowed_or_not_readable_is_refused() -> N
         ({"policy_base_url": BASE, "policy_model_name": ["a"]}, FailureKind.BAD_REQUEST, "policy_model_name"),
         ({"policy_api_key": KEY}, FailureKind.BAD_REQUEST, "without policy_base_url"),
     ]
-    for policy, kind, words in policies:
-        failure = await refused(policy)
-        assert (failure.kind, failure.problem.server) == (kind, "agent")
-        assert words in failure.problem.detail
-        assert 400 <= failure.problem.status < 500
-        assert KEY not in failure.problem.detail
+    proxy, environment = Proxy([completion({"content": "hi"})]), Environment()
+    async with stack(proxy, environment) as servers:
+        for policy, kind, words in policies:
+            with pytest.raises(Failure) as raised:
+                await servers.run({**ROW, **policy})
+            failure = raised.value
+            assert (failure.kind, failure.problem.server) == (kind, "agent")
+            assert words in failure.problem.detail
+            assert 400 <= failure.problem.status < 500
+            assert KEY not in failure.problem.detail
+    assert (proxy.requests, environment.received) == ([], [])
 
 
 async def test_an_agent_without_an_allowlist_refuses_the_field() -> None:

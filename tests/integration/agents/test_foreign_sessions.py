@@ -157,10 +157,14 @@ async def test_a_bad_row_is_refused_with_what_is_wrong_with_it() -> None:
         ({"responses_create_params": {"input": "a", "tools": [None]}}, "responses_create_params.tools[0] is null"),
         ({"responses_create_params": {"input": []}}, "no responses_create_params.input"),
     ]
-    for row, words in rows:
-        failure = await failure_of(answering("/seed_session", Response(b"{}")), row)
-        assert (failure.kind, failure.terminal) == (FailureKind.BAD_TASK, True)
-        assert words in failure.problem.detail
+    script = Script([[says("never")]])
+    async with foreign_environment(answering("/seed_session", Response(b"{}")), script, SimpleAgent) as stack:
+        for row, words in rows:
+            with pytest.raises(Failure) as raised:
+                await stack.run(row)
+            assert (raised.value.kind, raised.value.terminal) == (FailureKind.BAD_TASK, True)
+            assert words in raised.value.problem.detail
+    assert not script.requests
 
 
 async def test_a_body_that_is_no_row_is_refused() -> None:

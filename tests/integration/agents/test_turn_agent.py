@@ -312,23 +312,27 @@ async def test_tool_outputs_of_a_gymnasium_style_server_answer_the_models_calls(
     assert script.requests[1]["input"][-1] == {"type": "function_call_output", "call_id": "c1", "output": "2"}
 
 
+MALFORMED_STEPS: list[Any] = [
+    {"reward": None},
+    {"reward": "1"},
+    {"reward": True},
+    {"reward": 1e300},
+    {},
+    {"reward": 1.0, "observation": 5},
+    {"reward": 1.0, "info": []},
+    {"reward": 1.0, "terminated": 1},
+    {"reward": 1.0, "truncated": "true"},
+    [],
+]
+
+
 async def test_a_malformed_step_is_a_failure_and_never_a_reward() -> None:
-    for answer in [
-        {"reward": None},
-        {"reward": "1"},
-        {"reward": True},
-        {"reward": 1e300},
-        {},
-        {"reward": 1.0, "observation": 5},
-        {"reward": 1.0, "info": []},
-        {"reward": 1.0, "terminated": 1},
-        {"reward": 1.0, "truncated": "true"},
-        [],
-    ]:
-        async with gym(messages("x"), [answer]) as stack:
+    async with gym(messages("x"), [*MALFORMED_STEPS]) as stack:
+        for step in MALFORMED_STEPS:
             with pytest.raises(Failure) as raised:
                 await stack.run(ROW)
-        assert (raised.value.kind, raised.value.problem.server) == (FailureKind.MALFORMED_ANSWER, "environment")
+            named = (raised.value.kind, raised.value.problem.server)
+            assert named == (FailureKind.MALFORMED_ANSWER, "environment"), step
 
 
 async def test_token_ids_are_recorded_but_not_sent_to_the_environment() -> None:
