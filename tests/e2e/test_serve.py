@@ -32,5 +32,9 @@ async def test_an_environment_of_a_running_stack_is_served_with_other_rows_and_a
             assert line.startswith("arithmetic (")
             async with http.get(address(line) + "/splits") as response:
                 assert await response.json() == [{"name": "test", "type": "test"}]
-            async with http.post(address(line) + "/arithmetic/tasks", json={"split": "test"}) as response:
+            session = {"x-session-id": "mine"}
+            task = {"split": "test", "index": 0}
+            async with http.post(address(line) + "/create", json=task, headers=session) as response:
+                assert response.status == 200, await response.text()
+            async with http.get(address(line) + "/arithmetic/prompt", headers=session) as response:
                 assert "Natalia" in await response.text()
