@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 import shlex
 import shutil
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,13 @@ import yaml
 
 from rollyard.services.cli.submit import run
 from rollyard.services.io.search_path import INSTALLED
+from tests.support.commands import Finished
 from tests.support.doc_pages import blocks, commands, page
 from tests.support.stacks import SHARED
 from tests.support.waiting import deadline_s
 from tests.unit.services.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
 
+Program = Callable[..., Finished]
 INSTRUCTIONS = sorted((SHARED / "seeds").glob("*.md"))
 ROW = re.compile(r"^\| `(.+?)` \| (.+) \|$", re.MULTILINE)
 ROWS: dict[str, str] = dict(ROW.findall(page("drop-in.md")))
@@ -86,6 +90,20 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
+@pytest.fixture
+def program(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Program:
+    """Runs a program of the project in this process."""
+
+    def run_program(path: str, *arguments: str) -> Finished:
+        monkeypatch.setattr(sys, "argv", [path, *arguments])
+        with pytest.raises(SystemExit) as exited:
+            runpy.run_path(path, run_name="__main__")
+        printed = capsys.readouterr()
+        return Finished(int(exited.value.code or 0), printed.out, printed.err)
+
+    return run_program
+
+
 @pytest.mark.parametrize("words", SUBMIT, ids=" ".join)
 def test_every_submit_line_is_accepted_and_runs_the_original_program(
     project: Path, capsys: pytest.CaptureFixture[str], words: list[str]
@@ -98,19 +116,19 @@ def test_every_submit_line_is_accepted_and_runs_the_original_program(
     assert not (project / "docs").exists()
 
 
-def test_a_submission_without_the_training_program_is_refused(project: Path) -> None:
+def test_a_submission_without_the_training_program_is_refused(project: Path, program: Program) -> None:
     (project / "entrypoints" / "train_grpo.py").unlink()
-    found = door(project, "submit.py", "configs/my-config.yaml", "--dry-run")
-    assert found.returncode == 2
-    assert "entrypoints/train_grpo.py" in found.stderr
+    found = program("src/rlvr_experiments/submit.py", "configs/my-config.yaml", "--dry-run")
+    assert found.status == 2
+    assert "entrypoints/train_grpo.py" in found.err
 
 
-def test_the_scripts_of_sagemaker_run_the_commands(project: Path) -> None:
-    evaluation = door(project, "submit_eval.py", "configs/my-eval.yaml", "--dry-run")
-    assert evaluation.returncode == 0, evaluation.stderr
-    assert "eval-my-eval-" in evaluation.stdout and "ml.g6e.48xlarge" in evaluation.stdout
-    job = door(project, "sagemaker_launcher.py", "--config")
-    assert job.returncode == 1 and "--name" in job.stdout  # as SageMaker's log shows it
+def test_the_scripts_of_sagemaker_run_the_commands(project: Path, program: Program) -> None:
+    evaluation = program("src/rlvr_experiments/submit_eval.py", "configs/my-eval.yaml", "--dry-run")
+    assert evaluation.status == 0, evaluation.err
+    assert "eval-my-eval-" in evaluation.out and "ml.g6e.48xlarge" in evaluation.out
+    job = program("src/rlvr_experiments/sagemaker_launcher.py", "--config")
+    assert job.status == 1 and "--name" in job.out  # as SageMaker's log shows it
 
 
 def test_the_training_program_converts_the_config_for_ng_train(project: Path) -> None:
@@ -125,14 +143,8 @@ def test_the_training_program_converts_the_config_for_ng_train(project: Path) ->
     assert (converted["model"], converted["environments"]) == ("Qwen/Qwen3-1.7B-Base", ["gsm8k"])
 
 
-def test_the_training_program_names_an_unset_variable_of_its_config(project: Path) -> None:
+def test_the_training_program_names_an_unset_variable_of_its_config(project: Path, program: Program) -> None:
     (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(RLVR_CONFIG | {"trace_path": "${oc.env:NO_SUCH}"}))
-    command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml"]
-    found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=deadline_s())
-    assert found.returncode == 2
-    assert "trace_path" in found.stderr and "'NO_SUCH'" in found.stderr
-
-
-def door(project: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, f"src/rlvr_experiments/{name}", *arguments]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=deadline_s())
+    found = program("entrypoints/train_grpo.py", "configs/grpo.yaml")
+    assert found.status == 2
+    assert "trace_path" in found.err and "'NO_SUCH'" in found.err

@@ -1,10 +1,8 @@
-"""examples/hunt: the findings name the exploited verifier first, in the recorded files and in new ones."""
+"""examples/hunt: the findings name the exploited verifier first, in the recorded files."""
 
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -13,9 +11,8 @@ from rollyard.services.findings.find import findings_of
 from rollyard.services.findings.finding import Category, Finding
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.loader.load_run import load
-from tests.support.commands import command_environ, in_this_process
+from tests.support.commands import in_this_process
 from tests.support.doc_pages import commands
-from tests.support.waiting import deadline_s
 
 HUNT = INSTALLED / "examples" / "hunt"
 RECORDED = HUNT / "recorded"
@@ -59,15 +56,3 @@ def test_the_commands_of_the_readme_report_what_it_quotes(
     assert quote.replace("\n> ", " ") in done.out
     shown = in_this_process(*viewer, f"+export={tmp_path / 'page.html'}", capsys=capsys)
     assert shown.status == 0, shown.err
-
-
-@pytest.fixture
-def recorded_again(tmp_path: Path) -> Path:
-    program = [sys.executable, str(HUNT / "record.py"), str(tmp_path)]
-    subprocess.run(program, check=True, env=command_environ(), cwd=tmp_path, timeout=deadline_s())
-    return tmp_path
-
-
-def test_the_program_records_the_same_exploit_again(recorded_again: Path) -> None:
-    again, committed = ranked(recorded_again / "late.jsonl"), ranked(RECORDED / "late.jsonl")
-    assert [(one.kind, one.count) for one in again] == [(one.kind, one.count) for one in committed]

@@ -22,7 +22,7 @@ from tests.e2e.test_docs import every
 from tests.support.commands import in_this_process, ng_viewer
 from tests.support.rollout_files import grid, random_rows, write
 from tests.support.training_runs import training_run
-from tests.support.waiting import deadline_s
+from tests.support.waiting import deadline_s, eventually
 
 
 @pytest.fixture(scope="module")
@@ -37,41 +37,39 @@ def first_port_taken() -> Iterator[None]:
 @pytest.fixture(scope="module")
 async def viewer(
     tmp_path_factory: pytest.TempPathFactory, first_port_taken: None
-) -> AsyncIterator[tuple[Path, httpx.AsyncClient]]:
+) -> AsyncIterator[tuple[Path, httpx.Client]]:
     """The file that ng_viewer shows, and a client of the printed address."""
     folder: Path = tmp_path_factory.mktemp("viewer")
     file = write(folder / "x.jsonl", grid([1], 1))
-    async with (
-        ng_viewer("+jsonl_fpath=x.jsonl", "+names=[mine]", cwd=folder) as (_, url),
-        httpx.AsyncClient(base_url=url, timeout=deadline_s()) as client,
-    ):
-        yield file, client
+    async with ng_viewer("+jsonl_fpath=x.jsonl", "+names=[mine]", cwd=folder) as (_, url):
+        with httpx.Client(base_url=url, timeout=deadline_s()) as client:
+            yield file, client
 
 
-async def measured(client: httpx.AsyncClient, count: int) -> None:
+def shows(client: httpx.Client, measured: int) -> None:
     """Wait until the viewer shows this number of rollouts."""
-    async with asyncio.timeout(deadline_s()):
-        while (await client.get("/api/overview")).json()["runs"][0]["measured"] != count:
-            await asyncio.sleep(0.05)
+
+    def shown() -> int:
+        return int(client.get("/api/overview").json()["runs"][0]["measured"])
+
+    eventually(f"{measured} rollouts are shown", lambda: shown() == measured)
 
 
-async def test_the_printed_address_is_the_next_free_port_and_shows_the_page(
-    viewer: tuple[Path, httpx.AsyncClient],
-) -> None:
+def test_the_printed_address_is_the_next_free_port_and_shows_the_page(viewer: tuple[Path, httpx.Client]) -> None:
     _, client = viewer
     url = str(client.base_url)
     assert re.fullmatch(r"http://127\.0\.0\.1:8\d\d\d/", url) and str(FIRST_PORT) not in url
-    assert '<div id="app">' in (await client.get("/")).text
-    assert "run_id" in (await client.get("/api/live")).json()
-    assert (await client.get("/api/overview")).json()["runs"][0]["name"] == "mine"
+    assert '<div id="app">' in client.get("/").text
+    assert "run_id" in client.get("/api/live").json()
+    assert client.get("/api/overview").json()["runs"][0]["name"] == "mine"
 
 
-async def test_rollouts_appear_while_they_are_collected(viewer: tuple[Path, httpx.AsyncClient]) -> None:
+def test_rollouts_appear_while_they_are_collected(viewer: tuple[Path, httpx.Client]) -> None:
     file, client = viewer
-    await measured(client, 1)
+    shows(client, 1)
     with file.open("ab") as growing:
         growing.writelines(orjson.dumps(row) + b"\n" for row in grid([1, 1], 2)[1:])
-    await measured(client, 4)
+    shows(client, 4)
 
 
 async def test_on_other_addresses_than_loopback_the_page_needs_the_token_and_ctrl_c_ends_it_with_0(

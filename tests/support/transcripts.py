@@ -26,7 +26,7 @@ _VARYING = (
     (re.compile(r"(?<![\d.])20\d\d(-\d\d){2}-\d{6}\b"), "TIME"),
     (re.compile(r"(?<![\d.])( ?) *\d+(\.\d+)?( rollouts/)?( ?)s\b"), r"\1N\3\4s"),
     (re.compile(r"\brun [0-9a-f]{8}\b"), "run ID"),
-    (re.compile(r"(127\.0\.0\.1|localhost):\d{4,5}\b"), r"\1:PORT"),
+    (re.compile(r"(127\.0\.0\.1|localhost):\d{5}\b"), r"\1:PORT"),
     (re.compile(r"\(\d+\.\d MB\)"), "(N MB)"),
 )
 """Patterns of what differs between two runs, and what is shown instead."""
