@@ -80,7 +80,9 @@ class Preloaded:
             socket.send_fds(self._server(), [json.dumps(request).encode()], [*descriptors, theirs.fileno()])
         return PreloadedProcess(ours)
 
-    def run(self, arguments: Sequence[object], *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, arguments: Sequence[object], *, cwd: Path, env: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             status = self.start(arguments, cwd=cwd, env=env, stdout=out, stderr=err).wait()
