@@ -1,7 +1,7 @@
 """Commands as processes that are forked from a process which has already imported them.
 
-Importing a command takes up to three seconds of CPU time, and some suites start the same one fifty times. Each command has
-its own process, folder, environment variables and signals, as if it had been started from a shell.
+Importing a command takes up to three seconds of CPU time, and some suites start the same one fifty times. Each command
+has its own process, folder, environment variables and signals, as if it had been started from a shell.
 """
 
 from __future__ import annotations
