@@ -87,7 +87,7 @@ class Preloaded:
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             status = self.start(arguments, cwd=cwd, env=env, stdout=out, stderr=err).wait()
             texts = [_text(file) for file in (out, err)]
-        return subprocess.CompletedProcess([self._command, *arguments], status, *texts)
+        return subprocess.CompletedProcess([self._command, *map(str, arguments)], status, *texts)
 
     def _server(self) -> socket.socket:
         """The socket of the process, which ends when this process ends."""
