@@ -1,7 +1,7 @@
 """Commands as processes that are forked from a process which has already imported them.
 
-Importing a command takes up to three seconds of CPU time, and some suites start the same one fifty times. Each command has
-its own process, folder, environment variables and signals, as if it had been started from a shell.
+Importing a command takes up to three seconds of CPU time, and some suites start the same one fifty times. Each command
+has its own process, folder, environment variables and signals, as if it had been started from a shell.
 """
 
 from __future__ import annotations
@@ -80,12 +80,14 @@ class Preloaded:
             socket.send_fds(self._server(), [json.dumps(request).encode()], [*descriptors, theirs.fileno()])
         return PreloadedProcess(ours)
 
-    def run(self, arguments: Sequence[object], *, cwd: Path, env: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
+    def run(
+        self, arguments: Sequence[object], *, cwd: Path, env: Mapping[str, str]
+    ) -> subprocess.CompletedProcess[str]:
         """Run the command to its end."""
         with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
             status = self.start(arguments, cwd=cwd, env=env, stdout=out, stderr=err).wait()
             texts = [_text(file) for file in (out, err)]
-        return subprocess.CompletedProcess([self._command, *arguments], status, *texts)
+        return subprocess.CompletedProcess([self._command, *map(str, arguments)], status, *texts)
 
     def _server(self) -> socket.socket:
         """The socket of the process, which ends when this process ends."""

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import orjson
 import pytest
-from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
+from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import COUNT, Tab
 from tests.external.browser.viewer import viewing
 from tests.support.failing_rows import recorded
@@ -95,14 +95,5 @@ def test_the_key_opens_the_clusters(open_tab: Open, failures: str) -> None:
 
 
 @pytest.mark.parametrize("place", ["#/runs/0/clusters", "#/clusters/0/1"])
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_pages_have_no_accessibility_problem(open_tab: Open, failures: str, place: str, scheme: str) -> None:
-    tab = clusters(open_tab, failures, place, color_scheme=scheme)
-    found = Axe().run(tab.page).response["violations"]
-    assert [one["id"] for one in found if one["impact"] in ("moderate", "serious", "critical")] == []
-
-
-@pytest.mark.parametrize("place", ["#/runs/0/clusters", "#/clusters/0/1"])
-def test_a_phone_does_not_scroll_sideways(open_tab: Open, failures: str, place: str) -> None:
-    tab = clusters(open_tab, failures, place, viewport={"width": 390, "height": 844})
-    assert tab.page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+def test_the_pages_are_accessible_and_fit_on_a_phone(open_tab: Open, failures: str, place: str) -> None:
+    check_accessible(lambda *where, **options: clusters(open_tab, failures, *where, **options), place)

@@ -163,7 +163,9 @@ class Cluster:
         (self.folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={devices}[0-7]\n")
 
     def _command(self, *command: str) -> None:
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=deadline_s(), check=False)
+        done = subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=deadline_s(), check=False
+        )
         assert done.returncode == 0, f"{command}: {done.stderr}"
 
 

@@ -58,9 +58,9 @@ def test_a_job_gets_the_gpus_that_it_asks_for(launcher: Launcher) -> None:
 
 
 def test_what_slurm_refuses_is_one_line(launcher: Launcher) -> None:
-    with pytest.raises(RunError, match="^sbatch: .*node configuration"):
+    with pytest.raises(RunError, match=r"^sbatch: .*node configuration"):
         launcher.submit("pass", gpus_per_node=9)
-    with pytest.raises(RunError, match="^sbatch: .*partition"):
+    with pytest.raises(RunError, match=r"^sbatch: .*partition"):
         launcher.submit("pass", partition="nowhere")
 
 

@@ -144,14 +144,14 @@ def test_four_jobs_become_one_and_then_three(site: SweepSite) -> None:
 
 
 def test_cancel_ends_running_waiting_and_conversion_jobs(site: SweepSite) -> None:
-    site.set_latency(5.0)
+    site.set_latency(60.0)
     small = ("eval.num_tests_per_prompt=8", "--gpus", "8", "--jobname")
     assert site.launch("--jobs", "3", *site.checkpoint, *small, "running").status == 0  # two of three fit
     assert site.launch(*site.checkpoint, "--force-conversion", *small, "converting").status == 0
     running, converting = site.launched("running"), site.launched("converting")
     eventually("two running jobs with successors", lambda: len(site.queued(running)) >= 5)
     eventually("the conversion", lambda: any("RUNNING" in line for line in site.queued(converting)))
-    for launch in (running, converting):
+    for launch in (converting, running):  # the conversion first, because it ends by itself
         assert site.launch("cancel", str(launch.folder)).status == 0
         site.until_over(launch)
         found = site.status(launch)

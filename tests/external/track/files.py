@@ -13,7 +13,7 @@ from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.types import Json
-from tests.support.commands import Finished, command_environ
+from tests.support.commands import Finished, command, command_environ
 from tests.support.preloaded import Preloaded
 from tests.support.waiting import deadline_s
 
@@ -61,8 +61,13 @@ def collection(folder: Path, count: int = COUNT, created: float = 0.0) -> Path:
 _COMMANDS = {"wandb": Preloaded("ng_track"), "mlflow": Preloaded("ng_track", "mlflow")}
 
 
-def track(*options: str, to: str, cwd: Path, env: Mapping[str, str], rows: str = "rollouts.jsonl") -> Finished:
-    """Run `ng_track` for a tracker to its end."""
+async def track(*options: str, cwd: Path) -> Finished:
+    """Run `ng_track` as it is installed to its end."""
+    return await command("ng_track", *options, cwd=cwd)
+
+
+def ng_track(*options: str, to: str, cwd: Path, env: Mapping[str, str], rows: str = "rollouts.jsonl") -> Finished:
+    """Run `ng_track` for a tracker, which is preloaded, to its end."""
     arguments = (f"+jsonl_fpath={rows}", f"+to={to}", *options)
     done = _COMMANDS[to].run(arguments, cwd=cwd, env=command_environ(env))
     return Finished(done.returncode, done.stdout, done.stderr)

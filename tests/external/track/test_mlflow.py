@@ -9,14 +9,14 @@ from typing import Any
 
 import orjson
 
-from tests.external.track.files import COUNT, collection, grow, log_training, track
+from tests.external.track.files import COUNT, collection, grow, log_training, ng_track
 
 
 def test_metrics_parameters_and_a_table_of_rollouts_are_stored_in_mlflow(tmp_path: Path) -> None:
     collection(tmp_path)
     store = tmp_path / "store"
     env = {"MLFLOW_ALLOW_FILE_STORE": "true", "MLFLOW_TRACKING_URI": store.as_uri(), "MLFLOW_DISABLE_TELEMETRY": "true"}
-    done = track("+project=puzzles", to="mlflow", cwd=tmp_path, env=env)
+    done = ng_track("+project=puzzles", to="mlflow", cwd=tmp_path, env=env)
     assert done.status == 0, done.err
     assert f"{COUNT} rollouts tracked" in done.out
     (folder,) = [path.parent for path in store.glob("*/*/meta.yaml")]
@@ -46,7 +46,7 @@ def test_the_documented_command_works_without_settings_and_continues_its_run(
     for new in (COUNT, 0, 90):
         if new == 90:
             grow(output, COUNT + new)
-        done = track("+project=sokoban", "+name=qwen3-4b", to="mlflow", cwd=tmp_path, env=env)
+        done = ng_track("+project=sokoban", "+name=qwen3-4b", to="mlflow", cwd=tmp_path, env=env)
         assert done.status == 0, done.err
         assert f"{new} of them new" in done.out
     steps = query_store(tmp_path, "SELECT step FROM metrics WHERE key = 'reward/mean' ORDER BY step")
@@ -60,7 +60,7 @@ def test_other_rollouts_or_another_name_start_another_run(tmp_path: Path) -> Non
         (tmp_path / folder).mkdir(exist_ok=True)
         collection(tmp_path / folder, created=float(ord(folder)))
         rows = f"{folder}/rollouts.jsonl"
-        done = track("+project=p", f"+name={name}", to="mlflow", cwd=tmp_path, env=env, rows=rows)
+        done = ng_track("+project=p", f"+name={name}", to="mlflow", cwd=tmp_path, env=env, rows=rows)
         assert done.status == 0, done.err
     assert query_store(tmp_path, "SELECT name FROM runs ORDER BY start_time") == [("one",), ("one",), ("two",)]
 

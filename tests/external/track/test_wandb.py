@@ -11,7 +11,7 @@ import orjson
 import pytest
 from wandb.proto.wandb_internal_pb2 import Record  # type: ignore[import-not-found, unused-ignore]
 
-from tests.external.track.files import COUNT, collection, grow, log_training, track
+from tests.external.track.files import COUNT, collection, grow, log_training, ng_track
 
 BLOCK = 1 << 15
 
@@ -49,7 +49,7 @@ def history(folder: Path) -> list[dict[str, Any]]:
 def test_metrics_over_the_rollouts_and_a_table_are_in_the_file_of_the_run(tmp_path: Path) -> None:
     collection(tmp_path)
     env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
-    done = track("+name=one", to="wandb", cwd=tmp_path, env=env)
+    done = ng_track("+name=one", to="wandb", cwd=tmp_path, env=env)
     assert done.status == 0, done.err
     assert f"{COUNT} rollouts tracked" in done.out
     points = [point for point in history(tmp_path) if "reward/mean" in point]
@@ -69,7 +69,7 @@ def test_repeating_the_command_continues_the_run_without_duplicate_steps(tmp_pat
     env = {"WANDB_MODE": "offline", "WANDB_SILENT": "true", "HOME": str(tmp_path)}
     for count in (COUNT, COUNT, COUNT + 90):
         grow(output, count)
-        done = track(to="wandb", cwd=tmp_path, env=env)
+        done = ng_track(to="wandb", cwd=tmp_path, env=env)
         assert done.status == 0, done.err
     assert f"{COUNT} rollouts" in done.out and "90 of them new" in done.out
     assert [point["_step"] for point in history(tmp_path)] == [50, 100, 120, 150, 200, 210]
