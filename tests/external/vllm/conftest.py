@@ -25,12 +25,14 @@ from rollyard.services.runtime.stack import Stack
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.local_run import TOKEN, engine_of, local_config
 from tests.support.local_engines import marked_processes
+from tests.support.smoke import pytest_ignore_collect
 from tests.support.stacks import load_config, processes
 
 if TYPE_CHECKING:  # imports torch, which only the environment with vLLM has
     from tests.external.vllm.first_turns import FirstTurns
     from tests.external.vllm.reference import Reference
 
+__all__ = ["pytest_ignore_collect"]
 HERE = Path(__file__).parent
 LAST = "test_local_engine.py"
 """It kills an engine that other tests use."""
