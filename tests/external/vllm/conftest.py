@@ -135,15 +135,15 @@ def tied(model: Path, folder: Path) -> Path:
 
 
 def built(config: pytest.Config, seed: int) -> Path:
-    """Build a tiny model; it stays in pytest's cache until its sources change."""
+    """The tiny model of this seed, 0 or 1; both stay in pytest's cache until their sources change."""
     assert config.cache is not None
     sources = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in SOURCES)).hexdigest()
-    folder = config.cache.mkdir("tiny_model") / f"{sources[:16]}-{seed}"
+    folder = config.cache.mkdir("tiny_model") / sources[:16]
     if not folder.exists():
         # In another process, so that this one only imports torch if needed. Renamed at the end to be atomic.
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            model = Path(scratch) / "model"
-            command = [sys.executable, "-m", "tests.external.vllm.tiny_model", str(model), str(seed)]
+            models = Path(scratch) / "models"
+            command = [sys.executable, "-m", "tests.external.vllm.tiny_model", str(models), "0", "1"]
             subprocess.run(command, cwd=HERE.parents[2], check=True, capture_output=True)
-            model.replace(folder)
-    return folder
+            models.replace(folder)
+    return folder / str(seed)
