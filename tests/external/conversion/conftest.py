@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.launchers.conversion import ConversionRequest
+from tests.support.smoke import pytest_ignore_collect
 
+__all__ = ["pytest_ignore_collect"]
 collect_ignore_glob = [] if importlib.util.find_spec("torch") else ["test_*.py"]
 
 Make = Callable[..., ConversionRequest]

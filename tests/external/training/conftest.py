@@ -14,7 +14,9 @@ from rollyard.services.training.stack.training_stack import TrainingStack
 from tests.external.training.engine_stacks import FORCED_CALLS, TOKEN, ServedStack, engine_config, served
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.tiny_model import build
+from tests.support.smoke import pytest_ignore_collect
 
+__all__ = ["pytest_ignore_collect"]
 StartStack = Callable[..., ServedStack]
 
 

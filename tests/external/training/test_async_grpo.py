@@ -206,16 +206,17 @@ def transfer_to(tmp_path: Path) -> Iterator[Callable[..., StackWeightTransfer]]:
     loop = LoopThread("policy")
     servers: list[Any] = []
 
-    def make(*engines: WeightEngine) -> StackWeightTransfer:
+    def make(*engines: WeightEngine, timeout_s: float | None = None) -> StackWeightTransfer:
+        timeout_s = timeout_s or deadline_s()
         servers.append(server := trainer_server(*engines))
         policy = loop.run(server.__aenter__())
         client = PolicyClient(policy.transport, "http://policy:1", TOKEN)
-        session: Any = Session(publisher=WeightPublisher(client, VersionFolders(tmp_path, keep=2), timeout_s=5.0))
+        session: Any = Session(publisher=WeightPublisher(client, VersionFolders(tmp_path, keep=2), timeout_s=timeout_s))
         session.loop.close()
         session.loop = loop
         make_model(1).save_pretrained(start := tmp_path / "start")
         make_tokenizer().save_pretrained(start)
-        return StackWeightTransfer(session, tmp_path / "versions", start, timeout_s=5.0)
+        return StackWeightTransfer(session, tmp_path / "versions", start, timeout_s=timeout_s)
 
     yield make
     for server in servers:
@@ -246,7 +247,7 @@ def test_all_engines_load_each_version_that_the_trainer_sends(
 def test_weights_that_an_engine_cannot_load_stop_the_training(
     transfer_to: Callable[..., StackWeightTransfer],
 ) -> None:
-    transfer = transfer_to(engine := WeightEngine())
+    transfer = transfer_to(engine := WeightEngine(), timeout_s=2.0)
     engine.dead = True
-    with pytest.raises(RunError, match=r"step_000001 .* 5 s"):
+    with pytest.raises(RunError, match=r"step_000001 .* 2 s"):
         transfer.send_weights(iter(make_model().named_parameters()))

@@ -25,12 +25,14 @@ from rollyard.services.runtime.stack import Stack
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.local_run import TOKEN, engine_of, local_config
 from tests.support.local_engines import marked_processes
+from tests.support.smoke import pytest_ignore_collect
 from tests.support.stacks import load_config, processes
 
 if TYPE_CHECKING:  # imports torch, which only the environment with vLLM has
     from tests.external.vllm.first_turns import FirstTurns
     from tests.external.vllm.reference import Reference
 
+__all__ = ["pytest_ignore_collect"]
 HERE = Path(__file__).parent
 LAST = "test_local_engine.py"
 """It kills an engine that other tests use."""
@@ -133,15 +135,15 @@ def tied(model: Path, folder: Path) -> Path:
 
 
 def built(config: pytest.Config, seed: int) -> Path:
-    """Build a tiny model; it stays in pytest's cache until its sources change."""
+    """The tiny model of this seed, 0 or 1; both stay in pytest's cache until their sources change."""
     assert config.cache is not None
     sources = hashlib.sha256(b"".join((HERE / name).read_bytes() for name in SOURCES)).hexdigest()
-    folder = config.cache.mkdir("tiny_model") / f"{sources[:16]}-{seed}"
+    folder = config.cache.mkdir("tiny_model") / sources[:16]
     if not folder.exists():
         # In another process, so that this one only imports torch if needed. Renamed at the end to be atomic.
         with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
-            model = Path(scratch) / "model"
-            command = [sys.executable, "-m", "tests.external.vllm.tiny_model", str(model), str(seed)]
+            models = Path(scratch) / "models"
+            command = [sys.executable, "-m", "tests.external.vllm.tiny_model", str(models), "0", "1"]
             subprocess.run(command, cwd=HERE.parents[2], check=True, capture_output=True)
-            model.replace(folder)
-    return folder
+            models.replace(folder)
+    return folder / str(seed)

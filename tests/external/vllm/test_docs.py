@@ -46,5 +46,5 @@ def made_by_ng_eval(folder: Path) -> list[str]:
         "trust_remote_code": True,
         "args": ["--enforce-eager", "--kv-cache-memory-bytes", "134217728", "--max-num-seqs", "32"],
     }
-    config = EvalConfig.model_validate({"model": f"vllm/{folder}", "vllm": settings})
+    config = EvalConfig.model_validate({"model": f"vllm/{folder}", "output_dir": folder, "vllm": settings})
     return serve_arguments(config, ("vllm",), "tiny", 8000, ray=True, here=folder)

@@ -23,7 +23,7 @@ def rejection(engine: Engine, path: str, body: dict[str, Any]) -> dict[str, Any]
     (error,) = answer.json().values()
     assert set(error) == {"message", "type", "param", "code"}
     assert (error["type"], error["code"]) == ("BadRequestError", 400)
-    return {**error, "kind": upstream_failure(HttpResponse(400, {}, answer.content), "the engine", "").problem.kind}
+    return {**error, "kind": upstream_failure(HttpResponse(400, {}, answer.content), "the engine", "").kind}
 
 
 def chat(words: int, **fields: Any) -> dict[str, Any]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import pytest
@@ -17,10 +17,12 @@ from rollyard.services.types import Json
 from rollyard.services.viewer.tokens.load_tokenizer import load_tokenizer
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import RUNNING, Engine
-from tests.external.vllm.reference import Reference
 from tests.support.commands import command, config, ng_run
 from tests.support.stacks import AGENT, EXAMPLES, PUZZLES, collect, colocated, keys_of, load_config, read_rows
 from tests.support.waiting import deadline_s, eventually
+
+if TYPE_CHECKING:  # imports torch, which the smoke test does not need
+    from tests.external.vllm.reference import Reference
 
 MODEL = "responses_api_models/vllm_model/configs/vllm_model.yaml"
 ENVIRONMENT = "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
@@ -143,8 +145,7 @@ def test_between_two_turns_there_is_only_the_tool_output(rows: list[Json], engin
         assert between == f"{ended}\n{tool_output}<|im_start|>assistant\n"
 
 
-def test_logprobs_equal_a_forward_pass_over_the_recorded_ids(rows: list[Json], tiny_model: Path) -> None:
-    reference = Reference(tiny_model)
+def test_logprobs_equal_a_forward_pass_over_the_recorded_ids(rows: list[Json], reference: Reference) -> None:
     for row in rows:
         last = turns_of(row)[-1]  # with one segment, the ids of the last turn contain all earlier turns
         logits = reference.logits(last["prompt_token_ids"] + last["generation_token_ids"])

@@ -1,6 +1,8 @@
 """A policy of half a million random weights that a real engine serves: Qwen3, float32, its own tokenizer and template.
 
-    python -m tests.external.vllm.tiny_model FOLDER [SEED]
+    python -m tests.external.vllm.tiny_model FOLDER SEED...
+
+writes the model of each seed to FOLDER/SEED.
 
 The output head is not tied to the embeddings, because vLLM on a CPU keeps the old head of a tied model when weights are
 reloaded. The logits are spread, so that two samples differ. Tokens have one to several characters, so that the text of
@@ -91,4 +93,5 @@ def _draw(model: Qwen3ForCausalLM, seed: int) -> None:
 
 
 if __name__ == "__main__":
-    print(build(Path(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else 0))
+    for given in sys.argv[2:]:
+        print(build(Path(sys.argv[1]) / given, int(given)))
