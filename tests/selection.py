@@ -5,7 +5,7 @@ only the names of those that run in full. A suite is a target of the Makefile wh
 
 - the folders and files of tests that its recipe names, and the locks of the environments that it needs (the Makefile);
 - every module that these tests import, directly or through helpers of tests;
-- the commands and server folders that the tests name in strings, because these run in other processes;
+- the commands and server folders that run in other processes: named by strings in the tests, or on pages named there;
 - what is imported from there within a package (a folder of services/, or a server's folder). Imports of other packages
   are not followed: each suite would reach half of the code. Faults there are for `make test` and the smoke tests;
 - records and wire types;
@@ -34,6 +34,7 @@ ALWAYS = (".ci/", "tests/selection.py")
 """What decides which suites run: a change of it runs all of them."""
 RECORDS = re.compile(r"rollyard\.services\.(?:\w*types|verdict_fields|errors)")
 """Modules of records and wire types, on which every suite depends."""
+WORD = re.compile(r"[\w.-]*\w")
 NAMES_NO_DEPENDENCY = ("Makefile", "README.md")
 """Files that tests name, but whose change is no reason to run them."""
 
@@ -81,8 +82,20 @@ class Tree:
                 found.setdefault(server[1], set()).add(module)
         return found
 
+    @cached_property
+    def pages(self) -> dict[str, Path]:
+        """The pages of the documentation, whose commands tests run, by file name."""
+        return {path.name: path for path in (self.root / "docs").rglob("*.md")}
+
     def text(self, module: str) -> str:
         return (self.root / self.modules[module]).read_text()
+
+    def words(self, text: str) -> set[str]:
+        """What a text names: its words, and those of the pages that are among them."""
+        found = set(re.findall(r"[\w.-]*\w", text))
+        return found.union(
+            *(re.findall(r"[\w.-]*\w", self.pages[name].read_text()) for name in found & self.pages.keys())
+        )
 
     def direct(self, module: str) -> set[str]:
         """Modules that a module imports anywhere in its code; for a test, also those of processes that it starts."""
@@ -93,7 +106,7 @@ class Tree:
             elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
                 wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
             elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_test(module):
-                words = re.findall(r"[\w.]+", node.value)
+                words = self.words(node.value)
                 wanted |= {*words, *(started for word in words for started in self.named.get(word, ()))}
         parents = {name.rsplit(".", n)[0] for name in wanted for n in range(1, name.count(".") + 1)}
         return (wanted | parents) & self.modules.keys()
@@ -127,7 +140,7 @@ class Tree:
         reached = self.reached(suite)
         files = {self.modules[name] for name in reached}
         folders = {path.rpartition("/")[0] for path in files if not path.startswith(TEST_PACKAGES)}
-        words = {word for name in reached if is_test(name) for word in re.findall(r"[\w.-]+", self.text(name))}
+        words = {word for name in reached if is_test(name) for word in self.words(self.text(name))}
         for path in changed:
             folder, _, file = path.rpartition("/")
             if path in files or path.startswith(suite.tests) or path in suite.locks:

@@ -19,7 +19,7 @@ from rollyard.services.cli.options import read_options
 from rollyard.services.cli.viewer import FIRST_PORT, ViewerOptions
 from rollyard.services.runtime.hosting import bind
 from tests.e2e.test_docs import every
-from tests.support.commands import in_this_process, ng_viewer
+from tests.support.commands import announced, in_this_process
 from tests.support.rollout_files import grid, random_rows, write
 from tests.support.training_runs import training_run
 from tests.support.waiting import deadline_s, eventually
@@ -41,7 +41,7 @@ async def viewer(
     """The file that ng_viewer shows, and a client of the printed address."""
     folder: Path = tmp_path_factory.mktemp("viewer")
     file = write(folder / "x.jsonl", grid([1], 1))
-    async with ng_viewer("+jsonl_fpath=x.jsonl", "+names=[mine]", cwd=folder) as (_, url):
+    async with announced("ng_viewer", "+jsonl_fpath=x.jsonl", "+names=[mine]", cwd=folder) as (_, url):
         with httpx.Client(base_url=url, timeout=deadline_s()) as client:
             yield file, client
 
@@ -77,7 +77,10 @@ async def test_on_other_addresses_than_loopback_the_page_needs_the_token_and_ctr
 ) -> None:
     write(tmp_path / "x.jsonl", grid([1], 1))
     arguments = ("+jsonl_fpath=x.jsonl", "+host=0.0.0.0", "+port=0", "+token=s3cret")
-    async with ng_viewer(*arguments, cwd=tmp_path) as (process, url), httpx.AsyncClient(timeout=deadline_s()) as client:
+    async with (
+        announced("ng_viewer", *arguments, cwd=tmp_path) as (process, url),
+        httpx.AsyncClient(timeout=deadline_s()) as client,
+    ):
         assert "s3cret" not in url
         port = url.split(":")[2].partition("/")[0]
         bare = await client.get(f"http://127.0.0.1:{port}/")

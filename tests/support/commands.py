@@ -102,10 +102,12 @@ async def ng_run(
 
 
 @contextlib.asynccontextmanager
-async def ng_viewer(*arguments: str, cwd: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """`ng_viewer` and the address that it printed; ended with SIGINT."""
+async def announced(
+    *arguments: str, cwd: Path, end: signal.Signals = signal.SIGINT
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
+    """A running command that first prints where it listens, and that line; ended with the signal `end`."""
     process = await asyncio.create_subprocess_exec(
-        str(BIN / "ng_viewer"), *arguments, cwd=cwd, env=command_environ(), stdout=asyncio.subprocess.PIPE
+        str(BIN / arguments[0]), *arguments[1:], cwd=cwd, env=command_environ(), stdout=asyncio.subprocess.PIPE
     )
     try:
         assert process.stdout is not None
@@ -113,23 +115,7 @@ async def ng_viewer(*arguments: str, cwd: Path) -> AsyncIterator[tuple[asyncio.s
         yield process, line.decode().strip()
     finally:
         if process.returncode is None:
-            process.send_signal(signal.SIGINT)
-        await asyncio.wait_for(process.communicate(), DEADLINE_S)
-
-
-@contextlib.asynccontextmanager
-async def ng_serve(*arguments: str, cwd: Path) -> AsyncIterator[tuple[asyncio.subprocess.Process, str]]:
-    """`ng_serve` on a free port and the line that it printed; ended with SIGTERM."""
-    process = await asyncio.create_subprocess_exec(
-        str(BIN / "ng_serve"), *arguments, "+port=0", cwd=cwd, env=command_environ(), stdout=asyncio.subprocess.PIPE
-    )
-    try:
-        assert process.stdout is not None
-        line = await asyncio.wait_for(process.stdout.readline(), DEADLINE_S)
-        yield process, line.decode().strip()
-    finally:
-        if process.returncode is None:
-            process.send_signal(signal.SIGTERM)
+            process.send_signal(end)
         await asyncio.wait_for(process.communicate(), DEADLINE_S)
 
 

@@ -20,10 +20,11 @@ FILES = {
     "resources_servers/coin/app.py": "from rollyard.resources_servers.coin.toss import toss\n",
     "resources_servers/coin/toss.py": "",
     "configs/night.yaml": "",
+    "docs/coins.md": "ng_run +config_paths=[configs/night.yaml]",
     "tests/conftest.py": "",
     "tests/support/stacks.py": "from rollyard.services.http.client import Client\n",
     "tests/external/ray/conftest.py": "",
-    "tests/external/ray/test_ray.py": "import tests.support.stacks\nNAMES = ('coin', 'configs/night.yaml')\n",
+    "tests/external/ray/test_ray.py": "import tests.support.stacks\nNAMES = ('coin', 'coins.md')\n",
     "tests/external/browser/test_page.py": "COMMAND = ['ng_viewer', 'x.jsonl']\n",
 }
 RAY = Suite("test-ray", ("tests/external/ray",), frozenset({"requirements/all.lock"}))
@@ -54,7 +55,8 @@ def selected(tree: Tree, *changed: str) -> set[str]:
         ("services/http/connection.py", "test-ray"),  # imported from there, in the same package
         ("resources_servers/coin/app.py", "test-ray"),  # runs in another process
         ("resources_servers/coin/toss.py", "test-ray"),
-        ("configs/night.yaml", "test-ray"),  # named by its tests
+        ("docs/coins.md", "test-ray"),  # named by its tests
+        ("configs/night.yaml", "test-ray"),  # named on that page
         ("requirements/all.lock", "test-ray"),
         ("services/viewer/page.py", "test-browser"),  # behind the command that its tests start
         ("services/viewer/static/list.js", "test-browser"),
