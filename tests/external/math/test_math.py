@@ -26,8 +26,8 @@ LOST_BASES = 6
 """Answers such as 52 for 52_8, which only math-verify accepts."""
 BARE_PIS = 10
 """Answers such as 8pi for 8\\pi, which math-verify rejects."""
-COINCIDENCES = 5
-"""Formulas such as y = 5 in problems whose answer is 5: right as answers."""
+COINCIDENCES = {("(2,5)", "M(2,5)")}
+"""(gold answer, formula of its problem that is right as an answer)."""
 ROWS = DATA / "math" / "math_test5000.jsonl.gz"
 SHARDS = [pytest.param(0, marks=pytest.mark.smoke), *range(1, 20)]
 """The first is the smoke test."""
@@ -64,12 +64,12 @@ async def test_every_formula_is_right_in_other_notations_and_as_sympy_prints_it_
     assert printed > 1000 / len(SHARDS) / 2
 
 
-async def test_few_formulas_of_problems_are_accepted_as_their_answers() -> None:
+async def test_formulas_of_problems_are_not_accepted_as_their_answers() -> None:
     pool = WorkerPool(0, 1.0)
-    rows = [{"problem": row["problem"], "answer": str(gold_answer(row))} for row in rows_of(ROWS)[::3]]
-    accepted_as_answers = await accepted_formulas(pool, rows)
+    rows = [{"problem": row["problem"], "answer": str(gold_answer(row))} for row in rows_of(ROWS)[::5]]
+    accepted_as_answers = {*await accepted_formulas(pool, rows)}
     await pool.close()
-    assert len(accepted_as_answers) <= COINCIDENCES, accepted_as_answers
+    assert accepted_as_answers <= COINCIDENCES
 
 
 async def test_every_solution_agrees_with_its_extracted_answer() -> None:
