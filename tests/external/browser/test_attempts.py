@@ -19,7 +19,7 @@ from tests.support.stacks import AGENT, PUZZLES
 from tests.support.waiting import deadline_s, eventually
 
 Open = Callable[..., Tab]
-SLOW = "policy_model.responses_api_models.builtin_model.latency_s=1"
+SLOW = "policy_model.responses_api_models.builtin_model.latency_s=3"
 
 
 def failed_attempt(row: Json, items: int) -> Json:

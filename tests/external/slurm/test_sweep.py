@@ -155,7 +155,7 @@ def test_cancel_ends_running_waiting_and_conversion_jobs(site: SweepSite) -> Non
         assert site.launch("cancel", str(launch.folder)).status == 0
         site.until_over(launch)
         found = site.status(launch)
-        jobs = [*found["conversion"], *(job for one in found["combinations"] for job in one["jobs"])]
-        assert {job["state"] for job in jobs} == {"CANCELLED"}
+        assert {job["state"] for one in found["combinations"] for job in one["jobs"]} == {"CANCELLED"}
+    assert [job["state"] for job in site.status(converting)["conversion"]] == ["CANCELLED"]
     eventually("no process is left", lambda: not list(processes_with("LOG", str(site.log))))
     assert not list(Path(converting.folder).parent.parent.glob("hf_eval_checkpoints/*-2"))
