@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.external.training.train_command import ng_train, read_record, training_s, vowels, write_folder
+from tests.external.training.train_command import (
+    OF_ONE_STEP,
+    hold_after,
+    ng_train,
+    read_record,
+    training_s,
+    vowels,
+    write_folder,
+)
 from tests.external.vllm.engine import Engine
 from tests.external.vllm.local_run import ENGINE_CORE
 from tests.support.waiting import eventually
@@ -32,9 +40,8 @@ def test_a_training_survives_the_death_of_its_engine_and_of_its_environment(fold
     """The new engine has to load the adapter of the first update."""
     options = ("evaluation.input_jsonl_fpath=rows.jsonl", "evaluation.limit=2", "evaluation.before_start=false")
     adapters = "optimizer.lora={rank: 4}"
+    hold_after(OF_ONE_STEP, folder)
     with ng_train("config_paths=[small_engine.yaml]", *options, adapters, folder=folder) as running:
-        running.until_step(1)
-        running.hold()
         environment = running.until_held()
         os.kill(environment, signal.SIGKILL)
         (core,) = running.pids(ENGINE_CORE)
@@ -62,9 +69,9 @@ def test_a_training_survives_the_death_of_its_engine_and_of_its_environment(fold
 
 
 def test_the_death_of_the_servers_is_explained_and_the_same_command_continues(folder: Path, shared_engine: str) -> None:
+    hold_after(OF_ONE_STEP, folder)
     with ng_train(shared_engine, "checkpoint_interval=1", folder=folder) as running:
         running.until_step(1)
-        running.hold()
         running.until_held()
         (servers,) = [pid for pid in running.pids("entry ng_run") if "process_group" not in _command(pid)]
         os.kill(servers, signal.SIGKILL)
@@ -82,9 +89,9 @@ def test_the_death_of_the_servers_is_explained_and_the_same_command_continues(fo
 def test_ctrl_c_ends_a_training_with_a_checkpoint_and_leaves_a_running_stack_alone(
     folder: Path, shared_engine: str
 ) -> None:
+    hold_after(OF_ONE_STEP, folder)
     with ng_train(shared_engine, folder=folder) as running:
         running.until_step(1)
-        running.hold()
         running.until_held()
         running.process.send_signal(signal.SIGINT)
         assert running.wait() == 130, running.printed

@@ -22,7 +22,9 @@ from tests.support.stacks import read_rows
 from tests.support.waiting import deadline_s, eventually
 
 HOLD = "hold"
-"""While this file exists in the folder, no answer is verified."""
+"""While this file exists in the folder, no more answers are verified than the number in it."""
+OF_ONE_STEP = 8
+"""Number of answers of a step, with KEYS."""
 APP = '''
 import asyncio
 import os
@@ -35,14 +37,23 @@ class Letters(Environment):
     """The reward is the share of vowels among the letters of an answer."""
 
     user_template = "Write {word}."
+    verified = 0
 
     async def verify(self, response: Verification) -> Verdict:
-        Path("waiting").write_text(str(os.getpid()))
-        while Path("hold").exists():
+        while is_held(Letters.verified):
+            Path("waiting").write_text(str(os.getpid()))
             await asyncio.sleep(0.02)
+        Letters.verified += 1
         letters = [letter for letter in response.text.lower() if letter.isalpha()]
         vowels = sum(letter in "aeiou" for letter in letters)
         return Verdict(reward=vowels / len(letters) if letters else 0.0, success=bool(letters))
+
+
+def is_held(verified):
+    try:
+        return verified >= int(Path("hold").read_text())
+    except FileNotFoundError:
+        return False
 
 
 server = serve(Letters)
@@ -81,6 +92,11 @@ def write_folder(folder: Path, model: Path) -> None:
     (folder / "model").symlink_to(model)
 
 
+def hold_after(answers: int, folder: Path) -> None:
+    """Verify only so many answers. Called before the start, so that it does not depend on how fast the training is."""
+    (folder / HOLD).write_text(str(answers))
+
+
 KEYS = (
     *("model=model", "environments=[letters]", "input_jsonl_fpath=rows.jsonl", "output_dir=out"),
     *("groups_per_step=2", "group_size=4", "num_samples_in_parallel=4", "max_steps=2"),
@@ -116,11 +132,6 @@ class TrainProcess:
         waiting = self._folder / "waiting"
         self._eventually("an answer is waiting", waiting.exists)
         return int(eventually("its pid", waiting.read_text))
-
-    def hold(self) -> None:
-        """Hold back all later answers."""
-        (self._folder / "waiting").unlink(missing_ok=True)
-        (self._folder / HOLD).touch()
 
     def release(self) -> None:
         (self._folder / HOLD).unlink()
