@@ -27,12 +27,12 @@ FOLDERS = (
 
 
 def drawn_lines(old: Suite, new: Suite, count: int, seed: str) -> list[tuple[str, Mutation]]:
-    """Return paths and mutations of lines that both products have; positions are those in `old`."""
-    drawn: list[tuple[str, Mutation]] = []
+    """Draw from each folder in turn. The positions of the mutations are those in `old`."""
+    drawn: list[tuple[int, tuple[str, Mutation]]] = []
     for number, folder in enumerate(FOLDERS):
         share = count // len(FOLDERS) + (number < count % len(FOLDERS))
-        drawn += draw(old.sources(folder), new.sources(folder), share, f"{seed} {folder}")
-    return drawn
+        drawn += enumerate(draw(old.sources(folder), new.sources(folder), share, f"{seed} {folder}"))
+    return [line for _, line in sorted(drawn, key=lambda entry: entry[0])]
 
 
 def compare(old: Suite, new: Suite, path: str, mutation: Mutation, judge: Judge) -> tuple[str | None, str | None]:

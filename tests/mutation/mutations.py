@@ -124,7 +124,9 @@ def _statements(node: ast.stmt) -> Iterator[str]:
             yield "pass"
         case ast.Assign(targets=[ast.Attribute() | ast.Subscript()]):
             yield "pass"
-        case ast.Return(value=ast.expr() as value) if ast.unparse(value) != "None":
+        case ast.Return(value=ast.Constant(value=bool() | None)):
+            pass  # a boolean is negated, and None is hardly different from False
+        case ast.Return(value=ast.expr()):
             yield "return None"
         case ast.Break():
             yield "continue"

@@ -37,6 +37,7 @@ def changes(source: str) -> set[str]:
         ("a.b = c", {"pass"}),
         ("raise a", {"pass"}),
         ("def f():\n    return a", {"def f():\n    return None"}),
+        ("def f():\n    return False", {"def f():\n    return True"}),
         ("for a in b:\n    break", {"for a in b:\n    continue"}),
         ("x = a if b else c", {"x = c if b else a", "x = a if not b else c"}),
         ("case = 'é' * a", {"case = 'éx' * a", "case = 'é' // a"}),
