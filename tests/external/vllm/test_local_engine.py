@@ -35,7 +35,7 @@ async def test_the_processes_of_an_engine_are_below_a_reaper_and_its_log_contain
     assert status == 200, answer
     assert {ENGINE_CORE, WORKER, API, "reaper"} <= set(processes_of(mark_of(local_stack)))
     lines = (local_stack.folder.logs / "policy_model-engine-0.log").read_text().splitlines()
-    # Not an error of the engine: a limit on open files that cannot be raised, and random text that looks like a tool call.
+    # No errors of the engine: a limit on open files that cannot be raised, and random text that looks like a call.
     expected = ("ulimit", "_tool_parser.py:")
     assert lines and not [line for line in lines if "error" in line.lower() and not any(map(line.count, expected))]
 
