@@ -1,6 +1,6 @@
 """Run changed tests many times on a busy machine. `make flaky` lists each test that fails in any round.
 
-A round is one run of pytest as `make test` starts it, so that fixtures of a session are made anew in each.
+A round is one run of pytest as `make test` starts it, so the fixtures of a session are made again in each.
 """
 
 from __future__ import annotations
