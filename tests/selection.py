@@ -11,8 +11,8 @@ only the names of those that run in full. A suite is a target of the Makefile wh
 - records and wire types;
 - other files, such as scripts and configs, in packages on which it depends, and those that the tests name.
 
-Every suite runs in full if FULL is set, if .ci/ or this module changed, or if there is no such commit. It uses only the
-standard library.
+Every suite runs in full if FULL is set, if .ci/ or the selection changed, or if there is no such commit. Only the
+standard library is needed.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("services", "resources_servers", "responses_api_models", "agents", "interop")
-TEST_PACKAGES = ("tests", "benchmarks", "examples")
-ALWAYS = (".ci/", "tests/selection.py")
+from tests.modules import ROOT, TEST_PACKAGES, imported, modules
+
+ALWAYS = (".ci/", "tests/selection.py", "tests/modules.py")
 """What decides which suites run: a change of it runs all of them."""
 RECORDS = re.compile(r"rollyard\.services\.(?:\w*types|verdict_fields|errors)")
 """Modules of records and wire types, on which every suite depends."""
@@ -59,17 +58,7 @@ class Tree:
     @cached_property
     def modules(self) -> dict[str, str]:
         """Paths relative to the root."""
-        found = {}
-        for package in (*PACKAGES, *TEST_PACKAGES):
-            for path in (self.root / package).rglob("*.py"):
-                relative = path.relative_to(self.root)
-                name = ".".join(relative.with_suffix("").parts).removesuffix(".__init__")
-                found[name if package in TEST_PACKAGES else f"rollyard.{name}"] = str(relative)
-        own = self.root / "src" / "rollyard"  # the links in it lead to PACKAGES
-        for path in (*own.glob("*.py"), *(own / "testing").rglob("*.py")):
-            name = ".".join(path.relative_to(own.parent).with_suffix("").parts).removesuffix(".__init__")
-            found[name] = str(path.relative_to(self.root))
-        return found
+        return {name: str(path) for name, path in modules(self.root).items()}
 
     @cached_property
     def named(self) -> dict[str, set[str]]:
@@ -99,15 +88,13 @@ class Tree:
 
     def direct(self, module: str) -> set[str]:
         """Modules that a module imports anywhere in its code; for a test, also those of processes that it starts."""
-        wanted: set[str] = set()
-        for node in ast.walk(ast.parse(self.text(module))):
-            if isinstance(node, ast.Import):
-                wanted |= {alias.name for alias in node.names}
-            elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-                wanted |= {node.module, *(f"{node.module}.{alias.name}" for alias in node.names)}
-            elif isinstance(node, ast.Constant) and isinstance(node.value, str) and is_test(module):
-                words = self.words(node.value)
-                wanted |= {*words, *(started for word in words for started in self.named.get(word, ()))}
+        tree = ast.parse(self.text(module))
+        wanted = imported(tree)
+        if is_test(module):
+            for node in ast.walk(tree):
+                if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                    words = self.words(node.value)
+                    wanted |= {*words, *(started for word in words for started in self.named.get(word, ()))}
         parents = {name.rsplit(".", n)[0] for name in wanted for n in range(1, name.count(".") + 1)}
         return (wanted | parents) & self.modules.keys()
 

@@ -7,18 +7,17 @@ import gc
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.modules import PACKAGES, ROOT, imported
+from tests.modules import modules as modules_of_checkout
 from tests.support.jsonl_parsers import parses_jsonl
 
-ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "src"
-PACKAGES = ("services", "resources_servers", "responses_api_models", "agents", "interop")
-
 LONGEST_FILE = 300
 LARGEST_FOLDER = 25
 """Files directly in one folder."""
@@ -45,9 +44,8 @@ LAYERS = (
 @cache
 def modules() -> dict[str, Path]:
     """Every module of the package by its dotted name, reached through the links in src/rollyard."""
-    files = [path for package in PACKAGES for path in (SOURCE / "rollyard" / package / ".").rglob("*.py")]
-    assert len(files) > 300, "the links in src/rollyard are broken"
-    return {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in files}
+    files = modules_of_checkout().items()
+    return {name: SOURCE / "rollyard" / path for name, path in files if path.parts[0] in PACKAGES}
 
 
 class Source(NamedTuple):
@@ -75,23 +73,7 @@ def read_sources(paths: Iterable[Path]) -> list[Source]:
 
 def _read_source(text: str) -> Source:
     tree = ast.parse(text)
-    names: set[str] = set()
-    for statement in _statements(tree):
-        if isinstance(statement, ast.Import):
-            names.update(alias.name for alias in statement.names)
-        elif isinstance(statement, ast.ImportFrom) and statement.module and not statement.level:
-            names.update((statement.module, *(f"{statement.module}.{alias.name}" for alias in statement.names)))
-    return Source(frozenset(names), bool(ast.get_docstring(tree)), parses_jsonl(text, tree))
-
-
-def _statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """Yield the statements at all depths, which alone can import, without their expressions."""
-    left: list[ast.AST] = [tree]
-    while left:
-        node = left.pop()
-        yield node
-        for block in ("body", "orelse", "finalbody", "handlers", "cases"):
-            left += getattr(node, block, ())
+    return Source(frozenset(imported(tree)), bool(ast.get_docstring(tree)), parses_jsonl(text, tree))
 
 
 @cache

@@ -11,11 +11,10 @@ from types import ModuleType
 
 import pytest
 
+from tests.modules import PACKAGES, ROOT
 from tests.structure import (
     LARGEST_FOLDER,
     LONGEST_FILE,
-    PACKAGES,
-    ROOT,
     folder_sizes,
     import_circle,
     imports_of,

@@ -12,9 +12,10 @@ import fcntl
 import signal
 import sys
 
+from tests.modules import ROOT
 from tests.mutation.judge import Judge, Results
 from tests.mutation.mutations import Mutation, draw, same_lines
-from tests.mutation.suites import ROOT, Suite, git, newest_older_than_a_day
+from tests.mutation.suites import Suite, git, newest_older_than_a_day
 
 FOLDERS = (
     "services/rollouts",

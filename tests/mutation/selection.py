@@ -9,6 +9,8 @@ from collections import defaultdict
 from functools import cached_property
 from pathlib import Path
 
+from tests.modules import imported, modules
+
 SUITES = ("tests/unit", "tests/integration", "tests/e2e")
 """What `make test` runs, the cheapest first."""
 _MODULE = re.compile(r"(?:rollyard|tests)(?:\.\w+)+")
@@ -27,26 +29,14 @@ class Imports:
 
     @cached_property
     def _used(self) -> dict[str, set[str]]:
-        """Path -> paths of the modules that it imports. All paths are relative to the root and not below src/."""
-        tops = ("tests", "services", "resources_servers", "responses_api_models", "agents", "src/rollyard")
-        paths = {str(path.relative_to(self.root)) for top in tops for path in (self.root / top).rglob("*.py")}
-        return {path: self._imports_of(path, paths) for path in paths}
+        """Path -> paths of the modules that it imports. All paths are relative to the root."""
+        known = {name: str(path) for name, path in modules(self.root).items()}
+        return {path: {known[name] for name in self._names_in(path) & known.keys()} - {path} for path in known.values()}
 
-    def _imports_of(self, path: str, known: set[str]) -> set[str]:
-        names: set[str] = set()
-        for node in ast.walk(ast.parse((self.root / path).read_bytes())):
-            match node:
-                case ast.Import(names=aliases):
-                    names |= {alias.name for alias in aliases}
-                case ast.ImportFrom(module=str() as module, names=aliases, level=0):
-                    names |= {module, *(f"{module}.{alias.name}" for alias in aliases)}
-                case ast.Constant(value=str() as text) if _MODULE.fullmatch(text):
-                    names.add(text)
-        stems = [re.sub(r"^rollyard/", "", name.replace(".", "/")) for name in names]
-        possible = {
-            f"{top}{stem}{end}" for stem in stems for top in ("", "src/rollyard/") for end in (".py", "/__init__.py")
-        }
-        return possible & known - {path}
+    def _names_in(self, path: str) -> set[str]:
+        tree = ast.parse((self.root / path).read_bytes())
+        texts = (node.value for node in ast.walk(tree) if isinstance(node, ast.Constant))
+        return imported(tree) | {text for text in texts if isinstance(text, str) and _MODULE.fullmatch(text)}
 
     @cached_property
     def _users(self) -> dict[str, set[str]]:

@@ -14,9 +14,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.modules import ROOT
 from tests.mutation.selection import Imports
-
-ROOT = Path(__file__).resolve().parent.parent.parent
 
 
 def git(*arguments: str) -> str:
@@ -82,7 +81,7 @@ class Suite:
             subprocess.run(["tar", "-x", "-C", str(self.root)], input=archive.stdout, check=True)
             if (data := ROOT.parent / "shared").exists():  # tests look for data sets beside their checkout
                 (folder / "shared").symlink_to(data)
-            _clone_environment(self.root)
+            _install(self.root)
             stamp.write_text(revision)
         self.imports = Imports(self.root)
 
@@ -170,20 +169,10 @@ def _wait(process: subprocess.Popen[bytes], events: Path, hang_s: float) -> bool
     return hung
 
 
-def _clone_environment(checkout: Path) -> None:
-    """Link this environment's files into `checkout`, and let its commands import what is there."""
-    source, target = Path(sys.prefix), checkout / ".venv"
-    shutil.copytree(source, target, symlinks=True, copy_function=os.link)
-    replaced = {str(source): str(target), str(source.parent / "src"): str(checkout / "src")}
-    for path in [*(target / "bin").iterdir(), *target.glob("lib/python*/site-packages/__editable__*.pth")]:
-        if (
-            path.is_file()
-            and not path.is_symlink()
-            and any(old in path.read_text(errors="replace") for old in replaced)
-        ):
-            text, mode = path.read_text(), path.stat().st_mode
-            for old, new in replaced.items():
-                text = text.replace(old, new)
-            path.unlink()  # it is linked with the other environment's
-            path.write_text(text)
-            path.chmod(mode)
+def _install(checkout: Path) -> None:
+    """Give `checkout` an environment with this checkout's packages, whose commands import what is in `checkout`."""
+    environment = checkout / ".venv"
+    script = ROOT / "requirements" / "environment.py"
+    subprocess.run([sys.executable, str(script), str(environment), "dev", "--no-project"], check=True)
+    pip = [str(environment / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+    subprocess.run([*pip, "--no-deps", "--no-build-isolation", "-e", str(checkout)], check=True)

@@ -14,7 +14,7 @@ import orjson
 
 from tests.support.commands import BIN, command_environ
 from tests.support.processes import alive, processes_with
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 MARK = "ROLLYARD_TEST_EVAL"
 """A variable that every process of an evaluation inherits."""
@@ -47,8 +47,8 @@ class EvalProcess:
         path = self.output / "rollouts.jsonl"
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
-    def wait(self, limit_s: float = 300.0) -> int:
-        return self.process.wait(limit_s)
+    def wait(self) -> int:
+        return self.process.wait(2 * deadline_s())
 
     def collects(self, rows: int = 1) -> None:
         """Wait until it has collected this number of rollouts."""

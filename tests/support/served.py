@@ -51,7 +51,7 @@ class Served:
 
     async def open_sessions(self) -> int:
         """Number of episodes that the environment has open or is closing."""
-        response = await self.stack.client.get(self.environment.server, "/metrics", 10.0)
+        response = await self.stack.client.get(self.environment.server, "/metrics", deadline_s())
         lines = response.body.decode().splitlines()
         return int(float(next(line for line in lines if line.startswith("rollyard_sessions ")).split()[1]))
 

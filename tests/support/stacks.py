@@ -24,6 +24,7 @@ from rollyard.services.runtime.launcher import Launcher, LocalLauncher
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json, State
+from tests.support.waiting import deadline_s
 
 SOKOBAN = "configs/sokoban_builtin.yaml"
 AGENT = "grl_sokoban_game_agent"
@@ -74,7 +75,7 @@ async def _started(
         print_line=(messages if messages is not None else []).append,
         launcher=launcher,
         head_port=0,
-        ready_timeout_s=300.0,
+        ready_timeout_s=deadline_s(),
         restarts=Restarts(first_pause_s=0.05, longest_pause_s=0.5),
     )
     try:

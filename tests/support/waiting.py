@@ -43,8 +43,10 @@ def eventually(description: str, condition: Callable[[], T], limit_s: float | No
     return result
 
 
-async def until(condition: Callable[[], object], limit_s: float | None = None) -> None:
+async def until(condition: Callable[[], object], description: str = "", limit_s: float | None = None) -> None:
     """Wait until `condition` is true; for tests with an event loop."""
-    async with asyncio.timeout(limit_s or deadline_s()):
-        while not condition():
-            await asyncio.sleep(0.002)
+    limit_s = limit_s or deadline_s()
+    deadline = time.monotonic() + limit_s
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {limit_s:g} s: {description}"
+        await asyncio.sleep(0.002)

@@ -17,7 +17,7 @@ import boto3
 
 from tests.support.commands import command_environ
 from tests.support.preloaded import Preloaded
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 ACCOUNT = "123456789012"
 REGION = "us-west-2"
@@ -133,7 +133,7 @@ def running_account(
     finally:
         process.terminate()
         try:
-            process.wait(10)
+            process.wait(deadline_s())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

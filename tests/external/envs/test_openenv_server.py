@@ -15,6 +15,7 @@ from rollyard.services.runtime.hosting import bind
 from rollyard.services.types import Json
 from tests.external.envs.guessing_server import guessing_app
 from tests.support.in_process import Script, agent, calls, environment, in_process_servers
+from tests.support.waiting import deadline_s
 
 
 class _Server(uvicorn.Server):
@@ -40,7 +41,7 @@ async def play(turns: Any, rows: list[Json]) -> tuple[list[Json], Script]:
     script = Script(turns)
     async with guessing() as url:
         servers = {
-            "environment": environment(OpenEnvEnvironment, url=url, start_wait_s=60),
+            "environment": environment(OpenEnvEnvironment, url=url, start_wait_s=deadline_s()),
             "model": script.model,
             "agent": agent(GameAgent),
         }

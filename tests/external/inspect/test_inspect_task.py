@@ -22,6 +22,7 @@ from rollyard.testing import Rollout, calls, play
 from rollyard.testing.in_process import environment_server, in_process_servers
 from tests.external.inspect import inspect_tasks
 from tests.support.commands import command, ng_run
+from tests.support.waiting import deadline_s
 
 pytestmark = pytest.mark.filterwarnings("default")  # inspect_ai's dependencies are not ours to mend
 FILE = str(Path(__file__).parent / "inspect_tasks.py")
@@ -239,7 +240,7 @@ async def test_the_environment_passes_ng_doctor_env(tmp_path: Path) -> None:
                 rows_file=tmp_path / "rows.jsonl",
                 examples=1,
                 episodes=8,
-                timeout_s=60.0,
+                timeout_s=deadline_s(),
                 progress=lambda _: None,
             )
         ]

@@ -16,6 +16,7 @@ from tests.support.commands import BIN, command, command_environ
 from tests.support.doc_pages import commands, page
 from tests.support.scripted_engine import listening
 from tests.support.stacks import keys_of, read_rows
+from tests.support.waiting import deadline_s
 
 AGENT = "mcqa_simple_agent"
 REPEATS = 3
@@ -80,12 +81,12 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
     running, endpoint = stack
     endpoint.hold = asyncio.Event()
     collector = await _started(running, folder)
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(deadline_s()):
         while endpoint.requests < 4:
             assert collector.returncode is None
             await asyncio.sleep(0.05)
     endpoint.hold.set()
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(deadline_s()):
         while not rows(folder):
             await asyncio.sleep(0.01)
     collector.send_signal(signal.SIGKILL)
@@ -93,7 +94,7 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
 
     endpoint.hold = asyncio.Event()
     collector, before = await _started(running, folder), endpoint.requests
-    async with asyncio.timeout(300):
+    async with asyncio.timeout(deadline_s()):
         while endpoint.requests == before and collector.returncode is None:
             await asyncio.sleep(0.05)
     await running.kill(AGENT)

@@ -10,7 +10,7 @@ import zipfile
 from pathlib import Path
 
 from tests.external.packages.installation import tracked
-from tests.structure import ROOT
+from tests.modules import ROOT
 
 
 def copy_checkout(folder: Path, *, links: bool = True) -> Path:

@@ -12,7 +12,7 @@ import pytest
 from tests.external.packages.building import build, copy_checkout
 from tests.external.packages.installation import Installation
 from tests.external.packages.pythons import MAIN, VERSIONS, find_python
-from tests.structure import ROOT
+from tests.modules import ROOT
 
 OPENAI_AGENTS = "openai-agents"
 Fresh = Callable[..., Installation]

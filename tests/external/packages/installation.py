@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 
-from tests.structure import ROOT
+from tests.modules import ROOT
 
 HANG_S = 300.0
 _UNWANTED = ("PYTHONPATH", "VIRTUAL_ENV", "PYTHONHOME")

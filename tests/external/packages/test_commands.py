@@ -9,7 +9,7 @@ from pathlib import Path
 
 from tests.external.packages.installation import Installation
 from tests.external.packages.runs import play_sokoban
-from tests.structure import ROOT
+from tests.modules import ROOT
 
 COMMANDS = tuple(tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["scripts"])
 SCRIPTS = tuple(

@@ -12,7 +12,7 @@ import pytest
 from tests.external.packages.building import build, contents, copy_checkout, unpack
 from tests.external.packages.conftest import Built
 from tests.external.packages.installation import tracked
-from tests.structure import ROOT
+from tests.modules import ROOT
 
 
 def expected() -> dict[str, bytes]:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Protocol
 
 from tests.faults.chaos.invariants import Broken
+from tests.support.waiting import deadline_s
 
 ENTRIES = {
     "ng_run": "rollyard.services.cli.run",
@@ -57,8 +58,9 @@ class Command:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(self.process.pid, number)
 
-    async def exit_status(self, limit_s: float = 600.0) -> int:
-        """Wait for the exit status. Raises Broken after `limit_s`, which is far beyond every deadline of the stack."""
+    async def exit_status(self, limit_s: float | None = None) -> int:
+        """Wait for the exit status. Raises Broken after a limit that is far beyond every deadline of the stack."""
+        limit_s = limit_s or 5 * deadline_s()
         try:
             return await asyncio.wait_for(asyncio.shield(self.process.wait()), limit_s)
         except TimeoutError:

@@ -124,7 +124,7 @@ async def soak(workspace: Workspace, options: argparse.Namespace) -> list[str]:
                     f"/metrics of {name}: {metrics.late} of {len(metrics.seconds) + metrics.silent} later than 2 s"
                 )
         run.command.signal(signal.SIGINT)
-        if ended := await run.command.exit_status(120.0):
+        if ended := await run.command.exit_status():
             broken.append(f"ng_run ended with {ended}")
     await workspace.stop_forking()
     left_behind = await workspace.left_behind()

@@ -20,6 +20,7 @@ from omegaconf import OmegaConf
 from tests.faults.chaos.command import ENTRIES, Command, Forks
 from tests.faults.chaos.invariants import Broken
 from tests.support.processes import processes_with
+from tests.support.waiting import deadline_s
 
 HERE = Path(__file__).resolve().parents[3]
 """The checkout of this program."""
@@ -178,18 +179,16 @@ async def _ready(command: Command) -> str:
     raise Broken(f"ng_run is not ready:\n{command.output[-2000:]}")
 
 
-async def get(url: str, limit_s: float = 60.0, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
+async def get(url: str, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
     """GET over a new connection."""
-    return await send("GET", url, b"", headers, limit_s)
+    return await send("GET", url, b"", headers)
 
 
-async def send(
-    method: str, url: str, body: bytes, headers: Mapping[str, str] | None = None, limit_s: float = 60.0
-) -> tuple[int, bytes]:
+async def send(method: str, url: str, body: bytes, headers: Mapping[str, str] | None = None) -> tuple[int, bytes]:
     """Send a request over a new connection; return status and body. Raises Broken without a response."""
     try:
         async with (
-            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=limit_s)) as session,
+            aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=deadline_s())) as session,
             session.request(method, url, data=body, headers=headers, allow_redirects=False) as answer,
         ):
             return answer.status, await answer.read()

@@ -32,6 +32,7 @@ from rollyard.services.runtime.serve import serve_until_signalled
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json
 from tests.support.stacks import keys_of, read_rows, reproducible_part
+from tests.support.waiting import deadline_s
 
 ENVIRONMENT = "grl_sokoban_resources_server"
 POLICY = "policy_model"
@@ -148,7 +149,7 @@ async def forked(
         print_line=lambda text: None,
         launcher=launcher or ForkLauncher(),
         head_port=0,
-        ready_timeout_s=60.0,
+        ready_timeout_s=deadline_s(),
         restarts=Restarts(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
         reloads=reloads,
     )
@@ -170,27 +171,19 @@ def ready_pid(stack: Stack, server: str) -> int | None:
 async def gauge(stack: Stack, server: str, name: str) -> float:
     """A gauge of a server's /metrics."""
     url = stack.registry.directory().servers[server][0]
-    answer = await stack.client.transport.send("GET", f"{url}/metrics", b"", {}, 10.0)
+    answer = await stack.client.transport.send("GET", f"{url}/metrics", b"", {}, deadline_s())
     found = re.search(rf"^{name} (\S+)$", answer.body.decode(), re.MULTILINE)
     assert found is not None
     return float(found.group(1))
 
 
-async def falls_to_zero(stack: Stack, server: str, name: str, seconds: float = 120.0) -> None:
+async def falls_to_zero(stack: Stack, server: str, name: str) -> None:
     """Wait until a gauge is 0."""
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + deadline_s()
     while (value := await gauge(stack, server, name)) > (1 if name == "rollyard_in_flight" else 0):
         # The request for /metrics is itself in flight.
-        assert time.monotonic() < deadline, f"{name} of {server} is still {value:g} after {seconds:g} s"
+        assert time.monotonic() < deadline, f"{name} of {server} is still {value:g}"
         await asyncio.sleep(0.05)
-
-
-async def until(condition: Callable[[], bool], description: str, seconds: float = 120.0) -> None:
-    """Wait until the condition holds."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {description}"
-        await asyncio.sleep(0.01)
 
 
 def environment() -> dict[str, str]:
@@ -198,12 +191,12 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONUNBUFFERED": "1"}
 
 
-async def command(*arguments: str, here: Path, limit_s: float = 300.0) -> tuple[int, str]:
+async def command(*arguments: str, here: Path) -> tuple[int, str]:
     """Run a command to its end; return its exit status and its output."""
-    return await asyncio.to_thread(_run, arguments, here, limit_s)
+    return await asyncio.to_thread(_run, arguments, here)
 
 
-def _run(arguments: tuple[str, ...], here: Path, limit_s: float) -> tuple[int, str]:
+def _run(arguments: tuple[str, ...], here: Path) -> tuple[int, str]:
     done = subprocess.run(
         arguments,
         cwd=here,
@@ -211,7 +204,7 @@ def _run(arguments: tuple[str, ...], here: Path, limit_s: float) -> tuple[int, s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=limit_s,
+        timeout=2 * deadline_s(),
         check=False,
     )
     return done.returncode, done.stdout

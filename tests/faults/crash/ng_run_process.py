@@ -13,8 +13,9 @@ from pathlib import Path
 import orjson
 
 from tests.support.processes import processes_with
+from tests.support.waiting import deadline_s, until
 
-from .harness import RUN, environment, forked_status, until
+from .harness import RUN, environment, forked_status
 
 MARK = "ROLLYARD_CRASH_TEST"
 """A variable that every process of a run inherits, by which all are found."""
@@ -36,7 +37,7 @@ class Running:
 
     async def prints(self, text: str) -> None:
         """Wait until it has printed `text`."""
-        await until(lambda: text in self.output or self._reading.done(), f"ng_run prints {text!r}", 90.0)
+        await until(lambda: text in self.output or self._reading.done(), f"ng_run prints {text!r}")
         assert text in self.output, self.output
 
     async def pids(self) -> set[int]:
@@ -49,8 +50,8 @@ class Running:
 
     async def ends(self) -> int:
         """Wait for the end of the process and of its output; return the exit status."""
-        await asyncio.wait_for(self._reading, 60.0)
-        return await asyncio.wait_for(self._process.wait(), 60.0)
+        await asyncio.wait_for(self._reading, deadline_s())
+        return await asyncio.wait_for(self._process.wait(), deadline_s())
 
     def signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)

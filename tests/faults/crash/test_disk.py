@@ -153,7 +153,7 @@ def test_a_line_that_is_not_json_is_named_with_what_to_do(output: Path) -> None:
     with output.open("ab") as file:
         file.write(b"oops\n")
     again = store(output)
-    with pytest.raises(RunError, match=r"line 2 is not JSON: .*\+overwrite=true"):
+    with pytest.raises(RunError, match=r"line 2\b.*\+overwrite=true"):
         again.load()
     again.close()
 
@@ -178,7 +178,7 @@ def test_a_second_writer_is_refused_and_changes_nothing(output: Path, overwrite:
     with subprocess.Popen(holder, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None and process.stdout is not None
         assert process.stdout.readline() == b"held\n"
-        with pytest.raises(RunError, match="another process is writing to"):
+        with pytest.raises(RunError, match="another process"):
             store(output, overwrite=overwrite)
         process.stdin.close()
     assert {path: path.read_bytes() for path in output.parent.iterdir()} == before

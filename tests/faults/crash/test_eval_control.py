@@ -14,7 +14,7 @@ import pytest
 
 from tests.support.commands import BIN, command_environ
 from tests.support.evaluations import ng_eval
-from tests.support.waiting import eventually
+from tests.support.waiting import deadline_s, eventually
 
 CONFIG = "configs/sokoban_eval.yaml"
 SLOW = "policy_model.responses_api_models.builtin_model.latency_s=0.05"
@@ -27,7 +27,7 @@ def test_the_control_server_needs_its_token_which_only_the_user_can_read(tmp_pat
         address = str(running.state["address"])
         for method, path in (("GET", "/status"), ("POST", "/stop"), ("POST", "/nothing")):
             with pytest.raises(urllib.error.HTTPError) as refused:
-                urllib.request.urlopen(urllib.request.Request(address + path, method=method), timeout=10)
+                urllib.request.urlopen(urllib.request.Request(address + path, method=method), timeout=deadline_s())
             with refused.value as answer:
                 assert answer.code == 401
         files = [running.output / ".ng_eval_control.json", *tmp_path.glob(".rollyard/evals/*.json")]
@@ -96,7 +96,7 @@ def control(*arguments: str, cwd: Path) -> dict[str, object]:
         env=command_environ(),
         stdout=subprocess.PIPE,
         check=True,
-        timeout=120,
+        timeout=deadline_s(),
     )
     shown: dict[str, object] = json.loads(done.stdout)
     return shown

@@ -85,7 +85,7 @@ def test_a_killed_part_leads_to_another_attempt(tmp_path: Path, unbroken: Path, 
         running.collects()
         os.kill(running.program(victim), signal.SIGKILL)
         assert running.wait() == 0, running.printed
-        assert f"attempt 1 failed: {victim} was killed by signal 9" in running.printed
+        assert f"{victim} was killed by signal 9" in running.printed
         assert "attempt 2 of 20" in running.printed and running.state["attempt"] == 2
         running.leaves_nothing()
     assert essences(tmp_path / "out/rollouts.jsonl") == essences(unbroken / "rollouts.jsonl")
@@ -154,7 +154,7 @@ def test_weights_that_were_replaced_between_two_attempts_are_not_mixed(served: S
         weights.write_bytes(b"new")
         os.kill(served.engine(1)["api"], signal.SIGKILL)
         assert running.wait() == 2, running.printed
-        assert "was changed after the evaluation started" in running.printed
+        assert "was changed" in running.printed
         running.leaves_nothing()
 
 
@@ -164,7 +164,7 @@ def test_an_engine_that_hangs_is_noticed_by_its_health(served: ServedEval) -> No
         running.collects()
         os.kill(served.engine(1)["api"], signal.SIGSTOP)
         finish(running, served)
-        assert "attempt 1 failed: vLLM has not answered GET /health" in running.printed
+        assert "GET /health" in running.printed
 
 
 def test_an_engine_that_cannot_start_ends_the_evaluation_with_its_message(served: ServedEval) -> None:
@@ -183,7 +183,7 @@ def test_an_engine_that_keeps_crashing_ends_the_evaluation_after_max_attempts(se
     environment = {**served.environment, "FAKE_FAILS": str(message)}
     with ng_eval(*served.arguments, "max_attempts=3", cwd=served.folder, output="out", env=environment) as running:
         assert running.wait() == 1
-        assert "gave up after 3 attempts" in running.printed and "CUDA out of memory" in running.printed
+        assert "after 3 attempts" in running.printed and "CUDA out of memory" in running.printed
         assert len(list(served.notes.iterdir())) == 3
 
 

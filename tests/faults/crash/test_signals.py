@@ -9,8 +9,9 @@ import pytest
 
 from rollyard.services.runtime.stack import Stack
 from tests.support.stacks import AGENT, PUZZLES, load_config
+from tests.support.waiting import until
 
-from .harness import ENVIRONMENT, POLICY, Forked, essences, falls_to_zero, forked, forked_collect, gauge, status, until
+from .harness import ENVIRONMENT, POLICY, Forked, essences, falls_to_zero, forked, forked_collect, gauge, status
 
 BUILTIN = "policy_model.responses_api_models.builtin_model"
 SLOW = f"{BUILTIN}.latency_s=0.05"
@@ -45,7 +46,7 @@ async def test_an_interrupted_collection_explains_how_to_resume_and_resumes(
         assert await collector.wait() == 130
         measured_before, output_text = essences(output), log.read_text()
         assert f"interrupted: {len(measured_before)} of {ROLLOUTS} rollouts measured" in output_text
-        assert f"repeat the command to collect the {ROLLOUTS - len(measured_before)} missing rollouts" in output_text
+        assert f"{ROLLOUTS - len(measured_before)} missing rollouts" in output_text
         assert status(output)["state"] == "interrupted"
         assert "Traceback" not in output_text
         if number is signal.SIGINT:

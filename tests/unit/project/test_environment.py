@@ -11,7 +11,7 @@ from types import ModuleType
 
 import pytest
 
-from tests.selection import ROOT
+from tests.modules import ROOT
 
 LOCK = "one==1\n"
 

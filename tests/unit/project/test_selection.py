@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.selection import ROOT, Suite, Tree, reasons, suites
+from tests.modules import ROOT
+from tests.selection import Suite, Tree, reasons, suites
 
 FILES = {
     "services/http/client.py": "from rollyard.services.http.connection import Connection\n",

@@ -18,6 +18,7 @@ from tests.external.nemo_gym.compatibility.model_names import model_names, value
 from tests.external.nemo_gym.compatibility.processes import HOST
 from tests.external.nemo_gym.compatibility.reference import ROW_LIMIT_S, START_LIMIT_S, Played, mean_reward
 from tests.external.nemo_gym.compatibility.warm_python import server_environment
+from tests.support.waiting import deadline_s
 
 BIN = Path(sys.executable).parent
 AGENT = "compatibility_agent"
@@ -53,7 +54,7 @@ def play(environment: Environment, model_port: int, python: Path, folder: Path) 
     finally:
         process.send_signal(signal.SIGINT)
         try:
-            process.wait(timeout=60)
+            process.wait(timeout=deadline_s())
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()

@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 from tests.external.nemo_gym.compatibility.catalog import PYTHON
+from tests.support.waiting import deadline_s
 
 START_LIMIT_S = 300.0
 SYSTEM_INSTALLERS = ("apt", "apt-get", "aptitude", "dpkg", "sudo", "yum", "dnf", "apk", "brew", "conda", "snap")
@@ -52,7 +53,7 @@ class WarmPython:
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:
-            self._process.wait(timeout=30)
+            self._process.wait(timeout=deadline_s())
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

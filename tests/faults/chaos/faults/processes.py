@@ -175,7 +175,7 @@ async def doubled(context: FaultContext, rng: random.Random) -> None:
         command = await context.begin(
             run, output, "+max_attempts=50", "+max_failure_rate=1", "+num_samples_in_parallel=16"
         )
-        status = await command.exit_status(900.0)
+        status = await command.exit_status()
         no_crash(command.output)
         rows = read(output)
         wrong = [row for row in rows if row["reward"] != 1.0]
