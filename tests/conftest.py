@@ -51,5 +51,5 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_xdist_auto_num_workers() -> int:
-    """Two workers on each core, because many tests wait for processes and deadlines."""
-    return 2 * len(os.sched_getaffinity(0))
+    """One more than cores, because many tests wait for processes and deadlines; each collects all tests first."""
+    return len(os.sched_getaffinity(0)) + 1

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.modules import ROOT
 from tests.mutation.selection import SUITES, Imports, is_test
-from tests.mutation.suites import ROOT, git, newest_older_than_a_day
+from tests.mutation.suites import git, newest_older_than_a_day
 
 FOLDERS = (*SUITES, "tests/walkthroughs", "tests/faults")
 """What runs in this environment. Others are run in theirs: `.venv-vllm/bin/python -m tests.flaky FILE...`."""

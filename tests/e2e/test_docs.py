@@ -121,7 +121,9 @@ def test_every_documented_ng_run_line_passes_a_dry_run(
     monkeypatch.chdir(tmp_path)
     for name, value in {**EXPORTED, "PATH": f"{vllm.parent}{os.pathsep}{os.environ['PATH']}"}.items():
         monkeypatch.setenv(name, value)
-    closed = [re.sub(r"(?<=://)[^/,\]]+", "127.0.0.1:1", word) for word in words]  # no endpoint is waited for
+    closed = [re.sub(r"(?<=://)[^/,\]]+", "127.0.0.1:1", word) for word in words]  # no endpoint answers
+    if any("openenv_url" in word for word in words):  # and this one would be waited for
+        closed.append("++openenv_resources_server.resources_servers.openenv_environment.start_wait_s=0.1")
     checked = in_this_process(*closed, "+dry_run=true", capsys=capsys)
     assert checked.status == 0, checked.err
 

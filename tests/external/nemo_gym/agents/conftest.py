@@ -20,7 +20,7 @@ from rollyard.services.http.transport import HttpTransport, LocalTransport
 from rollyard.services.run_types import Directory
 from rollyard.services.server.app import Context
 from rollyard.services.types import Json
-from tests.structure import ROOT
+from tests.modules import ROOT
 from tests.support.in_process import KEYS, InProcessServers, Script, agent
 from tests.support.scripted_engine import listening
 
