@@ -92,7 +92,7 @@ async def ng_run(
         )
     running = Running(process, cwd, log)
     try:
-        await until(lambda: "servers ready!" in running.printed or process.returncode is not None, ready_s)
+        await until(lambda: "servers ready!" in running.printed or process.returncode is not None, limit_s=ready_s)
         assert process.returncode is None, running.printed
         yield running
     finally:

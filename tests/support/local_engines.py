@@ -79,7 +79,7 @@ class EngineHarness:
 
     async def wait_until_up(self, times: int) -> None:
         """Wait until the engine has come up so many times."""
-        await until(lambda: len(self.up) == times, DEADLINE_S)
+        await until(lambda: len(self.up) == times)
 
 
 @contextlib.asynccontextmanager

@@ -181,7 +181,7 @@ async def poll_metrics(url: str, answers: Answers, lateness: Lateness) -> None:
     while True:
         started = time.monotonic()
         try:
-            status, _ = await get(f"{url}/metrics", 30.0)
+            status, _ = await get(f"{url}/metrics")
             ended = time.monotonic()
             if status == 200:
                 answers.seconds.append(max(ended - started - lateness.within(started, ended), 0.0))
@@ -213,7 +213,7 @@ async def lags(servers: dict[str, str]) -> str:
     parts = []
     for name, url in servers.items():
         with contextlib.suppress(Broken):
-            _, text = await get(f"{url}/metrics", 10.0)
+            _, text = await get(f"{url}/metrics")
             if found := re.search(rb"^rollyard_event_loop_lag_worst_seconds (\S+)$", text, re.MULTILINE):
                 parts.append(f"{name} {float(found.group(1)):.1f}")
     return f"lag s: {', '.join(parts)}"
