@@ -11,8 +11,8 @@ only the names of those that run in full. A suite is a target of the Makefile wh
 - records and wire types;
 - other files, such as scripts and configs, in packages on which it depends, and those that the tests name.
 
-Every suite runs in full if FULL is set, if .ci/ or the selection changed, or if there is no such commit. Only the
-standard library is needed.
+Every suite runs in full if FULL is set, if .ci/ or the selection changed, or if no commit is older than a day. This
+module uses only the standard library.
 """
 
 from __future__ import annotations

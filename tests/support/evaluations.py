@@ -48,7 +48,7 @@ class EvalProcess:
         return path.read_bytes().count(b"\n") if path.exists() else 0
 
     def wait(self) -> int:
-        return self.process.wait(2 * deadline_s())
+        return self.process.wait(3 * deadline_s())
 
     def collects(self, rows: int = 1) -> None:
         """Wait until it has collected this number of rollouts."""

@@ -75,7 +75,7 @@ async def _started(
         print_line=(messages if messages is not None else []).append,
         launcher=launcher,
         head_port=0,
-        ready_timeout_s=deadline_s(),
+        ready_timeout_s=3 * deadline_s(),
         restarts=Restarts(first_pause_s=0.05, longest_pause_s=0.5),
     )
     try:

@@ -81,12 +81,12 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
     running, endpoint = stack
     endpoint.hold = asyncio.Event()
     collector = await _started(running, folder)
-    async with asyncio.timeout(deadline_s()):
+    async with asyncio.timeout(3 * deadline_s()):
         while endpoint.requests < 4:
             assert collector.returncode is None
             await asyncio.sleep(0.05)
     endpoint.hold.set()
-    async with asyncio.timeout(deadline_s()):
+    async with asyncio.timeout(3 * deadline_s()):
         while not rows(folder):
             await asyncio.sleep(0.01)
     collector.send_signal(signal.SIGKILL)
@@ -94,7 +94,7 @@ async def test_every_rollout_is_there_once_after_the_collector_and_the_agent_wer
 
     endpoint.hold = asyncio.Event()
     collector, before = await _started(running, folder), endpoint.requests
-    async with asyncio.timeout(deadline_s()):
+    async with asyncio.timeout(3 * deadline_s()):
         while endpoint.requests == before and collector.returncode is None:
             await asyncio.sleep(0.05)
     await running.kill(AGENT)

@@ -47,7 +47,7 @@ def evaluate(stack: Any, server: str, dataset: str, folder: Path) -> list[dict[s
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     environ = {**os.environ, "PATH": path, "POLICY_API_KEY": "none"}
     command = [str(Path(sys.executable).with_name("vf-eval")), "@", str(file), "--no-rich"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=5 * deadline_s(), env=environ, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=8 * deadline_s(), env=environ, cwd=folder)
     assert done.returncode == 0, done.stderr[-3000:]
     [traces] = folder.glob("outputs/*/traces.jsonl")
     return [trace for episode in read_rows(traces) for trace in episode["traces"]]

@@ -60,7 +60,7 @@ class Command:
 
     async def exit_status(self, limit_s: float | None = None) -> int:
         """Wait for the exit status. Raises Broken after a limit that is far beyond every deadline of the stack."""
-        limit_s = limit_s or 5 * deadline_s()
+        limit_s = limit_s or 8 * deadline_s()
         try:
             return await asyncio.wait_for(asyncio.shield(self.process.wait()), limit_s)
         except TimeoutError:

@@ -204,7 +204,7 @@ def _run(arguments: tuple[str, ...], here: Path) -> tuple[int, str]:
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
-        timeout=2 * deadline_s(),
+        timeout=3 * deadline_s(),
         check=False,
     )
     return done.returncode, done.stdout
