@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
+from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.server.settings import REDACTED, is_secret
 from rollyard.services.types import Json
 
@@ -103,7 +104,7 @@ def engine_environment(
         if "--enable-lora" in flags(settings.extra_flags):
             environ["VLLM_ALLOW_RUNTIME_LORA_UPDATING"] = "1"
     if settings.ray_address:
-        environ["RAY_ADDRESS"] = settings.ray_address
+        environ |= {"RAY_ADDRESS": settings.ray_address, **ray_authentication(settings.ray_address, environ)}
     elif len(str(folder)) <= _MAX_SOCKET_FOLDER_LENGTH:  # Ray's workers get the variable too, without the folder
         environ["VLLM_RPC_BASE_PATH"] = str(folder)
     return environ

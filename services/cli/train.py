@@ -14,6 +14,7 @@ from anyio.from_thread import start_blocking_portal
 from rollyard.services.cli.arguments.train_arguments import TrainOptions, read_arguments
 from rollyard.services.cli.display.train_view import Messages, result
 from rollyard.services.cli.options import run_command
+from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
 from rollyard.services.io.foreground import run_foreground
 from rollyard.services.io.own_command import own_command
@@ -103,6 +104,7 @@ def _run_on_ray(config: TrainConfig, arguments: Sequence[str], messages: Message
         sys.stdout.buffer.write(output)
         sys.stdout.flush()
 
+    os.environ.update(ray_authentication(config.ray_head_node_address, os.environ))  # Ray reads it at its import
     status = run_on_ray(
         *(config.ray_head_node_address, command, config.trainer_num_gpus, messages.here, os.environ),
         write=write,

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import socket
+from collections.abc import Mapping
+from pathlib import Path
 
 from rollyard.services.errors import OperatorError, RunError
 
@@ -24,3 +28,32 @@ async def check_ray_address(address: str, setting: str, timeout_s: float, hint: 
         reason = str(error) or f"no response within {timeout_s:g} s"
         raise RunError(f"no Ray cluster at {setting}{address}: {reason}{hint and f'. {hint}'}") from None
     writer.close()
+
+
+def ray_authentication(address: str | None, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the variables with which Ray's clients send their token to the cluster at `address`.
+
+    If the user has a token, `ray start --head` makes a cluster that requires it (Ray 2.60). Clients send it to `auto`,
+    but to an explicit address only in mode `token`. Here they also send it to an address of this host, or to a cluster
+    that is about to be started (`address` None); for other hosts, the user decides. Empty if RAY_AUTH_MODE is set.
+    """
+    if "RAY_AUTH_MODE" in environ or not _has_token(environ):
+        return {}
+    if address is not None and address != "auto" and not _is_this_host(address.rpartition(":")[0].strip("[]")):
+        return {}
+    return {"RAY_AUTH_MODE": "token"}
+
+
+def _has_token(environ: Mapping[str, str]) -> bool:
+    if environ.get("RAY_AUTH_TOKEN") or environ.get("RAY_AUTH_TOKEN_PATH"):
+        return True
+    return "HOME" in environ and (Path(environ["HOME"]) / ".ray" / "auth_token").is_file()
+
+
+def _is_this_host(host: str) -> bool:
+    with contextlib.suppress(OSError):
+        family, _, _, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family) as sock:
+            sock.bind(address)  # fails unless the address belongs to this host
+            return True
+    return False

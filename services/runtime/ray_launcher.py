@@ -32,7 +32,7 @@ from typing import Any, TypeVar
 from rollyard.services.config.venv import needs_isolation
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import is_loopback
-from rollyard.services.http.ray_address import check_ray_address
+from rollyard.services.http.ray_address import check_ray_address, ray_authentication
 from rollyard.services.io.optional import require
 from rollyard.services.run_types import Launch
 from rollyard.services.runtime import ray_actor
@@ -49,7 +49,12 @@ Ray terminates ng_run 60 s after losing the cluster, so the cause must be report
 BUILD_S = 900.0
 """Start timeout if the node may first have to build the Python environment that the server's folder requires."""
 SILENCE_S = 30.0
-"""An actor that does not respond for this long counts as dead. A live actor responds every second."""
+"""An actor that does not respond for this long counts as dead. A live actor responds every second.
+
+While the network is cut, Ray raises ActorUnavailableError early; the same actor responds again after the cut.
+"""
+REACH_S = 2.0
+"""Timeout of a connection to a node. Ray counts a node that cannot be reached as alive for up to a minute."""
 CHUNK = 1 << 20
 """Maximum number of log bytes per response."""
 _HINT = "Start one with `ray start --head --port=6379` (other hosts join it with `ray start --address=HOST:6379`)"
@@ -78,9 +83,16 @@ class _RayProcess:
 
     async def _follow(self, log: Path) -> int:
         offset = 0
+        responded = time.monotonic()
         try:
             while True:
-                text, status = await asyncio.wait_for(self._actor.follow.remote(offset, CHUNK), SILENCE_S)
+                left_s = responded + SILENCE_S - time.monotonic()
+                try:
+                    text, status = await asyncio.wait_for(self._actor.follow.remote(offset, CHUNK), left_s)
+                except self._ray.exceptions.ActorUnavailableError:
+                    await asyncio.sleep(min(1.0, max(left_s, 0.0)))
+                    continue
+                responded = time.monotonic()
                 _append(log, text)
                 offset += len(text)
                 if status is not None:
@@ -125,7 +137,7 @@ class RayLauncher:
         limit_s = BUILD_S if isolated else START_S
         placement: tuple[str, str] | None = None
         try:
-            hosts = await self._candidates()
+            hosts = await self._reachable(await self._candidates())
             placement = self._least_loaded(hosts, launch.name), launch.name
             self._placed.append(placement)
             # Every Ray node has a resource `node:IP`; requesting a fraction of it places the actor there.
@@ -176,6 +188,15 @@ class RayLauncher:
             return {self.node_ip}
         return await _in_thread(partial(_live_hosts, self._ray), START_S)
 
+    async def _reachable(self, hosts: set[str]) -> set[str]:
+        """Return the hosts whose Ray node accepts connections."""
+        if not self.on_network:
+            return hosts
+        nodes = await _in_thread(self._ray.nodes, START_S)
+        ports = {node["NodeManagerAddress"]: node["NodeManagerPort"] for node in nodes if node["Alive"]}
+        found = await asyncio.gather(*(_accepts_connections(host, ports.get(host, 0)) for host in sorted(hosts)))
+        return {host for host, accepts in zip(sorted(hosts), found, strict=True) if accepts}
+
     def _least_loaded(self, hosts: set[str], name: str) -> str:
         """Return the host with the fewest replicas of the server `name`. Ties go to the host with the fewest servers.
 
@@ -183,7 +204,7 @@ class RayLauncher:
         one of two nodes.
         """
         if not hosts:
-            raise ConnectionError("the Ray cluster has no live nodes")
+            raise ConnectionError("no node of the Ray cluster can be reached")
         servers = Counter(host for host, _ in self._placed)
         return min(sorted(hosts), key=lambda host: (self._placed.count((host, name)), servers[host]))
 
@@ -192,6 +213,7 @@ class RayLauncher:
 async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
     """Connect to the cluster at `address` (HOST:PORT or auto). Raises OperatorError or RunError on failure."""
     await check_cluster(address)
+    os.environ.update(ray_authentication(address, os.environ))  # Ray reads it when it is imported
     import ray
 
     def connect() -> RayLauncher:
@@ -206,7 +228,10 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
     try:
         launcher = await _in_thread(connect, CONNECT_S)
     except TimeoutError:
-        raise RunError(f"no Ray cluster at {address}: no response within {CONNECT_S:g} s. {_HINT}") from None
+        raise RunError(
+            f"no Ray cluster at {address}: no response within {CONNECT_S:g} s. {_HINT}. A cluster that requires a "
+            "token accepts clients with RAY_AUTH_MODE=token and the token in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+        ) from None
     except Exception as error:
         raise RunError(f"no usable Ray cluster at {address}: {_first_line(error)}. {_HINT}") from error
     try:
@@ -238,6 +263,15 @@ async def _in_thread(call: Callable[[], T], limit_s: float) -> T:
 
     threading.Thread(target=run, daemon=True).start()
     return await asyncio.wait_for(asyncio.wrap_future(done), limit_s)
+
+
+async def _accepts_connections(host: str, port: int) -> bool:
+    try:
+        _, writer = await asyncio.wait_for(asyncio.open_connection(host, port), REACH_S)
+    except (OSError, TimeoutError):
+        return False
+    writer.close()
+    return True
 
 
 def _live_hosts(ray: Any) -> set[str]:

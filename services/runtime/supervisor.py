@@ -250,7 +250,7 @@ class Supervisor:
         try:
             await self._spawn(replica)
         except Exception as error:  # retry after any exception of a launcher
-            log.warning("%s cannot be started", replica.title, exc_info=error)
+            log.debug("%s cannot be started", replica.title, exc_info=error)
             self._print_line(f"{replica.title} cannot be started: {error or type(error).__name__}")
             return False
         if replica not in self._waiting:  # `start` reports those

@@ -39,6 +39,16 @@ class Machines:
                 assert libc.setns(before.fileno(), _CLONE_NEWNET) == 0, os.strerror(ctypes.get_errno())
 
     @contextlib.contextmanager
+    def cut(self, address: str) -> Iterator[None]:
+        """Disconnect a machine: nothing that the others send reaches it, and nothing says so."""
+        link = f"v{list(self.prefixes).index(address) + 1}"
+        ip("-n", self.bridge, "link", "set", link, "down")
+        try:
+            yield
+        finally:
+            ip("-n", self.bridge, "link", "set", link, "up")
+
+    @contextlib.contextmanager
     def host_names(self, names: dict[str, str]) -> Iterator[None]:
         """Make host names known on all machines. `names`: name -> address."""
         folders = [Path("/etc/netns") / prefix[-1] for prefix in self.prefixes.values()]

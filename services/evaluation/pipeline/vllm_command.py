@@ -11,6 +11,7 @@ from pathlib import Path
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig, VllmSettings
 from rollyard.services.evaluation.pipeline.model_source import SERVED
+from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.io.gpus import visible_gpus
 
 _OWN_FLAGS = ("--port", "--host", "--served-model-name", "--model", "--api-key")
@@ -111,5 +112,5 @@ def serve_environment(environ: Mapping[str, str], key: str, ray_address: str | N
         variables.pop(name, None)
     variables["SPT_NOENV"] = "1"  # vLLM's retitled processes keep their environment readable (leftover_processes.py)
     if ray_address is not None:
-        variables["RAY_ADDRESS"] = ray_address
+        variables |= {"RAY_ADDRESS": ray_address, **ray_authentication(ray_address, variables)}
     return variables

@@ -13,7 +13,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -59,12 +59,12 @@ class Node:
 
     @classmethod
     @contextlib.contextmanager
-    def head(cls, folder: Path, ip: str, prefix: Sequence[str] = ()) -> Iterator[Node]:
-        """Start the first node of a new cluster."""
+    def head(cls, folder: Path, ip: str, prefix: Sequence[str] = (), home: Path | None = None) -> Iterator[Node]:
+        """Start the first node of a new cluster. `home`: the user's home folder, where Ray looks for a token."""
         port = free_port()
         # Without the processes that scale a cluster and that collect logs, which no test uses.
         options = ["--head", f"--port={port}", f"--temp-dir={folder}", "--include-dashboard=false", "--no-monitor"]
-        with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options) as node:
+        with cls._started(folder / "head.out", f"{ip}:{port}", ip, [*prefix], options, home) as node:
             yield node
 
     @classmethod
@@ -77,12 +77,14 @@ class Node:
 
     @classmethod
     @contextlib.contextmanager
-    def _started(cls, output: Path, address: str, ip: str, prefix: list[str], options: list[str]) -> Iterator[Node]:
+    def _started(
+        cls, output: Path, address: str, ip: str, prefix: list[str], options: list[str], home: Path | None = None
+    ) -> Iterator[Node]:
         command = [*prefix, str(BIN / "ray"), "start", "--block", f"--node-ip-address={ip}", *options]
         command += ["--num-cpus=1", "--object-store-memory=78643200", "--disable-usage-stats"]
         command += ["--min-worker-port=0", "--max-worker-port=0"]
         command += ["--dashboard-agent-listen-port=0", "--metrics-export-port=0", "--include-log-monitor=false"]
-        environ = {**os.environ, **HEALTH_CHECKS}
+        environ = {**os.environ, **HEALTH_CHECKS, **({"HOME": str(home)} if home else {})}
         with output.open("wb") as file:
             process = subprocess.Popen(command, env=environ, stdout=file, stderr=file, start_new_session=True)
         try:
@@ -116,12 +118,18 @@ class Run:
     """One ng_run on a Ray cluster in its own folder; ended with the block."""
 
     def __init__(
-        self, folder: Path, address: str, *overrides: str, config: str = STACK, prefix: Sequence[str] = ()
+        self,
+        folder: Path,
+        address: str,
+        *overrides: str,
+        config: str = STACK,
+        prefix: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
     ) -> None:
         self.folder = folder
         self.prefix = list(prefix)
         self.environ = {name: value for name, value in os.environ.items() if name != "ROLLYARD_TOKEN"}
-        self.environ["XDG_CACHE_HOME"] = str(folder / "cache")
+        self.environ |= {"XDG_CACHE_HOME": str(folder / "cache"), **(environ or {})}
         self._output = folder / "ng_run.out"
         command = [f"+config_paths=[{config}]", f"+ray_head_node_address={address}", "+head_port=0"]
         with self._output.open("wb") as file:

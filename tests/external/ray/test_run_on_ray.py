@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.external.ray.clusters import MODEL_ONLY, Run, command_of, free_port
+from tests.external.ray.clusters import MODEL_ONLY, Node, Run, command_of, free_port, short_folder
 from tests.support.processes import parent_of
 from tests.support.stacks import EXAMPLES, keys_of, read_rows
 from tests.support.waiting import eventually
@@ -37,6 +37,21 @@ def test_the_specified_commands_run_and_ctrl_c_leaves_only_the_cluster(cluster: 
         assert run.left() == []
     with socket.create_connection(("127.0.0.1", int(cluster.rpartition(":")[2])), 5):
         pass  # the cluster must keep running
+
+
+def test_a_cluster_that_requires_the_users_token_gets_it(tmp_path: Path) -> None:
+    token = tmp_path / "home" / ".ray" / "auth_token"
+    token.parent.mkdir(parents=True)
+    token.write_text("0123456789abcdef0123456789abcdef")
+    home = tmp_path / "home"
+    environ = {"HOME": str(home)}
+    with (
+        short_folder() as folder,
+        Node.head(folder, "127.0.0.1", home=home) as node,
+        Run(tmp_path, node.address, config=MODEL_ONLY, environ=environ) as run,
+    ):
+        run.until_ready()
+        assert "InvalidAuthToken" not in run.output
 
 
 def is_logged(run: Run, instance: dict[str, Any]) -> bool:

@@ -6,6 +6,7 @@ import os
 import signal
 import stat
 import subprocess
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,35 +14,59 @@ from pathlib import Path
 import pytest
 
 from tests.external.ray.clusters import Node, Run, short_folder
-from tests.support.machines import CAN_SIMULATE, simulated_machines
+from tests.support.machines import CAN_SIMULATE, Machines, simulated_machines
 from tests.support.stacks import EXAMPLES, keys_of, read_rows
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.skipif(not CAN_SIMULATE, reason="making network namespaces needs root and iproute2")
 
 
+REPLICAS = (
+    "policy_model.responses_api_models.builtin_model.replicas=2",
+    "grl_sokoban_resources_server.resources_servers.grl_sokoban.replicas=2",
+)
+
+
 @pytest.fixture
-def machines() -> Iterator[dict[str, list[str]]]:
-    """Address -> the command prefix that runs a command on that machine."""
+def machines() -> Iterator[Machines]:
     with simulated_machines("ry") as simulated:
-        yield simulated.prefixes
+        yield simulated
 
 
-def test_servers_are_spread_need_a_token_and_survive_a_lost_machine(
-    machines: dict[str, list[str]], tmp_path: Path
+def test_servers_of_a_machine_that_is_cut_off_for_a_moment_are_kept_and_of_one_that_stays_cut_off_move(
+    machines: Machines, tmp_path: Path
 ) -> None:
-    (first_address, on_first), (second_address, on_second) = machines.items()
+    (first_address, on_first), (second_address, on_second) = machines.prefixes.items()
+    with (
+        short_folder() as folder,
+        Node.head(folder, first_address, on_first) as head,
+        Node.member(folder, head, second_address, on_second),
+        Run(tmp_path, head.address, *REPLICAS, prefix=on_first) as run,
+    ):
+        run.until_ready()
+        before = {instance["pid"] for instance in run.instances()}
+        with machines.cut(second_address):
+            time.sleep(15)  # Ray reports actors as unavailable within seconds, and Rollyard gives up after 30 s
+        eventually("all servers ready", lambda: all_ready_on(run, {first_address, second_address}))
+        assert {instance["pid"] for instance in run.instances()} == before
+        with machines.cut(second_address):
+            eventually("all servers ready on the reachable machine", lambda: all_ready_on(run, {first_address}))
+        assert "Traceback" not in run.output
+
+
+def all_ready_on(run: Run, hosts: set[str]) -> bool:
+    """Whether all five instances are ready, on exactly these machines."""
+    found = run.instances()
+    return [instance["ready"] for instance in found] == [True] * 5 and {one["host"] for one in found} == hosts
+
+
+def test_servers_are_spread_need_a_token_and_survive_a_lost_machine(machines: Machines, tmp_path: Path) -> None:
+    (first_address, on_first), (second_address, on_second) = machines.prefixes.items()
     with (
         short_folder() as folder,
         Node.head(folder, first_address, on_first) as head,
         Node.member(folder, head, second_address, on_second) as second,
-        Run(
-            tmp_path,
-            head.address,
-            "policy_model.responses_api_models.builtin_model.replicas=2",
-            "grl_sokoban_resources_server.resources_servers.grl_sokoban.replicas=2",
-            prefix=on_first,
-        ) as run,
+        Run(tmp_path, head.address, *REPLICAS, prefix=on_first) as run,
     ):
         run.until_ready()
         hosts = Counter(instance["host"] for instance in run.instances())

@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from rollyard.services.errors import RunError
+from rollyard.services.http.ray_address import ray_authentication
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient
 from rollyard.services.launchers.slurm.job.containers import on_node
@@ -29,6 +30,11 @@ _STOP_S = 15.0
 _STARTED = "Ray runtime started"
 
 
+def authentication(spec: JobSpec, environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables with which all nodes and the command use the user's Ray token; containers have another home."""
+    return ray_authentication(None, environment) if spec.container_runtime == "none" else {}
+
+
 class RayNodes:
     """Starts Ray on every node of the job, and stops what it has started. `ray stop` would end other clusters, too."""
 
@@ -36,6 +42,7 @@ class RayNodes:
         self._folder = folder
         self._spec = spec
         self._environment = {name: value for name, value in environment.items() if name != "RAY_ADDRESS"}
+        self._environment |= authentication(spec, environment)
         self._client = client
         self._steps: list[tuple[str, subprocess.Popen[bytes], Path, int]] = []
         self._temporary: Path | None = None

@@ -18,7 +18,7 @@ from rollyard.services.launchers.slurm.client.time_limit import seconds_of
 from rollyard.services.launchers.slurm.job.command import JobCommand
 from rollyard.services.launchers.slurm.job.containers import STEP_NAME, check_runtime, in_container
 from rollyard.services.launchers.slurm.job.heartbeat import INTERVAL_S
-from rollyard.services.launchers.slurm.job.ray_nodes import RayNodes, cpus_per_node
+from rollyard.services.launchers.slurm.job.ray_nodes import RayNodes, authentication, cpus_per_node
 from rollyard.services.launchers.slurm.job.signals import JobSignals
 from rollyard.services.launchers.slurm.job_files import log_file
 from rollyard.services.launchers.slurm.job_types import JobSpec, JobState
@@ -118,7 +118,7 @@ class JobWork:
             **spec.environment,
         }
         if ray is not None:
-            environment["RAY_ADDRESS"] = ray.address
+            environment = {**authentication(spec, environment), **environment, "RAY_ADDRESS": ray.address}
             if spec.ray_address_argument is not None:
                 arguments.append(f"{spec.ray_address_argument}{ray.address}")
         output = log_file(self._folder, self._job_id)
