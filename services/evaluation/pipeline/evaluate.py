@@ -32,7 +32,8 @@ from rollyard.services.types import Json, Record
 
 _MARK_LENGTH = 8
 MAX_FRUITLESS = 3
-"""After this many attempts in a row in which rollouts failed and none succeeded, another one would fail as well."""
+"""After this many attempts in a row in which rollouts failed and none succeeded, or in which something could not be
+started that no attempt before has started, another one would fail as well."""
 
 
 class EvalResult(Record):
@@ -150,7 +151,7 @@ class _Evaluation:
         if self._plan.is_complete():
             tracker.print_line("all rollouts are already collected; writing the report")
             return True
-        fruitless = 0
+        fruitless, started = 0, False
         for number in range(1, config.max_attempts + 1):
             before = tracker.state.measured
             tracker.update(attempt=number)
@@ -164,8 +165,9 @@ class _Evaluation:
                 tracker.update(message=str(error).partition("\n")[0])
                 if self._requests.ending:
                     raise EvaluationEnding from error
+                started = started or tracker.state.stage in ("collection", "pause")
                 stopped = isinstance(error, TooManyFailures) and tracker.state.measured <= before
-                fruitless = fruitless + 1 if stopped else 0
+                fruitless = fruitless + 1 if stopped or not started else 0
                 if number == config.max_attempts or fruitless == MAX_FRUITLESS:
                     raise RunError(f"gave up after {number} attempts: {error}") from error
                 tracker.print_line(f"attempt {number} failed: {error}")

@@ -26,9 +26,15 @@ HEALTH_EVERY_S = 2.0
 HEALTH_REQUEST_S = 10.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PERMANENT = re.compile(
-    r"unrecognized arguments|error: argument|invalid tool call parser|not a valid model identifier|Repo id must"
-    r"|Invalid repository ID|Cannot find any model weights|RepositoryNotFoundError|GatedRepoError"
-    r"|Model architectures .* (?:are not supported|failed to be inspected)|No module named|max_model_len .* is greater"
+    r"unrecognized arguments|error: argument|invalid (?:tool call|reasoning) parser|Reasoning parser .* not found"
+    r"|not a valid model identifier|Repo id must|HFValidationError|Invalid repository ID|RepositoryNotFoundError"
+    r"|GatedRepoError|40[13] Client Error|OfflineModeIsEnabled|Cannot find any model weights"
+    r"|Model architectures .* (?:are not supported|failed to be inspected)|model type `.*` but"
+    r"|Can't load tokenizer|Tokenizer class .* does not exist|chat template .* doesn't exist"
+    r"|max_model_len .* is greater|max seq len .* larger than the available KV cache"
+    r"|Failed to infer device type|No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver"
+    r"|NVIDIA driver on your system is too old|no kernel image is available|larger than the number of available GPUs"
+    r"|No module named|cannot open shared object file"
 )
 """Messages of vLLM after which another start would fail again."""
 
