@@ -15,11 +15,11 @@ from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.display.console import is_terminal
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError
 from rollyard.services.expressions.parse import ExpressionError, parse, parse_field
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.optional import require
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.viewer.api.replays import Replays
 from rollyard.services.viewer.api.rollout_list import Query
 from rollyard.services.viewer.findings.finding_index import FindingIndex
@@ -78,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
     # Only with the extra `browse`.
     from rollyard.services.browse.app import BrowseApp
 
-    replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
+    replays = Replays(search_roots(Path.cwd(), options.server_roots))
     findings = FindingIndex(index.find, workers=options.workers or len(os.sched_getaffinity(0)))
     app = BrowseApp(index, findings, replays, query)
     logging.basicConfig(level=logging.WARNING, handlers=[app.log_handler], force=True)

@@ -19,6 +19,7 @@ from rollyard.services.cli.display.collect_summary import summary, worker_summar
 from rollyard.services.cli.display.progress_bar import Display, display_for, keep_showing
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
@@ -29,7 +30,6 @@ from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym.head import NOTE
 from rollyard.services.interop.stack_clients import clients_of
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
@@ -139,7 +139,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
 
 
 def _tasks(options: CollectOptions) -> Tasks:
-    files = DataFiles([Path.cwd(), INSTALLED])
+    files = DataFiles(search_roots(Path.cwd()))
     if (options.input_jsonl_fpath is None) == (options.data is None):
         raise OperatorError("pass exactly one of +input_jsonl_fpath=rows.jsonl and +data=... (a mixture)")
     if options.input_jsonl_fpath is not None:

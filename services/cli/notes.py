@@ -12,12 +12,12 @@ from pydantic import Field
 
 from rollyard.services.cli.arguments.positional import rollout_files, split_arguments
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.agreement import Agreement
 from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.load_run import load
@@ -73,7 +73,7 @@ def run(arguments: Sequence[str]) -> int:
     if output is not None:
         check_output(output, [path for _, path in files])
     address = options.input_jsonl_fpath
-    dataset = None if address is None else tasks_by_key(DataFiles([Path.cwd(), INSTALLED]).get(address))
+    dataset = None if address is None else tasks_by_key(DataFiles(search_roots(Path.cwd())).get(address))
     rows: list[bytes] = []
     skipped = 0
     for name, path in files:

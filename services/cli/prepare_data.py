@@ -14,6 +14,7 @@ from pydantic import Field
 
 from rollyard.services.cli.display.prepare_data_view import show
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.datasets.dataset import Dataset
 from rollyard.services.datasets.mixture import Mixture
@@ -24,7 +25,6 @@ from rollyard.services.datasets.validate import validate
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.curriculum import hardest_first, ids_of, order_by_id
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.rollout_files import check_output
@@ -72,7 +72,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Check and describe datasets, mix them into one, and build curricula from rollouts."""
     options, _ = read_options(PrepareOptions, arguments)
-    files = DataFiles([Path.cwd(), INSTALLED])
+    files = DataFiles(search_roots(Path.cwd()))
     settings = _settings(options, files)
     if options.order_fpath is not None or options.rollouts_jsonl_fpath is not None:
         return _curriculum(options, settings, files)

@@ -22,13 +22,13 @@ from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.clusters.cluster_records import ClusterReport
 from rollyard.services.clusters.compare import changes_of
 from rollyard.services.clusters.find_clusters import clusters_of
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.errors import OperatorError
 from rollyard.services.findings.find import findings_of
 from rollyard.services.findings.finding import Findings
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.loader.parallel_reader import Progress as ReportProgress
@@ -119,7 +119,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         raise OperatorError(f"output_dir {str(folder)!r} cannot be created: {error.strerror}") from error
     address = options.input_jsonl_fpath
-    inputs = None if address is None else DataFiles([Path.cwd(), INSTALLED]).get(address)
+    inputs = None if address is None else DataFiles(search_roots(Path.cwd())).get(address)
     runs = [_load(path, name, options, inputs) for name, path in profiled]
     found = [one.profile for one in runs]
     report = Report(

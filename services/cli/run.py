@@ -17,11 +17,11 @@ from rollyard.services.cli.display.run_plan import print_plan
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.run_types import AccessRules, Keys
 from rollyard.services.runtime.code_watcher import CodeWatcher
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
@@ -93,7 +93,7 @@ def run(arguments: Sequence[str]) -> int:
     """Start the servers of the configs and keep them running."""
     options, overrides = read_options(RunOptions, arguments, rest=True)
     here = Path.cwd()
-    roots = list(dict.fromkeys([here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]))
+    roots = search_roots(here, options.server_roots)
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     check_exposure(config.servers, token, options.head_host)

@@ -19,7 +19,7 @@ from pydantic import Field
 from rollyard.api import connect, stack
 from rollyard.services.cli.arguments.listening_token import listening_token
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.config.server_folders import ALIASES
+from rollyard.services.config.server_folders import ALIASES, search_roots
 from rollyard.services.config.yaml_files import find_config, read_yaml
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.errors import OperatorError, RunError
@@ -30,7 +30,6 @@ from rollyard.services.interop.serving.listener import listening_to_clients
 from rollyard.services.interop.serving.open_environment import open_environment
 from rollyard.services.interop.serving.task_list import TaskList
 from rollyard.services.io.exit_status import EXIT_DONE
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.process_setup import raise_file_limit
@@ -115,7 +114,7 @@ def _stack(options: ServeOptions, overrides: list[str]) -> RunningStack:
             extra = "+config_paths" if options.config_paths else overrides[0]
             raise OperatorError(f"+head connects to a running stack, so {extra!r} has no effect; leave one of them out")
         return connect(options.head, token=options.token)
-    roots = [Path.cwd(), *(root.absolute() for root in options.server_roots), INSTALLED]
+    roots = search_roots(Path.cwd(), options.server_roots)
     configs = [_without_agents(find_config(path, roots)) for path in options.config_paths]
     if not configs:
         if options.environment is None:
@@ -135,7 +134,7 @@ def _without_agents(path: Path) -> Json:
 def _tasks(options: ServeOptions) -> TaskList | None:
     if options.data is None:
         return None
-    return TaskList.read(DataFiles([Path.cwd(), *options.server_roots, INSTALLED]).get(options.data), options.split)
+    return TaskList.read(DataFiles(search_roots(Path.cwd(), options.server_roots)).get(options.data), options.split)
 
 
 def _app(options: ServeOptions, environment: ServedEnvironment) -> FastAPI:

@@ -21,6 +21,7 @@ from rollyard.services.cli.arguments.positional import rollout_files, split_argu
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
@@ -28,7 +29,6 @@ from rollyard.services.http.app_listener import listening
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.jsonl import replace
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
@@ -113,7 +113,7 @@ def run(arguments: Sequence[str]) -> int:
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
     given = [*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath]
     file_index, series = _index(given, options)
-    replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
+    replays = Replays(search_roots(Path.cwd(), options.server_roots))
     decoder = None if options.tokenizer is None else load_tokenizer(options.tokenizer, _warn)
     if options.export is not None:
         check_output(options.export, rollout_files(given))

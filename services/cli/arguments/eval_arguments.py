@@ -12,13 +12,13 @@ from pydantic import ConfigDict, Field
 from rollyard.services.cli.arguments.config_arguments import check_key, is_path, is_server_setting, take_config_path
 from rollyard.services.cli.options import Options
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import search_path
 from rollyard.services.config.yaml_files import find_config
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig, VllmSettings
 from rollyard.services.evaluation.nemo_rl.run import NemoRlRun, read_nemo_rl
 from rollyard.services.evaluation.pipeline.config_file import load_eval_config
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import parse_settings
 
@@ -74,7 +74,7 @@ def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
     path = path or own.get("config_path")
-    roots = [here, INSTALLED]
+    roots = search_roots(here)
     found = None if path is None else find_config(path, search_path(roots))
     servers = tuple(one.text for one in others if is_server_setting(one))
     nemo_rl = read_nemo_rl(found, [one for one in others if not is_server_setting(one)], servers) if found else None

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict
 from rollyard.services.cli.arguments.config_arguments import check_key, is_server_setting, take_config_path
 from rollyard.services.cli.options import Options
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import load_settings
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import CREATE_PARAMS
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.training.train_config import TrainConfig
@@ -58,7 +58,7 @@ def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
     for override in others:
         check_key(override, list(known), {"responses_create_params": CREATE_PARAMS, **_NESTED})
     keys = [one for one in others if not is_server_setting(one)]
-    config = load_settings(TrainConfig, path or own.get("config_path"), keys, [here, INSTALLED])
+    config = load_settings(TrainConfig, path or own.get("config_path"), keys, search_roots(here))
     servers = (one.text for one in others if is_server_setting(one))
     # Absolute, because the engines read weights from it.
     output_dir = here / config.output_dir.expanduser()

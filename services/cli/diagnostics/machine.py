@@ -16,6 +16,7 @@ from rollyard.services.cli.diagnostics.rollout import try_rollout
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.search_path import INSTALLED
@@ -57,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
             f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass +config_paths=[...]"
         )
     here = Path.cwd()
-    roots = [here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]
+    roots = search_roots(here, options.server_roots)
     names = DoctorOptions.model_fields
     config = load(options.config_paths, overrides, roots, os.environ, options=names) if options.config_paths else None
     findings = uvloop.run(_run_checks(options, here, config))

@@ -16,12 +16,12 @@ from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.run_types import Keys
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
@@ -93,7 +93,7 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
 @asynccontextmanager
 async def _started_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     """Run the servers defined in the configs in this process, on free ports, for the duration of the check."""
-    roots = [Path.cwd(), INSTALLED]
+    roots = search_roots(Path.cwd())
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
     with tempfile.TemporaryDirectory() as folder:
         keys = new_keys()

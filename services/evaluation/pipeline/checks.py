@@ -13,6 +13,7 @@ from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override, parse_overrides
 from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, read_tasks
 from rollyard.services.errors import Failure, OperatorError, RunError, did_you_mean
@@ -30,7 +31,6 @@ from rollyard.services.evaluation.pipeline.plan import (
 from rollyard.services.evaluation.pipeline.vllm_command import check_vllm, find_vllm
 from rollyard.services.http.transport import endpoint_transport
 from rollyard.services.io.json_differences import differences
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.io.writable import check_writable
 from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.manifest_records import Manifest
@@ -130,7 +130,7 @@ def _load(
     given = [text for text in overrides if not text.startswith("+policy_api_key=")]
     key = Override("+policy_api_key=...", "policy_api_key", source.api_key, adds=True)
     parsed = [*parse_overrides(given), *([key] if overrides else []), *parse_overrides(config.overrides)]
-    return load(list(paths), parsed, [here, INSTALLED], environ)
+    return load(list(paths), parsed, search_roots(here), environ)
 
 
 def _check_manifest(plan: EvalPlan) -> None:

@@ -17,10 +17,10 @@ from rollyard.services.cli.diagnostics.environment.target import Target, config_
 from rollyard.services.cli.diagnostics.findings import Finding, failed, shown
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.overrides import Override
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.errors import OperatorError, RollyardError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.process_setup import raise_file_limit
 
 EXAMPLE = "ng_doctor env grl_sokoban"
@@ -88,7 +88,7 @@ def _target(options: EnvironmentOptions, overrides: list[Override]) -> AbstractA
                 f"unknown option {overrides[0].shown!r}{hint}; a running server has its settings already"
             )
         return connected(options.name)
-    roots = [Path.cwd(), *(Path(root).resolve() for root in options.server_roots), INSTALLED]
+    roots = search_roots(Path.cwd(), options.server_roots)
     names = [*EnvironmentOptions.model_fields, "json"]
     config, name = config_for(options.name, options.config_paths, overrides, roots, os.environ, names)
     return started(config, name, cache_folder(os.environ), os.environ)
