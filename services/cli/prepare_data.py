@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 from pydantic import Field
@@ -16,7 +16,7 @@ from rollyard.services.cli.display.prepare_data_view import show
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFile, DataFiles
-from rollyard.services.datasets.dataset import Dataset
+from rollyard.services.datasets.dataset import Dataset, with_settings
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.overlap import DEFAULT_N
 from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings, read_mixture
@@ -36,8 +36,15 @@ EXAMPLE = (
 
 
 class PrepareOptions(Options):
+    EXPRESSIONS: ClassVar[Collection[str]] = ("prompt",)
+
     input_jsonl_fpath: list[str] = Field(default_factory=list)
-    """Datasets to check: local files or s3:// URLs in JSON Lines (also compressed), Parquet or Arrow format."""
+    """Datasets to check: local files or s3:// URLs in JSON Lines, CSV or TSV (also compressed), Parquet or Arrow
+    format."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Fields to make from columns with other names, such as {question: problem, expected_answer: solution}."""
+    prompt: str | None = None
+    """The user message of each row: a text in which {name} stands for the field of that name."""
     data: str | dict[str, Any] | None = None
     """Mixture of datasets to use instead of input_jsonl_fpath: a YAML file, {file: mix.yaml, epoch: 2}, or
     {mode: weighted, seed: 42, datasets: [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
@@ -76,10 +83,11 @@ def run(arguments: Sequence[str]) -> int:
     settings = _settings(options, files)
     if options.order_fpath is not None or options.rollouts_jsonl_fpath is not None:
         return _curriculum(options, settings, files)
-    given = list(dict.fromkeys(Dataset.resolve_file(one, files) for one in settings.datasets))
+    sources = [Dataset.resolve_file(one, files) for one in settings.datasets]
+    given = list(dict.fromkeys(with_settings(*pair) for pair in zip(sources, settings.datasets, strict=True)))
     against = [files.get(address) for address in options.against]
     if options.output_jsonl_fpath is not None:
-        check_output(options.output_jsonl_fpath, [file for file in (*given, *against) if isinstance(file, Path)])
+        check_output(options.output_jsonl_fpath, [file for file in (*sources, *against) if isinstance(file, Path)])
     found = validate(given, against, n=options.against_words)
     if options.json_output:
         print(orjson.dumps([one.model_dump() for one in found], option=orjson.OPT_INDENT_2).decode())
@@ -99,9 +107,14 @@ def _settings(options: PrepareOptions, files: DataFiles) -> MixtureSettings:
     if bool(options.input_jsonl_fpath) == (options.data is not None):
         raise OperatorError(f"pass exactly one of +input_jsonl_fpath=[...] and +data=... ({EXAMPLE})")
     if options.data is not None:
+        if options.columns or options.prompt is not None:
+            raise OperatorError("+columns and +prompt apply to +input_jsonl_fpath; in +data, each dataset has its own")
         return read_mixture(options.data, files.roots)
     datasets = [
-        DatasetSettings(name=Path(stem_of(path)).name, path=path, shuffle=False) for path in options.input_jsonl_fpath
+        DatasetSettings(
+            name=Path(stem_of(path)).name, path=path, shuffle=False, columns=options.columns, prompt=options.prompt
+        )
+        for path in options.input_jsonl_fpath
     ]
     return MixtureSettings(mode="sequential", datasets=datasets)
 

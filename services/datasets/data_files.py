@@ -1,7 +1,7 @@
 """Reads data files line by line. They can be local files or S3 objects: plain text, compressed text, or tables.
 
-A file's format is detected from its first bytes, not from its name. An S3 object is copied once, to an unnamed
-temporary file; other files are read in place.
+A file's format is detected from its first bytes; only CSV and TSV are known by their names. An S3 object is copied
+once, to an unnamed temporary file; other files are read in place.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Literal, Protocol
 
+from rollyard.services.datasets.columns import delimited_lines, delimiter_of
 from rollyard.services.datasets.compression import HEAD, compression_of, decompressed, read_errors
 from rollyard.services.datasets.parquet import table_lines, table_of
 from rollyard.services.datasets.temporary_copy import TemporaryCopy
@@ -86,7 +87,7 @@ def is_plain(file: DataFile) -> bool:
     """Return whether the file is uncompressed text, so that lines can be read by their offsets. Raises OSError."""
     with file.open("rb") as opened:
         head = opened.read(HEAD)
-    return not compression_of(head) and not table_of(head)
+    return not compression_of(head) and not table_of(head) and not delimiter_of(str(file))
 
 
 def lines_of(file: DataFile) -> Iterator[bytes]:
@@ -101,7 +102,7 @@ def lines_of(file: DataFile) -> Iterator[bytes]:
             head = opened.read(HEAD)
             opened.seek(0)
             compression = compression_of(head)
-            for line in _lines(opened, head, compression):
+            for line in _lines(opened, head, compression, delimiter_of(str(file))):
                 if len(line) > MAX_LINE_BYTES:
                     raise OperatorError(
                         f"{file}: line {lines_read + 1} is longer than the limit of {MAX_LINE_BYTES:,} bytes"
@@ -119,8 +120,10 @@ def lines_of(file: DataFile) -> Iterator[bytes]:
         raise OperatorError(f"input file {str(file)!r} cannot be read{after}: {why}") from error
 
 
-def _lines(file: BinaryIO, head: bytes, compression: str) -> Iterator[bytes]:
+def _lines(file: BinaryIO, head: bytes, compression: str, delimiter: str) -> Iterator[bytes]:
     if table_of(head):
         return table_lines(file, head)
     source = decompressed(file, compression) if compression else file
+    if delimiter:
+        return delimited_lines(source, delimiter, MAX_LINE_BYTES)
     return iter(partial(source.readline, MAX_LINE_BYTES + 1), b"")

@@ -10,9 +10,10 @@ from pathlib import Path
 
 import orjson
 
+from rollyard.services.datasets.columns import with_columns
 from rollyard.services.datasets.data_files import DataFile, DataFiles, is_plain
 from rollyard.services.datasets.filters import describe, matches
-from rollyard.services.datasets.rows import ID_KEYS, agent_of, id_of_row, row_at, rows_of
+from rollyard.services.datasets.rows import ID_KEYS, agent_of, exact_objects, id_of_row, row_at, rows_of
 from rollyard.services.datasets.settings import DatasetSettings
 from rollyard.services.datasets.temporary_copy import TemporaryCopy
 from rollyard.services.errors import OperatorError
@@ -35,7 +36,9 @@ class Dataset:
         the filter.
         """
         self.name = settings.name
-        self.file = self.resolve_file(settings, files)
+        self.source = self.resolve_file(settings, files)
+        """The file that the user named."""
+        self.file = with_settings(self.source, settings)
         unpacked = None if is_plain(self.file) else TemporaryCopy(str(self.file))
         self._rows: DataFile = unpacked or self.file
         """The file that `row` reads from."""
@@ -142,6 +145,19 @@ class Dataset:
             known = ", ".join(islice(self._numbers, 3))
             raise OperatorError(f"order file {path}: {what} in dataset {self.name!r} ({known}, ...)")
         self.order = order
+
+
+def with_settings(file: DataFile, settings: DatasetSettings) -> DataFile:
+    """Return the file, or a copy with the settings' columns and prompt. Raises OperatorError if a row lacks a field."""
+    if not settings.columns and settings.prompt is None:
+        return file
+    copy = TemporaryCopy(f"{file} (with columns and prompt)")
+    for number, found in enumerate(exact_objects(file), 1):
+        try:
+            copy.append(orjson.dumps(with_columns(found.value, settings.columns, settings.prompt)) + b"\n")
+        except ValueError as error:
+            raise OperatorError(f"{file}: row {number}: {error}") from error
+    return copy
 
 
 def id_or_fingerprint(row: Json) -> str:

@@ -36,7 +36,7 @@ class Mixture:
         self._agent = agent
         self._limit = limit
         self.datasets = [Dataset(dataset_settings, files) for dataset_settings in settings.datasets]
-        self.files = {dataset.file for dataset in self.datasets if isinstance(dataset.file, Path)}
+        self.files = {dataset.source for dataset in self.datasets if isinstance(dataset.source, Path)}
         self._selected_ids = self._select_ids()
         self.count = 0
         self.agents: set[str] = set()
