@@ -53,6 +53,7 @@ def _flush_output() -> None:
 
 
 def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
+    _flush_output()  # in a log of both streams, the error comes after the lines that were printed before it
     if debug:
         print("".join(traceback.format_exception(error)), end="", file=sys.stderr)  # print_exception may colour it
     if isinstance(error, OperatorError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -54,3 +55,36 @@ def test_checkpoints_are_evaluated_next_to_the_training_and_the_table_is_in_s3(a
     assert "[train] step 1 0,1" in done.stdout
     assert "| 1 | step_1 | 1 of 1 |" in account.read(f"checkpoints/{job}/output/checkpoints.md").decode()
     assert "output/step_1/rollouts.jsonl" in account.keys(f"checkpoints/{job}/")
+
+
+def test_the_policy_of_print_iam_allows_all_that_submitting_following_and_stopping_call(
+    account: Account, project: Path
+) -> None:
+    env = {"AWS_SDK_UA_APP_ID": "submitter"}
+    printed = account.ng_submit(project, "--print-iam", env=env)
+    allowed = {action for one in json.loads(printed.stdout)["Statement"] for action in one["Action"]}
+    for typed in ((*SUBMIT, "--wait", *FAST), ("status",), ("configs/small.yaml", "--image-tag", "absent")):
+        account.ng_submit(project, *typed, env=env)
+    with (project / "sagemaker.yaml").open("a") as settings:
+        settings.write("container_entrypoint: []\n")  # the job never ends by itself
+    for typed in (SUBMIT, ("stop",)):
+        account.ng_submit(project, *typed, env=env)
+    account.fail("SageMaker.CreateTrainingJob", 400, '{"__type": "ResourceLimitExceeded"}', times=1)
+    account.ng_submit(project, *SUBMIT, env=env)  # removes its source bundle again
+    called = account.actions("submitter")
+    assert {"ecr:BatchGetImage", "s3:DeleteObject", "sagemaker:StopTrainingJob", "logs:GetLogEvents"} <= called
+    assert called - allowed - {"sts:POST"} == set()  # GetCallerIdentity needs no permission
+
+
+def test_a_tag_that_cannot_be_listed_is_still_refused_by_name(account: Account, project: Path) -> None:
+    denied = '{"__type": "AccessDeniedException", "message": "no"}'
+    account.fail("V20150921.DescribeImages", 400, denied, times=1)
+    done = account.ng_submit(project, "configs/small.yaml", "--image-tag", "absent")
+    assert "no image with the tag absent" in done.stderr and "AccessDeniedException" in done.stderr
+
+
+def test_a_failed_job_shows_its_error_and_not_what_it_had_printed_before(account: Account, project: Path) -> None:
+    (project / "train.py").write_text("print('a note')\nraise ValueError('the reason')\n")
+    done = account.ng_submit(project, *SUBMIT, "--wait", *FAST)
+    assert done.returncode == 1
+    assert "ended with exit status 1: ValueError: the reason" in done.stderr + done.stdout
