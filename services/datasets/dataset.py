@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -49,11 +49,14 @@ class Dataset:
         self._agents: list[str | None] = []
         digest = hashlib.sha256()
         keys: list[str] = []
+        excluded: set[str] = set()
         for row in rows_of(self.file):
             if row.problem:
                 raise OperatorError(f"{self.file}: line {row.line}{row.problem}")
             keys = keys or list(row.value)
             if settings.where and not matches(row.value, settings.where):
+                if settings.order is not None:
+                    excluded.add(id_or_fingerprint(row.value))
                 continue
             name = self._unique_id(id_or_fingerprint(row.value), row.value, row.line)
             self._numbers[name] = len(self._offsets)
@@ -72,12 +75,10 @@ class Dataset:
         self.digest = digest.hexdigest()
         self.order: list[str] | None = None
         """Ids in the order of the curriculum; None if there is no curriculum."""
-        self.unknown: list[str] = []
-        """Ids in the curriculum that are not in the dataset."""
         self.repeated_in_order = 0
         """Number of lines in the curriculum that repeat an earlier id."""
         if settings.order is not None:
-            self._read_order(settings.order)
+            self._read_order(settings.order, excluded)
 
     @staticmethod
     def resolve_file(settings: DatasetSettings, files: DataFiles) -> Path | TemporaryCopy:
@@ -130,18 +131,18 @@ class Dataset:
             number += 1
         return f"{name}#{number}"
 
-    def _read_order(self, path: str) -> None:
+    def _read_order(self, path: str, excluded: Collection[str]) -> None:
+        """`excluded`: ids of rows that do not match the filter."""
         lines = [line.strip() for line in read_text(path).split("\n") if line.strip()]
         ordered = dict.fromkeys(lines)
         self.repeated_in_order = len(lines) - len(ordered)
         order = [name for name in ordered if name in self._numbers]
-        self.unknown = [name for name in ordered if name not in self._numbers]
-        if not order:
-            what = (
-                f"none of its {len(ordered)} ids is"
-                if ordered
-                else "it contains no ids; expected one id per line, each"
-            )
+        unknown = [name for name in ordered if name not in self._numbers and name not in excluded]
+        if unknown or not order:
+            what = "it contains no ids of rows that match; expected one id per line, each"
+            if unknown:
+                more = f" and {len(unknown) - 1:,} more of its {len(ordered):,} ids are" if len(unknown) > 1 else " is"
+                what = f"{unknown[0]!r}{more} not"
             known = ", ".join(islice(self._numbers, 3))
             raise OperatorError(f"order file {path}: {what} in dataset {self.name!r} ({known}, ...)")
         self.order = order

@@ -85,11 +85,6 @@ class Mixture:
                 notes.append(
                     f"{prefix} count is {settings.count:,}, but there are only {len(ids):,} rows; all are used"
                 )
-            if dataset.unknown:
-                notes.append(
-                    f"{prefix} {len(dataset.unknown)} ids in its order file are not in the dataset and are ignored "
-                    f"(first: {dataset.unknown[0]})"
-                )
             if dataset.repeated_in_order:
                 notes.append(
                     f"{prefix} {dataset.repeated_in_order} lines in its order file repeat an id and are ignored"

@@ -37,6 +37,14 @@ def test_a_submitted_job_runs_and_its_checkpoints_and_traces_are_in_s3(account: 
     assert "[program] step 2" in done.stdout and "Completed" in done.stdout
 
 
+def test_checkpoints_in_s3_have_the_run_name_of_the_config(account: Account, project: Path) -> None:
+    with (project / "configs/small.yaml").open("a") as config:
+        config.write("run: {name: mixed_lr1e5_curriculum}\n")
+    done = account.ng_submit(project, *SUBMIT, "--wait", *FAST)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mixed_lr1e5_curriculum_step2/COMPLETE.json" in account.keys(f"checkpoints/{last_job(project)}/")
+
+
 def test_checkpoints_are_evaluated_next_to_the_training_and_the_table_is_in_s3(account: Account, project: Path) -> None:
     fake = Path(__file__).parents[2] / "support" / "fake_vllm.py"
     notes = project.parent / "notes"

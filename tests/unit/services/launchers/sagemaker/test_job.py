@@ -102,6 +102,22 @@ def test_training_and_evaluation_share_the_gpus_and_the_rest_is_evaluated_at_the
     assert (run / "logs/eval.log").is_file()
 
 
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("run: {name: mixed_lr1e5}\n", "mixed_lr1e5"),
+        ("run: {name: ../a b}\n", "_a_b"),
+        ("run: {name: null, seed: 1}\n", "train_20260116-011803"),
+        ("run: mixed\n", "train_20260116-011803"),
+    ],
+)
+def test_the_folder_of_a_run_has_the_name_in_its_config(root: Path, run: Run, text: str, name: str) -> None:
+    (root / "code/train.yaml").write_text(text)
+    status, out = run(config="train.yaml", command=["python", "train.py"])
+    assert status == 0, out
+    assert (root / "work/run" / name / "checkpoints/step_1").is_dir()
+
+
 def test_the_exit_status_and_the_reason_of_a_failure_are_passed_on(root: Path, run: Run) -> None:
     status, out = run(config="train.yaml", command=["python", "train.py", "fail"])
     last_line = "train ['fail'] None"
