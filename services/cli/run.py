@@ -241,6 +241,7 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
         interrupted.cancel()
         advising.cancel()
         await stack.stop()
+        await asyncio.gather(starting, interrupted, advising, return_exceptions=True)
         _print_line("stopped")
 
 

@@ -12,7 +12,7 @@ from rollyard.services.config.venv import cache_folder
 from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, read_tasks
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.gpus import visible_gpus
+from rollyard.services.io.gpus import present_gpus
 from rollyard.services.io.optional import EXTRAS, install_command, missing, require
 from rollyard.services.io.writable import check_writable
 from rollyard.services.rollouts.collection import CollectionPlan
@@ -41,7 +41,7 @@ async def check(config: TrainConfig, environ: Mapping[str, str], here: Path) -> 
     _check_sampling(config)
     refuse_secrets(config.overrides)
     _check_packages(config)
-    gpus = visible_gpus(environ)
+    gpus = present_gpus(environ)
     model = find_model(config.model, here)
     notes = _check_device(config, model, gpus)
     _check_folder(config)
@@ -115,8 +115,8 @@ def _check_device(config: TrainConfig, model: InitialModel, gpus: Sequence[str] 
         return []
     if config.weights.method in ("nccl", "ipc"):
         raise OperatorError(
-            f"weights.method={config.weights.method} needs GPUs, but this host has none that nvidia-smi or "
-            "CUDA_VISIBLE_DEVICES shows: use weights.method=files"
+            f"weights.method={config.weights.method} needs GPUs, but this host has none that is "
+            "visible: use weights.method=files"
         )
     if model.is_tied and config.optimizer.lora is None:
         raise OperatorError(
