@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 from pydantic import Field
@@ -36,6 +36,8 @@ EXAMPLE = (
 
 
 class PrepareOptions(Options):
+    SUBJECT: ClassVar[str] = "input_jsonl_fpath"
+
     input_jsonl_fpath: list[str] = Field(default_factory=list)
     """Datasets to check: local files or s3:// URLs in JSON Lines (also compressed), Parquet or Arrow format."""
     data: str | dict[str, Any] | None = None
