@@ -11,7 +11,6 @@ from typing import ClassVar
 
 from pydantic import Field, ValidationError
 
-from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.display.console import is_terminal
 from rollyard.services.cli.options import Options, read_options, run_command
@@ -31,6 +30,7 @@ EXAMPLE = "ng_browse +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] '+w
 
 
 class BrowseOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("where", "sort", "columns")
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -68,10 +68,9 @@ def run(arguments: Sequence[str]) -> int:
     Files and folders of evaluations may be named without +jsonl_fpath=. The folder of a training run shows the rollouts
     of each step.
     """
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(BrowseOptions, overrides)
+    options, _ = read_options(BrowseOptions, arguments)
     query = _query(options)
-    index = _index([*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath], options)
+    index = _index([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options)
     require("textual", "browse", "ng_browse")
     if not (is_terminal(sys.stdout) and sys.stdin.isatty()):
         raise OperatorError("ng_browse needs a terminal for input and output; ng_viewer shows rollouts in a browser")

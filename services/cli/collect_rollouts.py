@@ -49,6 +49,7 @@ EXAMPLE = (
 
 
 class CollectOptions(Options):
+    SUBJECT: ClassVar[str] = "input_jsonl_fpath"
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
 
     input_jsonl_fpath: str | None = None
@@ -63,7 +64,7 @@ class CollectOptions(Options):
     """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
     """Use only this many rows from the start of the dataset."""
-    num_repeats: int = Field(default=16, ge=1)
+    num_repeats: int = Field(default=1, ge=1)
     """Number of rollouts that each row has in the end; a resumed collection adds those that are missing."""
     num_repeats_add_seed: bool = False
     """Send the index of each repeat to the policy as the sampling seed."""

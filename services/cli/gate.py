@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 from pydantic import Field
 
-from rollyard.services.cli.arguments.positional import folder_names, rollout_files, split_arguments
+from rollyard.services.cli.arguments.positional import folder_names, rollout_files
 from rollyard.services.cli.display.gate_view import print_verdict
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError
@@ -27,6 +28,8 @@ EXAMPLE = "ng_gate results/base.jsonl results/trained.jsonl +max_drop=0.02 +outp
 
 
 class GateOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
+
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files or evaluation folders, if they are not given without a key: the baseline, then the candidate."""
     names: list[str] = Field(default_factory=list)
@@ -85,9 +88,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _gate(arguments: Sequence[str]) -> int:
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(GateOptions, overrides)
-    given: list[str | Path] = [*positional, *options.jsonl_fpath]
+    options, _ = read_options(GateOptions, arguments)
+    given = options.jsonl_fpath
     paths = rollout_files(given)
     if len(paths) != 2:
         raise OperatorError(f"{len(paths)} rollout files given; expected two: ng_gate base.jsonl candidate.jsonl")

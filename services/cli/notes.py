@@ -10,7 +10,7 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from rollyard.services.cli.arguments.positional import rollout_files, split_arguments
+from rollyard.services.cli.arguments.positional import rollout_files
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFiles
@@ -34,6 +34,7 @@ EXAMPLE = "ng_notes +jsonl_fpath=results/rollouts.jsonl +labels=[loop] +output_j
 
 
 class NotesOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[Collection[str]] = ("where",)
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -65,9 +66,8 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Count labels and verdicts, compare the verdicts with the verifier, and write labelled rollouts as a data set."""
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(NotesOptions, overrides)
-    given = [*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath]
+    options, _ = read_options(NotesOptions, arguments)
+    given = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
     files = named_files(rollout_files(given), [])
     output = options.output_jsonl_fpath
     if output is not None:

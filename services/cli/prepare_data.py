@@ -37,6 +37,7 @@ EXAMPLE = (
 
 class PrepareOptions(Options):
     EXPRESSIONS: ClassVar[Collection[str]] = ("prompt",)
+    SUBJECT: ClassVar[str] = "input_jsonl_fpath"
 
     input_jsonl_fpath: list[str] = Field(default_factory=list)
     """Datasets to check: local files or s3:// URLs in JSON Lines, CSV or TSV (also compressed), Parquet or Arrow

@@ -51,6 +51,7 @@ PARALLEL_MIN_BYTES = 256 << 20
 
 
 class ProfileOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[Collection[str]] = ("where", "clusters_where")
 
     jsonl_fpath: list[Path] = Field(default_factory=list)

@@ -9,6 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import uvloop
 from pydantic import Field
@@ -44,6 +45,8 @@ EXAMPLE = (
 
 class RunOptions(Options):
     """Options of ng_run. All other overrides change the configs themselves."""
+
+    SUBJECT: ClassVar[str] = "config_paths"
 
     config_paths: tuple[str, ...]
     """YAML files that define the servers, relative to this folder, one of server_roots, or the installed package."""

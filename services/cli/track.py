@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import orjson
 from pydantic import Field
@@ -32,6 +32,8 @@ LIVE_S = 30.0
 
 
 class TrackOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
+
     jsonl_fpath: Path
     """The rollout file. X_manifest.json and X_status.json next to it identify the run and its state."""
     to: Literal["wandb", "mlflow"]

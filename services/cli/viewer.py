@@ -17,7 +17,7 @@ import uvloop
 from pydantic import Field
 
 from rollyard.services.cli.arguments.listening_token import listening_token
-from rollyard.services.cli.arguments.positional import rollout_files, split_arguments
+from rollyard.services.cli.arguments.positional import rollout_files
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
@@ -51,6 +51,7 @@ _THROUGH_SSH = "drop +host and open the page through ssh -L 8080:127.0.0.1:8080"
 
 
 class ViewerOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[Collection[str]] = ("view",)
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -108,10 +109,9 @@ def run(arguments: Sequence[str]) -> int:
     Files and folders of evaluations may be named without +jsonl_fpath=. The folder of a training run shows its curves
     and the rollouts of each step: `ng_viewer results/my_training`.
     """
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(ViewerOptions, overrides)
+    options, _ = read_options(ViewerOptions, arguments)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
-    given = [*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath]
+    given = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
     file_index, series = _index(given, options)
     replays = Replays(search_roots(Path.cwd(), options.server_roots))
     decoder = None if options.tokenizer is None else load_tokenizer(options.tokenizer, _warn)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 import uvloop
@@ -31,6 +32,8 @@ STUB = "configs/sokoban_builtin.yaml"
 
 class DoctorOptions(Options):
     """Options of ng_doctor. Other keys override the configs, as with ng_run."""
+
+    SUBJECT: ClassVar[str] = "config_paths"
 
     config_paths: tuple[str, ...] = ()
     """Configs of a run that you plan to start; its requirements are checked as well."""

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 import uvloop
@@ -33,6 +34,8 @@ MODELS = "responses_api_models"
 
 class TokenOptions(Options):
     """Options of ng_doctor tokens. Other keys override the configs, as with ng_run."""
+
+    SUBJECT: ClassVar[str] = "config_paths"
 
     config_paths: list[str] = Field(default_factory=list)
     """Configs that define the model server to check; if empty, the running stack is used."""

@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 import uvloop
@@ -28,6 +29,8 @@ EXAMPLE = "ng_doctor env grl_sokoban"
 
 class EnvironmentOptions(Options):
     """Options of ng_doctor env. Other keys override the configs, as with ng_run."""
+
+    SUBJECT: ClassVar[str] = "name"
 
     name: str
     """The environment, given as the first argument: the name or path of its folder, the name of a server in
@@ -53,14 +56,9 @@ def run(arguments: Sequence[str]) -> int:
 
     No model is called, except by the environment itself. The exit status is 1 if a check fails.
     """
-    words = [f"+name={word}" if _is_name(word) else word for word in arguments]
-    options, overrides = read_options(EnvironmentOptions, words, rest=True)
+    options, overrides = read_options(EnvironmentOptions, arguments, rest=True)
     passed = uvloop.run(_check(options, overrides))
     return EXIT_DONE if passed else EXIT_FAILED
-
-
-def _is_name(word: str) -> bool:
-    return not word.startswith(("+", "-", "~")) and ("=" not in word or is_url(word))
 
 
 async def _check(options: EnvironmentOptions, overrides: list[Override]) -> bool:

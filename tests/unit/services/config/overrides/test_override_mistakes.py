@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 from rollyard.services.cli.collect_rollouts import CollectOptions
+from rollyard.services.cli.diagnostics.sandbox import SandboxOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.cli.run import RunOptions
@@ -79,22 +80,18 @@ def test_errors_never_show_the_parsers_own_message() -> None:
 @pytest.mark.parametrize(
     ("model", "typed", "suggestion"),
     [
-        (RunOptions, "--config_paths a.yaml b.yaml", "'+config_paths=[a.yaml, b.yaml]'"),
-        (RunOptions, "--config-paths=a.yaml", "+config_paths=a.yaml"),
-        (RunOptions, "a.yaml b.yaml", "'+config_paths=[a.yaml, b.yaml]'"),
+        (LmEvalOptions, "--benchmarks gsm8k:8,ifeval", "'--benchmarks=[gsm8k:8,ifeval]'"),
         (RunOptions, "+config_paths = a.yaml", "+config_paths=a.yaml"),
-        (RunOptions, "+config_paths= a.yaml", "+config_paths=a.yaml"),
         (RunOptions, "+config_paths=a.yaml,b.yaml", "'+config_paths=[a.yaml,b.yaml]'"),
         (RunOptions, "'+config_paths=(a.yaml,b.yaml)'", "'+config_paths=[a.yaml, b.yaml]'"),
         (RunOptions, "+config_paths=[a.yaml", "'+config_paths=[a.yaml]'"),
-        (RunOptions, "+config_paths=a.yaml --dry-run", "+dry_run=true"),
         (RunOptions, "+config_paths=a.yaml +dry_run", "+dry_run=true"),
         (RunOptions, "+config_paths:a.yaml", "+config_paths=a.yaml"),
         (RunOptions, "“+config_paths=a.yaml”", "+config_paths=a.yaml"),
-        (CollectOptions, "--num-repeats 4", "+num_repeats=4"),
-        (CollectOptions, "—limit 4", "+limit=4"),
-        (CollectOptions, "--temperature 0.8", "+responses_create_params.temperature=0.8"),
-        (CollectOptions, "+output_jsonl_fpath=my file", "'+output_jsonl_fpath=my file'"),
+        (RunOptions, "--config-paths [a.yaml", "'--config-paths=[a.yaml]'"),
+        (CollectOptions, "—limit 4", "--limit=4"),
+        (CollectOptions, "-limit 4", "--limit=4"),
+        (SandboxOptions, "+python=my python", "'+python=my python'"),
         (CollectOptions, "+agent_name=a=b", "'+agent_name=\"a=b\"'"),
         (CollectOptions, "+agent_name=a#b", "'+agent_name=\"a#b\"'"),
         (CollectOptions, "'+agent_name=f(x)'", "'+agent_name=\"f(x)\"'"),
