@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -18,6 +19,7 @@ import yaml
 
 from rollyard.services.cli.submit import run
 from rollyard.services.io.search_path import INSTALLED
+from rollyard.services.launchers.sagemaker.container.checkpoint_folder import name_in_s3
 from tests.support.commands import Finished, command_environ
 from tests.support.doc_pages import blocks, commands, page
 from tests.support.fake_stores import store
@@ -201,6 +203,19 @@ def test_the_path_of_a_data_set_may_be_a_folder_in_s3_and_the_run_has_its_name(p
 def test_a_data_set_that_is_nowhere_is_named_with_the_places_that_were_tried(project: Path) -> None:
     message = train(project, RLVR_CONFIG, {})
     assert "s3://bucket/rlvr-experiments/datasets/gsm8k_train/" in message and "openai/gsm8k" in message
+
+
+def test_the_last_checkpoint_is_also_the_final_one(project: Path) -> None:
+    save_final = runpy.run_path(str(project / "entrypoints/train_grpo.py"))["save_final"]
+    checkpoints = project / "checkpoints"
+    save_final(checkpoints)  # after a dry run, there is none
+    for step in ("step_000004", "step_000008"):
+        (checkpoints / step).mkdir(parents=True)
+        (checkpoints / step / "config.json").write_text(step)
+        (checkpoints / "latest.json").write_text(json.dumps({"last_checkpoint": step}))
+        save_final(checkpoints)
+        assert (checkpoints / "final" / "config.json").read_text() == step
+    assert name_in_s3("final", "mixed") == "mixed_final"
 
 
 def test_the_training_program_names_an_unset_variable_of_its_config(project: Path, program: Program) -> None:

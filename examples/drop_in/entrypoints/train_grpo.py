@@ -2,13 +2,17 @@
 
 Further arguments are those of `ng_train`, such as max_steps=5 or dry_run=true. Rows that are not prepared yet are made
 from s3://BUCKET/PREFIX/datasets/NAME_SPLIT/ (see sagemaker.yaml), as `save_to_disk` wrote it, else from the hub.
+The last checkpoint is also saved as `final`.
 """
 
 import argparse
 import importlib
 import os
+import shutil
 from pathlib import Path
 from typing import Any
+
+import orjson
 
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import dump_settings, load_settings
@@ -25,6 +29,8 @@ from rollyard.services.launchers.sagemaker.target import find_target
 from rollyard.services.training.rlvr.conversion import train_config
 from rollyard.services.training.rlvr.rlvr_config import RlvrConfig
 from rollyard.services.training.rlvr.rlvr_data import ENVIRONMENTS
+from rollyard.services.training.run.checkpoints import LATEST
+from rollyard.services.training.run_paths import TrainingPaths
 
 PREPARE = {
     "gsm8k": ("--split", "{split}"),
@@ -54,7 +60,22 @@ def main() -> int:
     for dataset in keys["data"]["datasets"]:
         prepare_rows(dataset, output_dir.with_name(f"{output_dir.name}.data"))
     replace(file, dump_settings(keys).encode())
-    return run_foreground(own_command("ng_train", str(file), *options.arguments))
+    status = run_foreground(own_command("ng_train", str(file), *options.arguments))
+    if status == 0:
+        save_final(TrainingPaths(output_dir).checkpoints)
+    return status
+
+
+def save_final(checkpoints: Path) -> None:
+    """Make `final` of the newest checkpoint, with hard links. A job uploads it as RUN_final."""
+    if not (checkpoints / LATEST).is_file():
+        return  # a dry run
+    newest = orjson.loads((checkpoints / LATEST).read_bytes())["last_checkpoint"]
+    partial, final = checkpoints / ".final.partial", checkpoints / "final"
+    for folder in (partial, final):
+        shutil.rmtree(folder, ignore_errors=True)
+    shutil.copytree(checkpoints / newest, partial, copy_function=os.link)
+    partial.rename(final)
 
 
 def prepare_rows(dataset: dict[str, Any], folder: Path) -> None:
