@@ -6,7 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, cast
 
 import orjson
 
@@ -31,7 +31,7 @@ def delimiter_of(name: str) -> str:
 def delimited_lines(file: BinaryIO | io.BufferedIOBase, delimiter: str, max_field: int) -> Iterator[bytes]:
     """Yield one line of JSON per row. All values are strings. Raises ValueError if the text is damaged."""
     csv.field_size_limit(max_field)
-    text = io.TextIOWrapper(file, encoding="utf-8-sig", newline="")  # type: ignore[arg-type]
+    text = io.TextIOWrapper(cast(BinaryIO, file), encoding="utf-8-sig", newline="")
     rows = csv.reader(text, delimiter=delimiter, strict=True)
     number = 0
     try:

@@ -75,8 +75,8 @@ def test_the_policy_of_print_iam_allows_all_that_submitting_following_and_stoppi
         account.ng_submit(project, *typed, env=env)
     with (project / "sagemaker.yaml").open("a") as settings:
         settings.write("container_entrypoint: []\n")  # the job never ends by itself
-    for typed in (SUBMIT, ("stop",)):
-        account.ng_submit(project, *typed, env=env)
+    account.ng_submit(project, *SUBMIT, env=env)
+    account.ng_submit(project, "stop", env=env)
     account.fail("SageMaker.CreateTrainingJob", 400, '{"__type": "ResourceLimitExceeded"}', times=1)
     account.ng_submit(project, *SUBMIT, env=env)  # removes its source bundle again
     called = account.actions("submitter")

@@ -83,7 +83,7 @@ server = Slow
 async def test_a_start_that_is_cancelled_leaves_no_exception_that_nobody_has_retrieved(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    config = {"slow": {"resources_servers": {make_folder(tmp_path, app=SLOW_APP): {}}}}
+    config: dict[str, Any] = {"slow": {"resources_servers": {make_folder(tmp_path, app=SLOW_APP): {}}}}
     loop, reported = asyncio.get_running_loop(), list[dict[str, Any]]()
     loop.set_exception_handler(lambda _, context: reported.append(context))
     try:

@@ -137,7 +137,7 @@ def save_to_disk(folder: Path, *shards: list[Json]) -> Path:
     """Write what `datasets.Dataset.save_to_disk` writes: Arrow streams, and state.json with their names."""
     import orjson
     import pyarrow  # type: ignore[import-untyped]
-    from pyarrow import ipc  # type: ignore[import-untyped]
+    from pyarrow import ipc
 
     folder.mkdir(parents=True)
     names = [f"data-{number:05}-of-{len(shards):05}.arrow" for number in range(len(shards))]
@@ -154,7 +154,7 @@ def test_a_folder_of_save_to_disk_is_read_in_the_order_of_its_parts(tmp_path: Pa
     save_to_disk(tmp_path / "saved", [{"n": 1}, {"n": 2}], [{"n": 3}])
     for name in ("saved", "saved/"):
         file = DataFiles([tmp_path]).get(name)
-        assert [row.value["n"] for row in rows_of(file)] == [1, 2, 3]  # type: ignore[arg-type]
+        assert [row.value["n"] for row in rows_of(file)] == [1, 2, 3]
 
 
 def test_settings_of_columns_are_those_of_a_dataset_in_a_mixture() -> None:
