@@ -65,3 +65,8 @@ def read_tasks(
         return TaskFile(file, agent=agent, limit=limit)
     assert data is not None
     return Mixture(read_mixture(data, files.roots), files, agent=agent, limit=limit)
+
+
+def notes_of(tasks: Tasks) -> list[str]:
+    """Return the warnings about a mixture, which the user must see before it is used."""
+    return tasks.notes if isinstance(tasks, Mixture) else []

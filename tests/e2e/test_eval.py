@@ -19,7 +19,7 @@ from rollyard.services.types import CollectionStatus
 from tests.support.commands import in_this_process
 from tests.support.evaluations import EvalProcess, ng_eval
 from tests.support.fixtures import make_folder
-from tests.support.stacks import read_rows
+from tests.support.stacks import EXAMPLES, read_rows
 
 CONFIG = "configs/sokoban_eval.yaml"
 SMALL = ("limit=4", "num_repeats=2", "colocate=true")
@@ -173,6 +173,17 @@ def test_a_failed_check_in_the_background_prints_the_error_and_no_json(tmp_path:
     with ng_eval(CONFIG, "--detach", "num_repeats=1", "agent_name=a", cwd=tmp_path, output="out") as refused:
         assert refused.wait() == 2
     assert refused.printed.startswith("ng_eval: agent_name=a ") and "{" not in refused.printed
+
+
+def test_what_is_odd_about_a_mixture_is_said_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = f"data={{datasets: [{{name: rooms, path: {EXAMPLES}, count: 99}}]}}"
+    given = ("model=builtin", "environments=[grl_sokoban]", data, "output_dir=out", "dry_run=true")
+    planned = in_this_process("ng_eval", *given, capsys=capsys)
+    assert planned.status == 0, planned.err
+    assert "note: dataset 'rooms': count is 99, but there are only 5 rows" in planned.out
 
 
 BROKEN = """

@@ -15,7 +15,7 @@ from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
-from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, read_tasks
+from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
 from rollyard.services.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
@@ -66,7 +66,9 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
         agents = agents_in(run_config)
         agent = choose_agent(config.agent_name, [spec.name for spec in agents])
         input_path, data = choose_data(config, agents)
-    tasks = tasks_of_folder(read_tasks(here, input_path, data, agent, config.limit), folder, agent)
+    given = read_tasks(here, input_path, data, agent, config.limit)
+    notes += notes_of(given)
+    tasks = tasks_of_folder(given, folder, agent)
     if run_config is not None:
         check_agents(tasks.agents, run_config)
     identity = identity_of(config, source, here)

@@ -9,7 +9,7 @@ from pathlib import Path
 from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.venv import cache_folder
-from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, read_tasks
+from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.gpus import present_gpus
@@ -59,6 +59,7 @@ async def check(config: TrainConfig, environ: Mapping[str, str], here: Path) -> 
     if config.input_jsonl_fpath is None and config.data is None:
         raise OperatorError("no data given; expected input_jsonl_fpath=rows.jsonl or data=... (a mixture)")
     tasks = read_tasks(here, config.input_jsonl_fpath, config.data, agent, config.limit)
+    notes += notes_of(tasks)
     evaluated = _evaluation_tasks(config, agent, here)
     check_rows(TrainingPaths(config.output_dir), tasks.identity, evaluated.identity if evaluated is not None else None)
     if run_config is not None:
