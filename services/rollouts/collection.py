@@ -264,7 +264,7 @@ def check_file_limit(limit: int, parallel: int) -> None:
     if limit < needed:
         raise OperatorError(
             f"{parallel} concurrent episodes need about {needed} open files in the agent's process, but the limit is "
-            f"{limit}: raise it (ulimit -Hn), or lower +num_samples_in_parallel"
+            f"{limit}: raise it (ulimit -Hn), or lower --num-samples-in-parallel"
         )
 
 

@@ -123,7 +123,7 @@ class RolloutStore:
             if not self.done.add(key):
                 raise RunError(
                     f"{self.paths.output}: line {number} repeats task {key[0]}, repeat {key[1]}. Delete one of the two "
-                    "lines, or start over with +overwrite=true."
+                    "lines, or start over with --overwrite."
                 )
             if on_row is not None:
                 on_row(cast(RolloutRow, row))
@@ -271,7 +271,7 @@ class RolloutStore:
         started = output.stat().st_size > 0 or (self.paths.manifest.exists() and failed_before)
         if started and not resume:
             raise OperatorError(
-                f"{output} exists: continue it with +resume=true, or rename it and start over with +overwrite=true"
+                f"{output} exists: continue it with --resume, or rename it and start over with --overwrite"
             )
         adopted = None
         if started and adopter is not None and not os.path.lexists(self.paths.manifest):

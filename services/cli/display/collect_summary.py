@@ -39,8 +39,8 @@ def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why
     if missing > refused:
         print(f"  next          repeat the command to collect the {missing - refused} missing rollouts")
     elif not missing:
-        print(f"  next          ng_reward_profile +jsonl_fpath={paths.output}  (a report)")
-        print(f"                ng_viewer +jsonl_fpath={paths.output}  (the rollouts, in a browser)")
+        print(f"  next          ng_reward_profile {paths.output}  (a report)")
+        print(f"                ng_viewer {paths.output}  (the rollouts, in a browser)")
 
 
 def worker_summary(
@@ -73,7 +73,7 @@ def worker_summary(
         print(f"  failures      {paths.failures}")
         print(f"  next          repeat the command to collect the {missing - result.refused} missing rollouts")
     elif not missing:
-        print(f"  next          ng_reward_profile +jsonl_fpath={paths.output}  (a report)")
+        print(f"  next          ng_reward_profile {paths.output}  (a report)")
 
 
 def _print_status(status: CollectionStatus) -> None:

@@ -60,8 +60,8 @@ def accepted(known: Sequence[CodeVersion], now: CodeVersion, output: Path, accep
         what = "\n".join(f"  {line}" for line in changes(known[-1], now)) if known else _UNRECORDED
         raise ChangedCode(
             f"{output} was collected with different server code:\n{what}\n"
-            "Restore the code and restart ng_run, choose another output, start over with +overwrite=true, or "
-            "continue with +accept_changed_code=true, which marks the new rows."
+            "Restore the code and restart ng_run, choose another output, start over with --overwrite, or "
+            "continue with --accept-changed-code, which marks the new rows."
         )
     return [*known, now] if known else [CodeVersion(digest="unknown", servers={}, since=0.0), now]
 

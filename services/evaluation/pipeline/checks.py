@@ -102,7 +102,7 @@ def _check_engine(
             owner = owner_of_port(config.vllm.port)
             raise OperatorError(
                 f"vllm.port={config.vllm.port} cannot be used{owner}: {error.strerror}. If a model is already served "
-                "there, use it with policy_base_url=...; otherwise choose another port, or none for a free one"
+                "there, use it with --policy-base-url ...; otherwise choose another port, or none for a free one"
             ) from error
     several = config.vllm.tensor_parallel_size * config.vllm.pipeline_parallel_size > 1
     if not (config.start_ray and several and config.ray_head_node_address is None):
@@ -124,7 +124,7 @@ def _load(
     config: EvalConfig, source: ModelSource, paths: tuple[str, ...], environ: Mapping[str, str], here: Path
 ) -> RunConfig:
     if not paths or paths == source.config_paths:
-        raise OperatorError("no environment given; expected environments=[grl_sokoban] or config_paths=[...]")
+        raise OperatorError("no environment given; expected --environments grl_sokoban or --config-paths [...]")
     overrides = commands.model_overrides(source, source.base_url or _UNKNOWN_URL)
     # The key itself, because the environment variable is set only for the servers.
     given = [text for text in overrides if not text.startswith("+policy_api_key=")]

@@ -87,7 +87,7 @@ def choose_data(config: EvalConfig, specs: Sequence[ServerSpec]) -> tuple[str | 
     if config.agent_name is not None:
         examples = {name: path for name, path in examples.items() if name == config.agent_name}
     if not examples:
-        raise OperatorError("no data given; expected input_jsonl_fpath=rows.jsonl or data=... (a mixture)")
+        raise OperatorError("no data given; expected --input-jsonl-fpath rows.jsonl or --data ... (a mixture)")
     if len(examples) == 1:
         return next(iter(examples.values())), None
     datasets = [{"name": name, "path": path, "agent_name": name} for name, path in examples.items()]

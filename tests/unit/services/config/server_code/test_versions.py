@@ -60,7 +60,7 @@ def test_changed_code_is_rejected_with_the_server_and_its_files(tmp_path: Path) 
     assert collect_one(tmp_path / "run.jsonl", OLD) == ""
     with pytest.raises(
         OperatorError,
-        match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept_changed_code",
+        match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept-changed-code",
     ):
         collect_one(tmp_path / "run.jsonl", NEW)
 
@@ -94,7 +94,7 @@ def test_an_output_whose_manifest_records_no_code_is_rejected_until_accepted(tmp
     older = orjson.loads(path.read_bytes())
     del older["code"], older["output"]
     path.write_bytes(orjson.dumps(older))
-    with pytest.raises(OperatorError, match=r"(?s)not record.*accept_changed_code"):
+    with pytest.raises(OperatorError, match=r"(?s)not record.*accept-changed-code"):
         collect_one(output, OLD)
     assert collect_one(output, OLD, accept=True) != ""
 
