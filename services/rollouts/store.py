@@ -279,9 +279,15 @@ class RolloutStore:
             adopted = adopter.adopt(self._rows, before_writing=set_failures_aside)
             self.notes.append(adoption_note(self._rows, adopted))
         elif started:
-            return resumed_manifest(
-                self.paths.manifest, output, identity, self.code, accept_changed_code=accept_changed_code
-            )
+            has_rollouts = output.stat().st_size > 0
+            accept = accept_changed_code and has_rollouts
+            try:
+                return resumed_manifest(self.paths.manifest, output, identity, self.code, accept_changed_code=accept)
+            except OperatorError:
+                if has_rollouts:
+                    raise
+                # Nothing was measured, so there is nothing that the changed code or command could mix with.
+                self.notes.append(f"{output} has no rollouts yet, so it starts over with the current code and command")
         if adopted is None:
             set_failures_aside()
         return new_manifest(output, identity, versions, self.code, input_path=input_path, adopted=adopted)

@@ -65,7 +65,7 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
         run_config = _load(config, source, paths, environ, here)
         agents = agents_in(run_config)
         agent = choose_agent(config.agent_name, [spec.name for spec in agents])
-        input_path, data = choose_data(config, agents)
+        input_path, data = choose_data(config, agents, run_config.servers)
     tasks = tasks_of_folder(read_tasks(here, input_path, data, agent, config.limit), folder, agent)
     if run_config is not None:
         check_agents(tasks.agents, run_config)
@@ -139,6 +139,8 @@ def _check_manifest(plan: EvalPlan) -> None:
         manifest = Manifest.model_validate_json(plan.folder.rollouts.manifest.read_bytes())
     except (OSError, ValueError):
         return  # absent, or the collector explains what is wrong with it
+    if not plan.existing():
+        return  # nothing was measured, so nothing can be mixed
     config = plan.config
     now = {
         **plan.tasks.identity,
