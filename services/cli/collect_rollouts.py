@@ -33,7 +33,9 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
+    OpenCollection,
     check_file_limit,
+    plan_line,
 )
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
@@ -168,6 +170,10 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
             display = display_for(collection.progress.expected)
             for note in collection.notes:
                 display.print_line(note)
+            if isinstance(collection, OpenCollection):
+                progress = collection.progress
+                missing = progress.expected - progress.measured
+                display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
             leave = collection.leave if isinstance(collection, SharedCollection) else None
             watch = partial(_collect, collection.progress, display, leave=leave)
             state = await collection.run(watch, print_line=display.print_line)
