@@ -26,7 +26,7 @@ from rollyard.services.viewer.index.library import FileIndex
 
 _PART = 8 << 20
 """Number of bytes that are read, in less than a second, before the first rollouts are shown."""
-EXAMPLE = "ng_browse +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] '+where=reward < 0.5'"
+EXAMPLE = "ng_browse results/base.jsonl results/trained.jsonl --where 'reward < 0.5'"
 
 
 class BrowseOptions(Options):
@@ -65,7 +65,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Show rollouts in the terminal: the list, conversations, boards and findings. `?` lists the keys.
 
-    Files and folders of evaluations may be named without +jsonl_fpath=. The folder of a training run shows the rollouts
+    Files and folders of evaluations may be named without an option. The folder of a training run shows the rollouts
     of each step.
     """
     options, _ = read_options(BrowseOptions, arguments)
@@ -98,7 +98,7 @@ def _query(options: BrowseOptions) -> Query:
         parse_field(options.sort.removeprefix("-"))
         return Query(where=options.where, sort=options.sort, columns=options.columns)
     except (ExpressionError, ValidationError) as error:
-        raise OperatorError(f"+where or +sort cannot be read: {error}") from error
+        raise OperatorError(f"--where or --sort cannot be read: {error}") from error
 
 
 def _index(given: Sequence[Path], options: BrowseOptions) -> FileIndex:

@@ -33,7 +33,9 @@ from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERR
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
+    OpenCollection,
     check_file_limit,
+    plan_line,
 )
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
@@ -42,9 +44,9 @@ from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.types import State
 
 EXAMPLE = (
-    "ng_collect_rollouts +agent_name=grl_sokoban_game_agent "
-    "+input_jsonl_fpath=resources_servers/grl_sokoban/data/example.jsonl "
-    "+output_jsonl_fpath=results/rollouts.jsonl +num_repeats=4 +responses_create_params.temperature=0.8"
+    "ng_collect_rollouts --agent-name grl_sokoban_game_agent "
+    "--input-jsonl-fpath resources_servers/grl_sokoban/data/example.jsonl "
+    "--output-jsonl-fpath results/rollouts.jsonl --num-repeats 4 --responses-create-params.temperature 0.8"
 )
 
 
@@ -71,7 +73,7 @@ class CollectOptions(Options):
     num_samples_in_parallel: int = Field(default=32, ge=1)
     """Maximum number of concurrent episodes."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    """Request parameters that override those in the rows, such as +responses_create_params.temperature=0.8."""
+    """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
     resume: bool = True
     """Resume the collection if its output already exists; if false, an existing output is an error. The input may then
     be some of its original rows."""
@@ -92,11 +94,11 @@ class CollectOptions(Options):
     worker: str | None = None
     """Name of this job, if several jobs collect the same output together; each collects a share of the rollouts."""
     lease_s: float = Field(default=60.0, ge=3, allow_inf_nan=False)
-    """With +worker: if a job sends no heartbeat for this many seconds, others take over its unfinished rollouts."""
+    """With --worker: if a job sends no heartbeat for this many seconds, others take over its unfinished rollouts."""
     head: str | None = None
     """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
     head_server: HeadServer | None = None
-    """The same in NeMo Gym's form: +head_server.host=... +head_server.port=..."""
+    """The same in NeMo Gym's form: --head-server.host ... --head-server.port ..."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
@@ -142,7 +144,7 @@ def _plan(options: CollectOptions) -> CollectionPlan:
 def _tasks(options: CollectOptions) -> Tasks:
     files = DataFiles(search_roots(Path.cwd()))
     if (options.input_jsonl_fpath is None) == (options.data is None):
-        raise OperatorError("pass exactly one of +input_jsonl_fpath=rows.jsonl and +data=... (a mixture)")
+        raise OperatorError("pass exactly one of --input-jsonl-fpath rows.jsonl and --data ... (a mixture)")
     if options.input_jsonl_fpath is not None:
         file = files.find(options.input_jsonl_fpath) or Path(options.input_jsonl_fpath)
         return TaskFile(file, agent=options.agent_name, limit=options.limit)
@@ -168,6 +170,10 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
             display = display_for(collection.progress.expected)
             for note in collection.notes:
                 display.print_line(note)
+            if isinstance(collection, OpenCollection):
+                progress = collection.progress
+                missing = progress.expected - progress.measured
+                display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
             leave = collection.leave if isinstance(collection, SharedCollection) else None
             watch = partial(_collect, collection.progress, display, leave=leave)
             state = await collection.run(watch, print_line=display.print_line)

@@ -26,7 +26,7 @@ from rollyard.services.report import html, markdown
 from rollyard.services.report.comparison_report import document
 from rollyard.services.rollouts.rollout_files import named_files
 
-EXAMPLE = "ng_compare results/base.jsonl results/trained.jsonl +effect=0.02 +output_dir=results/compared"
+EXAMPLE = "ng_compare results/base.jsonl results/trained.jsonl --effect 0.02 --output-dir results/compared"
 
 
 class CompareOptions(Options):

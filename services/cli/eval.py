@@ -41,8 +41,8 @@ from rollyard.services.evaluation.pipeline.stages.running_stages import Evaluati
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 
 EXAMPLE = (
-    "ng_eval configs/sokoban_eval.yaml output_dir=results/my_eval num_repeats=4\n"
-    "  ng_eval model=vllm/Qwen/Qwen3-4B environments=[gsm8k] output_dir=results/gsm8k --detach\n"
+    "ng_eval configs/sokoban_eval.yaml --output-dir results/my_eval --num-repeats 4\n"
+    "  ng_eval --model vllm/Qwen/Qwen3-4B --environments gsm8k --output-dir results/gsm8k --detach\n"
     "  ng_eval status"
 )
 ACTIONS = ("status", "pause", "resume", "stop")

@@ -23,8 +23,9 @@ from rollyard.services.metrics.paired.bootstrap import RESAMPLES
 from rollyard.services.metrics.paired.difference import Level
 from rollyard.services.metrics.paired.metric import SOLVE_RATE, Metric
 from rollyard.services.rollouts.rollout_files import check_output, named_files
+from rollyard.services.server.settings import dashed
 
-EXAMPLE = "ng_gate results/base.jsonl results/trained.jsonl +max_drop=0.02 +output_json_fpath=results/gate.json"
+EXAMPLE = "ng_gate results/base.jsonl results/trained.jsonl --max-drop 0.02 --output-json-fpath results/gate.json"
 
 
 class GateOptions(Options):
@@ -83,7 +84,7 @@ def run(arguments: Sequence[str]) -> int:
         raise OperatorError(f"no verdict: {error}") from error
     except Exception as error:
         raise OperatorError(
-            f"no verdict: internal error: {type(error).__name__}: {error} (+debug=true shows where)"
+            f"no verdict: internal error: {type(error).__name__}: {error} (--debug shows where)"
         ) from error
 
 
@@ -123,12 +124,12 @@ def _rules(options: GateOptions) -> list[GateRule]:
     if options.rules is not None:
         for name in ("dataset", "max_drop", "min_gain"):
             if getattr(options, name) is not None:
-                raise OperatorError(f"+{name} cannot be combined with +rules; write it into {options.rules}")
+                raise OperatorError(f"{dashed(name)} cannot be combined with --rules; write it into {options.rules}")
         return read_rules(options.rules)
     drop = options.max_drop
     if drop is None and options.min_gain is None:
         if not Metric(options.metric).is_share:
-            raise OperatorError(f"{options.metric} has no default limit; pass +max_drop=... or +min_gain=...")
+            raise OperatorError(f"{options.metric} has no default limit; pass --max-drop ... or --min-gain ...")
         drop = DEFAULT_MAX_DROP
     rule = GateRule(metric=options.metric, dataset=options.dataset, max_drop=drop, min_gain=options.min_gain)
     return [checked(rule, "command line")]

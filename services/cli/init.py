@@ -17,7 +17,7 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.search_path import INSTALLED
 
-EXAMPLE = "ng_init my_env +kind=tools"
+EXAMPLE = "ng_init my_env --kind tools"
 TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
@@ -27,7 +27,7 @@ _SOKOBAN = "resources_servers/grl_sokoban"
 
 @dataclass(frozen=True)
 class Kind:
-    """The files to write and the commands to print for one value of `+kind`."""
+    """The files to write and the commands to print for one value of `--kind`."""
 
     family: str
     readme: str
@@ -136,17 +136,17 @@ def _commands(name: str, kind: Kind) -> dict[str, str]:
     output = f"results/{name}.jsonl"
     collect = [
         "ng_collect_rollouts",
-        f"+agent_name={kind.agent}",
-        f"+input_jsonl_fpath={kind.rows}",
-        f"+output_jsonl_fpath={output}",
-        "+num_repeats=4",
+        f"--agent-name {kind.agent}",
+        f"--input-jsonl-fpath {kind.rows}",
+        f"--output-jsonl-fpath {output}",
+        "--num-repeats 4",
     ]
     return {
-        "RUN": f'ng_run "+config_paths=[{",".join(paths)}]"',
+        "RUN": f"ng_run {' '.join(paths)}",
         "COLLECT": " \\\n    ".join([" ".join(collect[:2]), collect[2], " ".join(collect[3:])]).replace(
             "my_name", name
         ),
-        "VIEWER": f"ng_viewer +jsonl_fpath={output}",
+        "VIEWER": f"ng_viewer {output}",
         "TEST": f"python -m pytest {kind.family}/{name}",
     }
 

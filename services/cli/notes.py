@@ -30,7 +30,7 @@ from rollyard.services.notes.file_notes import notes_in
 from rollyard.services.notes.labelled_rows import labelled_rows, scale_of, tasks_by_key, with_labels
 from rollyard.services.rollouts.rollout_files import check_output, named_files
 
-EXAMPLE = "ng_notes +jsonl_fpath=results/rollouts.jsonl +labels=[loop] +output_jsonl_fpath=results/loops.jsonl"
+EXAMPLE = "ng_notes results/rollouts.jsonl --labels loop --output-jsonl-fpath results/loops.jsonl"
 
 
 class NotesOptions(Options):
@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
             skipped += len(notes) - (len(rows) - before)
     if output is not None:
         if not rows:
-            raise OperatorError(f"no rollout is selected, so that {output} is not written; check +labels and +where")
+            raise OperatorError(f"no rollout is selected, so that {output} is not written; check --labels and --where")
         replace(output, rows)
         print(f"written   {_rollouts(len(rows))} -> {output}")
         if skipped:
@@ -135,7 +135,7 @@ def _print_agreement(loaded: Run, notes: Mapping[int, RolloutNotes], threshold: 
     if found.uncounted:
         print(
             f"  not counted: {found.uncounted:,} verdicts that are rewards, because it is unknown from which reward a "
-            "rollout is correct; pass +pass_threshold=..."
+            "rollout is correct; pass --pass-threshold ..."
         )
 
 

@@ -30,8 +30,8 @@ from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.rollout_files import check_output
 
 EXAMPLE = (
-    "ng_prepare_data +data=configs/environment_mixture.yaml +output_jsonl_fpath=results/environments.jsonl "
-    "+against=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
+    "ng_prepare_data --data configs/environment_mixture.yaml --output-jsonl-fpath results/environments.jsonl "
+    "--against resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
 )
 
 
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
 def _settings(options: PrepareOptions, files: DataFiles) -> MixtureSettings:
     """Return the mixture that the options define: that of `data`, or the input files one after the other."""
     if bool(options.input_jsonl_fpath) == (options.data is not None):
-        raise OperatorError(f"pass exactly one of +input_jsonl_fpath=[...] and +data=... ({EXAMPLE})")
+        raise OperatorError(f"pass exactly one of --input-jsonl-fpath [...] and --data ... ({EXAMPLE})")
     if options.data is not None:
         if options.columns or options.prompt is not None:
             raise OperatorError("--columns and --prompt apply to --input-jsonl-fpath; in --data, each dataset has its own")
@@ -143,10 +143,10 @@ def _format_count(count: int) -> str:
 def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataFiles) -> int:
     rollouts = options.rollouts_jsonl_fpath
     if options.order_fpath is None or rollouts is None:
-        raise OperatorError("a curriculum needs +rollouts_jsonl_fpath=rollouts.jsonl and +order_fpath=order.txt")
+        raise OperatorError("a curriculum needs --rollouts-jsonl-fpath rollouts.jsonl and --order-fpath order.txt")
     if options.output_jsonl_fpath is not None:
         raise OperatorError(
-            "a curriculum cannot be combined with +output_jsonl_fpath: drop it, then write the ordered tasks from "
+            "a curriculum cannot be combined with --output-jsonl-fpath: drop it, then write the ordered tasks from "
             f"a mixture with `order: {options.order_fpath}`"
         )
     mixture = Mixture(settings, files, agent=options.agent_name or "anyone", limit=options.limit)

@@ -36,15 +36,15 @@ from rollyard.services.runtime.process_setup import raise_file_limit
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.types import Json
 
-EXAMPLE = "ng_serve +protocol=openenv +environment=grl_sokoban +port=8000"
+EXAMPLE = "ng_serve --protocol openenv --environment grl_sokoban --port 8000"
 
 
 class ServeOptions(Options):
     protocol: Literal["openenv", "ors"]
     """The protocol of the clients."""
     environment: str | None = None
-    """Folder of the environment, such as grl_sokoban. With +config_paths or +head, the name of the server, which may be
-    left out if there is only one."""
+    """Folder of the environment, such as grl_sokoban. With --config-paths or --head, the name of the server, which
+    may be left out if there is only one."""
     config_paths: list[str] = Field(default_factory=list)
     """Configs with the environment, and the model servers that it calls. Their agents are not started."""
     head: str | None = None
@@ -78,11 +78,11 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Serve an environment to other projects' clients, over OpenEnv or ORS.
 
-    Settings of its server can be overridden as for ng_run: ++grl_sokoban.resources_servers.grl_sokoban.max_steps=20
+    Settings of its server can be overridden as for ng_run: --grl_sokoban.resources_servers.grl_sokoban.max_steps 20
     """
     options, others = read_options(ServeOptions, arguments, rest=True)
     logging.basicConfig(level=logging.WARNING, format="ng_serve: %(message)s")
-    token = listening_token(options.host, options.token, "the environment", "drop +host")
+    token = listening_token(options.host, options.token, "the environment", "drop --host")
     raise_file_limit()
     with _socket(options) as sock:
         uvloop.run(_serve(options, [override.text for override in others], sock, token))
@@ -111,14 +111,14 @@ def _stack(options: ServeOptions, overrides: list[str]) -> RunningStack:
     """Return the stack that holds the environment. Raises OperatorError if the options do not name one."""
     if options.head is not None:
         if options.config_paths or overrides:
-            extra = "+config_paths" if options.config_paths else overrides[0]
-            raise OperatorError(f"+head connects to a running stack, so {extra!r} has no effect; leave one of them out")
+            extra = "--config-paths" if options.config_paths else overrides[0]
+            raise OperatorError(f"--head connects to a running stack, so {extra!r} has no effect; drop one of them")
         return connect(options.head, token=options.token)
     roots = search_roots(Path.cwd(), options.server_roots)
     configs = [_without_agents(find_config(path, roots)) for path in options.config_paths]
     if not configs:
         if options.environment is None:
-            raise OperatorError("nothing to serve: pass +environment=FOLDER, +config_paths=[...] or +head=HOST:PORT")
+            raise OperatorError("nothing to serve: pass --environment FOLDER, --config-paths [...] or --head HOST:PORT")
         configs = [{options.environment: {"resources_servers": {options.environment: {"entrypoint": "app.py"}}}}]
     logs = logging.getLogger("rollyard.ng_serve")
     return stack(configs, *overrides, colocate=True, server_roots=options.server_roots, print_line=logs.info)
@@ -150,7 +150,7 @@ def _socket(options: ServeOptions) -> socket.socket:
     except OSError as error:
         owner = owner_of_port(options.port) if options.port else ""
         where = f"{options.host}:{options.port}{owner}"
-        raise RunError(f"cannot listen on {where}: {error.strerror or error}; choose another +port") from error
+        raise RunError(f"cannot listen on {where}: {error.strerror or error}; choose another --port") from error
 
 
 if __name__ == "__main__":

@@ -25,7 +25,7 @@ from rollyard.services.tracking.tracker import Tracker
 from rollyard.services.tracking.wandb_tracker import WandbTracker
 from rollyard.services.types import Json
 
-EXAMPLE = "ng_track +jsonl_fpath=results/rollouts.jsonl +to=wandb +project=sokoban"
+EXAMPLE = "ng_track results/rollouts.jsonl --to wandb --project sokoban"
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
 LIVE_S = 30.0
 """Maximum time between log steps while a file grows slowly, in seconds."""

@@ -42,12 +42,12 @@ from rollyard.services.viewer.tokens.decoder import TokenDecoder
 from rollyard.services.viewer.tokens.load_tokenizer import load_tokenizer
 from rollyard.services.viewer.viewer import Viewer, ViewerSettings
 
-EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
+EXAMPLE = "ng_viewer results/base.jsonl results/trained.jsonl"
 FIRST_PORT = 8080
 _PORTS = 100
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
-_THROUGH_SSH = "drop +host and open the page through ssh -L 8080:127.0.0.1:8080"
+_THROUGH_SSH = "drop --host and open the page through ssh -L 8080:127.0.0.1:8080"
 
 
 class ViewerOptions(Options):
@@ -106,7 +106,7 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run.
 
-    Files and folders of evaluations may be named without +jsonl_fpath=. The folder of a training run shows its curves
+    Files and folders of evaluations may be named without an option. The folder of a training run shows its curves
     and the rollouts of each step: `ng_viewer results/my_training`.
     """
     options, _ = read_options(ViewerOptions, arguments)
@@ -180,7 +180,7 @@ async def _serve(
         ):
             print(f"{_address(options, sock, token)}\nPress Ctrl-C to stop it.", flush=True)
             if options.allow_other_users and token is None:
-                print("Every user of this host can see it (+allow_other_users=true).", flush=True)
+                print("Every user of this host can see it (--allow-other-users).", flush=True)
             await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await transport.close()

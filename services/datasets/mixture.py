@@ -140,8 +140,8 @@ class Mixture:
         agent = dataset.agent(name) or self._agent
         if agent is None:
             raise OperatorError(
-                f"dataset {dataset.name!r} has rows without agent_ref: set its agent_name, or pass +agent_name=... for "
-                "all rows"
+                f"dataset {dataset.name!r} has rows without agent_ref: set its agent_name, or pass --agent-name ... "
+                "for all rows"
             )
         return agent
 

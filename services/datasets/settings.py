@@ -1,4 +1,4 @@
-"""Settings for a mixture of datasets, from a YAML file or from `+data={...}` on the command line."""
+"""Settings for a mixture of datasets, from a YAML file or from `--data {...}` on the command line."""
 
 from __future__ import annotations
 

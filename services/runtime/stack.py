@@ -53,7 +53,7 @@ def refuse_isolated(servers: Iterable[ServerSpec]) -> None:
         listed = ", ".join(isolated)
         raise OperatorError(
             f"{listed}: requires its own Python environment, so it cannot share a process "
-            "with the other servers: drop +colocate=true"
+            "with the other servers: drop --colocate"
         )
 
 

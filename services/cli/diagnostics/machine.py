@@ -58,7 +58,7 @@ def run(arguments: Sequence[str]) -> int:
     if overrides and not options.config_paths:
         hint = did_you_mean(overrides[0].top, DoctorOptions.model_fields)
         raise OperatorError(
-            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass +config_paths=[...]"
+            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass --config-paths [...]"
         )
     here = Path.cwd()
     roots = search_roots(here, options.server_roots)
@@ -102,7 +102,7 @@ async def _findings(options: DoctorOptions, here: Path, config: RunConfig | None
             yield ok("rollout", f"{result}{policy}")
         else:
             yield failed(
-                "rollout", f"the rollout{policy} failed: {problem}", "fix the reported problem; +debug=true shows more"
+                "rollout", f"the rollout{policy} failed: {problem}", "fix the reported problem; --debug shows more"
             )
 
 

@@ -28,7 +28,7 @@ from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json
 
-EXAMPLE = "ng_doctor tokens +config_paths=[responses_api_models/vllm_model/configs/vllm_model.yaml]"
+EXAMPLE = "ng_doctor tokens responses_api_models/vllm_model/configs/vllm_model.yaml"
 MODELS = "responses_api_models"
 
 
@@ -71,7 +71,7 @@ async def _fetch_report(options: TokenOptions, overrides: list[Override]) -> Jso
         name = options.model_server or (models[0] if len(models) == 1 else None)
         if name not in models:
             found = ", ".join(models) or "none"
-            raise OperatorError(f"select a model server with +model_server=...; available: {found}")
+            raise OperatorError(f"select a model server with --model-server ...; available: {found}")
         response = await client.post(name, "/token_check", orjson.dumps({"samples": options.samples}), 600.0)
         report: Json = orjson.loads(response.body)
         return report
@@ -82,7 +82,7 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
     if overrides:
         hint = did_you_mean(overrides[0].top, TokenOptions.model_fields)
         raise OperatorError(
-            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass +config_paths=[...]"
+            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass --config-paths [...]"
         )
     transport = HttpTransport()
     try:

@@ -65,7 +65,7 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
         run_config = _load(config, source, paths, environ, here)
         agents = agents_in(run_config)
         agent = choose_agent(config.agent_name, [spec.name for spec in agents])
-        input_path, data = choose_data(config, agents)
+        input_path, data = choose_data(config, agents, run_config.servers)
     given = read_tasks(here, input_path, data, agent, config.limit)
     notes += notes_of(given)
     tasks = tasks_of_folder(given, folder, agent)
@@ -104,7 +104,7 @@ def _check_engine(
             owner = owner_of_port(config.vllm.port)
             raise OperatorError(
                 f"vllm.port={config.vllm.port} cannot be used{owner}: {error.strerror}. If a model is already served "
-                "there, use it with policy_base_url=...; otherwise choose another port, or none for a free one"
+                "there, use it with --policy-base-url ...; otherwise choose another port, or none for a free one"
             ) from error
     several = config.vllm.tensor_parallel_size * config.vllm.pipeline_parallel_size > 1
     if not (config.start_ray and several and config.ray_head_node_address is None):
@@ -126,7 +126,7 @@ def _load(
     config: EvalConfig, source: ModelSource, paths: tuple[str, ...], environ: Mapping[str, str], here: Path
 ) -> RunConfig:
     if not paths or paths == source.config_paths:
-        raise OperatorError("no environment given; expected environments=[grl_sokoban] or config_paths=[...]")
+        raise OperatorError("no environment given; expected --environments grl_sokoban or --config-paths [...]")
     overrides = commands.model_overrides(source, source.base_url or _UNKNOWN_URL)
     # The key itself, because the environment variable is set only for the servers.
     given = [text for text in overrides if not text.startswith("+policy_api_key=")]
@@ -141,6 +141,8 @@ def _check_manifest(plan: EvalPlan) -> None:
         manifest = Manifest.model_validate_json(plan.folder.rollouts.manifest.read_bytes())
     except (OSError, ValueError):
         return  # absent, or the collector explains what is wrong with it
+    if not plan.existing():
+        return  # nothing was measured, so nothing can be mixed
     config = plan.config
     now = {
         **plan.tasks.identity,

@@ -57,7 +57,7 @@ async def check(config: TrainConfig, environ: Mapping[str, str], here: Path) -> 
         _refuse_unused(config)
         agent = choose_agent(agent, await agents_of_head(config, environ))
     if config.input_jsonl_fpath is None and config.data is None:
-        raise OperatorError("no data given; expected input_jsonl_fpath=rows.jsonl or data=... (a mixture)")
+        raise OperatorError("no data given; expected --input-jsonl-fpath rows.jsonl or --data ... (a mixture)")
     tasks = read_tasks(here, config.input_jsonl_fpath, config.data, agent, config.limit)
     notes += notes_of(tasks)
     evaluated = _evaluation_tasks(config, agent, here)
@@ -83,7 +83,7 @@ def _check_packages(config: TrainConfig) -> None:
         )
     for name in logger_names(config.loggers):
         if name in EXTRAS:
-            require(name, name, f"loggers=[{name}]")
+            require(name, name, f"--loggers {name}")
     path = config.optimizer.accelerate_config
     if path is not None and not path.is_file():
         raise OperatorError(

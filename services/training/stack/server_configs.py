@@ -68,7 +68,7 @@ def server_configs(
     environments = [f"resources_servers/{name}/configs/{name}.yaml" for name in config.environments]
     paths = tuple(dict.fromkeys([*environments, *config.config_paths]))
     if not paths:
-        raise OperatorError("no environment given; expected environments=[gsm8k] or config_paths=[...]")
+        raise OperatorError("no environment given; expected --environments gsm8k or --config-paths [...]")
     policy = None
     if not any(_defines(config.policy_server, path, roots) for path in paths):
         policy = policy_config(config, model, gpus, port=_free_port(), trainers=trainer_processes(config))

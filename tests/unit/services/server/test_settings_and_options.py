@@ -288,7 +288,7 @@ def test_a_required_option_cannot_be_null() -> None:
 
 
 def test_arguments_without_a_name_belong_to_the_subject() -> None:
-    assert options("b.jsonl", "--count", "3", "c=d/e.jsonl", "--paths", "f").paths == ("b.jsonl", "c=d/e.jsonl", "f")
+    assert options("b.jsonl", "--count", "3", "d/c=1.jsonl", "--paths", "f").paths == ("b.jsonl", "d/c=1.jsonl", "f")
 
 
 def test_two_dashes_end_the_options() -> None:

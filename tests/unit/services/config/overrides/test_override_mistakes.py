@@ -8,7 +8,6 @@ import shlex
 import pytest
 
 from rollyard.services.cli.collect_rollouts import CollectOptions
-from rollyard.services.cli.diagnostics.sandbox import SandboxOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.cli.run import RunOptions
@@ -91,7 +90,7 @@ def test_errors_never_show_the_parsers_own_message() -> None:
         (RunOptions, "--config-paths [a.yaml", "'--config-paths=[a.yaml]'"),
         (CollectOptions, "—limit 4", "--limit=4"),
         (CollectOptions, "-limit 4", "--limit=4"),
-        (SandboxOptions, "+python=my python", "'+python=my python'"),
+        (LmEvalOptions, "+name=my run", "'+name=my run'"),
         (CollectOptions, "+agent_name=a=b", "'+agent_name=\"a=b\"'"),
         (CollectOptions, "+agent_name=a#b", "'+agent_name=\"a#b\"'"),
         (CollectOptions, "'+agent_name=f(x)'", "'+agent_name=\"f(x)\"'"),
