@@ -109,7 +109,9 @@ def _settings(options: PrepareOptions, files: DataFiles) -> MixtureSettings:
         raise OperatorError(f"pass exactly one of --input-jsonl-fpath [...] and --data ... ({EXAMPLE})")
     if options.data is not None:
         if options.columns or options.prompt is not None:
-            raise OperatorError("--columns and --prompt apply to --input-jsonl-fpath; in --data, each dataset has its own")
+            raise OperatorError(
+                "--columns and --prompt apply to --input-jsonl-fpath; in --data, each dataset has its own"
+            )
         return read_mixture(options.data, files.roots)
     datasets = [
         DatasetSettings(
