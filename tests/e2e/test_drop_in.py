@@ -167,6 +167,7 @@ def train(project: Path, config: dict[str, Any], objects: dict[str, bytes], **en
             "AWS_SECRET_ACCESS_KEY": "s",
             "AWS_DEFAULT_REGION": "us-west-2",
             "HF_HUB_OFFLINE": "1",
+            "ROLLYARD_SAGEMAKER_ROOT": "/opt/ml",  # as in the container of a local run
             "AWS_MAX_ATTEMPTS": "1",
         }
         env = {**command_environ(), **settings, **environ}
