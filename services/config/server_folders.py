@@ -63,10 +63,10 @@ def _root_of_package(point: EntryPoint) -> Path:
     for folder in folders:
         if any((folder / name).is_dir() for name in names):
             return folder.resolve()
-    found = f"its folder {folders[0]} contains none of {', '.join(names)}" if folders else f"no such package{why}"
+    found = f"its folder is {folders[0]}" if folders else f"there is no such package{why}"
     raise OperatorError(
         f"{distribution}: the entry point {point.name} = {point.value!r} in {ENTRY_POINTS} is ignored: {found}; "
-        "expected the name of a package with such a folder"
+        f"expected the name of a package whose folder contains one of {', '.join(names)}"
     )
 
 
