@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import orjson
 import pytest
+import yaml
 
+from rollyard.services.io.search_path import INSTALLED
 from tests.external.aws.account import TAG, Account
+from tests.unit.services.datasets.test_columns import save_to_disk
+from tests.unit.services.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
 
 SUBMIT = ("configs/small.yaml", "--entrypoint", "train.py", "--image-tag", TAG)
 FAST = ("--poll-interval", "0.2")
@@ -96,3 +102,17 @@ def test_a_failed_job_shows_its_error_and_not_what_it_had_printed_before(account
     done = account.ng_submit(project, *SUBMIT, "--wait", *FAST)
     assert done.returncode == 1
     assert "ended with exit status 1: ValueError: the reason" in done.stderr + done.stdout
+
+
+def test_a_training_job_reads_its_data_set_from_the_projects_folder_in_s3(account: Account, project: Path) -> None:
+    shutil.copytree(INSTALLED / "examples/drop_in/entrypoints", project / "entrypoints")
+    config = RLVR_CONFIG | {"model": {"path": str(project)}, "tokenizer": {}}
+    (project / "configs/small.yaml").write_text(yaml.safe_dump(config))
+    rows = [{"question": f"What is {number} + 1?", "answer": f"#### {number + 1}"} for number in range(3)]
+    for file in save_to_disk(project.parent / "saved", rows).iterdir():
+        account.put(f"datasets/gsm8k_train/{file.name}", file.read_bytes())
+    words = ("configs/small.yaml", "--entrypoint", "entrypoints/train_grpo.py", "--image-tag", TAG)
+    done = account.ng_submit(project, *words, "--model-source", "local", "--wait", *FAST)
+    run = RLVR_CONFIG["run"]["name"]
+    assert re.search(rf"\[program\] 3 rows -> \S+/{run}/output\.data/gsm8k_train\.jsonl", done.stdout), done.stdout
+    assert "ended with exit status 2: ng_train: " in done.stdout + done.stderr  # the model's folder is empty
