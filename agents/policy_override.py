@@ -60,7 +60,7 @@ class PolicyOverrides:
             detail = f"this agent accepts no {BASE_URL}; list the allowed URLs in its setting policy_base_url_allowlist"
             raise Failure(FailureKind.FORBIDDEN, detail)
         if not self._has_token:
-            detail = f"{BASE_URL} requires a run token: start the run with +token=... or ROLLYARD_TOKEN"
+            detail = f"{BASE_URL} requires a run token: start the run with --token ... or ROLLYARD_TOKEN"
             raise Failure(FailureKind.FORBIDDEN, detail)
         for url in urls:
             try:

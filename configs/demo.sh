@@ -10,8 +10,8 @@ input=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl
 mkdir -p "$folder" 2>/dev/null || refuse "cannot create $folder; run this in a writable folder"
 : >"$folder/ng_run.log"
 
-echo "\$ ng_run \"+config_paths=[$config]\" +colocate=true"
-ng_run "+config_paths=[$config]" +colocate=true >"$folder/ng_run.log" 2>&1 &
+echo "\$ ng_run $config --colocate"
+ng_run "$config" --colocate >"$folder/ng_run.log" 2>&1 &
 stack=$!
 stop() { kill "$stack" 2>/dev/null && wait "$stack" 2>/dev/null || true; }
 trap stop EXIT
@@ -23,13 +23,13 @@ done
 cat "$folder/ng_run.log"
 
 echo
-echo "\$ ng_collect_rollouts +agent_name=grl_sokoban_game_agent \\"
-echo "    +input_jsonl_fpath=$input \\"
-echo "    +output_jsonl_fpath=$folder/rollouts.jsonl \\"
-echo "    +num_repeats=16 +num_samples_in_parallel=32 +responses_create_params.temperature=0.8"
-ng_collect_rollouts +agent_name=grl_sokoban_game_agent \
-    "+input_jsonl_fpath=$input" \
-    "+output_jsonl_fpath=$folder/rollouts.jsonl" \
-    +num_repeats=16 +num_samples_in_parallel=32 +responses_create_params.temperature=0.8
+echo "\$ ng_collect_rollouts --agent-name grl_sokoban_game_agent \\"
+echo "    --input-jsonl-fpath $input \\"
+echo "    --output-jsonl-fpath $folder/rollouts.jsonl \\"
+echo "    --num-repeats 16 --num-samples-in-parallel 32 --responses-create-params.temperature 0.8"
+ng_collect_rollouts --agent-name grl_sokoban_game_agent \
+    --input-jsonl-fpath "$input" \
+    --output-jsonl-fpath "$folder/rollouts.jsonl" \
+    --num-repeats 16 --num-samples-in-parallel 32 --responses-create-params.temperature 0.8
 echo
 echo "The commands are in .venv/bin. To use your own model, see \"Three terminals\" in README.md."

@@ -15,8 +15,8 @@ mkdir -p "$folder" 2>/dev/null || refuse "cannot create $folder; run this in a w
 echo "\$ python -m examples.sokoban_policy.make_rooms --num-examples ${ROOMS:-100} --output $folder/rooms.jsonl"
 python -m examples.sokoban_policy.make_rooms --num-examples "${ROOMS:-100}" --output "$folder/rooms.jsonl"
 echo
-echo "\$ ng_run \"+config_paths=[$config]\" +colocate=true    # vLLM starts in half a minute to two minutes"
-ng_run "+config_paths=[$config]" +colocate=true >"$folder/ng_run.log" 2>&1 &
+echo "\$ ng_run $config --colocate    # vLLM starts in half a minute to two minutes"
+ng_run "$config" --colocate >"$folder/ng_run.log" 2>&1 &
 stack=$!
 stop() { kill "$stack" 2>/dev/null && wait "$stack" 2>/dev/null || true; }
 trap stop EXIT
@@ -28,14 +28,14 @@ done
 cat "$folder/ng_run.log"
 
 echo
-echo "\$ ng_collect_rollouts +agent_name=grl_sokoban_game_agent \\"
-echo "    +input_jsonl_fpath=$folder/rooms.jsonl \\"
-echo "    +output_jsonl_fpath=$folder/rollouts.jsonl \\"
-echo "    +num_repeats=1 +num_samples_in_parallel=32 +responses_create_params.temperature=0"
-ng_collect_rollouts +agent_name=grl_sokoban_game_agent \
-    "+input_jsonl_fpath=$folder/rooms.jsonl" \
-    "+output_jsonl_fpath=$folder/rollouts.jsonl" \
-    +num_repeats=1 +num_samples_in_parallel=32 +responses_create_params.temperature=0
+echo "\$ ng_collect_rollouts --agent-name grl_sokoban_game_agent \\"
+echo "    --input-jsonl-fpath $folder/rooms.jsonl \\"
+echo "    --output-jsonl-fpath $folder/rollouts.jsonl \\"
+echo "    --num-repeats 1 --num-samples-in-parallel 32 --responses-create-params.temperature 0"
+ng_collect_rollouts --agent-name grl_sokoban_game_agent \
+    --input-jsonl-fpath "$folder/rooms.jsonl" \
+    --output-jsonl-fpath "$folder/rollouts.jsonl" \
+    --num-repeats 1 --num-samples-in-parallel 32 --responses-create-params.temperature 0
 echo
 echo "How the model was trained: examples/sokoban_policy/README.md. To watch it play:"
-echo "    ng_viewer +jsonl_fpath=[$folder/rollouts.jsonl]"
+echo "    ng_viewer $folder/rollouts.jsonl"

@@ -10,19 +10,15 @@ own. Agents other than Rollyard's ignore `additions`, so rows for them must cont
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
-
 from rollyard.resources_servers.environment import BadTask
+from rollyard.services.datasets.columns import fill
 from rollyard.services.types import Json
 
-_NOT_FIELDS = ("agent_ref", "responses_create_params")
 _SYSTEM = ("system", "developer")
-_BRACES = re.compile(r"\{\{|\}\}|\{([^\W\d]\w*)\}")
 
 
 @dataclass(frozen=True)
@@ -49,29 +45,12 @@ class Additions:
         if self.system_prompt and not _has_system_prompt(params):
             items.append({"role": "system", "content": self.system_prompt})
         if self.user_template and params.get("input") is None:
-            items.append({"role": "user", "content": fill(self.user_template, row)})
+            try:
+                text = fill(self.user_template, row)
+            except ValueError as error:
+                raise BadTask(f"the user template {error}") from error
+            items.append({"role": "user", "content": text})
         return items
-
-
-def fill(template: str, row: Mapping[str, Any]) -> str:
-    r"""Replace each `{name}` in the template with the row's field of that name. Other values than strings become JSON.
-
-    `{{` and `}}` become a single brace. Any other brace is kept, so `\boxed{}` needs no escaping. Inserted values are
-    not expanded again. Raises BadTask if a field is missing or null.
-    """
-
-    def value(found: re.Match[str]) -> str:
-        name = found[1]
-        if name is None:
-            return found[0][0]
-        given = row.get(name)
-        if given is None:
-            state = "null" if name in row else "missing"
-            own = ", ".join(key for key in sorted(row) if key not in _NOT_FIELDS and key[:4] != "_ng_") or "no fields"
-            raise BadTask(f"the user template needs the field {name!r}, which is {state}; the row has {own}")
-        return given if isinstance(given, str) else orjson.dumps(given).decode()
-
-    return _BRACES.sub(value, template)
 
 
 def _has_system_prompt(params: Mapping[str, Any]) -> bool:

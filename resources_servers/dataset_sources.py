@@ -3,7 +3,7 @@
 Each location may be a single file or a dataset with splits and subsets; `services/datasets/splits.py` selects one of
 them by the same rules everywhere. Downloads go to a temporary folder that is removed afterwards, and the output is
 written atomically, so partial data is never used. Files may be .jsonl or .json (a list), optionally compressed,
-.parquet or .arrow.
+.parquet, .arrow, .csv or .tsv.
 S3 needs the `aws` extra; the hub, Parquet and Arrow need the `hub` extra; .zst files need `zstd`.
 
     with rows_from(DataLocations(local=Path("clone"), hub=Hub("openai/gsm8k")), SplitSelection(split="test")) as rows:
@@ -24,7 +24,8 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.datasets.data_files import sidecar_contents
+from rollyard.services.datasets.columns import DELIMITED
+from rollyard.services.datasets.data_files import STATE, sidecar_contents
 from rollyard.services.datasets.dataset_cards import CARD
 from rollyard.services.datasets.raw_rows import RawRows
 from rollyard.services.datasets.split_names import READABLE
@@ -192,7 +193,9 @@ def _from_local(path: Path, selection: SplitSelection) -> list[Path]:
     # `_with_rows` skips hidden folders, in which downloaders keep metadata.
     found = _with_rows(file.relative_to(path).as_posix() for file in path.rglob("*"))
     if not found:
-        raise OperatorError(f"{path} contains no file with one of the extensions {', '.join(READABLE)}")
+        raise OperatorError(f"{path} contains no file with one of the extensions {', '.join((*READABLE, *DELIMITED))}")
+    if STATE in (file.name for file in path.iterdir()):
+        return [path / name for name in found]
     card = path / CARD
     text = card.read_text(encoding="utf-8", errors="replace") if card.is_file() else ""
     return [path / name for name in select_files(str(path), found, text, selection)]
@@ -210,9 +213,12 @@ def _from_s3(address: str, selection: SplitSelection, folder: Path) -> list[Path
         objects = [item["Key"].removeprefix(key) for page in pages for item in page.get("Contents", [])]
         found = _with_rows(objects)
         if not found:
-            raise FileNotFoundError(f"no object with this prefix has one of the extensions {', '.join(READABLE)}")
+            raise FileNotFoundError(
+                f"no object with this prefix has one of the extensions {', '.join((*READABLE, *DELIMITED))}"
+            )
         card = s3.read_text(address + CARD) if CARD in objects else ""
-        names = select_files(address, found, card, selection)
+        # A folder that save_to_disk wrote is one split, whatever the names of its files.
+        names = found if STATE in objects else select_files(address, found, card, selection)
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         client.download_file(bucket, key + name, str(folder / name))
@@ -229,7 +235,9 @@ def _from_hub(hub: Hub, selection: SplitSelection, folder: Path) -> list[Path]:
 
     found = _with_rows(files)
     if not found:
-        raise FileNotFoundError(f"revision {hub.revision} has no file with one of the extensions {', '.join(READABLE)}")
+        raise FileNotFoundError(
+            f"revision {hub.revision} has no file with one of the extensions {', '.join((*READABLE, *DELIMITED))}"
+        )
     card = download(CARD).read_text(encoding="utf-8", errors="replace") if CARD in files else ""
     return [download(name) for name in select_files(hub.repo, found, card, selection)]
 
@@ -237,11 +245,12 @@ def _from_hub(hub: Hub, selection: SplitSelection, folder: Path) -> list[Path]:
 def _with_rows(names: Iterable[str]) -> list[str]:
     """Return the paths of files that may contain rows. The paths are relative to the dataset's folder."""
     known = set(names)
-    return [
+    found = [
         name
         for name in sorted(known)
-        if name.endswith(READABLE)
-        and name.rpartition("/")[2] not in DESCRIPTIONS
+        if name.rpartition("/")[2] not in DESCRIPTIONS
         and not any(part.startswith((".", "__")) for part in name.split("/"))
         and not sidecar_contents(name, known.__contains__)
     ]
+    # Next to rows in another format, a CSV file is usually something else, such as statistics.
+    return [name for name in found if name.endswith(READABLE)] or [name for name in found if name.endswith(DELIMITED)]

@@ -65,6 +65,8 @@ class ServerCode(Record):
     """Path relative to its code folder -> short digest of its content."""
     packages: dict[str, str]
     """Package declared by the server -> installed version."""
+    folder: str = ""
+    """The server's own folder, as in the paths of `files`; empty in records of older versions."""
 
 
 class CodeSources(Record):

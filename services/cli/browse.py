@@ -11,15 +11,14 @@ from typing import ClassVar
 
 from pydantic import Field, ValidationError
 
-from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.display.console import is_terminal
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError
 from rollyard.services.expressions.parse import ExpressionError, parse, parse_field
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.optional import require
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.viewer.api.replays import Replays
 from rollyard.services.viewer.api.rollout_list import Query
 from rollyard.services.viewer.findings.finding_index import FindingIndex
@@ -27,10 +26,11 @@ from rollyard.services.viewer.index.library import FileIndex
 
 _PART = 8 << 20
 """Number of bytes that are read, in less than a second, before the first rollouts are shown."""
-EXAMPLE = "ng_browse +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] '+where=reward < 0.5'"
+EXAMPLE = "ng_browse results/base.jsonl results/trained.jsonl --where 'reward < 0.5'"
 
 
 class BrowseOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[tuple[str, ...]] = ("where", "sort", "columns")
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -65,20 +65,19 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Show rollouts in the terminal: the list, conversations, boards and findings. `?` lists the keys.
 
-    Files and folders of evaluations may be named without +jsonl_fpath=. The folder of a training run shows the rollouts
+    Files and folders of evaluations may be named without an option. The folder of a training run shows the rollouts
     of each step.
     """
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(BrowseOptions, overrides)
+    options, _ = read_options(BrowseOptions, arguments)
     query = _query(options)
-    index = _index([*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath], options)
+    index = _index([*options.jsonl_fpath, *options.rollouts_jsonl_fpath], options)
     require("textual", "browse", "ng_browse")
     if not (is_terminal(sys.stdout) and sys.stdin.isatty()):
         raise OperatorError("ng_browse needs a terminal for input and output; ng_viewer shows rollouts in a browser")
     # Only with the extra `browse`.
     from rollyard.services.browse.app import BrowseApp
 
-    replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
+    replays = Replays(search_roots(Path.cwd(), options.server_roots))
     findings = FindingIndex(index.find, workers=options.workers or len(os.sched_getaffinity(0)))
     app = BrowseApp(index, findings, replays, query)
     logging.basicConfig(level=logging.WARNING, handlers=[app.log_handler], force=True)
@@ -99,7 +98,7 @@ def _query(options: BrowseOptions) -> Query:
         parse_field(options.sort.removeprefix("-"))
         return Query(where=options.where, sort=options.sort, columns=options.columns)
     except (ExpressionError, ValidationError) as error:
-        raise OperatorError(f"+where or +sort cannot be read: {error}") from error
+        raise OperatorError(f"--where or --sort cannot be read: {error}") from error
 
 
 def _index(given: Sequence[Path], options: BrowseOptions) -> FileIndex:

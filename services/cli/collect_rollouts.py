@@ -19,6 +19,7 @@ from rollyard.services.cli.display.collect_summary import summary, worker_summar
 from rollyard.services.cli.display.progress_bar import Display, display_for, keep_showing
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
@@ -29,11 +30,12 @@ from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym.head import NOTE
 from rollyard.services.interop.stack_clients import clients_of
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
+    OpenCollection,
     check_file_limit,
+    plan_line,
 )
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
@@ -42,13 +44,14 @@ from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.types import State
 
 EXAMPLE = (
-    "ng_collect_rollouts +agent_name=grl_sokoban_game_agent "
-    "+input_jsonl_fpath=resources_servers/grl_sokoban/data/example.jsonl "
-    "+output_jsonl_fpath=results/rollouts.jsonl +num_repeats=4 +responses_create_params.temperature=0.8"
+    "ng_collect_rollouts --agent-name grl_sokoban_game_agent "
+    "--input-jsonl-fpath resources_servers/grl_sokoban/data/example.jsonl "
+    "--output-jsonl-fpath results/rollouts.jsonl --num-repeats 4 --responses-create-params.temperature 0.8"
 )
 
 
 class CollectOptions(Options):
+    SUBJECT: ClassVar[str] = "input_jsonl_fpath"
     NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {"responses_create_params": CREATE_PARAMS}
 
     input_jsonl_fpath: str | None = None
@@ -63,14 +66,14 @@ class CollectOptions(Options):
     """Agent for rows without an agent_ref."""
     limit: int | None = Field(default=None, ge=1)
     """Use only this many rows from the start of the dataset."""
-    num_repeats: int = Field(default=16, ge=1)
+    num_repeats: int = Field(default=1, ge=1)
     """Number of rollouts that each row has in the end; a resumed collection adds those that are missing."""
     num_repeats_add_seed: bool = False
     """Send the index of each repeat to the policy as the sampling seed."""
     num_samples_in_parallel: int = Field(default=32, ge=1)
     """Maximum number of concurrent episodes."""
     responses_create_params: dict[str, Any] = Field(default_factory=dict)
-    """Request parameters that override those in the rows, such as +responses_create_params.temperature=0.8."""
+    """Request parameters that override those in the rows, such as --responses-create-params.temperature 0.8."""
     resume: bool = True
     """Resume the collection if its output already exists; if false, an existing output is an error. The input may then
     be some of its original rows."""
@@ -91,11 +94,11 @@ class CollectOptions(Options):
     worker: str | None = None
     """Name of this job, if several jobs collect the same output together; each collects a share of the rollouts."""
     lease_s: float = Field(default=60.0, ge=3, allow_inf_nan=False)
-    """With +worker: if a job sends no heartbeat for this many seconds, others take over its unfinished rollouts."""
+    """With --worker: if a job sends no heartbeat for this many seconds, others take over its unfinished rollouts."""
     head: str | None = None
     """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
     head_server: HeadServer | None = None
-    """The same in NeMo Gym's form: +head_server.host=... +head_server.port=..."""
+    """The same in NeMo Gym's form: --head-server.host ... --head-server.port ..."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
@@ -139,9 +142,9 @@ def _plan(options: CollectOptions) -> CollectionPlan:
 
 
 def _tasks(options: CollectOptions) -> Tasks:
-    files = DataFiles([Path.cwd(), INSTALLED])
+    files = DataFiles(search_roots(Path.cwd()))
     if (options.input_jsonl_fpath is None) == (options.data is None):
-        raise OperatorError("pass exactly one of +input_jsonl_fpath=rows.jsonl and +data=... (a mixture)")
+        raise OperatorError("pass exactly one of --input-jsonl-fpath rows.jsonl and --data ... (a mixture)")
     if options.input_jsonl_fpath is not None:
         file = files.find(options.input_jsonl_fpath) or Path(options.input_jsonl_fpath)
         return TaskFile(file, agent=options.agent_name, limit=options.limit)
@@ -167,6 +170,10 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
             display = display_for(collection.progress.expected)
             for note in collection.notes:
                 display.print_line(note)
+            if isinstance(collection, OpenCollection):
+                progress = collection.progress
+                missing = progress.expected - progress.measured
+                display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
             leave = collection.leave if isinstance(collection, SharedCollection) else None
             watch = partial(_collect, collection.progress, display, leave=leave)
             state = await collection.run(watch, print_line=display.print_line)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 from pydantic import Field
 
-from rollyard.services.cli.arguments.positional import folder_names, rollout_files, split_arguments
+from rollyard.services.cli.arguments.positional import folder_names, rollout_files
 from rollyard.services.cli.display.comparison_view import print_comparisons
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError
@@ -25,10 +26,12 @@ from rollyard.services.report import html, markdown
 from rollyard.services.report.comparison_report import document
 from rollyard.services.rollouts.rollout_files import named_files
 
-EXAMPLE = "ng_compare results/base.jsonl results/trained.jsonl +effect=0.02 +output_dir=results/compared"
+EXAMPLE = "ng_compare results/base.jsonl results/trained.jsonl --effect 0.02 --output-dir results/compared"
 
 
 class CompareOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
+
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files or evaluation folders, in addition to those given without a key. The first is the baseline."""
     names: list[str] = Field(default_factory=list)
@@ -60,9 +63,8 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Compare the runs BASELINE CANDIDATE [CANDIDATE ...], rollout files or evaluation folders, task by task."""
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(CompareOptions, overrides)
-    given: list[str | Path] = [*positional, *options.jsonl_fpath]
+    options, _ = read_options(CompareOptions, arguments)
+    given = options.jsonl_fpath
     paths = rollout_files(given)
     if len(paths) < 2:
         raise OperatorError(

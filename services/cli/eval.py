@@ -11,12 +11,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 import uvloop
 from pydantic import Field
 
-from rollyard.services.cli.arguments.config_arguments import is_path
 from rollyard.services.cli.arguments.eval_arguments import EvalArguments, EvalOptions, read_arguments
 from rollyard.services.cli.display.eval_view import EvalDisplay, heading, print_result, print_status
 from rollyard.services.cli.options import Options, read_options, run_command
@@ -41,8 +41,8 @@ from rollyard.services.evaluation.pipeline.stages.running_stages import Evaluati
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 
 EXAMPLE = (
-    "ng_eval configs/sokoban_eval.yaml output_dir=results/my_eval num_repeats=4\n"
-    "  ng_eval model=vllm/Qwen/Qwen3-4B environments=[gsm8k] output_dir=results/gsm8k --detach\n"
+    "ng_eval configs/sokoban_eval.yaml --output-dir results/my_eval --num-repeats 4\n"
+    "  ng_eval --model vllm/Qwen/Qwen3-4B --environments gsm8k --output-dir results/gsm8k --detach\n"
     "  ng_eval status"
 )
 ACTIONS = ("status", "pause", "resume", "stop")
@@ -50,6 +50,10 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 
 
 class ControlOptions(Options):
+    SUBJECT: ClassVar[str] = "name"
+
+    name: str | None = None
+    """Id or folder of the evaluation; default: the newest one that was started from this folder."""
     json_output: bool = Field(default=False, alias="json")
     """Print the state as one JSON line."""
 
@@ -202,11 +206,8 @@ def _end_on_signals(
 
 
 def _control(action: str, arguments: Sequence[str]) -> int:
-    names = [word for word in arguments if is_path(word)]
-    if len(names) > 1:
-        raise OperatorError(f"found {' '.join(names)}; expected one id or folder")
-    options, _ = read_options(ControlOptions, [word for word in arguments if word not in names])
-    found = find_eval(Path.cwd(), names[0] if names else None)
+    options, _ = read_options(ControlOptions, arguments)
+    found = find_eval(Path.cwd(), options.name)
     if action != "status" and found.is_running():
         found.call("POST", f"/{action}")
         _wait(found, action)

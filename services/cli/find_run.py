@@ -1,4 +1,4 @@
-"""Finds the running stack that a command should use. Another user's stack is used only if +head= points to it."""
+"""Finds the running stack that a command should use. Another user's stack is used only if --head points to it."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _heads_above(here: Path) -> list[HeadFile]:
 
 def _not_found(tried: Sequence[str]) -> RunError:
     listed = "".join(f"\n  {line}" for line in tried or ["no run was started from this folder or above it"])
-    hint = "Start one with ng_run from this folder, or pass its address with +head=HOST:PORT."
+    hint = "Start one with ng_run from this folder, or pass its address with --head HOST:PORT."
     return RunError(f"no running stack found:{listed}\n{hint}")
 
 
@@ -131,7 +131,7 @@ def _why_foreign(url: str, listener: ListenerOwner) -> str:
     others = ", ".join(_name(uid) for uid in owners if uid not in (None, own_uid()))
     if not others:
         return f"{url}: no server of this user listens there"
-    return f"{url} belongs to user {others}; to use it anyway, pass +head={host}:{port}"
+    return f"{url} belongs to user {others}; to use it anyway, pass --head {host}:{port}"
 
 
 def _is_here(address: str) -> bool:

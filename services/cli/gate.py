@@ -6,11 +6,12 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 from pydantic import Field
 
-from rollyard.services.cli.arguments.positional import folder_names, rollout_files, split_arguments
+from rollyard.services.cli.arguments.positional import folder_names, rollout_files
 from rollyard.services.cli.display.gate_view import print_verdict
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import OperatorError, RunError
@@ -22,11 +23,14 @@ from rollyard.services.metrics.paired.bootstrap import RESAMPLES
 from rollyard.services.metrics.paired.difference import Level
 from rollyard.services.metrics.paired.metric import SOLVE_RATE, Metric
 from rollyard.services.rollouts.rollout_files import check_output, named_files
+from rollyard.services.server.settings import dashed
 
-EXAMPLE = "ng_gate results/base.jsonl results/trained.jsonl +max_drop=0.02 +output_json_fpath=results/gate.json"
+EXAMPLE = "ng_gate results/base.jsonl results/trained.jsonl --max-drop 0.02 --output-json-fpath results/gate.json"
 
 
 class GateOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
+
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files or evaluation folders, if they are not given without a key: the baseline, then the candidate."""
     names: list[str] = Field(default_factory=list)
@@ -80,14 +84,13 @@ def run(arguments: Sequence[str]) -> int:
         raise OperatorError(f"no verdict: {error}") from error
     except Exception as error:
         raise OperatorError(
-            f"no verdict: internal error: {type(error).__name__}: {error} (+debug=true shows where)"
+            f"no verdict: internal error: {type(error).__name__}: {error} (--debug shows where)"
         ) from error
 
 
 def _gate(arguments: Sequence[str]) -> int:
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(GateOptions, overrides)
-    given: list[str | Path] = [*positional, *options.jsonl_fpath]
+    options, _ = read_options(GateOptions, arguments)
+    given = options.jsonl_fpath
     paths = rollout_files(given)
     if len(paths) != 2:
         raise OperatorError(f"{len(paths)} rollout files given; expected two: ng_gate base.jsonl candidate.jsonl")
@@ -121,12 +124,12 @@ def _rules(options: GateOptions) -> list[GateRule]:
     if options.rules is not None:
         for name in ("dataset", "max_drop", "min_gain"):
             if getattr(options, name) is not None:
-                raise OperatorError(f"+{name} cannot be combined with +rules; write it into {options.rules}")
+                raise OperatorError(f"{dashed(name)} cannot be combined with --rules; write it into {options.rules}")
         return read_rules(options.rules)
     drop = options.max_drop
     if drop is None and options.min_gain is None:
         if not Metric(options.metric).is_share:
-            raise OperatorError(f"{options.metric} has no default limit; pass +max_drop=... or +min_gain=...")
+            raise OperatorError(f"{options.metric} has no default limit; pass --max-drop ... or --min-gain ...")
         drop = DEFAULT_MAX_DROP
     rule = GateRule(metric=options.metric, dataset=options.dataset, max_drop=drop, min_gain=options.min_gain)
     return [checked(rule, "command line")]

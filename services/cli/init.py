@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.server_folders import FAMILIES
@@ -17,7 +17,7 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.search_path import INSTALLED
 
-EXAMPLE = "ng_init my_env +kind=tools"
+EXAMPLE = "ng_init my_env --kind tools"
 TEMPLATES = Path(__file__).parent / "templates"
 _NAME = re.compile(r"[a-z][a-z0-9]*(_[a-z0-9]+)*")
 _YAML_WORDS = frozenset({"true", "false", "yes", "no", "on", "off", "null"})
@@ -27,7 +27,7 @@ _SOKOBAN = "resources_servers/grl_sokoban"
 
 @dataclass(frozen=True)
 class Kind:
-    """The files to write and the commands to print for one value of `+kind`."""
+    """The files to write and the commands to print for one value of `--kind`."""
 
     family: str
     readme: str
@@ -62,8 +62,10 @@ KINDS = {
 
 
 class InitOptions(Options):
-    name: str
-    """Name of the new folder, given as the first argument: lower-case letters, digits and underscores."""
+    SUBJECT: ClassVar[str] = "name"
+
+    name: str = ""
+    """Name of the new folder: lower-case letters, digits and underscores."""
     kind: Literal["single_turn", "tools", "turns", "agent", "model"] = "single_turn"
     """What to create: an environment in which the model answers once (single_turn), calls tools (tools) or sends text
     over several turns (turns); an agent; or a model server."""
@@ -76,26 +78,15 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Create a folder with code, a config, example rows, a test and a README, and print the commands that run it."""
-    named = [f"+name={_quote(argument)}" if _is_name(argument) else argument for argument in arguments]
-    if sum(argument.startswith("+name=") for argument in named) > 1:
-        raise OperatorError(f"expected one name, found {' and '.join(map(repr, filter(_is_name, arguments)))}")
-    if not any(argument.lstrip("+").startswith("name=") for argument in named):
+    options, _ = read_options(InitOptions, arguments)
+    if not options.name:
         raise OperatorError(f"the name of the new folder is missing; expected, for example, {EXAMPLE}")
-    options, _ = read_options(InitOptions, named)
     kind = KINDS[options.kind]
     folder = Path.cwd() / kind.family / options.name
     _check_name(options.name, kind.family, folder)
     _write(options.kind, options.name, folder)
     _print_commands(options.name, kind)
     return EXIT_DONE
-
-
-def _is_name(argument: str) -> bool:
-    return "=" not in argument and not argument.startswith(("+", "-", "~"))
-
-
-def _quote(argument: str) -> str:
-    return "'" + argument.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def _check_name(name: str, family: str, folder: Path) -> None:
@@ -145,17 +136,17 @@ def _commands(name: str, kind: Kind) -> dict[str, str]:
     output = f"results/{name}.jsonl"
     collect = [
         "ng_collect_rollouts",
-        f"+agent_name={kind.agent}",
-        f"+input_jsonl_fpath={kind.rows}",
-        f"+output_jsonl_fpath={output}",
-        "+num_repeats=4",
+        f"--agent-name {kind.agent}",
+        f"--input-jsonl-fpath {kind.rows}",
+        f"--output-jsonl-fpath {output}",
+        "--num-repeats 4",
     ]
     return {
-        "RUN": f'ng_run "+config_paths=[{",".join(paths)}]"',
+        "RUN": f"ng_run {' '.join(paths)}",
         "COLLECT": " \\\n    ".join([" ".join(collect[:2]), collect[2], " ".join(collect[3:])]).replace(
             "my_name", name
         ),
-        "VIEWER": f"ng_viewer +jsonl_fpath={output}",
+        "VIEWER": f"ng_viewer {output}",
         "TEST": f"python -m pytest {kind.family}/{name}",
     }
 

@@ -31,7 +31,8 @@ from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERR
 from rollyard.services.run_types import Keys
 
 EXAMPLE = (
-    "ng_lm_eval +model_server=policy_model +model=Qwen/Qwen3-4B +benchmarks=[gsm8k:8,ifeval] +output_dir=results/eval"
+    "ng_lm_eval --model-server policy_model --model Qwen/Qwen3-4B --benchmarks [gsm8k:8,ifeval] "
+    "--output-dir results/eval"
 )
 BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWEN3_1_7B_BASE}
 
@@ -232,6 +233,6 @@ def _summary(results_store: ResultsStore, failed: Sequence[Entry]) -> None:
         print(as_markdown(results_store.scores), end="")
         print(f"tables  {results_store.folder / 'results.csv'}, results.md, results.json")
     for entry in failed:
-        note = f", abandoned after {entry.tries} tries (retry with +retry_failed=true)"
+        note = f", abandoned after {entry.tries} tries (retry with --retry-failed)"
         suffix = note if entry.tries >= MAX_ATTEMPTS else ""
         print(f"failed  {entry.checkpoint} on {entry.title}{suffix}: {entry.error}")

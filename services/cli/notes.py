@@ -10,14 +10,14 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from rollyard.services.cli.arguments.positional import rollout_files, split_arguments
+from rollyard.services.cli.arguments.positional import rollout_files
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.rollout_paths import RolloutPaths
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.agreement import Agreement
 from rollyard.services.metrics.estimate import Estimate
 from rollyard.services.metrics.loader.load_run import load
@@ -30,10 +30,11 @@ from rollyard.services.notes.file_notes import notes_in
 from rollyard.services.notes.labelled_rows import labelled_rows, scale_of, tasks_by_key, with_labels
 from rollyard.services.rollouts.rollout_files import check_output, named_files
 
-EXAMPLE = "ng_notes +jsonl_fpath=results/rollouts.jsonl +labels=[loop] +output_jsonl_fpath=results/loops.jsonl"
+EXAMPLE = "ng_notes results/rollouts.jsonl --labels loop --output-jsonl-fpath results/loops.jsonl"
 
 
 class NotesOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[Collection[str]] = ("where",)
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -65,15 +66,14 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Count labels and verdicts, compare the verdicts with the verifier, and write labelled rollouts as a data set."""
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(NotesOptions, overrides)
-    given = [*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath]
+    options, _ = read_options(NotesOptions, arguments)
+    given = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
     files = named_files(rollout_files(given), [])
     output = options.output_jsonl_fpath
     if output is not None:
         check_output(output, [path for _, path in files])
     address = options.input_jsonl_fpath
-    dataset = None if address is None else tasks_by_key(DataFiles([Path.cwd(), INSTALLED]).get(address))
+    dataset = None if address is None else tasks_by_key(DataFiles(search_roots(Path.cwd())).get(address))
     rows: list[bytes] = []
     skipped = 0
     for name, path in files:
@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
             skipped += len(notes) - (len(rows) - before)
     if output is not None:
         if not rows:
-            raise OperatorError(f"no rollout is selected, so that {output} is not written; check +labels and +where")
+            raise OperatorError(f"no rollout is selected, so that {output} is not written; check --labels and --where")
         replace(output, rows)
         print(f"written   {_rollouts(len(rows))} -> {output}")
         if skipped:
@@ -135,7 +135,7 @@ def _print_agreement(loaded: Run, notes: Mapping[int, RolloutNotes], threshold: 
     if found.uncounted:
         print(
             f"  not counted: {found.uncounted:,} verdicts that are rewards, because it is unknown from which reward a "
-            "rollout is correct; pass +pass_threshold=..."
+            "rollout is correct; pass --pass-threshold ..."
         )
 
 

@@ -5,41 +5,31 @@ from __future__ import annotations
 import sys
 import types
 import typing
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from rollyard.services.config.overrides import Override, parse_overrides
+from rollyard.services.cli.arguments.command_line import (
+    ALIASES,
+    Options,
+    before_end,
+    option_name,
+    read_command_line,
+    unknown_option,
+    wants_help,
+)
+from rollyard.services.config.overrides import Override
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, exit_status
 from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
-from rollyard.services.server.settings import is_secret, parse_settings
+from rollyard.services.server.settings import COMMAND_LINE, dashed, is_secret, parse_settings
 
-
-class Options(BaseModel):
-    """Base class of every command's options."""
-
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        use_attribute_docstrings=True,
-        hide_input_in_errors=True,
-        coerce_numbers_to_str=True,
-    )
-
-    NESTED_KEYS: ClassVar[Mapping[str, Collection[str]]] = {}
-    """Option -> well-known keys of its mapping. If a user passes only the key, `option.key` is suggested."""
-
-    EXPRESSIONS: ClassVar[Collection[str]] = ()
-    """Options whose value is an expression. It is taken as typed, because `<`, `=` and quotes have meanings there."""
-
-    debug: bool = False
-    """Show a traceback if an error occurs."""
+__all__ = ["Options", "read_options", "run_command"]
 
 
 O = TypeVar("O", bound=Options)  # noqa: E741
@@ -48,23 +38,17 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False) -> tuple[O, list[Override]]:
     """Parse options from overrides. With `rest`, overrides of other keys are returned instead of rejected.
 
-    `+a.b=c` sets a key of the mapping `a`; later options take precedence.
+    `--a.b c` sets a key of the mapping `a`; later options take precedence.
     """
-    fields = {_option_name(name, field): field for name, field in model.model_fields.items()}
-    names = list(fields)
+    fields = {option_name(name, field): field for name, field in model.model_fields.items()}
     below = {name: f"{top}.{name}" for top, listed in model.NESTED_KEYS.items() for name in listed}
-    samples = {name: _sample(field) for name, field in fields.items()} | dict.fromkeys(below.values(), "...")
     values: dict[str, Any] = {}
     others: list[Override] = []
-    expressions, overrides = _split_expressions(model, arguments)
-    values |= expressions
-    for override in parse_overrides(overrides, samples):
-        if override.top not in names:
+    overrides, files = read_command_line(model, arguments, rest=rest)
+    for override in overrides:
+        if override.top not in fields:
             if not rest:
-                meant = below.get(override.top)
-                hint = f", did you mean +{meant}=...?" if meant else did_you_mean(override.top, names)
-                known = ", ".join(sorted(names))
-                raise OperatorError(f"unknown option {override.top!r} in {override.shown!r}{hint} (known: {known})")
+                raise OperatorError(unknown_option(override, fields, below))
             others.append(override)
             continue
         *path, last = override.key.split(".")
@@ -77,31 +61,28 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
             node.pop(last, None)
         else:
             node[last] = _typed_value(override, fields[override.top])
+    if files:
+        _add_files(model, values, files)
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
         if absent and did_you_mean(override.top, absent):
             raise OperatorError(
                 f"unknown option {override.top!r} in {override.shown!r}{did_you_mean(override.top, absent)}"
             )
-    return parse_settings(model, values, "command line"), others
+    return parse_settings(model, values, COMMAND_LINE), others
 
 
-def _split_expressions(model: type[Options], arguments: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return the options that are expressions, and the other arguments. Quotes around a whole expression are removed,
-    so that Hydra's way to write a string works, too.
-    """
-    found: dict[str, str] = {}
-    others: list[str] = []
-    for argument in arguments:
-        name, equals, text = argument.lstrip("+").partition("=")
-        if not equals or name not in model.EXPRESSIONS:
-            others.append(argument)
-            continue
-        text = text.strip()
-        quote = text[:1]
-        whole = quote in ('"', "'") and len(text) > 1 and text.endswith(quote) and quote not in text[1:-1]
-        found[name] = text[1:-1] if whole else text
-    return found, others
+def _add_files(model: type[Options], values: dict[str, Any], files: list[str]) -> None:
+    """Add the arguments without a name to the option that they belong to."""
+    subject = model.SUBJECT
+    if takes_list(model.model_fields[subject].annotation):
+        given = values.get(subject, [])
+        values[subject] = [*files, *(given if isinstance(given, list | tuple) else [given])]
+        return
+    if len(files) > 1 or subject in values:
+        found = [*files, *([values[subject]] if subject in values else [])]
+        raise OperatorError(f"expected one {dashed(subject)}, found {' and '.join(repr(str(one)) for one in found)}")
+    values[subject] = files[0]
 
 
 def run_command(
@@ -113,13 +94,14 @@ def run_command(
 ) -> typing.NoReturn:
     """Handle --help and --version, run `main`, and turn its errors into a one-line message and an exit status."""
     given = list(sys.argv[1:] if arguments is None else arguments)
-    debug = any(text.lstrip("+") in ("debug=true", "debug=True") for text in given)
+    options = before_end(given)
+    debug = any(text.lstrip("+-").lower() == "debug=true" or text == "--debug" for text in options)
 
     def work() -> int:
-        if "--help" in given or "-h" in given:
+        if wants_help(given):
             print(_help(command, model, example, main.__doc__ or ""))
             return EXIT_DONE
-        if "--version" in given:
+        if "--version" in options:
             print(f"{command} (rollyard {version('rollyard')})")
             return EXIT_DONE
         return main(given)
@@ -128,37 +110,41 @@ def run_command(
 
 
 def _help(command: str, model: type[Options], example: str, summary: str) -> str:
-    lines = [f"{command}: {' '.join(summary.split())}", "", "Options (Hydra overrides; + is optional):"]
-    shown = [(_option_name(name, field), field) for name, field in model.model_fields.items()]
+    title = "Options (--key value or --key=value; Hydra's +key=value works, too):"
+    lines = [f"{command}: {' '.join(summary.split())}", "", title]
+    shown = list(_listed(model))
     width = max(len(name) for name, _ in shown) + 2
     for name, field in shown:
         kind, default = _type_name(field.annotation), _default(name, field)
         text = " ".join((field.description or "").split())
-        lines.append(f"  +{name:<{width}} {kind}, {default}\n  {'':<{width + 2}}{text}")
+        if name == model.SUBJECT:
+            text += " Also without a name."
+        if short := [dashed(one) for one, ours in ALIASES.items() if name in ours and one not in model.model_fields]:
+            text += f" Also {' and '.join(short)}."
+        lines.append(f"  {dashed(name):<{width}} {kind}, {default}\n  {'':<{width}} {text}")
     return "\n".join([*lines, "", "Example:", f"  {example}"])
+
+
+def _listed(model: type[BaseModel], prefix: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """Yield all options; those of a nested model have dots in their names."""
+    for name, field in model.model_fields.items():
+        kinds = alternatives(field.annotation)
+        nested = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if nested:
+            yield from _listed(nested[0], f"{prefix}{option_name(name, field)}.")
+        else:
+            yield f"{prefix}{option_name(name, field)}", field
 
 
 def _typed_value(override: Override, field: FieldInfo) -> Any:
     """Return the option's value. A string option keeps it as typed: `007`, `1e3` and `true` are not converted."""
     if override.value == "" and (takes_list(field.annotation) or Path in alternatives(field.annotation)):
-        raise OperatorError(f"{override.shown!r} has no value after the = (is a shell variable unset?)")
+        raise OperatorError(f"{override.shown!r} has no value (is a shell variable unset?)")
     if not isinstance(override.value, dict | list) and "${" in str(override.value):
         hint = "is only supported in the configs of ng_run; use the shell's $NAME, in double quotes or unquoted"
         raise OperatorError(f"{override.shown!r}: ${{...}} {hint}")
     scalar = isinstance(override.value, bool | int | float) and override.key == override.top
     return override.typed if scalar and takes_text(field.annotation) else override.value
-
-
-def _sample(field: FieldInfo) -> str:
-    """Return an example value of the option's type, for suggestions."""
-    if takes_list(field.annotation):
-        return "[...]"
-    return "true" if field.annotation is bool else "..."
-
-
-def _option_name(name: str, field: FieldInfo) -> str:
-    """Return the option's name on the command line. It can be an alias, because pydantic models reserve `json`."""
-    return field.alias or name
 
 
 def _default(name: str, field: FieldInfo) -> str:
@@ -179,4 +165,6 @@ def _type_name(annotation: Any) -> str:
         return " or ".join(map(str, typing.get_args(annotation)))
     if origin is not None:
         return "{key: value}" if origin is dict else "[...]"
+    if annotation is Path:
+        return "path"
     return str(getattr(annotation, "__name__", annotation))

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import orjson
 from pydantic import Field
 
 from rollyard.services.cli.display.prepare_data_view import show
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFile, DataFiles
-from rollyard.services.datasets.dataset import Dataset
+from rollyard.services.datasets.dataset import Dataset, with_settings
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.overlap import DEFAULT_N
 from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings, read_mixture
@@ -24,20 +25,27 @@ from rollyard.services.datasets.validate import validate
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.curriculum import hardest_first, ids_of, order_by_id
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.rollout_files import check_output
 
 EXAMPLE = (
-    "ng_prepare_data +data=configs/environment_mixture.yaml +output_jsonl_fpath=results/environments.jsonl "
-    "+against=resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
+    "ng_prepare_data --data configs/environment_mixture.yaml --output-jsonl-fpath results/environments.jsonl "
+    "--against resources_servers/grl_sokoban/data/qwen3_4b_eval/test_examples_200.jsonl"
 )
 
 
 class PrepareOptions(Options):
+    EXPRESSIONS: ClassVar[Collection[str]] = ("prompt",)
+    SUBJECT: ClassVar[str] = "input_jsonl_fpath"
+
     input_jsonl_fpath: list[str] = Field(default_factory=list)
-    """Datasets to check: local files or s3:// URLs in JSON Lines (also compressed), Parquet or Arrow format."""
+    """Datasets to check: local files or s3:// URLs in JSON Lines, CSV or TSV (also compressed), Parquet or Arrow
+    format."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Fields to make from columns with other names, such as {question: problem, expected_answer: solution}."""
+    prompt: str | None = None
+    """The user message of each row: a text in which {name} stands for the field of that name."""
     data: str | dict[str, Any] | None = None
     """Mixture of datasets to use instead of input_jsonl_fpath: a YAML file, {file: mix.yaml, epoch: 2}, or
     {mode: weighted, seed: 42, datasets: [{name: gsm8k, path: a.jsonl, weight: 2}]}."""
@@ -72,14 +80,15 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Check and describe datasets, mix them into one, and build curricula from rollouts."""
     options, _ = read_options(PrepareOptions, arguments)
-    files = DataFiles([Path.cwd(), INSTALLED])
+    files = DataFiles(search_roots(Path.cwd()))
     settings = _settings(options, files)
     if options.order_fpath is not None or options.rollouts_jsonl_fpath is not None:
         return _curriculum(options, settings, files)
-    given = list(dict.fromkeys(Dataset.resolve_file(one, files) for one in settings.datasets))
+    sources = [Dataset.resolve_file(one, files) for one in settings.datasets]
+    given = list(dict.fromkeys(with_settings(*pair) for pair in zip(sources, settings.datasets, strict=True)))
     against = [files.get(address) for address in options.against]
     if options.output_jsonl_fpath is not None:
-        check_output(options.output_jsonl_fpath, [file for file in (*given, *against) if isinstance(file, Path)])
+        check_output(options.output_jsonl_fpath, [file for file in (*sources, *against) if isinstance(file, Path)])
     found = validate(given, against, n=options.against_words)
     if options.json_output:
         print(orjson.dumps([one.model_dump() for one in found], option=orjson.OPT_INDENT_2).decode())
@@ -97,11 +106,18 @@ def run(arguments: Sequence[str]) -> int:
 def _settings(options: PrepareOptions, files: DataFiles) -> MixtureSettings:
     """Return the mixture that the options define: that of `data`, or the input files one after the other."""
     if bool(options.input_jsonl_fpath) == (options.data is not None):
-        raise OperatorError(f"pass exactly one of +input_jsonl_fpath=[...] and +data=... ({EXAMPLE})")
+        raise OperatorError(f"pass exactly one of --input-jsonl-fpath [...] and --data ... ({EXAMPLE})")
     if options.data is not None:
+        if options.columns or options.prompt is not None:
+            raise OperatorError(
+                "--columns and --prompt apply to --input-jsonl-fpath; in --data, each dataset has its own"
+            )
         return read_mixture(options.data, files.roots)
     datasets = [
-        DatasetSettings(name=Path(stem_of(path)).name, path=path, shuffle=False) for path in options.input_jsonl_fpath
+        DatasetSettings(
+            name=Path(stem_of(path)).name, path=path, shuffle=False, columns=options.columns, prompt=options.prompt
+        )
+        for path in options.input_jsonl_fpath
     ]
     return MixtureSettings(mode="sequential", datasets=datasets)
 
@@ -129,10 +145,10 @@ def _format_count(count: int) -> str:
 def _curriculum(options: PrepareOptions, settings: MixtureSettings, files: DataFiles) -> int:
     rollouts = options.rollouts_jsonl_fpath
     if options.order_fpath is None or rollouts is None:
-        raise OperatorError("a curriculum needs +rollouts_jsonl_fpath=rollouts.jsonl and +order_fpath=order.txt")
+        raise OperatorError("a curriculum needs --rollouts-jsonl-fpath rollouts.jsonl and --order-fpath order.txt")
     if options.output_jsonl_fpath is not None:
         raise OperatorError(
-            "a curriculum cannot be combined with +output_jsonl_fpath: drop it, then write the ordered tasks from "
+            "a curriculum cannot be combined with --output-jsonl-fpath: drop it, then write the ordered tasks from "
             f"a mixture with `order: {options.order_fpath}`"
         )
     mixture = Mixture(settings, files, agent=options.agent_name or "anyone", limit=options.limit)

@@ -22,13 +22,13 @@ from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.clusters.cluster_records import ClusterReport
 from rollyard.services.clusters.compare import changes_of
 from rollyard.services.clusters.find_clusters import clusters_of
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFile, DataFiles
 from rollyard.services.errors import OperatorError
 from rollyard.services.findings.find import findings_of
 from rollyard.services.findings.finding import Findings
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.jsonl import replace
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.comparison import difference
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.loader.parallel_reader import Progress as ReportProgress
@@ -43,7 +43,7 @@ from rollyard.services.report.viewer_links import ViewerLinks
 from rollyard.services.rollouts.rollout_files import named_files
 from rollyard.services.viewer.series.read_series import read_series
 
-EXAMPLE = "ng_reward_profile +jsonl_fpath=[results/base.jsonl,results/trained.jsonl] +output_dir=results/compared"
+EXAMPLE = "ng_reward_profile results/base.jsonl results/trained.jsonl --output-dir results/compared"
 
 
 PARALLEL_MIN_BYTES = 256 << 20
@@ -51,6 +51,7 @@ PARALLEL_MIN_BYTES = 256 << 20
 
 
 class ProfileOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[Collection[str]] = ("where", "clusters_where")
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -85,7 +86,7 @@ class ProfileOptions(Options):
     """Also group the failed rollouts by what they do wrong. With several files, the first is compared with each of the
     others. Needs scikit-learn (the extra `clusters`)."""
     clusters_where: str | None = None
-    """Which rollouts count as failed for +clusters, such as `reward < 0.5`; default: those that did not solve their
+    """Which rollouts count as failed for --clusters, such as `reward < 0.5`; default: those that did not solve their
     task."""
     viewer: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
     """Address of an ng_viewer with the same files in the same order, such as http://127.0.0.1:8080. The report links to
@@ -119,7 +120,7 @@ def run(arguments: Sequence[str]) -> int:
     except OSError as error:
         raise OperatorError(f"output_dir {str(folder)!r} cannot be created: {error.strerror}") from error
     address = options.input_jsonl_fpath
-    inputs = None if address is None else DataFiles([Path.cwd(), INSTALLED]).get(address)
+    inputs = None if address is None else DataFiles(search_roots(Path.cwd())).get(address)
     runs = [_load(path, name, options, inputs) for name, path in profiled]
     found = [one.profile for one in runs]
     report = Report(
@@ -164,7 +165,7 @@ def _steps(options: ProfileOptions, paths: Sequence[Path]) -> list[int] | None:
     if steps is None:
         raise OperatorError(
             "the steps of the files are unknown: expected different numbers in their names (step_25.jsonl), folders or "
-            "manifests; state them with +steps=[0,25,50]"
+            "manifests; state them with --steps [0,25,50]"
         )
     return steps
 
@@ -230,7 +231,7 @@ def _findings(run: Run, options: ProfileOptions) -> Findings | None:
 def _clusters(runs: Sequence[Run], options: ProfileOptions) -> ClusterReport:
     if not options.clusters:
         if options.clusters_where is not None:
-            raise OperatorError("clusters_where needs +clusters=true")
+            raise OperatorError("clusters_where needs --clusters")
         return ClusterReport()
     where = options.clusters_where
     each = [clusters_of(run, where=where, workers=_workers(run.file, options)).record for run in runs]

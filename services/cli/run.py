@@ -9,6 +9,7 @@ import secrets
 import signal
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import uvloop
 from pydantic import Field
@@ -17,11 +18,11 @@ from rollyard.services.cli.display.run_plan import print_plan
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.run_types import AccessRules, Keys
 from rollyard.services.runtime.code_watcher import CodeWatcher
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
@@ -35,15 +36,18 @@ from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
 from rollyard.services.runtime.ray_launcher import check_cluster, on_cluster
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
+from rollyard.services.server.settings import dashed
 
 EXAMPLE = (
-    'ng_run "+config_paths=[responses_api_models/builtin_model/configs/builtin_model.yaml,'
-    'resources_servers/grl_sokoban/configs/grl_sokoban.yaml]"'
+    "ng_run responses_api_models/builtin_model/configs/builtin_model.yaml "
+    "resources_servers/grl_sokoban/configs/grl_sokoban.yaml"
 )
 
 
 class RunOptions(Options):
     """Options of ng_run. All other overrides change the configs themselves."""
+
+    SUBJECT: ClassVar[str] = "config_paths"
 
     config_paths: tuple[str, ...]
     """YAML files that define the servers, relative to this folder, one of server_roots, or the installed package."""
@@ -67,14 +71,14 @@ class RunOptions(Options):
     allowed_hosts: list[str] = Field(default_factory=list)
     """Without a token: additional host names to accept, such as that of a proxy in front of the servers."""
     only: list[str] | None = None
-    """Start only these servers, given by name or by family (agents). Without +head, also start the head, which waits
+    """Start only these servers, given by name or by family (agents). Without --head, also start the head, which waits
     for the others. Requires a token; [] starts only the head."""
     head: str | None = None
-    """With +only: HOST:PORT of the head that these servers join."""
+    """With --only: HOST:PORT of the head that these servers join."""
     host: str | None = None
-    """With +head: address on which servers listen unless their settings specify one; default: 127.0.0.1."""
+    """With --head: address on which servers listen unless their settings specify one; default: 127.0.0.1."""
     advertise: str | None = None
-    """With +only: name under which other hosts reach this one; default: its host name if bound to all addresses."""
+    """With --only: name under which other hosts reach this one; default: its host name if bound to all addresses."""
     log_folder: Path | None = None
     """Folder for the servers' logs, to which they are appended; default: logs/ in the folder of the run."""
     private: bool = False
@@ -93,19 +97,19 @@ def run(arguments: Sequence[str]) -> int:
     """Start the servers of the configs and keep them running."""
     options, overrides = read_options(RunOptions, arguments, rest=True)
     here = Path.cwd()
-    roots = list(dict.fromkeys([here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]))
+    roots = search_roots(here, options.server_roots)
     config = load(options.config_paths, overrides, roots, os.environ, options=RunOptions.model_fields)
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     check_exposure(config.servers, token, options.head_host)
     KnownHosts(options.allowed_hosts)
     _check_reload(options)
     if options.ray_head_node_address:
-        refuse_programs(config.servers, "+ray_head_node_address=...")
+        refuse_programs(config.servers, "--ray-head-node-address ...")
     if options.colocate and options.ray_head_node_address:
-        raise OperatorError("+colocate=true cannot be combined with +ray_head_node_address=...")
+        raise OperatorError("--colocate cannot be combined with --ray-head-node-address ...")
     _check_only(options)
     if options.only is not None:
-        refuse_programs(config.servers, "+only=[...]")
+        refuse_programs(config.servers, "--only [...]")
     specs = list(config.servers) if options.only is None else select_servers(config.servers, options.only)
     return uvloop.run(_check_and_run(options, config, specs, token, here))
 
@@ -204,7 +208,7 @@ def _code_watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) ->
         stack.config.files,
         [] if on_ray else [spec.name for spec in specs],
         print_line=_print_line,
-        remedy=f"restart ng_run to use the new code{'' if options.colocate else ', or start it with +reload=true'}",
+        remedy=f"restart ng_run to use the new code{'' if options.colocate else ', or start it with --reload'}",
         reload=stack.reload if options.reload else None,
     )
 
@@ -213,7 +217,7 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
     config, keys, folder = stack.config, stack.keys, stack.folder
     _print_line(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     if keys.access.other_users and not keys.token:
-        _print_line("every user of this host may call these servers (+allow_other_users=true)")
+        _print_line("every user of this host may call these servers (--allow-other-users)")
     if stack.has_processes:
         logs = folder.logs.relative_to(here) if folder.logs.is_relative_to(here) else folder.logs
         _print_line(f"logs in {logs}/")
@@ -241,6 +245,7 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
         interrupted.cancel()
         advising.cancel()
         await stack.stop()
+        await asyncio.gather(starting, interrupted, advising, return_exceptions=True)
         _print_line("stopped")
 
 
@@ -266,24 +271,24 @@ def _check_reload(options: RunOptions) -> None:
         ("ray_head_node_address", "places servers on other hosts, whose files cannot be watched from here"),
     ):
         if getattr(options, option):
-            raise OperatorError(f"+reload=true does not work with +{option}, which {why}. Drop one of them")
+            raise OperatorError(f"--reload does not work with {dashed(option)}, which {why}. Drop one of them")
 
 
 def _check_only(options: RunOptions) -> None:
     if options.only is None:
         for name in ("head", "host", "advertise"):
             if getattr(options, name) is not None:
-                raise OperatorError(f"+{name} requires +only=[...], which lists the servers to start on this host")
+                raise OperatorError(f"{dashed(name)} requires --only [...], the servers to start on this host")
         return
     if options.ray_head_node_address:
         raise OperatorError(
-            "+only=[...] starts servers on this host and cannot be combined with +ray_head_node_address=..."
+            "--only [...] starts servers on this host and cannot be combined with --ray-head-node-address ..."
         )
     if options.head is not None and not options.only:
-        raise OperatorError("+only=[] starts only the head, and +head=... joins a running one; pass one of them")
+        raise OperatorError("--only [] starts only the head, and --head ... joins a running one; pass one of them")
     if options.head is None and options.host is not None:
         raise OperatorError(
-            "+host only applies to servers that join with +head=...; the head's own address is set with +head_host"
+            "--host only applies to servers that join with --head ...; the head's own address is set with --head-host"
         )
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 from rollyard.api import connect, stack
 from rollyard.services.cli.arguments.listening_token import listening_token
 from rollyard.services.cli.options import Options, read_options, run_command
-from rollyard.services.config.server_folders import ALIASES
+from rollyard.services.config.server_folders import ALIASES, search_roots
 from rollyard.services.config.yaml_files import find_config, read_yaml
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.errors import OperatorError, RunError
@@ -30,22 +30,21 @@ from rollyard.services.interop.serving.listener import listening_to_clients
 from rollyard.services.interop.serving.open_environment import open_environment
 from rollyard.services.interop.serving.task_list import TaskList
 from rollyard.services.io.exit_status import EXIT_DONE
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.runtime.process_setup import raise_file_limit
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.types import Json
 
-EXAMPLE = "ng_serve +protocol=openenv +environment=grl_sokoban +port=8000"
+EXAMPLE = "ng_serve --protocol openenv --environment grl_sokoban --port 8000"
 
 
 class ServeOptions(Options):
     protocol: Literal["openenv", "ors"]
     """The protocol of the clients."""
     environment: str | None = None
-    """Folder of the environment, such as grl_sokoban. With +config_paths or +head, the name of the server, which may be
-    left out if there is only one."""
+    """Folder of the environment, such as grl_sokoban. With --config-paths or --head, the name of the server, which
+    may be left out if there is only one."""
     config_paths: list[str] = Field(default_factory=list)
     """Configs with the environment, and the model servers that it calls. Their agents are not started."""
     head: str | None = None
@@ -79,11 +78,11 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Serve an environment to other projects' clients, over OpenEnv or ORS.
 
-    Settings of its server can be overridden as for ng_run: ++grl_sokoban.resources_servers.grl_sokoban.max_steps=20
+    Settings of its server can be overridden as for ng_run: --grl_sokoban.resources_servers.grl_sokoban.max_steps 20
     """
     options, others = read_options(ServeOptions, arguments, rest=True)
     logging.basicConfig(level=logging.WARNING, format="ng_serve: %(message)s")
-    token = listening_token(options.host, options.token, "the environment", "drop +host")
+    token = listening_token(options.host, options.token, "the environment", "drop --host")
     raise_file_limit()
     with _socket(options) as sock:
         uvloop.run(_serve(options, [override.text for override in others], sock, token))
@@ -112,14 +111,14 @@ def _stack(options: ServeOptions, overrides: list[str]) -> RunningStack:
     """Return the stack that holds the environment. Raises OperatorError if the options do not name one."""
     if options.head is not None:
         if options.config_paths or overrides:
-            extra = "+config_paths" if options.config_paths else overrides[0]
-            raise OperatorError(f"+head connects to a running stack, so {extra!r} has no effect; leave one of them out")
+            extra = "--config-paths" if options.config_paths else overrides[0]
+            raise OperatorError(f"--head connects to a running stack, so {extra!r} has no effect; drop one of them")
         return connect(options.head, token=options.token)
-    roots = [Path.cwd(), *(root.absolute() for root in options.server_roots), INSTALLED]
+    roots = search_roots(Path.cwd(), options.server_roots)
     configs = [_without_agents(find_config(path, roots)) for path in options.config_paths]
     if not configs:
         if options.environment is None:
-            raise OperatorError("nothing to serve: pass +environment=FOLDER, +config_paths=[...] or +head=HOST:PORT")
+            raise OperatorError("nothing to serve: pass --environment FOLDER, --config-paths [...] or --head HOST:PORT")
         configs = [{options.environment: {"resources_servers": {options.environment: {"entrypoint": "app.py"}}}}]
     logs = logging.getLogger("rollyard.ng_serve")
     return stack(configs, *overrides, colocate=True, server_roots=options.server_roots, print_line=logs.info)
@@ -135,7 +134,7 @@ def _without_agents(path: Path) -> Json:
 def _tasks(options: ServeOptions) -> TaskList | None:
     if options.data is None:
         return None
-    return TaskList.read(DataFiles([Path.cwd(), *options.server_roots, INSTALLED]).get(options.data), options.split)
+    return TaskList.read(DataFiles(search_roots(Path.cwd(), options.server_roots)).get(options.data), options.split)
 
 
 def _app(options: ServeOptions, environment: ServedEnvironment) -> FastAPI:
@@ -151,7 +150,7 @@ def _socket(options: ServeOptions) -> socket.socket:
     except OSError as error:
         owner = owner_of_port(options.port) if options.port else ""
         where = f"{options.host}:{options.port}{owner}"
-        raise RunError(f"cannot listen on {where}: {error.strerror or error}; choose another +port") from error
+        raise RunError(f"cannot listen on {where}: {error.strerror or error}; choose another --port") from error
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""ng_status: shows the running servers and active rollouts, as tables or as JSON (+json=true)."""
+"""ng_status: shows the running servers and active rollouts, as tables or as JSON (--json)."""
 
 from __future__ import annotations
 
@@ -26,21 +26,21 @@ from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 
-EXAMPLE = "ng_status +watch=true"
+EXAMPLE = "ng_status --watch"
 INTERVAL_S = 1.0
 
 
 class StatusOptions(Options):
     json_output: bool = Field(default=False, alias="json")
-    """Print the servers as a JSON list instead of tables; with +watch=true, one line per second."""
+    """Print the servers as a JSON list instead of tables; with --watch, one line per second."""
     episodes: bool = False
-    """With +json=true: print one object that also contains active rollouts and collections."""
+    """With --json: print one object that also contains active rollouts and collections."""
     watch: bool = False
     """Refresh every second until Ctrl-C."""
     head: str | None = None
     """HOST:PORT of the head; default: a run started here or in a parent folder, else this user's on port 11000."""
     head_server: HeadServer | None = None
-    """The same in NeMo Gym's form: +head_server.host=... +head_server.port=..."""
+    """The same in NeMo Gym's form: --head-server.host ... --head-server.port ..."""
     token: str | None = None
     """Run token, if it is not stored in the run's folder; also read from the environment variable ROLLYARD_TOKEN."""
 
@@ -56,7 +56,7 @@ def run(arguments: Sequence[str]) -> int:
         return uvloop.run(_show_once(options))
     try:
         uvloop.run(_watch(options))
-    except KeyboardInterrupt:  # the normal end of +watch
+    except KeyboardInterrupt:  # the normal end of --watch
         return EXIT_DONE
     return EXIT_DONE
 

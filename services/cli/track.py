@@ -6,7 +6,7 @@ import hashlib
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import ClassVar, Literal
 
 import orjson
 from pydantic import Field
@@ -25,13 +25,15 @@ from rollyard.services.tracking.tracker import Tracker
 from rollyard.services.tracking.wandb_tracker import WandbTracker
 from rollyard.services.types import Json
 
-EXAMPLE = "ng_track +jsonl_fpath=results/rollouts.jsonl +to=wandb +project=sokoban"
+EXAMPLE = "ng_track results/rollouts.jsonl --to wandb --project sokoban"
 TRACKERS: dict[str, type[WandbTracker] | type[MlflowTracker]] = {"wandb": WandbTracker, "mlflow": MlflowTracker}
 LIVE_S = 30.0
 """Maximum time between log steps while a file grows slowly, in seconds."""
 
 
 class TrackOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
+
     jsonl_fpath: Path
     """The rollout file. X_manifest.json and X_status.json next to it identify the run and its state."""
     to: Literal["wandb", "mlflow"]

@@ -29,8 +29,8 @@ from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.trl.quiet import quiet_libraries
 
 EXAMPLE = (
-    "ng_train configs/train_sokoban.yaml output_dir=results/my_training max_steps=80\n"
-    "  ng_train model=Qwen/Qwen3-0.6B environments=[gsm8k] input_jsonl_fpath=gsm8k_train.jsonl output_dir=results/gsm8k"
+    "ng_train configs/train_sokoban.yaml --output-dir results/my_training --max-steps 80\n"
+    "  ng_train --model Qwen/Qwen3-0.6B --environments gsm8k --input gsm8k_train.jsonl --output results/gsm8k"
 )
 
 RANK = "RANK"

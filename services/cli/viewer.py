@@ -17,10 +17,11 @@ import uvloop
 from pydantic import Field
 
 from rollyard.services.cli.arguments.listening_token import listening_token
-from rollyard.services.cli.arguments.positional import rollout_files, split_arguments
+from rollyard.services.cli.arguments.positional import rollout_files
 from rollyard.services.cli.arguments.rollout_index import open_files, open_training_run, training_run_in
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options, run_command
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
@@ -28,7 +29,6 @@ from rollyard.services.http.app_listener import listening
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE
 from rollyard.services.io.jsonl import replace
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.runtime.hosting import bind
 from rollyard.services.runtime.ports import owner_of_port
@@ -42,15 +42,16 @@ from rollyard.services.viewer.tokens.decoder import TokenDecoder
 from rollyard.services.viewer.tokens.load_tokenizer import load_tokenizer
 from rollyard.services.viewer.viewer import Viewer, ViewerSettings
 
-EXAMPLE = "ng_viewer +jsonl_fpath=[results/base.jsonl,results/trained.jsonl]"
+EXAMPLE = "ng_viewer results/base.jsonl results/trained.jsonl"
 FIRST_PORT = 8080
 _PORTS = 100
 _EVERY_ADDRESS = ("0.0.0.0", "::")
 
-_THROUGH_SSH = "drop +host and open the page through ssh -L 8080:127.0.0.1:8080"
+_THROUGH_SSH = "drop --host and open the page through ssh -L 8080:127.0.0.1:8080"
 
 
 class ViewerOptions(Options):
+    SUBJECT: ClassVar[str] = "jsonl_fpath"
     EXPRESSIONS: ClassVar[Collection[str]] = ("view",)
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
@@ -105,15 +106,14 @@ def main() -> None:
 def run(arguments: Sequence[str]) -> int:
     """Show rollouts in a browser: metrics, lists, conversations, boards, tokens, comparisons and the active run.
 
-    Files and folders of evaluations may be named without +jsonl_fpath=. The folder of a training run shows its curves
+    Files and folders of evaluations may be named without an option. The folder of a training run shows its curves
     and the rollouts of each step: `ng_viewer results/my_training`.
     """
-    positional, overrides = split_arguments(arguments)
-    options, _ = read_options(ViewerOptions, overrides)
+    options, _ = read_options(ViewerOptions, arguments)
     logging.basicConfig(level=logging.WARNING, format="ng_viewer: %(message)s")
-    given = [*map(Path, positional), *options.jsonl_fpath, *options.rollouts_jsonl_fpath]
+    given = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
     file_index, series = _index(given, options)
-    replays = Replays(list(dict.fromkeys([Path.cwd(), *(root.resolve() for root in options.server_roots), INSTALLED])))
+    replays = Replays(search_roots(Path.cwd(), options.server_roots))
     decoder = None if options.tokenizer is None else load_tokenizer(options.tokenizer, _warn)
     if options.export is not None:
         check_output(options.export, rollout_files(given))
@@ -180,7 +180,7 @@ async def _serve(
         ):
             print(f"{_address(options, sock, token)}\nPress Ctrl-C to stop it.", flush=True)
             if options.allow_other_users and token is None:
-                print("Every user of this host can see it (+allow_other_users=true).", flush=True)
+                print("Every user of this host can see it (--allow-other-users).", flush=True)
             await asyncio.wait({serving, asyncio.create_task(stop.wait())}, return_when=asyncio.FIRST_COMPLETED)
     finally:
         await transport.close()

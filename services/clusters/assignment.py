@@ -72,7 +72,7 @@ def build_and_assign(
         raise OperatorError(f"rollout file {error.filename!r} cannot be read: {error.strerror or error}") from error
     except BrokenProcessPool as error:
         raise RunError(
-            "a process that reads rollouts was killed, possibly because memory ran out; use one process with +workers=1"
+            "a process that reads rollouts was killed, possibly for lack of memory; use one process with --workers 1"
         ) from error
     return built, assigned
 

@@ -25,6 +25,7 @@ from rollyard.services.config.server_entries import ServerEntries
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.config.yaml_files import config_files, describe_error, read_yaml
 from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.server.settings import dashed
 from rollyard.services.types import Json
 
 _PLAIN_REFERENCE = re.compile(r"(?<!\\)\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
@@ -46,7 +47,7 @@ def load(
     `env_file`: the file whose settings override `config_paths`, relative to the first of `roots`; None: there is none.
     """
     if not config_paths:
-        raise OperatorError("no config given; expected '+config_paths=[a.yaml,b.yaml]'")
+        raise OperatorError("no config given; expected, for example, ng_run a.yaml b.yaml")
     tree = OmegaConf.create({})
     env_path = None if env_file is None else roots[0] / env_file
     roots = with_chosen_environment(roots, overrides)
@@ -107,7 +108,7 @@ def _fill_from_environment(tree: DictConfig, environ: Mapping[str, str]) -> None
         also = f" (also not set: {', '.join(others)})" if others else ""
         raise OperatorError(
             f"{user} needs ${{{name}}}, which is not set: export {name}=..., "
-            f"add '+{name}=...', or put `{name}: ...` in env.yaml{also}"
+            f"add {dashed(name)} ..., or put `{name}: ...` in env.yaml{also}"
         )
     for name in references:
         tree[name] = environ[name]

@@ -116,7 +116,7 @@ class ServerEntries:
             raise OperatorError(
                 f"{name} has python, venv or install, which are for servers of NeMo Gym, but no folder "
                 f"{family}/{implementation} has such a server (looked in {searched}); add the folder above "
-                f"{family} with +server_roots=[...]"
+                f"{family} with --server-roots [...]"
             )
         return foreign_server(name, family, implementation, raw, folder, self._tree)
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import hashlib
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from pathlib import Path
 
 import orjson
 
+from rollyard.services.datasets.columns import with_columns
 from rollyard.services.datasets.data_files import DataFile, DataFiles, is_plain
 from rollyard.services.datasets.filters import describe, matches
-from rollyard.services.datasets.rows import ID_KEYS, agent_of, id_of_row, row_at, rows_of
+from rollyard.services.datasets.rows import ID_KEYS, agent_of, exact_objects, id_of_row, row_at, rows_of
 from rollyard.services.datasets.settings import DatasetSettings
 from rollyard.services.datasets.temporary_copy import TemporaryCopy
 from rollyard.services.errors import OperatorError
@@ -35,7 +36,9 @@ class Dataset:
         the filter.
         """
         self.name = settings.name
-        self.file = self.resolve_file(settings, files)
+        self.source = self.resolve_file(settings, files)
+        """The file that the user named."""
+        self.file = with_settings(self.source, settings)
         unpacked = None if is_plain(self.file) else TemporaryCopy(str(self.file))
         self._rows: DataFile = unpacked or self.file
         """The file that `row` reads from."""
@@ -46,11 +49,14 @@ class Dataset:
         self._agents: list[str | None] = []
         digest = hashlib.sha256()
         keys: list[str] = []
+        excluded: set[str] = set()
         for row in rows_of(self.file):
             if row.problem:
                 raise OperatorError(f"{self.file}: line {row.line}{row.problem}")
             keys = keys or list(row.value)
             if settings.where and not matches(row.value, settings.where):
+                if settings.order is not None:
+                    excluded.add(id_or_fingerprint(row.value))
                 continue
             name = self._unique_id(id_or_fingerprint(row.value), row.value, row.line)
             self._numbers[name] = len(self._offsets)
@@ -69,12 +75,10 @@ class Dataset:
         self.digest = digest.hexdigest()
         self.order: list[str] | None = None
         """Ids in the order of the curriculum; None if there is no curriculum."""
-        self.unknown: list[str] = []
-        """Ids in the curriculum that are not in the dataset."""
         self.repeated_in_order = 0
         """Number of lines in the curriculum that repeat an earlier id."""
         if settings.order is not None:
-            self._read_order(settings.order)
+            self._read_order(settings.order, excluded)
 
     @staticmethod
     def resolve_file(settings: DatasetSettings, files: DataFiles) -> Path | TemporaryCopy:
@@ -127,21 +131,34 @@ class Dataset:
             number += 1
         return f"{name}#{number}"
 
-    def _read_order(self, path: str) -> None:
+    def _read_order(self, path: str, excluded: Collection[str]) -> None:
+        """`excluded`: ids of rows that do not match the filter."""
         lines = [line.strip() for line in read_text(path).split("\n") if line.strip()]
         ordered = dict.fromkeys(lines)
         self.repeated_in_order = len(lines) - len(ordered)
         order = [name for name in ordered if name in self._numbers]
-        self.unknown = [name for name in ordered if name not in self._numbers]
-        if not order:
-            what = (
-                f"none of its {len(ordered)} ids is"
-                if ordered
-                else "it contains no ids; expected one id per line, each"
-            )
+        unknown = [name for name in ordered if name not in self._numbers and name not in excluded]
+        if unknown or not order:
+            what = "it contains no ids of rows that match; expected one id per line, each"
+            if unknown:
+                more = f" and {len(unknown) - 1:,} more of its {len(ordered):,} ids are" if len(unknown) > 1 else " is"
+                what = f"{unknown[0]!r}{more} not"
             known = ", ".join(islice(self._numbers, 3))
             raise OperatorError(f"order file {path}: {what} in dataset {self.name!r} ({known}, ...)")
         self.order = order
+
+
+def with_settings(file: DataFile, settings: DatasetSettings) -> DataFile:
+    """Return the file, or a copy with the settings' columns and prompt. Raises OperatorError if a row lacks a field."""
+    if not settings.columns and settings.prompt is None:
+        return file
+    copy = TemporaryCopy(f"{file} (with columns and prompt)")
+    for number, found in enumerate(exact_objects(file), 1):
+        try:
+            copy.append(orjson.dumps(with_columns(found.value, settings.columns, settings.prompt)) + b"\n")
+        except ValueError as error:
+            raise OperatorError(f"{file}: row {number}: {error}") from error
+    return copy
 
 
 def id_or_fingerprint(row: Json) -> str:

@@ -36,7 +36,7 @@ class Mixture:
         self._agent = agent
         self._limit = limit
         self.datasets = [Dataset(dataset_settings, files) for dataset_settings in settings.datasets]
-        self.files = {dataset.file for dataset in self.datasets if isinstance(dataset.file, Path)}
+        self.files = {dataset.source for dataset in self.datasets if isinstance(dataset.source, Path)}
         self._selected_ids = self._select_ids()
         self.count = 0
         self.agents: set[str] = set()
@@ -84,11 +84,6 @@ class Mixture:
             if settings.count is not None and settings.count > len(ids):
                 notes.append(
                     f"{prefix} count is {settings.count:,}, but there are only {len(ids):,} rows; all are used"
-                )
-            if dataset.unknown:
-                notes.append(
-                    f"{prefix} {len(dataset.unknown)} ids in its order file are not in the dataset and are ignored "
-                    f"(first: {dataset.unknown[0]})"
                 )
             if dataset.repeated_in_order:
                 notes.append(
@@ -145,8 +140,8 @@ class Mixture:
         agent = dataset.agent(name) or self._agent
         if agent is None:
             raise OperatorError(
-                f"dataset {dataset.name!r} has rows without agent_ref: set its agent_name, or pass +agent_name=... for "
-                "all rows"
+                f"dataset {dataset.name!r} has rows without agent_ref: set its agent_name, or pass --agent-name ... "
+                "for all rows"
             )
         return agent
 

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 from rollyard.services.config.run_config import RunConfig, ServerSpec
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.errors import OperatorError, did_you_mean
-from rollyard.services.io.search_path import INSTALLED
 
 
 def agents_in(run_config: RunConfig) -> list[ServerSpec]:
@@ -55,11 +55,18 @@ def read_tasks(
 
     `key`: name of the setting `input_jsonl_fpath`, for messages.
     """
-    files = DataFiles([here, INSTALLED])
+    files = DataFiles(search_roots(here))
     if input_jsonl_fpath is not None:
         file = files.find(input_jsonl_fpath) or Path(input_jsonl_fpath)
         if isinstance(file, Path) and not file.exists():
-            raise OperatorError(f"{key}={input_jsonl_fpath} does not exist (looked in {here}, {INSTALLED})")
+            raise OperatorError(
+                f"{key}={input_jsonl_fpath} does not exist (looked in {', '.join(map(str, files.roots))})"
+            )
         return TaskFile(file, agent=agent, limit=limit)
     assert data is not None
     return Mixture(read_mixture(data, files.roots), files, agent=agent, limit=limit)
+
+
+def notes_of(tasks: Tasks) -> list[str]:
+    """Return the warnings about a mixture, which the user must see before it is used."""
+    return tasks.notes if isinstance(tasks, Mixture) else []

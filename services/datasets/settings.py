@@ -1,4 +1,4 @@
-"""Settings for a mixture of datasets, from a YAML file or from `+data={...}` on the command line."""
+"""Settings for a mixture of datasets, from a YAML file or from `--data {...}` on the command line."""
 
 from __future__ import annotations
 
@@ -24,8 +24,9 @@ class DatasetSettings(BaseModel):
     name: str
     """Value of `dataset_name` in its rows, unless a row already has one."""
     path: str | None = None
-    """The file with its rows, local or s3://: JSON Lines, optionally compressed (gzip, bzip2, xz, zstd), Parquet or
-    Arrow. Default: resources_servers/<name>/data/<split>.jsonl, which the environment's prepare.py writes."""
+    """The file with its rows, local or s3://: JSON Lines, CSV or TSV, optionally compressed (gzip, bzip2, xz, zstd),
+    Parquet or Arrow; or a folder that `save_to_disk` of `datasets` wrote (s3://bucket/folder/).
+    Default: resources_servers/<name>/data/<split>.jsonl, which the environment's prepare.py writes."""
     split: str = "train"
     """The split that is inserted into the default path."""
     weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
@@ -43,6 +44,10 @@ class DatasetSettings(BaseModel):
     {difficulty: easy, num_boxes: [1, 2], optimal_moves: {min: 3, max: 8}}."""
     agent_name: str | None = None
     """The agent for rows that have no agent_ref."""
+    columns: dict[str, str] = Field(default_factory=dict)
+    """Fields to make from columns with other names, such as {question: problem, expected_answer: solution}."""
+    prompt: str | None = None
+    """The user message of each row: a text in which {name} stands for the field of that name."""
 
 
 class MixtureSettings(BaseModel):

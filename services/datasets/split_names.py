@@ -11,9 +11,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import PurePosixPath
 
+from rollyard.services.datasets.columns import DELIMITED
+from rollyard.services.datasets.compression import COMPRESSED
+
 DEFAULT = "default"
 """The hub's name for an unnamed subset."""
-COMPRESSED = (".gz", ".bz2", ".xz", ".zst")
 TEXTS = (".jsonl", ".json")
 TABLES = (".parquet", ".arrow")
 READABLE = (*TEXTS, *(kind + ending for kind in TEXTS for ending in COMPRESSED), *TABLES)
@@ -59,7 +61,7 @@ def canonical_split(split: str) -> str:
 
 def stem_of(name: str) -> str:
     """Return a path without its file extensions: `main/train` for `main/train.jsonl.gz`."""
-    for endings in (COMPRESSED, (*TEXTS, *TABLES)):
+    for endings in (COMPRESSED, (*TEXTS, *TABLES, *DELIMITED)):
         name = next((name.removesuffix(ending) for ending in endings if name.endswith(ending)), name)
     return name
 

@@ -113,7 +113,7 @@ class TaskFile:
             if index == self.count:
                 raise RunError(
                     f"{self.file}: line {row.line} is new: the file grew while it was in use. To continue with the "
-                    f"original rows, repeat the command with +limit={self.count}"
+                    f"original rows, repeat the command with --limit {self.count}"
                 )
             if row.problem:
                 raise RunError(
@@ -134,5 +134,5 @@ def _agent_of_row(row: Json, default: str | None, file: DataFile) -> str:
     """Return the agent of a valid row, or the default agent. Raises OperatorError if there is neither."""
     agent = agent_of(row) or default
     if agent is None:
-        raise OperatorError(f"{file} has rows without agent_ref: set their agent with +agent_name=...")
+        raise OperatorError(f"{file} has rows without agent_ref: set their agent with --agent-name ...")
     return agent

@@ -57,7 +57,7 @@ def read_signs(
         raise OperatorError(f"rollout file {str(path)!r} cannot be read: {error.strerror or error}") from error
     except BrokenProcessPool as error:
         raise RunError(
-            f"a process reading {path} was killed, possibly because memory ran out; use one process with +workers=1"
+            f"a process reading {path} was killed, possibly because memory ran out; use one process with --workers 1"
         ) from error
     return joined(found)
 

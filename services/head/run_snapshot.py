@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class RunSnapshot(Record):
-    """The state of a run at one moment, from the viewer's `GET /api/live` or `ng_status +episodes=true +json=true`."""
+    """The state of a run at one moment, from the viewer's `GET /api/live` or `ng_status --episodes --json`."""
 
     run_id: str = ""
     """Empty if no run was found. `note` then lists the locations that were searched."""

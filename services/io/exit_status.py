@@ -34,7 +34,7 @@ def _run(command: str, work: Callable[[], int], *, debug: bool) -> int:
     except (RunError, Failure, OSError) as error:
         status = _failed(command, error, debug, EXIT_FAILED)
     except Exception as error:
-        bug = RunError(f"internal error: {type(error).__name__}: {error} (+debug=true shows where)")
+        bug = RunError(f"internal error: {type(error).__name__}: {error} (--debug shows where)")
         status = _failed(command, bug.with_traceback(error.__traceback__), debug, EXIT_FAILED)
     except KeyboardInterrupt:
         print(f"{command}: interrupted", file=sys.stderr)
@@ -53,6 +53,7 @@ def _flush_output() -> None:
 
 
 def _failed(command: str, error: Exception, debug: bool, status: int) -> int:
+    _flush_output()  # in a log of both streams, the error comes after the lines that were printed before it
     if debug:
         print("".join(traceback.format_exception(error)), end="", file=sys.stderr)  # print_exception may colour it
     if isinstance(error, OperatorError):

@@ -29,17 +29,17 @@ EXTRAS = {
     "aws": Extra(("boto3",), "rows, orders and checkpoints at s3://"),
     "inspect": Extra(("inspect_ai",), "the environment inspect_task"),
     "lm-eval": Extra(("lm_eval",), "ng_lm_eval"),
-    "wandb": Extra(("wandb",), "ng_track +to=wandb"),
-    "mlflow": Extra(("mlflow",), "ng_track +to=mlflow"),
+    "wandb": Extra(("wandb",), "ng_track --to wandb"),
+    "mlflow": Extra(("mlflow",), "ng_track --to mlflow"),
     "vllm": Extra(("vllm",), "engines that the run starts (local_vllm_model)"),
     "convert": Extra(("torch", "transformers", "safetensors"), "conversion of DCP checkpoints to Hugging Face format"),
     "train": Extra(("torch", "transformers", "trl", "peft", "accelerate", "datasets"), "training the policy"),
-    "tokens": Extra(("tokenizers",), "texts of token ids in ng_viewer (+tokenizer)"),
+    "tokens": Extra(("tokenizers",), "texts of token ids in ng_viewer (--tokenizer)"),
     "openenv": Extra(("websockets",), "ng_serve"),
     "gymnasium": Extra(("gymnasium",), "the environment gymnasium_text"),
     "verifiers": Extra(("verifiers",), "the environment verifiers_environment"),
     "browse": Extra(("textual",), "ng_browse"),
-    "ray": Extra(("ray",), "servers on a Ray cluster (+ray_head_node_address)"),
+    "ray": Extra(("ray",), "servers on a Ray cluster (--ray-head-node-address)"),
 }
 
 

@@ -3,21 +3,62 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from rollyard.services.errors import OperatorError
+from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, exit_status
+
+_OPTION = re.compile(r"(--|\+\+?)([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 
 
 class ScriptParser(argparse.ArgumentParser):
     """Argument parser that raises OperatorError instead of exiting the program."""
 
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+        """Accept an option however it is written: `--key-name`, `--key_name` or `+key_name=value`."""
+        given = sys.argv[1:] if args is None else list(args)
+        return super().parse_known_args([*self._rewritten(given)], namespace)
+
+    def _rewritten(self, given: Sequence[str]) -> Iterator[str]:
+        known = {option.lstrip("-").replace("-", "_"): option for option in self._option_string_actions}
+        words = deque(given)
+        while words:
+            word = words.popleft()
+            if word == "--":
+                yield from (word, *words)
+                return
+            found = _OPTION.fullmatch(word)
+            option = found and known.get(found[2].replace("-", "_"))
+            if not found or not option or (found[1] != "--" and found[3] is None):
+                yield word
+                continue
+            value = found[3]
+            action = self._option_string_actions[option]
+            if value is None and words and words[0].lower() in _values(action):
+                value = words.popleft()
+            negative = f"--no-{option.lstrip('-')}"
+            if value is not None and value.lower() in _values(action):  # null is the default
+                if value.lower() == "true":
+                    yield option
+                elif value.lower() == "false" and negative in self._option_string_actions:
+                    yield negative
+            else:
+                yield option if value is None else f"{option}={value}"
+
     def error(self, message: str) -> NoReturn:
         """Called by argparse for invalid options."""
-        raise OperatorError(message)
+        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
+        raise OperatorError(message + (did_you_mean(unknown[1], self._option_string_actions) if unknown else ""))
+
+
+def _values(action: argparse.Action) -> tuple[str, ...]:
+    """Return the values of an option that argparse does not know."""
+    return ("true", "false", "null") if action.nargs == 0 else ("null",)
 
 
 def run_script(main: Callable[[], int | None]) -> NoReturn:

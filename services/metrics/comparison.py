@@ -196,7 +196,7 @@ def _notes(baseline: Run, other: Run, pairing: Pairing, *, equal_counts: int) ->
         )
     rules = [run.profile.solved.rule if run.profile.solved else "" for run in (baseline, other)]
     if rules[0] != rules[1]:
-        notes.append("The two runs define solved differently; pass +pass_threshold=... to use one definition for both.")
+        notes.append("The two runs define solved differently; pass --pass-threshold ... to use one for both.")
     return notes
 
 

@@ -25,7 +25,7 @@ def hardest_first(run: Run, k: int) -> list[int]:
     if grouped is None or grouped.solved is None or grouped.solve_rate is None:
         raise OperatorError(
             f"cannot tell which rollouts in {run.profile.path} solved their task: pass rollouts that report success "
-            "or have rewards in 0..1, or set +pass_threshold=..."
+            "or have rewards in 0..1, or set --pass-threshold ..."
         )
     has_k = grouped.measured >= k
     if not has_k.any():

@@ -45,7 +45,7 @@ class RewardScale:
         if reward is None:
             raise OperatorError(
                 f"the rewards of this file are not in 0..1, so that it is unknown what {verdict!r} is worth; pass "
-                "+correct_reward=... and +wrong_reward=..."
+                "--correct-reward ... and --wrong-reward ..."
             )
         return reward
 

@@ -34,7 +34,7 @@ class Report(Record):
     findings: list[Findings | None] = Field(default_factory=list)
     """What stands out in each of the runs, in their order; None for a run whose findings were not computed."""
     clusters: ClusterReport = Field(default_factory=ClusterReport)
-    """The failed rollouts of each run, grouped by what they do wrong; empty without `+clusters=true`."""
+    """The failed rollouts of each run, grouped by what they do wrong; empty without `--clusters`."""
     series: SeriesProfile | None = None
     """The files as steps of a series; `runs` are then those of the first and the last step."""
 

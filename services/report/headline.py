@@ -30,7 +30,7 @@ def headline(profile: Profile) -> Section:
     elif profile.rewards is not None:
         text.append(
             "It is undefined what counts as solved: the environment reports no success and rewards are not in 0..1. "
-            "Set the minimum reward with +pass_threshold=..."
+            "Set the minimum reward with --pass-threshold ..."
         )
     if profile.rewards is not None and profile.rewards.why_no_mean:
         text.append(f"No mean reward over all datasets: {profile.rewards.why_no_mean}.")

@@ -95,7 +95,7 @@ class Adopter:
         return OperatorError(
             f"{rows.path} has no manifest, and its rollouts cannot be adopted: line {number} {problem}. Restore "
             f"{rows.path.stem}_manifest.json, delete that line, choose another output, or rename the old files with "
-            "+overwrite=true"
+            "--overwrite"
         )
 
 

@@ -14,7 +14,7 @@ from rollyard.services.io.lines import Lines
 from rollyard.services.io.locked_files import open_locked, replace_locked, unused, write_synced
 
 _CHUNK = 1 << 20
-REPAIR_HINT = "Delete that line, or start over with +overwrite=true, which moves the old files aside."
+REPAIR_HINT = "Delete that line, or start over with --overwrite, which moves the old files aside."
 
 
 class JsonLines:

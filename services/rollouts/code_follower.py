@@ -74,7 +74,7 @@ class CodeFollower:
         for server, changed in directory.changed_code.items():
             self._collector.stop(
                 f"{server} was restarted with different code ({changed}), which its run does not allow: restore the "
-                "code and repeat the command, or restart ng_run and add +accept_changed_code=true"
+                "code and repeat the command, or restart ng_run and add --accept-changed-code"
             )
         if not self._changed(directory):
             return False
@@ -86,8 +86,8 @@ class CodeFollower:
         if not self._accept:
             self._collector.stop(
                 f"ng_run reloaded servers with different code ({differences_text}): repeat the command with "
-                "+accept_changed_code=true to continue with the new code and mark its rows, or with "
-                "+overwrite=true to start over"
+                "--accept-changed-code to continue with the new code and mark its rows, or with "
+                "--overwrite to start over"
             )
             return False
         try:

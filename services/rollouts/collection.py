@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -127,7 +127,9 @@ async def prepare(
 class OpenCollection:
     """The open files of a collection, after its existing rollouts have been counted."""
 
-    def __init__(self, plan: CollectionPlan, tasks: Tasks, stack: StackClients, store: RolloutStore) -> None:
+    def __init__(
+        self, plan: CollectionPlan, tasks: Tasks, stack: StackClients, store: RolloutStore, settings: Json
+    ) -> None:
         self.paths = store.paths
         self.store = store
         self.notes = store.notes
@@ -142,6 +144,7 @@ class OpenCollection:
         if before := self.progress.measured:
             total = self.progress.expected
             self.notes.append(f"resuming: {before} of {total} rollouts are already in {self.paths.output}")
+        self.max_turns = max_turns(settings.get(agent, {}) for agent in tasks.agents)
         self.stopped_because = ""
         """Why the collection stopped early on its own; empty otherwise."""
         self.result: MergeResult | None = None
@@ -187,7 +190,7 @@ class OpenCollection:
             # Again, now that the output is locked: a worker checks the lock after it has begun its round.
             if note := check_no_workers(plan.output, overwrite=plan.overwrite):
                 store.notes.append(note)
-            yield cls(plan, tasks, stack, store)
+            yield cls(plan, tasks, stack, store, prepared.identity["settings"])
         finally:
             store.close()
 
@@ -234,6 +237,27 @@ class OpenCollection:
         return state
 
 
+def max_turns(settings: Iterable[Mapping[str, Any]]) -> int | None:
+    """Return the largest limit of model calls in an episode that agents have; None if one of them sets none."""
+    limits = [agent.get("max_steps", agent.get("max_turns")) for agent in settings]
+    known = [limit for limit in limits if isinstance(limit, int)]
+    return max(known) if known and len(known) == len(limits) else None
+
+
+def plan_line(tasks: int, repeats: int, missing: int, turns: int | None) -> str:
+    """Return what a collection will do, as one line: rollouts and model calls."""
+    rollouts = (
+        f"{tasks:,} task{'s' * (tasks != 1)} x {repeats:,} = {tasks * repeats:,} rollout{'s' * (tasks * repeats != 1)}"
+    )
+    rest = "" if missing == tasks * repeats else f", {missing:,} of them missing"
+    calls = (
+        "the agent sets no limit of model calls in a rollout"
+        if turns is None
+        else f"at most {missing * turns:,} model calls ({turns} a rollout), and again for each failed attempt"
+    )
+    return f"plan: {rollouts}{rest}; {calls}"
+
+
 def has_rows(paths: RolloutPaths) -> bool:
     return paths.output.is_file() and paths.output.stat().st_size > 0
 
@@ -264,7 +288,7 @@ def check_file_limit(limit: int, parallel: int) -> None:
     if limit < needed:
         raise OperatorError(
             f"{parallel} concurrent episodes need about {needed} open files in the agent's process, but the limit is "
-            f"{limit}: raise it (ulimit -Hn), or lower +num_samples_in_parallel"
+            f"{limit}: raise it (ulimit -Hn), or lower --num-samples-in-parallel"
         )
 
 

@@ -53,7 +53,7 @@ def resumed_manifest(
         raise OperatorError(
             f"{output} exists, but its manifest {path.name} cannot be read "
             f"({type(error).__name__}): restore it, move it away to have the rollouts checked and adopted, choose "
-            "another output, or rename the old files with +overwrite=true"
+            "another output, or rename the old files with --overwrite"
         ) from error
     return continued(manifest, output, identity, code, accept_changed_code=accept_changed_code)
 
@@ -70,7 +70,7 @@ def continued(
         raise ChangedParameters(
             f"{output} was collected with different parameters:\n{listed}\n"
             "Repeat the original command to continue, choose another output, or rename the old files with "
-            "+overwrite=true."
+            "--overwrite."
         )
     versions = accepted(manifest.code, version_of(code, time.time()), output, accept_changed_code)
     recorded = _with_added_tasks(manifest.identity, identity)

@@ -16,7 +16,7 @@ def named_files(paths: Sequence[Path], names: Sequence[str]) -> list[tuple[str, 
     Raises OperatorError if a file is not a rollout file, or if the names do not match the files.
     """
     if not paths:
-        raise OperatorError("no rollout file given; expected +jsonl_fpath=[results/rollouts.jsonl]")
+        raise OperatorError("no rollout file given; expected, for example, results/rollouts.jsonl")
     for path in paths:
         if not path.is_file():
             raise OperatorError(f"{str(path)!r} is not a file; expected the output of ng_collect_rollouts")

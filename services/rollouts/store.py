@@ -123,7 +123,7 @@ class RolloutStore:
             if not self.done.add(key):
                 raise RunError(
                     f"{self.paths.output}: line {number} repeats task {key[0]}, repeat {key[1]}. Delete one of the two "
-                    "lines, or start over with +overwrite=true."
+                    "lines, or start over with --overwrite."
                 )
             if on_row is not None:
                 on_row(cast(RolloutRow, row))
@@ -271,7 +271,7 @@ class RolloutStore:
         started = output.stat().st_size > 0 or (self.paths.manifest.exists() and failed_before)
         if started and not resume:
             raise OperatorError(
-                f"{output} exists: continue it with +resume=true, or rename it and start over with +overwrite=true"
+                f"{output} exists: continue it with --resume, or rename it and start over with --overwrite"
             )
         adopted = None
         if started and adopter is not None and not os.path.lexists(self.paths.manifest):
@@ -279,9 +279,15 @@ class RolloutStore:
             adopted = adopter.adopt(self._rows, before_writing=set_failures_aside)
             self.notes.append(adoption_note(self._rows, adopted))
         elif started:
-            return resumed_manifest(
-                self.paths.manifest, output, identity, self.code, accept_changed_code=accept_changed_code
-            )
+            has_rollouts = output.stat().st_size > 0
+            accept = accept_changed_code and has_rollouts
+            try:
+                return resumed_manifest(self.paths.manifest, output, identity, self.code, accept_changed_code=accept)
+            except OperatorError:
+                if has_rollouts:
+                    raise
+                # Nothing was measured, so there is nothing that the changed code or command could mix with.
+                self.notes.append(f"{output} has no rollouts yet, so it starts over with the current code and command")
         if adopted is None:
             set_failures_aside()
         return new_manifest(output, identity, versions, self.code, input_path=input_path, adopted=adopted)

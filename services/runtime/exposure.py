@@ -17,7 +17,7 @@ def check_exposure(servers: Iterable[ServerSpec], token: str | None, head_host: 
     exposed = [f"{spec.name} ({spec.settings.host})" for spec in specs if not is_loopback(spec.settings.host)]
     if not is_loopback(head_host):
         exposed.insert(0, f"the head ({head_host})")
-    remedy = "add +token=... or export ROLLYARD_TOKEN=..., and send it as Authorization: Bearer"
+    remedy = "add --token ... or export ROLLYARD_TOKEN=..., and send it as Authorization: Bearer"
     if exposed:
         raise OperatorError(f"{', '.join(exposed)} would be open to other hosts without a run token: {remedy}")
     for spec in specs:

@@ -2,7 +2,7 @@
 
 It constructs every server and runs its checks, and binds all ports and releases them again. Servers with their own
 Python environment are checked in a short-lived process in that environment. `ng_run` does this before each start, so
-`+dry_run=true` and a real start fail with the same messages.
+`--dry-run` and a real start fail with the same messages.
 """
 
 from __future__ import annotations

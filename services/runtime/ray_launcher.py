@@ -243,8 +243,8 @@ async def on_cluster(address: str, cache: Path) -> AsyncIterator[RayLauncher]:
 
 async def check_cluster(address: str) -> None:
     """Raise OperatorError or RunError if the cluster is unreachable. Ray itself would wait for minutes."""
-    require("ray", "ray", "+ray_head_node_address")
-    await check_ray_address(address, "+ray_head_node_address=", CONNECT_S / 3, _HINT)
+    require("ray", "ray", "--ray-head-node-address")
+    await check_ray_address(address, "--ray-head-node-address ", CONNECT_S / 3, _HINT)
 
 
 async def _in_thread(call: Callable[[], T], limit_s: float) -> T:

@@ -89,7 +89,7 @@ class RunningStack:
 
     @property
     def head_url(self) -> str:
-        """The head's URL. Commands that are started in other folders need it as `+head=`."""
+        """The head's URL. Commands that are started in other folders need it as `--head`."""
         return self.access.head.url
 
     @property

@@ -53,7 +53,7 @@ def refuse_isolated(servers: Iterable[ServerSpec]) -> None:
         listed = ", ".join(isolated)
         raise OperatorError(
             f"{listed}: requires its own Python environment, so it cannot share a process "
-            "with the other servers: drop +colocate=true"
+            "with the other servers: drop --colocate"
         )
 
 
@@ -247,7 +247,9 @@ class Stack:
         limit_s = max(spec.settings.start_timeout_s or self._ready_timeout_s for spec in specs)
         reporting = asyncio.create_task(report_phases())
         try:
-            await asyncio.wait_for(asyncio.gather(*(join(spec) for spec in specs)), limit_s)
+            # Not wait_for(gather()): if it is cancelled, asyncio reports gather's exception as never retrieved.
+            async with asyncio.timeout(limit_s):
+                await all_or_first_error(join(spec) for spec in specs)
         except TimeoutError as error:
             late = ", ".join(sorted(name for name, urls in self.registry.directory().servers.items() if not urls))
             raise RunError(f"not ready within {limit_s:g} s: {late}") from error

@@ -176,7 +176,7 @@ class Supervisor:
 
     def _describe_timeout(self, replica: _Replica) -> str:
         own_timeout_s = replica.spec.settings.start_timeout_s
-        hint = "raise it with +ready_timeout_s=..." if own_timeout_s is None else "raise its start_timeout_s"
+        hint = "raise it with --ready-timeout-s ..." if own_timeout_s is None else "raise its start_timeout_s"
         return f"{self._timeout_s(replica):g} s ({hint})"
 
     async def _spawn(self, replica: _Replica) -> None:

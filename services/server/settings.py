@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -91,6 +91,15 @@ def is_secret(name: str) -> bool:
     return bool(_SECRET.search(name)) and name != "dataset_key"  # NeMo-RL's name for a split
 
 
+COMMAND_LINE = "command line"
+"""The owner of settings whose names are shown as options: --num-repeats."""
+
+
+def dashed(name: str) -> str:
+    """Return an option as it is typed: `--num-repeats`."""
+    return f"--{name.replace('_', '-')}"
+
+
 def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
     """Parse `raw` as `model`. A single value for a list setting becomes a list with one item.
 
@@ -106,8 +115,9 @@ def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
         return model.model_validate(values)
     except ValidationError as error:
         problems = merged_unions(model, error.errors(include_url=False))
-        messages = dict.fromkeys(_message(problem, model) for problem in problems)
-        raise OperatorError("; ".join(f"{owner}: {problem}" for problem in messages)) from None
+        is_typed = owner == COMMAND_LINE
+        messages = dict.fromkeys(_message(problem, model, dashed if is_typed else repr) for problem in problems)
+        raise OperatorError("; ".join(messages if is_typed else (f"{owner}: {one}" for one in messages))) from None
 
 
 def redacted(value: Any, key: str = "") -> Any:
@@ -133,21 +143,21 @@ _EXPECTED = {
 """Replacements for pydantic's messages that mention Python classes."""
 
 
-def _message(problem: Any, model: type[BaseModel]) -> str:
+def _message(problem: Any, model: type[BaseModel], shown: Callable[[str], str]) -> str:
     name = ".".join(str(part) for part in problem["loc"])
     if problem["type"] == "extra_forbidden":
         fields = _fields_at(model, problem["loc"][:-1])
         known = ", ".join(sorted(fields))
-        return f"unknown option {name!r}{did_you_mean(str(problem['loc'][-1]), fields)} (known: {known})"
+        return f"unknown option {shown(name)}{did_you_mean(str(problem['loc'][-1]), fields)} (known: {known})"
     if problem["type"] == "missing":
-        return f"{name!r} is missing"
+        return f"{shown(name)} is missing"
     if not name:
         return str(problem["msg"]).removeprefix("Value error, ")
     if problem.get("input") is not None and any(is_secret(str(part)) for part in problem["loc"]):
-        return f"{name!r} is {REDACTED}{_expectation(problem['msg'])}"
+        return f"{shown(name)} is {REDACTED}{_expectation(problem['msg'])}"
     found, message = redacted(problem.get("input")), problem["msg"].removeprefix("Value error, ")
     expectation = _expectation(_EXPECTED.get(problem["type"], message))
-    return f"{name!r} is {'null' if found is None else repr(found)}{expectation}"
+    return f"{shown(name)} is {'null' if found is None else repr(found)}{expectation}"
 
 
 def _expectation(message: str) -> str:

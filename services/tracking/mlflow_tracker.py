@@ -23,7 +23,7 @@ class MlflowTracker:
     """A run in an MLflow experiment. Implements `tracker.Tracker`."""
 
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
-        self._mlflow = load("mlflow", "mlflow", "+to=mlflow")
+        self._mlflow = load("mlflow", "mlflow", "--to mlflow")
         self._error_type: type[Exception] = self._mlflow.MlflowException
         try:
             experiment = self._mlflow.set_experiment(project)

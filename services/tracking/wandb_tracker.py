@@ -14,7 +14,7 @@ class WandbTracker:
     """A run in a Weights & Biases project. Implements `tracker.Tracker`."""
 
     def __init__(self, project: str, name: str, config: Json, run_id: str) -> None:
-        self._wandb = load("wandb", "wandb", "+to=wandb")
+        self._wandb = load("wandb", "wandb", "--to wandb")
         try:
             self._run = self._wandb.init(project=project, name=name, config=config, id=run_id, resume="allow")
         except self._wandb.Error as error:

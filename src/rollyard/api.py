@@ -35,6 +35,7 @@ from rollyard.collection_summary import CollectionSummary, of_all_workers, summa
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.data_files import DataFiles
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.datasets.temporary_copy import TemporaryCopy
@@ -42,7 +43,6 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.stack_clients import clients_of
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.metrics.loader.selected_rollouts import SelectedRollouts
 from rollyard.services.notes.annotations import Annotations
 from rollyard.services.notes.author import user_name
@@ -75,10 +75,11 @@ def stack(
     """Return the servers of a config as an async context manager. They run until its `async with` block ends.
 
     `config`: one or several YAML files, or dicts with the content of such files. Files are searched for in `folder`, in
-    `server_roots`, then in the installed package. `overrides`: the same as for `ng_run`, such as
-    `"policy_model...temperature=0.5"`. `colocate`: run all servers in this process, on its event loop, instead of one
-    process per server. `folder`: where the run stores its logs, and where commands find the run; default: the working
-    directory. `head_port`: 0 for a free port. `print_line` is called with each line that `ng_run` would print.
+    `server_roots`, in installed packages that have the entry point `rollyard.server_roots`, then in Rollyard itself.
+    `overrides`: the same as for `ng_run`, such as `"policy_model...temperature=0.5"`. `colocate`: run all servers in
+    this process, on its event loop, instead of one process per server. `folder`: where the run stores its logs, and
+    where commands find the run; default: the working directory. `head_port`: 0 for a free port. `print_line` is called
+    with each line that `ng_run` would print.
 
     Raises OperatorError for an invalid config. Entering the block waits until all servers are ready, and raises
     OperatorError or RunError if they cannot be started.
@@ -93,7 +94,7 @@ def stack(
     check("ready_timeout_s", ready_timeout_s, SECONDS)
     check("print_line", print_line, FUNCTION)
     here = Path.cwd() if folder is None else Path(folder).absolute()
-    roots = list(dict.fromkeys([here, *(Path(root).absolute() for root in server_roots), INSTALLED]))
+    roots = search_roots(here, server_roots)
     given = [config] if isinstance(config, str | Path | Mapping) else config
     files = [file if isinstance(file, Mapping) else str(file) for file in given]
     loaded = load(files, parse_overrides(overrides), roots, os.environ)
@@ -255,7 +256,7 @@ def annotate(path: str | Path, *, author: str | None = None) -> Annotations:
 def _file_of(rows: str | Path | Iterable[Mapping[str, Any]]) -> Path | TemporaryCopy:
     """Return the file of the rows. An iterable is copied to a temporary file, because rows are read twice."""
     if isinstance(rows, str | Path):
-        return DataFiles([Path.cwd(), INSTALLED]).find(rows) or Path(rows)
+        return DataFiles(search_roots(Path.cwd())).find(rows) or Path(rows)
     copy = TemporaryCopy("rows")
     for number, row in enumerate(rows, 1):
         if not isinstance(row, Mapping):

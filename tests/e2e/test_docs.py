@@ -68,7 +68,9 @@ OTHER_STACKS = INSTALLED / "docs" / "serving-other-stacks.md"
 """Its commands need the config of the page; test_other_stacks_page.py runs them."""
 INSPECT = INSTALLED / "resources_servers" / "inspect_task" / "README.md"
 """Its commands need inspect_ai; tests/external/inspect runs them."""
-ELSEWHERE = {SOKOBAN_EVALUATION, OTHER_STACKS, INSPECT, *NEMO_GYM, *AUTHORING}
+OWN = {INSTALLED / "docs" / name for name in ("publish.md", "your-own-data.md")}
+"""Their commands need the files of the page; test_own_pages.py and tests/external/packages run them."""
+ELSEWHERE = {SOKOBAN_EVALUATION, OTHER_STACKS, INSPECT, *NEMO_GYM, *AUTHORING, *OWN}
 EXPORTED = {
     "policy_base_url": "http://127.0.0.1:1/v1",
     "policy_api_key": "dummy",

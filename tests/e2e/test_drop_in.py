@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import runpy
 import shlex
@@ -11,16 +12,20 @@ import sys
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from rollyard.services.cli.submit import run
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.commands import Finished
+from rollyard.services.launchers.sagemaker.container.checkpoint_folder import name_in_s3
+from tests.support.commands import Finished, command_environ
 from tests.support.doc_pages import blocks, commands, page
-from tests.support.stacks import SHARED
+from tests.support.fake_stores import store
+from tests.support.stacks import SHARED, read_rows
 from tests.support.waiting import deadline_s
+from tests.unit.services.datasets.test_columns import save_to_disk
 from tests.unit.services.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
 
 Program = Callable[..., Finished]
@@ -134,13 +139,84 @@ def test_the_scripts_of_sagemaker_run_the_commands(project: Path, program: Progr
 def test_the_training_program_converts_the_config_for_ng_train(project: Path) -> None:
     """The last argument is refused by ng_train, so that nothing starts."""
     (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(RLVR_CONFIG))
+    prepared = project / "resources_servers/gsm8k/data/train.jsonl"
+    prepared.parent.mkdir(parents=True)
+    prepared.touch()
     command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml", "no_such_key=1"]
     found = subprocess.run(command, cwd=project, capture_output=True, text=True, check=False, timeout=deadline_s())
     assert found.returncode == 2, found.stderr
     assert "no_such_key" in found.stderr
     assert "configs/grpo.yaml: data_iter.skip_chat_template" in found.stdout
-    converted = yaml.safe_load((project / "results" / "grpo.train.yaml").read_text())
+    converted = yaml.safe_load((project / "results" / f"{RUN}.train.yaml").read_text())
     assert (converted["model"], converted["environments"]) == ("Qwen/Qwen3-1.7B-Base", ["gsm8k"])
+
+
+RUN = RLVR_CONFIG["run"]["name"]
+SAVED = [{"question": f"What is {number} + 1?", "answer": f"So #### {number + 1}"} for number in range(3)]
+
+
+def train(project: Path, config: dict[str, Any], objects: dict[str, bytes], **environ: str) -> str:
+    """Convert a config with these objects in S3. The last argument is refused by ng_train, so that nothing starts."""
+    (project / "configs" / "grpo.yaml").write_text(yaml.safe_dump(config))
+    command = [sys.executable, "entrypoints/train_grpo.py", "configs/grpo.yaml", "no_such_key=1"]
+    with store(objects) as address:
+        settings = {
+            "AWS_ENDPOINT_URL_S3": address,
+            "ROLLYARD_SAGEMAKER_BUCKET": "bucket",
+            "AWS_ACCESS_KEY_ID": "k",
+            "AWS_SECRET_ACCESS_KEY": "s",
+            "AWS_DEFAULT_REGION": "us-west-2",
+            "HF_HUB_OFFLINE": "1",
+            "ROLLYARD_SAGEMAKER_ROOT": "/opt/ml",  # as in the container of a local run
+            "AWS_MAX_ATTEMPTS": "1",
+        }
+        env = {**command_environ(), **settings, **environ}
+        done = subprocess.run(
+            command, cwd=project, env=env, capture_output=True, text=True, check=False, timeout=deadline_s()
+        )
+    assert done.returncode == 2, done.stderr
+    return done.stderr
+
+
+def saved(project: Path, prefix: str) -> dict[str, bytes]:
+    folder = save_to_disk(project.parent / "saved", SAVED[:2], SAVED[2:])
+    return {f"{prefix}{file.name}": file.read_bytes() for file in folder.iterdir()}
+
+
+def test_the_training_program_reads_the_data_set_that_save_to_disk_wrote_to_s3(project: Path) -> None:
+    objects = saved(project, "bucket/rlvr-experiments/datasets/gsm8k_train/")
+    assert "no_such_key" in train(project, RLVR_CONFIG, objects)
+    data = yaml.safe_load((project / f"results/{RUN}.train.yaml").read_text())["data"]
+    rows = read_rows(project / data["datasets"][0]["path"])
+    assert [(row["id"], row["expected_answer"]) for row in rows] == [(f"gsm8k_{n}", str(n + 1)) for n in range(3)]
+    assert "no_such_key" in train(project, RLVR_CONFIG, {})  # continues with the same rows
+
+
+def test_the_path_of_a_data_set_may_be_a_folder_in_s3_and_the_run_has_its_name(project: Path) -> None:
+    data = {"dataset": "gsm8k", "path": "s3://bucket/mine/"}
+    config = RLVR_CONFIG | {"data": data, "run": {"name": "mixed_lr1e5"}}
+    assert "no_such_key" in train(project, config, saved(project, "bucket/mine/"))
+    converted = yaml.safe_load((project / "results/mixed_lr1e5.train.yaml").read_text())
+    assert converted["output_dir"].endswith("results/mixed_lr1e5")
+    assert len(read_rows(project / converted["data"]["datasets"][0]["path"])) == 3
+
+
+def test_a_data_set_that_is_nowhere_is_named_with_the_places_that_were_tried(project: Path) -> None:
+    message = train(project, RLVR_CONFIG, {})
+    assert "s3://bucket/rlvr-experiments/datasets/gsm8k_train/" in message and "openai/gsm8k" in message
+
+
+def test_the_last_checkpoint_is_also_the_final_one(project: Path) -> None:
+    save_final = runpy.run_path(str(project / "entrypoints/train_grpo.py"))["save_final"]
+    checkpoints = project / "checkpoints"
+    save_final(checkpoints)  # after a dry run, there is none
+    for step in ("step_000004", "step_000008"):
+        (checkpoints / step).mkdir(parents=True)
+        (checkpoints / step / "config.json").write_text(step)
+        (checkpoints / "latest.json").write_text(json.dumps({"last_checkpoint": step}))
+        save_final(checkpoints)
+        assert (checkpoints / "final" / "config.json").read_text() == step
+    assert name_in_s3("final", "mixed") == "mixed_final"
 
 
 def test_the_training_program_names_an_unset_variable_of_its_config(project: Path, program: Program) -> None:

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import yaml
 
+from rollyard.services.evaluation.eval_config import EvalConfig
+from rollyard.services.evaluation.pipeline.evaluate import evaluate
+from rollyard.services.types import CollectionStatus
 from tests.support.commands import in_this_process
 from tests.support.evaluations import EvalProcess, ng_eval
-from tests.support.stacks import read_rows
+from tests.support.fixtures import make_folder
+from tests.support.stacks import EXAMPLES, read_rows
 
 CONFIG = "configs/sokoban_eval.yaml"
 SMALL = ("limit=4", "num_repeats=2", "colocate=true")
@@ -167,3 +173,64 @@ def test_a_failed_check_in_the_background_prints_the_error_and_no_json(tmp_path:
     with ng_eval(CONFIG, "--detach", "num_repeats=1", "agent_name=a", cwd=tmp_path, output="out") as refused:
         assert refused.wait() == 2
     assert refused.printed.startswith("ng_eval: agent_name=a ") and "{" not in refused.printed
+
+
+def test_what_is_odd_about_a_mixture_is_said_before_it_is_used(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    data = f"data={{datasets: [{{name: rooms, path: {EXAMPLES}, count: 99}}]}}"
+    given = ("model=builtin", "environments=[grl_sokoban]", data, "output_dir=out", "dry_run=true")
+    planned = in_this_process("ng_eval", *given, capsys=capsys)
+    assert planned.status == 0, planned.err
+    assert "note: dataset 'rooms': count is 99, but there are only 5 rows" in planned.out
+
+
+BROKEN = """
+from rollyard.services.errors import RunError
+from rollyard.services.server.app import Server
+
+class Broken(Server):
+    async def start(self):
+        raise RunError("the pool is down")
+
+server = Broken
+"""
+
+
+async def test_a_further_attempt_names_the_rollouts_that_the_file_holds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The collector's own count is that of its last report: it may have written more before it was killed."""
+    name = make_folder(tmp_path, app=BROKEN)
+    (tmp_path / "rows.jsonl").write_text('{"responses_create_params": {"input": "Hi."}}\n' * 5)
+    (tmp_path / "broken.yaml").write_text(
+        f"broken: {{resources_servers: {{{name}: {{}}}}}}\n"
+        "player: {agents: {simple_agent: {resources_server: {name: broken}, model_server: {name: policy_model}}}}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    config = EvalConfig(
+        model="builtin",
+        config_paths=("broken.yaml",),
+        input_jsonl_fpath="rows.jsonl",
+        output_dir=tmp_path / "out",
+        num_repeats=1,
+        colocate=True,
+        max_attempts=2,
+        pause_s=0,
+    )
+
+    class Observer:
+        lines: ClassVar[list[str]] = []
+
+        def print_line(self, text: str) -> None:
+            self.lines.append(text)
+            if "servers" in text:  # what a collector of the first attempt wrote
+                (tmp_path / "out" / "rollouts.jsonl").write_text("{}\n" * 3)
+
+        def show(self, status: CollectionStatus) -> None: ...
+        def collection_ended(self) -> None: ...
+
+    result = await evaluate(config, environ=os.environ, here=tmp_path, observer=Observer())
+    assert "attempt 2 of 2, 3 of 5 rollouts so far" in Observer.lines
+    assert (result.state, result.measured) == ("failed", 3)

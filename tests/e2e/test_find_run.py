@@ -145,7 +145,7 @@ async def test_another_users_run_on_the_default_port_is_never_used(here: Path, e
     async with running_head(elsewhere) as head:
         error = await refusal(here, head.url, OTHER_USER)
         assert head.server.requests == 0
-    assert f"belongs to user {OTHER_USER}" in error and "+head=" in error
+    assert f"belongs to user {OTHER_USER}" in error and "--head" in error
 
 
 async def test_a_listener_whose_owner_is_unknown_is_not_used(here: Path, elsewhere: Path) -> None:

@@ -72,4 +72,4 @@ def test_a_program_cannot_be_started_on_a_cluster(
     make_root(tmp_path)
     given = write_config(tmp_path, counter=program_entry())
     finished = in_this_process("ng_run", given, "+ray_head_node_address=127.0.0.1:1", capsys=capsys)
-    assert finished.status == 2 and "counter: " in finished.err and "+ray_head_node_address" in finished.err
+    assert finished.status == 2 and "counter: " in finished.err and "--ray-head-node-address" in finished.err

@@ -19,9 +19,13 @@ from rollyard.services.cli.init import KINDS, run
 from rollyard.services.cli.options import read_options
 from rollyard.services.cli.run import RunOptions
 from rollyard.services.cli.viewer import ViewerOptions
+from rollyard.services.evaluation.eval_config import EvalConfig
+from rollyard.services.evaluation.pipeline.checks import check
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.commands import BIN
 from tests.support.doc_pages import commands
+
+PYTEST = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
 
 
 @pytest.fixture(autouse=True)
@@ -78,11 +82,24 @@ def test_every_readme_has_the_printed_commands_and_no_placeholders(
 @pytest.mark.parametrize(
     "check",
     [
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"],
+        PYTEST,
+        # As in a checkout, without the plugin that the tests of Rollyard itself need.
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-p",
+            "no:cacheprovider",
+            "-p",
+            "no:asyncio",
+            "-c",
+            f"{INSTALLED}/pyproject.toml",
+            ".",
+        ],
         [str(BIN / "ruff"), "check", "--line-length=120", "."],
         [str(BIN / "ruff"), "format", "--check", "--line-length=120", "."],
     ],
-    ids=["tests", "style", "format"],
+    ids=["tests", "tests in a checkout", "style", "format"],
 )
 def test_new_folders_pass_their_tests_and_are_formatted(
     every_kind: tuple[Path, dict[str, list[list[str]]]], check: list[str]
@@ -110,6 +127,22 @@ def test_an_invalid_name_is_rejected_and_nothing_is_written(tmp_path: Path, argu
     with pytest.raises(OperatorError, match=re.escape(named)):
         run(arguments)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", ["single_turn", "tools", "turns"])
+async def test_ng_eval_finds_the_rows_of_a_new_environment(tmp_path: Path, kind: str) -> None:
+    init("mine", f"--kind={kind}")
+    config = EvalConfig(model="builtin", environments=("mine",), output_dir=Path("results"))
+    plan = await check(config, {}, tmp_path)
+    assert plan.tasks.count and plan.input_jsonl_fpath == "resources_servers/mine/data/example.jsonl"
+
+
+async def test_ng_eval_finds_rows_beside_an_environment_whose_config_names_none(tmp_path: Path) -> None:
+    init("mine")
+    config_file = tmp_path / "resources_servers/mine/configs/mine.yaml"
+    config_file.write_text(re.sub(r"\n +datasets:.*", "", config_file.read_text()))
+    config = EvalConfig(model="builtin", environments=("mine",), output_dir=Path("results"))
+    assert (await check(config, {}, tmp_path)).tasks.count
 
 
 def test_an_existing_folder_is_not_changed(tmp_path: Path) -> None:

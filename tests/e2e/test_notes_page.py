@@ -125,7 +125,7 @@ def test_a_verdict_without_a_known_reward_is_refused_with_what_to_pass(
         notes.judge(one, "wrong")
     out = f"+output_jsonl_fpath={tmp_path / 'data.jsonl'}"
     refused = in_this_process("ng_notes", str(path), out, capsys=capsys)
-    assert refused.status == 2 and "+wrong_reward=" in refused.err
+    assert refused.status == 2 and "--wrong-reward" in refused.err
     done = in_this_process("ng_notes", str(path), out, "+wrong_reward=-1", capsys=capsys)
     assert done.status == 0, done.err
     written = [orjson.loads(line)["reward"] for line in (tmp_path / "data.jsonl").read_bytes().splitlines()]

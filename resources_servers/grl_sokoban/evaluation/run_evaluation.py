@@ -90,6 +90,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     options, more = parser.parse_known_args(arguments)
     output = Path(os.environ.get("OUTPUT_DIR") or FOLDER / "data" / options.folder).absolute()
     found = settings(os.environ, output)
+    if str(found["model"]).startswith("vllm/"):
+        os.environ.setdefault("HF_HOME", ".cache/")  # the documented place of the weights, in the working directory
     program = _ng_eval()
     with suppress(OperatorError):  # ng_eval explains what is wrong with its options
         announce({**found, **{override.key: override.value for override in parse_overrides(more)}})

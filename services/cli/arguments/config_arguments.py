@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 
+from rollyard.services.cli.arguments.command_line import unknown_option
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
-from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.errors import OperatorError
 
 
-def take_config_path(words: list[str]) -> str | None:
-    """Remove and return the first argument if it is a YAML file."""
-    is_file = bool(words) and is_path(words[0]) and words[0].endswith((".yaml", ".yml"))
-    return words.pop(0) if is_file else None
-
-
-def is_path(word: str) -> bool:
-    """Return whether an argument is a path and not `key=value`; paths such as `results/lr=0.1` contain = as well."""
-    key, equals, _ = word.partition("=")
-    return not equals or "/" in key or Path(word).exists()
+def config_path(files: Sequence[str], named: str | None) -> str | None:
+    """Return the config file among the arguments. Raises OperatorError if there are several, or if it is not YAML."""
+    given = [*files, *([named] if named else [])]
+    if len(given) > 1:
+        raise OperatorError(f"expected one config file, found {' and '.join(map(repr, given))}")
+    for file in files:
+        if not file.endswith((".yaml", ".yml")):
+            raise OperatorError(f"cannot read the argument {file!r}; expected a config file (.yaml) or --key value")
+    return given[0] if given else None
 
 
 def is_server_setting(override: Override) -> bool:
@@ -34,7 +33,5 @@ def check_key(override: Override, known: Sequence[str], below: Mapping[str, Coll
     """
     if override.top in known or is_server_setting(override):
         return
-    for parent, names in below.items():
-        if override.top in names:
-            raise OperatorError(f"unknown option {override.top!r}, did you mean {parent}.{override.top}=...?")
-    raise OperatorError(f"unknown option {override.top!r} in {override.shown!r}{did_you_mean(override.top, known)}")
+    nested = {name: f"{parent}.{name}" for parent, names in below.items() for name in names}
+    raise OperatorError(unknown_option(override, known, nested))

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from pydantic import ConfigDict, Field
 
-from rollyard.services.cli.arguments.config_arguments import check_key, is_path, is_server_setting, take_config_path
-from rollyard.services.cli.options import Options
-from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.cli.arguments.command_line import Options, option_name, read_command_line
+from rollyard.services.cli.arguments.config_arguments import check_key, config_path, is_server_setting
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import search_path
 from rollyard.services.config.yaml_files import find_config
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig, VllmSettings
 from rollyard.services.evaluation.nemo_rl.run import NemoRlRun, read_nemo_rl
 from rollyard.services.evaluation.pipeline.config_file import load_eval_config
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import CREATE_PARAMS
-from rollyard.services.server.settings import parse_settings
+from rollyard.services.server.settings import COMMAND_LINE, parse_settings
 
 
 class EvalOptions(EvalConfig, Options):
     """The keys of the config, and options of the command."""
 
     model_config = ConfigDict(validate_by_name=True)
+    SUBJECT: ClassVar[str] = "config_path"
 
     config_path: str | None = None
     """YAML file with the keys below, also as the first argument: in this folder, configs/ or the installed package. A
@@ -41,6 +41,10 @@ class EvalOptions(EvalConfig, Options):
     """With --watch: name of a file that marks a complete checkpoint; default: its safetensors index is complete."""
     poll_interval_s: float = Field(default=300.0, gt=0)
     """With --watch: interval between two searches for new checkpoints, in seconds."""
+    detach: bool = False
+    """Run in the background; `ng_eval status|pause|resume|stop` controls it."""
+    watch: str | None = None
+    """Folder or S3 URL: evaluate each checkpoint that appears in it."""
     once: bool = False
     """With --watch: evaluate the existing checkpoints and return."""
 
@@ -67,14 +71,12 @@ class EvalArguments:
 
 def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
     """Parse the arguments. Raises OperatorError if they are invalid."""
-    words, detach, watch = _flags(arguments)
-    path = take_config_path(words)
-    known = {field.alias or name: "..." for name, field in EvalOptions.model_fields.items()}
-    overrides = parse_overrides(words, known)
+    overrides, files = read_command_line(EvalOptions, arguments, rest=True)
+    known = [option_name(name, field) for name, field in EvalOptions.model_fields.items()]
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
-    path = path or own.get("config_path")
-    roots = [here, INSTALLED]
+    path = config_path(files, own.get("config_path"))
+    roots = search_roots(here)
     found = None if path is None else find_config(path, search_path(roots))
     servers = tuple(one.text for one in others if is_server_setting(one))
     nemo_rl = read_nemo_rl(found, [one for one in others if not is_server_setting(one)], servers) if found else None
@@ -82,26 +84,10 @@ def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
         config = nemo_rl.eval_config
     else:
         for override in others:
-            check_key(override, list(known), _BELOW)
+            check_key(override, known, _BELOW)
         config = load_eval_config(path, [one for one in others if not is_server_setting(one)], roots)
         config = config.model_copy(update={"overrides": (*config.overrides, *servers)})
-    options = parse_settings(EvalOptions, {"output_dir": config.output_dir, **own}, "command line")
-    if watch is not None and (config.model or config.policy_base_url or config.head):
+    options = parse_settings(EvalOptions, {"output_dir": config.output_dir, **own}, COMMAND_LINE)
+    if options.watch is not None and (config.model or config.policy_base_url or config.head):
         raise OperatorError("--watch evaluates checkpoints, so model, policy_base_url and head must not be set")
-    return EvalArguments(config, options, nemo_rl, detach, watch)
-
-
-def _flags(arguments: Sequence[str]) -> tuple[list[str], bool, str | None]:
-    """Take --detach and --watch DIR out of the arguments."""
-    words, detach, watch = list[str](), False, None
-    given = iter(arguments)
-    for word in given:
-        if word == "--detach":
-            detach = True
-        elif word == "--watch" or word.startswith("--watch="):
-            watch = word.partition("=")[2] or next(given, "")
-            if not watch or not is_path(watch):
-                raise OperatorError("--watch needs a folder or an S3 URL: --watch checkpoints/")
-        else:
-            words.append(word)
-    return words, detach, watch
+    return EvalArguments(config, options, nemo_rl, options.detach, options.watch)

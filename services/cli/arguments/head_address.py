@@ -1,4 +1,4 @@
-"""The address of the head, in Rollyard's form (+head=HOST:PORT) or in NeMo Gym's (+head_server.port=...)."""
+"""The address of the head, in Rollyard's form (--head HOST:PORT) or in NeMo Gym's (--head-server.port ...)."""
 
 from __future__ import annotations
 
@@ -22,6 +22,6 @@ def head_address(head: str | None, head_server: HeadServer | None) -> str | None
     if head_server is None:
         return head
     if head is not None:
-        raise OperatorError("+head and +head_server are the same setting: pass one of them")
+        raise OperatorError("--head and --head-server are the same setting: pass one of them")
     host = f"[{head_server.host}]" if ":" in head_server.host else head_server.host
     return f"{host}:{head_server.port}"

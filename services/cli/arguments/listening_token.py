@@ -19,7 +19,7 @@ def listening_token(host: str, token: str | None, exposed: str, otherwise: str) 
     found = token or os.environ.get("ROLLYARD_TOKEN")
     if not found:
         raise OperatorError(
-            f"{exposed} would be open to other hosts on {host} without a token: add +token=... or export "
+            f"{exposed} would be open to other hosts on {host} without a token: add --token ... or export "
             f"ROLLYARD_TOKEN=..., or {otherwise}"
         )
     return found

@@ -1,4 +1,4 @@
-"""Separates file arguments from overrides: `ng_compare base.jsonl other.jsonl +alpha=0.1`."""
+"""The rollout files that arguments name."""
 
 from __future__ import annotations
 
@@ -7,18 +7,6 @@ from pathlib import Path
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_folder import EvalFolder
-
-
-def split_arguments(arguments: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Return the positional arguments and the overrides.
-
-    An argument with an = is an override, unless a file or folder of that name exists (`results/lr=1e-4`).
-    """
-    positional, overrides = list[str](), list[str]()
-    for argument in arguments:
-        is_override = argument.startswith(("+", "~", "-")) or ("=" in argument and not Path(argument).exists())
-        (overrides if is_override else positional).append(argument)
-    return positional, overrides
 
 
 def rollout_files(arguments: Sequence[str | Path]) -> list[Path]:

@@ -99,7 +99,7 @@ def _memory() -> Iterator[Finding]:
     if free < GIB // 4:
         yield failed("memory", found, "a small stack needs 0.4 GiB; stop other processes")
     elif free < GIB:
-        yield note("memory", found, "a small stack needs 0.4 GiB, half of that with +colocate=true")
+        yield note("memory", found, "a small stack needs 0.4 GiB, half of that with --colocate")
     else:
         yield ok("memory", found)
 

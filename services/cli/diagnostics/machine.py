@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 import uvloop
@@ -16,6 +17,7 @@ from rollyard.services.cli.diagnostics.rollout import try_rollout
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError, RunError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.search_path import INSTALLED
@@ -30,6 +32,8 @@ STUB = "configs/sokoban_builtin.yaml"
 
 class DoctorOptions(Options):
     """Options of ng_doctor. Other keys override the configs, as with ng_run."""
+
+    SUBJECT: ClassVar[str] = "config_paths"
 
     config_paths: tuple[str, ...] = ()
     """Configs of a run that you plan to start; its requirements are checked as well."""
@@ -54,10 +58,10 @@ def run(arguments: Sequence[str]) -> int:
     if overrides and not options.config_paths:
         hint = did_you_mean(overrides[0].top, DoctorOptions.model_fields)
         raise OperatorError(
-            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass +config_paths=[...]"
+            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass --config-paths [...]"
         )
     here = Path.cwd()
-    roots = [here, *(Path(root).resolve() for root in options.server_roots), INSTALLED]
+    roots = search_roots(here, options.server_roots)
     names = DoctorOptions.model_fields
     config = load(options.config_paths, overrides, roots, os.environ, options=names) if options.config_paths else None
     findings = uvloop.run(_run_checks(options, here, config))
@@ -98,7 +102,7 @@ async def _findings(options: DoctorOptions, here: Path, config: RunConfig | None
             yield ok("rollout", f"{result}{policy}")
         else:
             yield failed(
-                "rollout", f"the rollout{policy} failed: {problem}", "fix the reported problem; +debug=true shows more"
+                "rollout", f"the rollout{policy} failed: {problem}", "fix the reported problem; --debug shows more"
             )
 
 

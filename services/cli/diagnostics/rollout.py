@@ -74,7 +74,7 @@ def _agent(config: RunConfig, name: str | None) -> ServerSpec:
         return next(iter(agents.values()))
     if name not in agents:
         found = ", ".join(agents) or "none"
-        raise OperatorError(f"select an agent with +agent_name=...; available: {found}")
+        raise OperatorError(f"select an agent with --agent-name ...; available: {found}")
     return agents[name]
 
 
@@ -88,7 +88,7 @@ def _example(config: RunConfig, agent_spec: ServerSpec) -> Path:
             and (path := spec.folder / "data" / "example.jsonl").is_file()
         ):
             return path
-    raise OperatorError(f"no example rows for {agent_spec.name}; pass some with +input_jsonl_fpath=rows.jsonl")
+    raise OperatorError(f"no example rows for {agent_spec.name}; pass some with --input-jsonl-fpath rows.jsonl")
 
 
 async def try_rollout(

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 import uvloop
@@ -16,23 +17,25 @@ from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.run_types import Keys
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import Json
 
-EXAMPLE = "ng_doctor tokens +config_paths=[responses_api_models/vllm_model/configs/vllm_model.yaml]"
+EXAMPLE = "ng_doctor tokens responses_api_models/vllm_model/configs/vllm_model.yaml"
 MODELS = "responses_api_models"
 
 
 class TokenOptions(Options):
     """Options of ng_doctor tokens. Other keys override the configs, as with ng_run."""
+
+    SUBJECT: ClassVar[str] = "config_paths"
 
     config_paths: list[str] = Field(default_factory=list)
     """Configs that define the model server to check; if empty, the running stack is used."""
@@ -68,7 +71,7 @@ async def _fetch_report(options: TokenOptions, overrides: list[Override]) -> Jso
         name = options.model_server or (models[0] if len(models) == 1 else None)
         if name not in models:
             found = ", ".join(models) or "none"
-            raise OperatorError(f"select a model server with +model_server=...; available: {found}")
+            raise OperatorError(f"select a model server with --model-server ...; available: {found}")
         response = await client.post(name, "/token_check", orjson.dumps({"samples": options.samples}), 600.0)
         report: Json = orjson.loads(response.body)
         return report
@@ -79,7 +82,7 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
     if overrides:
         hint = did_you_mean(overrides[0].top, TokenOptions.model_fields)
         raise OperatorError(
-            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass +config_paths=[...]"
+            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass --config-paths [...]"
         )
     transport = HttpTransport()
     try:
@@ -93,7 +96,7 @@ async def _running_stack(options: TokenOptions, overrides: list[Override]) -> As
 @asynccontextmanager
 async def _started_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     """Run the servers defined in the configs in this process, on free ports, for the duration of the check."""
-    roots = [Path.cwd(), INSTALLED]
+    roots = search_roots(Path.cwd())
     config = load(options.config_paths, overrides, roots, os.environ, options=TokenOptions.model_fields)
     with tempfile.TemporaryDirectory() as folder:
         keys = new_keys()

@@ -8,6 +8,7 @@ from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.io.terminal import plain_line
 from rollyard.services.metrics.running_mean import ClusteredMean
 from rollyard.services.report.formatting import reward
+from rollyard.services.rollouts.failure_summary import most_frequent_failure
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shared.shared_records import MergeResult
 from rollyard.services.rollouts.status_file import read_status
@@ -32,6 +33,8 @@ def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why
         kinds = ", ".join(f"{kind} {count}" for kind, count in progress.kinds.most_common()) or "of an earlier command"
         failed = f"{progress.failed_attempts} attempts failed ({kinds}), {progress.failed} rollouts abandoned"
         print(f"  failures      {failed}")
+        if common := most_frequent_failure(paths.failures):
+            print(f"                {common}")
         print(f"                {paths.failures}")
     missing = progress.expected - progress.measured
     if refused:
@@ -39,8 +42,8 @@ def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why
     if missing > refused:
         print(f"  next          repeat the command to collect the {missing - refused} missing rollouts")
     elif not missing:
-        print(f"  next          ng_reward_profile +jsonl_fpath={paths.output}  (a report)")
-        print(f"                ng_viewer +jsonl_fpath={paths.output}  (the rollouts, in a browser)")
+        print(f"  next          ng_reward_profile {paths.output}  (a report)")
+        print(f"                ng_viewer {paths.output}  (the rollouts, in a browser)")
 
 
 def worker_summary(
@@ -73,7 +76,7 @@ def worker_summary(
         print(f"  failures      {paths.failures}")
         print(f"  next          repeat the command to collect the {missing - result.refused} missing rollouts")
     elif not missing:
-        print(f"  next          ng_reward_profile +jsonl_fpath={paths.output}  (a report)")
+        print(f"  next          ng_reward_profile {paths.output}  (a report)")
 
 
 def _print_status(status: CollectionStatus) -> None:

@@ -19,6 +19,7 @@ from rollyard.services.evaluation.pipeline.evaluate import EvalResult
 from rollyard.services.evaluation.pipeline.plan import EvalPlan
 from rollyard.services.io.durations import duration
 from rollyard.services.io.terminal import plain_line
+from rollyard.services.rollouts.collection import max_turns
 from rollyard.services.types import CollectionStatus
 
 
@@ -96,15 +97,25 @@ def heading(plan: EvalPlan) -> str:
     }[plan.source.kind]
     rollouts = pluralize(plan.expected, "rollout")
     data = plan.input_jsonl_fpath or ("mixture" if not isinstance(plan.data, str) else plan.data)
+    turns = _max_turns(plan)
+    calls = "" if turns is None else f", at most {plan.expected * turns:,} model calls without retries"
     lines = [
         f"model      {plan.model_title}{', ' if where else ''}{where}",
         f"agent      {', '.join(sorted(plan.tasks.agents))}",
-        f"data       {data}: {pluralize(plan.tasks.count, 'task')} x {config.num_repeats} = {rollouts}",
+        f"data       {data}: {pluralize(plan.tasks.count, 'task')} x {config.num_repeats} = {rollouts}{calls}",
         f"folder     {plan.folder.root}",
     ]
     if config.worker is not None:
         lines.append(f"worker     {config.worker}")
     return "\n".join(plain_line(line) for line in [*lines, *(f"note: {note}" for note in plan.notes)])
+
+
+def _max_turns(plan: EvalPlan) -> int | None:
+    """Return the agents' largest limit of model calls in an episode; None if it is unknown."""
+    if plan.run_config is None:
+        return None
+    agents = [spec for spec in plan.run_config.servers if spec.name in plan.tasks.agents]
+    return max_turns({**spec.settings.model_dump(include={"max_steps", "max_turns"})} for spec in agents)
 
 
 def print_result(result: EvalResult, folder: Path) -> None:

@@ -24,7 +24,7 @@ def show(found: Sequence[FileReport], *, against: bool) -> None:
         for problem in one.first_problems[:MAX_LISTED]:
             print(f"              line {problem.line}: {plain_line(problem.problem)}")
         if one.problems > MAX_LISTED:
-            print(f"              ... and {one.problems - MAX_LISTED:,} more (+json=true shows up to 20)")
+            print(f"              ... and {one.problems - MAX_LISTED:,} more (--json shows up to 20)")
         agents = ", ".join(f"{name or '(no agent_ref)'} {count:,}" for name, count in one.agents.items())
         print(f"  agents      {plain_line(agents) or 'none'}")
         if (prompt := one.prompt_characters) is not None:

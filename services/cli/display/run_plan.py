@@ -1,4 +1,4 @@
-"""Prints what `ng_run +dry_run=true` would start."""
+"""Prints what `ng_run --dry-run` would start."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
         parts += [Text(), _stages(snapshot.stages)]
     if snapshot.stuck:
         parts += [Text(), *(Text(plain_line(f"! {sentence}"), style="bold") for sentence in snapshot.stuck)]
-    if snapshot.episodes:  # last, because +watch=true cuts off the end in a short terminal
+    if snapshot.episodes:  # last, because --watch cuts off the end in a short terminal
         parts += [Text(), _oldest(snapshot, console.width < NARROW)]
     return Group(*parts)
 

@@ -64,7 +64,7 @@ def foreign_server(name: str, family: str, implementation: str, raw: Json, folde
     if python is None and not install:
         raise OperatorError(
             f"{name}: {folder} is a server of NeMo Gym, which runs in an interpreter of its own, and none was found: "
-            "set python: /path/to/python or venv: /path/to/venv (in its entry, or for all with +venv=...), or let uv "
+            "set python: /path/to/python or venv: /path/to/venv (in its entry, or for all with --venv ...), or let uv "
             "install its requirements with install: uv"
         )
     return ServerSpec(
@@ -73,7 +73,7 @@ def foreign_server(name: str, family: str, implementation: str, raw: Json, folde
 
 
 def with_chosen_environment(roots: Sequence[Path], overrides: Sequence[Override]) -> list[Path]:
-    """Return the search path, extended by the environment of `+python` or `+venv`, in which NeMo Gym is installed."""
+    """Return the search path, extended by the environment of `--python` or `--venv`, in which NeMo Gym is installed."""
     given = {override.key: override.value for override in overrides if override.key in ("python", "venv")}
     interpreter = chosen(parse_settings(LaunchSettings, given, "the command line"), "the command line")
     root = root_of_environment(interpreter) if interpreter is not None else None

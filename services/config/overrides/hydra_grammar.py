@@ -17,7 +17,7 @@ _PIECES = re.compile(
     r"""|(?P<text>(?:\\.|\$(?!\{)|[^\[\]{},"'\\$])+|.)""",
     re.DOTALL,
 )
-_ASSIGNED = re.compile(r"[+~]{0,2}[A-Za-z_$][\w.\-/@$]*=")
+_ASSIGNED = re.compile(r"(?:--|[+~]{0,2})[A-Za-z_$][\w.\-/@$]*=")
 _PLAIN = re.compile(r"[A-Za-z_/.][\w/\-.+$%*@?|]*(?: [\w/\-.+$%*@?|]+)*", re.ASCII)
 
 

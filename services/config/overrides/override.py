@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,11 +38,18 @@ class Override:
     delete: bool = False
     adds: bool = False
     """The argument starts with `+`, so the key need not exist."""
+    source: str = ""
+    """The argument as typed, if it differs from `text`: `--num-repeats=4`."""
 
     @property
     def shown(self) -> str:
         """The argument as typed, for messages; a secret's value is omitted."""
-        return shown(self.text)
+        return shown(self.source or self.text)
+
+    @property
+    def is_dashed(self) -> bool:
+        """Whether it was written as `--key value`."""
+        return self.source.startswith("--")
 
     @property
     def top(self) -> str:
@@ -58,17 +65,23 @@ class Override:
 def shown(text: str) -> str:
     """Return an argument as it appears in messages, with secrets redacted."""
     key, equals, _ = text.partition("=")
-    if equals and is_secret(key.strip(" +~\"'").rpartition(".")[2]):
+    if equals and is_secret(key.strip(" +~-\"'").replace("-", "_").rpartition(".")[2]):
         return f"{key}={REDACTED}"
     return _SECRET_INSIDE.sub(lambda found: f"{found[1]}{REDACTED}", text)
 
 
-def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = None) -> list[Override]:
+def parse_overrides(
+    arguments: Iterable[str],
+    known: Mapping[str, str] | None = None,
+    *,
+    around: tuple[Sequence[str], Sequence[str]] = ((), ()),
+) -> list[Override]:
     """Parse command-line arguments.
 
     Raises OperatorError, which explains the first invalid argument and how to write it.
 
     `known`: maps the command's options to example values (`true`, `[...]`), which are used in suggestions.
+    `around`: the arguments before and after these, of which a mistake may be a part.
     """
     given = join_split_values(arguments)
     parser = OverridesParser.create()
@@ -90,7 +103,9 @@ def parse_overrides(arguments: Iterable[str], known: Mapping[str, str] | None = 
             def readable(guess: str) -> bool:
                 return read(guess) is not None
 
-            raise OperatorError(explain(given, number, known or {}, readable, shown))
+            before, after = around
+            line = [*before, *given, *after]
+            raise OperatorError(explain(line, len(before) + number, known or {}, readable, shown))
         key = override.key_or_group.replace("/", ".")
         if override.type in _VALUE_OPERATIONS:
             parsed.append(Override(text, key, _plain(override.value()), adds=override.type is not OverrideType.CHANGE))

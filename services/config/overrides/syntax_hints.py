@@ -12,12 +12,12 @@ import yaml
 
 from rollyard.services.config.overrides.hydra_grammar import format_value, open_bracket, pieces, quote
 from rollyard.services.errors import did_you_mean
-from rollyard.services.server.settings import REDACTED, is_secret
+from rollyard.services.server.settings import REDACTED, dashed, is_secret
 
 _KEY = re.compile(r"(?:[A-Za-z_$][\w\-$]*)(?:\.[\w\-$]+)*", re.ASCII)
 _DASHED = re.compile(r"[-\u2010-\u2015\u2212]{1,3}([A-Za-z][\w.\-]*)(?:\s*[=:]\s*(.*))?", re.DOTALL)
 _STRAIGHT = str.maketrans({"\u201c": '"', "\u201d": '"', "\u201e": '"', "\u2018": "'", "\u2019": "'", "\u00a0": " "})
-EXPECTED = "expected +key=value, +key=[a,b] or '+key={k: v}'"
+EXPECTED = "expected --key value, --key=[a,b] or '--key={k: v}'"
 
 
 @dataclass(frozen=True)
@@ -46,6 +46,9 @@ def explain(
         return f"cannot read the argument {named!r}: {found.problem}; {EXPECTED}"
     key, _, value = found.suggestion.partition("=")
     hidden = f"{key}={format_value(REDACTED)}" if value and is_secret(_name(key)) else shown(found.suggestion)
+    if _DASHED.fullmatch(text):
+        key, equals, value = hidden.partition("=")
+        hidden = f"{dashed(key.lstrip('+'))}{equals}{value}"
     return f"cannot read the argument {named!r}: {found.problem}; write {shlex.quote(hidden)}"
 
 
@@ -53,10 +56,10 @@ def _check_form(text: str, before: str, after: Sequence[str], known: Mapping[str
     """Detect mistakes in the syntax of an argument that do not depend on its value."""
     if not text.strip():
         return _Diagnosis("it is empty (is a shell variable unset?)")
-    if dashed := _DASHED.fullmatch(text):
-        return _explain_dashes(dashed, after, known)
+    if option := _DASHED.fullmatch(text):
+        return _explain_dashes(option, after, known)
     if text in ("-", "--"):
-        return _Diagnosis("options are written without dashes")
+        return _Diagnosis("there is no name after the dash")
     if "=" not in text:
         return _explain_word(text, before, after, known)
     if text.lstrip("+~ ").startswith("="):
@@ -66,13 +69,13 @@ def _check_form(text: str, before: str, after: Sequence[str], known: Mapping[str
     return None
 
 
-def _explain_dashes(dashed: re.Match[str], after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
-    """Explain an argument with dashes: `--key value`, `--key=value`, `--flag` or `-k`."""
-    typed, value = dashed[1].replace("-", "_"), dashed[2]
+def _explain_dashes(option: re.Match[str], after: Sequence[str], known: Mapping[str, str]) -> _Diagnosis:
+    """Explain an argument with one dash or typographic ones: `-k`, `-key value`, `—key=value`."""
+    typed, value = option[1].replace("-", "_"), option[2]
     name = typed if typed in known or "." in typed else _nearest(typed, known)
-    problem = "expected +key=value, without dashes"
+    problem = "an option begins with two plain dashes"
     if not name:
-        return _Diagnosis(f"{problem}, and there is no option {typed!r} (--help lists them)")
+        return _Diagnosis(f"{problem}, and there is no option {dashed(typed)} (--help lists them)")
     if value is None:
         following = _while_bare(after)
         if not following:

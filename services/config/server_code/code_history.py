@@ -48,30 +48,41 @@ def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) ->
 
 def version_of(servers: Mapping[str, ServerCode], since: float) -> CodeVersion:
     """Combine the code of the given servers into one version."""
-    text = "\n".join(f"{name} {code.digest}" for name, code in sorted(servers.items()))
+    own = {name: sorted(_own(code, code.folder).files.items()) or code.digest for name, code in servers.items()}
+    text = "\n".join(f"{name} {files}" for name, files in sorted(own.items()))
     return CodeVersion(digest=hashlib.sha256(text.encode()).hexdigest()[:12], servers=dict(servers), since=since)
 
 
 def accepted(known: Sequence[CodeVersion], now: CodeVersion, output: Path, accept: bool) -> list[CodeVersion]:
     """Return the code versions of a collection that resumes with `now`. Raises ChangedCode if `now` is rejected."""
-    if any(version.digest == now.digest for version in known) or not (known or now.servers):
+    if any(_is_same(version, now) for version in known) or not (known or now.servers):
         return list(known)
     if not accept:
-        what = "\n".join(f"  {line}" for line in changes(known[-1], now)) if known else _UNRECORDED
+        what = "; ".join(changes(known[-1], now)) if known else _UNRECORDED
         raise ChangedCode(
-            f"{output} was collected with different server code:\n{what}\n"
-            "Restore the code and restart ng_run, choose another output, start over with +overwrite=true, or "
-            "continue with +accept_changed_code=true, which marks the new rows."
+            f"{output} was collected with different server code: {what}\n"
+            "Restore the code and restart ng_run, choose another output, start over with --overwrite, or "
+            "continue with --accept-changed-code, which marks the new rows."
         )
     return [*known, now] if known else [CodeVersion(digest="unknown", servers={}, since=0.0), now]
 
 
-_UNRECORDED = "  its manifest was written by an older Rollyard, which did not record the code, so it may have changed"
+_UNRECORDED = "its manifest was written by an older Rollyard, which did not record the code, so it may have changed"
 
 
 def mark_of(versions: Sequence[CodeVersion], now: CodeVersion) -> str:
     """Return the value of `_ng_code` in rows collected with `now`; empty for the collection's first version."""
-    return "" if not versions or versions[0].digest == now.digest else now.digest
+    return "" if not versions or _is_same(versions[0], now) else now.digest
+
+
+def _is_same(old: CodeVersion, new: CodeVersion) -> bool:
+    return old.digest == new.digest or (bool(old.servers) and not changes(old, new))
+
+
+def _own(code: ServerCode, folder: str) -> ServerCode:
+    """Return the code in the server's own folder: what makes it a different server, unlike what it imports."""
+    files = {path: digest for path, digest in code.files.items() if folder and path.startswith(f"{folder}/")}
+    return code.model_copy(update={"files": files, "packages": {}})
 
 
 def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
@@ -81,8 +92,8 @@ def changes(old: CodeVersion, new: CodeVersion) -> list[str]:
         before, now = old.servers.get(name), new.servers.get(name)
         if before is None or now is None:
             lines.append(f"{name}: its code {'was not reported before' if before is None else 'is no longer reported'}")
-        elif before.digest != now.digest:
-            lines.append(f"{name}: {difference(before, now)}")
+        elif before.digest != now.digest and (found := _own_difference(before, now)):
+            lines.append(f"{name}: {found}")
     return lines
 
 
@@ -98,6 +109,15 @@ def notes_of(recorded: Any) -> list[str]:
     return [
         f"The rollouts are from {len(versions)} versions of the servers' code (see _ng_code in the rows): {summary}."
     ]
+
+
+def _own_difference(old: ServerCode, new: ServerCode) -> str:
+    """Return what differs in the server's own folder, or, if a record does not say which that is, in all files."""
+    folder = old.folder or new.folder
+    before, now = _own(old, folder), _own(new, folder)
+    if not (before.files and now.files):
+        return difference(old, new)
+    return "" if before.files == now.files else difference(before, now)
 
 
 def difference(old: ServerCode, new: ServerCode) -> str:

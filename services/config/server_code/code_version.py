@@ -56,7 +56,7 @@ def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], setti
     absolute = (text for source in closure.sources.values() for text in source.texts if text.startswith("/"))
     paths |= {name: path for name in absolute if (path := _named_file(name)) and not _is_system(path)}
     packages = declared_packages(folder, {extra for source in closure.sources.values() for extra in source.extras})
-    code = _server_code(paths, packages)
+    code = _server_code(paths, packages, closure.display_name(folder))
     folders = {closure.display_name(folder): str(folder) for folder in closure.folders}
     return LoadedCode(code, CodeSources(paths={name: str(path) for name, path in paths.items()}, folders=folders))
 
@@ -70,13 +70,15 @@ def foreign_code(folder: Path, entrypoint: str, root: Path) -> ServerCode:
     closure = _CodeClosure(folder, entrypoint, frozenset())
     paths = {str(path.relative_to(root.resolve())): path for path in {*closure.files, *closure.named(())}}
     version = installed_version(root)
-    return _server_code(paths, {"nemo-gym": version} if version else {})
+    own = str(folder.relative_to(root.resolve()))
+    return _server_code(paths, {"nemo-gym": version} if version else {}, own)
 
 
-def _server_code(paths: Mapping[str, Path], packages: dict[str, str]) -> ServerCode:
+def _server_code(paths: Mapping[str, Path], packages: dict[str, str], folder: str) -> ServerCode:
     files = {name: file_digest(path) for name, path in paths.items()}
     digest = hashlib.sha256(repr((sorted(files.items()), sorted(packages.items()))).encode())
-    return ServerCode(digest=digest.hexdigest()[:DIGITS], files=dict(sorted(files.items())), packages=packages)
+    ordered = dict(sorted(files.items()))
+    return ServerCode(digest=digest.hexdigest()[:DIGITS], files=ordered, packages=packages, folder=folder)
 
 
 class _CodeClosure:

@@ -52,7 +52,7 @@ def decide(
         listed = "\n".join(f"  {name}: {old} in the baseline, {new} now" for name, old, new in found if name in names)
         raise OperatorError(
             f"the runs were sampled differently:\n{listed}\nCollect one of them again with the other's settings, or "
-            f"accept the difference with +allow_different=[{','.join(names)}]"
+            f"accept the difference with --allow-different [{','.join(names)}]"
         )
     paired = _paired(pairing, baseline, candidate, allow_different)
     wanted = expected(paired)
@@ -93,7 +93,7 @@ def _paired(pairing: Pairing, baseline: Run, candidate: Run, allow_different: Se
             raise OperatorError(
                 f"the runs have different tasks: {absent:,} tasks of {other.run.profile.name} are not in "
                 f"{one.run.profile.name} ({len(pairing.here):,} are in both). Collect both runs from the same dataset, "
-                f"or compare only the common tasks with +allow_different=[{TASKS}]"
+                f"or compare only the common tasks with --allow-different [{TASKS}]"
             )
     return paired
 
@@ -181,9 +181,9 @@ def _check_coverage(
         total = own.rollouts if rule.dataset is None else max(1, round(own.rollouts * tasks / one.tasks))
         share = 1 - count / total
         if share < (1.0 if min_coverage is None else min_coverage):
-            expectation = "all are needed" if min_coverage is None else f"+min_coverage={min_coverage:g} is needed"
+            expectation = "all are needed" if min_coverage is None else f"--min-coverage {min_coverage:g} is needed"
             raise OperatorError(
                 f"{count:,} of {total:,} expected rollouts of {one.run.profile.name} have no {rule.metric} "
                 f"({share:.2%} measured; {expectation}). Resume its collection, or accept missing rollouts with "
-                "+min_coverage=..., which counts them against the candidate"
+                "--min-coverage ..., which counts them against the candidate"
             )

@@ -96,12 +96,12 @@ class Harness:
         if unsafe and not self.unsafe_code:
             raise OperatorError(
                 f"{', '.join(unsafe)}: lm_eval runs the model's code locally without a sandbox. Pass "
-                "+confirm_run_unsafe_code=true to allow it, or use Rollyard's own mbpp and humaneval environments"
+                "--confirm-run-unsafe-code to allow it, or use Rollyard's own mbpp and humaneval environments"
             )
         if not self.command or shutil.which(self.command[0]) is None:
             raise OperatorError(
                 f"{' '.join(self.command[:1])} was not found: run pip install 'rollyard[lm-eval]', or pass the program "
-                "from a different virtual environment with +lm_eval_command=[/path/to/env/bin/lm_eval]"
+                "from a different virtual environment with --lm-eval-command [/path/to/env/bin/lm_eval]"
             )
 
     def command_line(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:

@@ -57,7 +57,7 @@ class ResultsStore:
         except OSError as error:
             self.close()
             raise RunError(
-                f"another ng_lm_eval is writing to {folder}: wait for it, or pass a different +output_dir"
+                f"another ng_lm_eval is writing to {folder}: wait for it, or pass a different --output-dir"
             ) from error
         try:
             for entry in _ENTRIES.validate_json(self._path.read_bytes()):
@@ -87,7 +87,7 @@ class ResultsStore:
             changes = ", ".join(f"{key} {entry.measured.get(key)}, now {measured.get(key)}" for key in other)
             raise OperatorError(
                 f"{self.folder} has results of {benchmark.title} for {checkpoint} with different settings ({changes}). "
-                "Pass a different +output_dir or +name"
+                "Pass a different --output-dir or --name"
             )
         return False
 

@@ -13,8 +13,9 @@ from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override, parse_overrides
 from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
-from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, read_tasks
+from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
 from rollyard.services.errors import Failure, OperatorError, RunError, did_you_mean
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
@@ -30,7 +31,6 @@ from rollyard.services.evaluation.pipeline.plan import (
 from rollyard.services.evaluation.pipeline.vllm_command import check_vllm, find_vllm
 from rollyard.services.http.transport import endpoint_transport
 from rollyard.services.io.json_differences import differences
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.io.writable import check_writable
 from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.manifest_records import Manifest
@@ -65,8 +65,10 @@ async def check(config: EvalConfig, environ: Mapping[str, str], here: Path) -> E
         run_config = _load(config, source, paths, environ, here)
         agents = agents_in(run_config)
         agent = choose_agent(config.agent_name, [spec.name for spec in agents])
-        input_path, data = choose_data(config, agents)
-    tasks = tasks_of_folder(read_tasks(here, input_path, data, agent, config.limit), folder, agent)
+        input_path, data = choose_data(config, agents, run_config.servers)
+    given = read_tasks(here, input_path, data, agent, config.limit)
+    notes += notes_of(given)
+    tasks = tasks_of_folder(given, folder, agent)
     if run_config is not None:
         check_agents(tasks.agents, run_config)
     identity = identity_of(config, source, here)
@@ -102,7 +104,7 @@ def _check_engine(
             owner = owner_of_port(config.vllm.port)
             raise OperatorError(
                 f"vllm.port={config.vllm.port} cannot be used{owner}: {error.strerror}. If a model is already served "
-                "there, use it with policy_base_url=...; otherwise choose another port, or none for a free one"
+                "there, use it with --policy-base-url ...; otherwise choose another port, or none for a free one"
             ) from error
     several = config.vllm.tensor_parallel_size * config.vllm.pipeline_parallel_size > 1
     if not (config.start_ray and several and config.ray_head_node_address is None):
@@ -124,13 +126,13 @@ def _load(
     config: EvalConfig, source: ModelSource, paths: tuple[str, ...], environ: Mapping[str, str], here: Path
 ) -> RunConfig:
     if not paths or paths == source.config_paths:
-        raise OperatorError("no environment given; expected environments=[grl_sokoban] or config_paths=[...]")
+        raise OperatorError("no environment given; expected --environments grl_sokoban or --config-paths [...]")
     overrides = commands.model_overrides(source, source.base_url or _UNKNOWN_URL)
     # The key itself, because the environment variable is set only for the servers.
     given = [text for text in overrides if not text.startswith("+policy_api_key=")]
     key = Override("+policy_api_key=...", "policy_api_key", source.api_key, adds=True)
     parsed = [*parse_overrides(given), *([key] if overrides else []), *parse_overrides(config.overrides)]
-    return load(list(paths), parsed, [here, INSTALLED], environ)
+    return load(list(paths), parsed, search_roots(here), environ)
 
 
 def _check_manifest(plan: EvalPlan) -> None:
@@ -139,6 +141,8 @@ def _check_manifest(plan: EvalPlan) -> None:
         manifest = Manifest.model_validate_json(plan.folder.rollouts.manifest.read_bytes())
     except (OSError, ValueError):
         return  # absent, or the collector explains what is wrong with it
+    if not plan.existing():
+        return  # nothing was measured, so nothing can be mixed
     config = plan.config
     now = {
         **plan.tasks.identity,

@@ -162,7 +162,9 @@ class _Evaluation:
             except (OperatorError, PermanentFailure):
                 raise
             except (RunError, Failure, OSError) as error:
-                tracker.update(message=str(error).partition("\n")[0])
+                # The collector's own count is older than its last rollouts if it was killed.
+                measured = max(tracker.state.measured, self._plan.existing())
+                tracker.update(message=str(error).partition("\n")[0], measured=measured)
                 if self._requests.ending:
                     raise EvaluationEnding from error
                 started = started or tracker.state.stage in ("collection", "pause")

@@ -60,7 +60,7 @@ def find_model(config: EvalConfig, environ: Mapping[str, str]) -> ModelSource:
         return _endpoint(config, url, environ)
     if model is None:
         if not config.config_paths:
-            known = "vllm/<hub name or folder>, openai/<model>, builtin, or a name together with policy_base_url=..."
+            known = "vllm/<hub name or folder>, openai/<model>, builtin, or a name together with --policy-base-url ..."
             raise OperatorError(f"no model given; expected model={known}")
         return ModelSource("configs")
     if model == BUILTIN:
@@ -79,7 +79,7 @@ def _endpoint(config: EvalConfig, url: str, environ: Mapping[str, str]) -> Model
     if not url.startswith(("http://", "https://")):
         raise OperatorError(f"policy_base_url={url!r} is not a URL; expected http://HOST:PORT/v1")
     if config.model is None:
-        raise OperatorError(f"policy_base_url={url} needs model=..., the name of the model at that endpoint")
+        raise OperatorError(f"--policy-base-url {url} needs --model ..., the name of the model at that endpoint")
     if config.model.startswith(SERVED) or config.model == BUILTIN:
         raise OperatorError(
             f"model={config.model} starts a model of its own, but policy_base_url={url} is an endpoint that is already "

@@ -77,17 +77,22 @@ def config_paths_of(config: EvalConfig, source: ModelSource) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*source.config_paths, *environments, *config.config_paths]))
 
 
-def choose_data(config: EvalConfig, specs: Sequence[ServerSpec]) -> tuple[str | None, str | dict[str, Any] | None]:
-    """Return the input file or the mixture: the configured one, or the example rows of the environments."""
+def choose_data(
+    config: EvalConfig, specs: Sequence[ServerSpec], servers: Sequence[ServerSpec] = ()
+) -> tuple[str | None, str | dict[str, Any] | None]:
+    """Return the input file or the mixture: the configured one, or the example rows of the environments.
+
+    `specs`: the agents. `servers`: all servers, among them the agents' environments.
+    """
     if config.input_jsonl_fpath is not None and config.data is not None:
         raise OperatorError("found both input_jsonl_fpath and data (a mixture); expected one of them")
     if config.input_jsonl_fpath is not None or config.data is not None:
         return config.input_jsonl_fpath, config.data
-    examples = {spec.name: path for spec in specs if (path := _example_rows(spec))}
+    examples = {spec.name: path for spec in specs if (path := _example_rows(spec))} or _rows_beside(specs, servers)
     if config.agent_name is not None:
         examples = {name: path for name, path in examples.items() if name == config.agent_name}
     if not examples:
-        raise OperatorError("no data given; expected input_jsonl_fpath=rows.jsonl or data=... (a mixture)")
+        raise OperatorError("no data given; expected --input-jsonl-fpath rows.jsonl or --data ... (a mixture)")
     if len(examples) == 1:
         return next(iter(examples.values())), None
     datasets = [{"name": name, "path": path, "agent_name": name} for name, path in examples.items()]
@@ -100,6 +105,18 @@ def _example_rows(spec: ServerSpec) -> str | None:
         if isinstance(path, str) and dataset.get("type") == "example":
             return path
     return None
+
+
+def _rows_beside(specs: Sequence[ServerSpec], servers: Sequence[ServerSpec]) -> dict[str, str]:
+    """Return agent -> data/example.jsonl in the folder of its environment, if no config names example rows."""
+    folders = {spec.name: spec.folder for spec in servers if spec.family == "resources_servers" and not spec.is_foreign}
+    found = {}
+    for spec in specs:
+        server = spec.raw.get("resources_server")
+        folder = folders.get(server.get("name", "")) if isinstance(server, Mapping) else None
+        if folder is not None and (path := folder / "data" / "example.jsonl").is_file():
+            found[spec.name] = str(path)
+    return found
 
 
 def tasks_of_folder(tasks: Tasks, folder: EvalFolder, agent: str | None) -> Tasks:

@@ -28,14 +28,14 @@ def find_vllm(settings: VllmSettings, environ: Mapping[str, str]) -> tuple[str, 
     """Return the program. Raises OperatorError if vLLM is not installed."""
     if settings.command:
         if shutil.which(settings.command[0], path=environ.get("PATH")) is None:
-            raise OperatorError(f"vllm.command={settings.command[0]} was not found or is not executable")
+            raise OperatorError(f"--vllm.command {settings.command[0]} was not found or is not executable")
         return settings.command
     beside = Path(sys.executable).with_name("vllm")
     found = str(beside) if beside.is_file() else shutil.which("vllm", path=environ.get("PATH"))
     if found is None:
         raise OperatorError(
-            "model=vllm/... needs vLLM, which is not installed: pip install vllm, or set "
-            "vllm.command=[/path/to/env/bin/vllm] to one in a different environment"
+            "--model vllm/... needs vLLM, which is not installed: pip install vllm, or set "
+            "--vllm.command /path/to/env/bin/vllm to one in a different environment"
         )
     return (found,)
 

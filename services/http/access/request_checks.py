@@ -70,8 +70,8 @@ class Access:
             if uid is None
             else f"this connection is from another user of this host (user id {uid}, this server's is {self._uid})"
         )
-        remedy = f"to allow every user of this host, start it with {self._command} +allow_other_users=true"
-        return _forbidden(f"{found}, and this server has no token: {remedy}, or with +token=...")
+        remedy = f"to allow every user of this host, start it with {self._command} --allow-other-users"
+        return _forbidden(f"{found}, and this server has no token: {remedy}, or with --token ...")
 
     def _unknown_host(self, headers: Headers) -> Failure | None:
         host = headers.get(b"host")
@@ -79,7 +79,7 @@ class Access:
             return _forbidden("the request has no Host header; expected the name or address of this server", 400)
         if self._hosts.knows(host):
             return None
-        remedy = f"to allow another name, start it with {self._command} +allowed_hosts=[NAME]"
+        remedy = f"to allow another name, start it with {self._command} --allowed-hosts [NAME]"
         return _forbidden(
             f"{_excerpt(host)} is not a name of this server; expected 127.0.0.1 or localhost: {remedy}", 421
         )

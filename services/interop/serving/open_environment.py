@@ -25,7 +25,7 @@ async def open_environment(
     if server is None and len(known) == 1:
         server = known[0]
     if server is None or server not in known:
-        found = "the run has no environment" if server is None and not known else f"+environment is {server!r}"
+        found = "the run has no environment" if server is None and not known else f"--environment is {server!r}"
         hint = did_you_mean(server, known) if server else ""
         raise OperatorError(f"{found}{hint}; expected one of the run's environments: {', '.join(known) or 'none'}")
     try:

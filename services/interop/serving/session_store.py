@@ -52,7 +52,7 @@ class SessionStore(Generic[T]):
         if session_id in self._sessions:
             raise ValueError(f"session {session_id!r:.80} already exists")
         if len(self._sessions) >= self.limit:
-            raise SessionLimit(f"{len(self._sessions)} sessions are open; the limit is {self.limit} (+max_sessions)")
+            raise SessionLimit(f"{len(self._sessions)} sessions are open; the limit is {self.limit} (--max-sessions)")
         self._sessions[session_id] = stored = StoredSession(value, time.monotonic())
         return stored
 

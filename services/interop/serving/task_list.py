@@ -60,7 +60,7 @@ class TaskList:
         if asked.get("index") is not None:
             return self.row(asked["index"])
         if not self.rows:
-            raise UnknownTask("this server has no tasks: send `row`, or start it with +data=FILE")
+            raise UnknownTask("this server has no tasks: send `row`, or start it with --data FILE")
         seed = asked.get("seed")
         if seed is None:
             return random.choice(self.rows)

@@ -43,7 +43,7 @@ def describe(
         yield shown(["docker", "tag", local, target.image(tag)])
         yield shown(["docker", "push", target.image(tag)])
     yield _call("s3", "HeadBucket", {"Bucket": target.bucket})
-    yield _call("ecr", "DescribeImages", {"repositoryName": target.repository, "imageIds": [{"imageTag": tag}]})
+    yield _call("ecr", "BatchGetImage", {"repositoryName": target.repository, "imageIds": [{"imageTag": tag}]})
     yield _call("sagemaker", "DescribeTrainingJob", {"TrainingJobName": name})
     key = submission.bundle_key(name)
     yield _call("s3", "PutObject", {"Bucket": target.bucket, "Key": key, "IfNoneMatch": "*"})

@@ -28,20 +28,17 @@ class EcrImage:
         """Raise RunError if the tag does not exist. The message names the newest tags."""
         try:
             with aws_errors(f"image {self.repository}:{self.tag} cannot be checked"):
-                self._ecr.describe_images(repositoryName=self.repository, imageIds=[{"imageTag": self.tag}])
+                # Pulling needs the same permission, so that policies for building and submitting have it.
+                found = self._ecr.batch_get_image(repositoryName=self.repository, imageIds=[{"imageTag": self.tag}])
         except AwsError as error:
-            if error.code == "RepositoryNotFoundException":
-                raise RunError(
-                    f"the ECR repository {self.repository} does not exist; --build --push creates it"
-                ) from error
-            if error.code != "ImageNotFoundException":
+            if error.code != "RepositoryNotFoundException":
                 raise
-            tags = self._recent_tags()
-            known = f"the newest are {', '.join(tags)}" if tags else "it has no images"
+            raise RunError(f"the ECR repository {self.repository} does not exist; --build --push creates it") from error
+        if not found["images"]:
             raise RunError(
-                f"the ECR repository {self.repository} has no image with the tag {self.tag} ({known}). Pass "
-                "--image-tag, or --build --push to push a new one"
-            ) from error
+                f"the ECR repository {self.repository} has no image with the tag {self.tag} ({self._known_tags()}). "
+                "Pass --image-tag, or --build --push to push a new one"
+            )
 
     def create_repository(self) -> bool:
         """Create the repository unless it exists; return whether it was created."""
@@ -65,6 +62,13 @@ class EcrImage:
             data = (ecr or self._ecr).get_authorization_token(**accounts)["authorizationData"][0]
         user, _, password = base64.b64decode(data["authorizationToken"]).decode().partition(":")
         docker.sign_in(registry, user, password)
+
+    def _known_tags(self) -> str:
+        try:
+            tags = self._recent_tags()
+        except AwsError as error:
+            return f"its tags cannot be listed: {error.code}"
+        return f"the newest are {', '.join(tags)}" if tags else "it has no images"
 
     def _recent_tags(self) -> list[str]:
         with aws_errors(f"the images of {self.repository} cannot be listed"):

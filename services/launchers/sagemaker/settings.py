@@ -92,7 +92,8 @@ def read_settings(
     raw = _read(path) if file is not None or path.is_file() else {}
     names = {f"{VARIABLE_PREFIX}{name.upper()}": name for name in SageMakerSettings.model_fields}
     for variable, value in environ.items():
-        if variable.startswith(VARIABLE_PREFIX):
+        # ROOT is no setting: in the container of a local run, it names the folder that stands for /opt/ml.
+        if variable.startswith(VARIABLE_PREFIX) and variable != f"{VARIABLE_PREFIX}ROOT":
             if variable not in names:
                 raise OperatorError(f"the environment variable {variable} is not a setting; expected {_listed(names)}")
             raw[names[variable]] = value.split(",") if names[variable] in _LISTS else value

@@ -79,11 +79,11 @@ def read(path: Path, *, workers: int = 1, part: int = PART, progress: Progress |
     except OSError as error:
         raise OperatorError(
             f"rollout file {str(path)!r} cannot be read: {error.strerror or error}. "
-            "Pass the output of ng_collect_rollouts: +jsonl_fpath=[results/rollouts.jsonl]"
+            "Pass the output of ng_collect_rollouts, such as results/rollouts.jsonl"
         ) from error
     except BrokenProcessPool as error:
         raise RunError(
-            f"a process reading {path} was killed, possibly because memory ran out; use one process with +workers=1"
+            f"a process reading {path} was killed, possibly because memory ran out; use one process with --workers 1"
         ) from error
     found, complete = [part.columns for part in parts], max(part.stop for part in parts)
     del parts
@@ -117,8 +117,7 @@ def _parts(path: Path, size: int, indexed: bool, workers: int, part: int, progre
             if found.bad is not None:
                 offset, reason = found.bad
                 raise RunError(
-                    f"{path}: line {_line(path, offset)}{reason}. Delete that line, "
-                    "or collect again with +overwrite=true."
+                    f"{path}: line {_line(path, offset)}{reason}. Delete that line, or collect again with --overwrite."
                 )
             done.append(found)
             progress(stop - start)

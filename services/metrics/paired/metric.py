@@ -61,7 +61,7 @@ def of_rollouts(run: Run, metric: Metric) -> Floats:
         if run.solved is None:
             raise OperatorError(
                 f"{metric.name} is undefined for {run.profile.name}: it is unknown which rollouts solved their task. "
-                "Pass +pass_threshold=..., or compare +metric=reward"
+                "Pass --pass-threshold ..., or compare --metric reward"
             )
         if metric.votes and answers_of(run.columns) is None:
             raise OperatorError(

@@ -49,7 +49,7 @@ class PairedDifference(Record):
     """The smallest true difference that a comparison of this size detects with a power of 80%; None if it is unknown,
     or above 1 for a share: there are too few tasks."""
     tasks_needed: int | None
-    """Number of tasks needed to detect `+effect` with a power of 80%; None if it is not given."""
+    """Number of tasks needed to detect `--effect` with a power of 80%; None if it is not given."""
 
 
 class ChangedTask(Record):

@@ -258,5 +258,5 @@ def notes_of(baseline: Run, candidate: Run, pairing: Pairing) -> list[str]:
             )
     rules = [run.profile.solved.rule if run.profile.solved else "" for run in (baseline, candidate)]
     if rules[0] != rules[1]:
-        notes.append("The two runs define solved differently; pass +pass_threshold=... to use one definition for both.")
+        notes.append("The two runs define solved differently; pass --pass-threshold ... to use one for both.")
     return notes

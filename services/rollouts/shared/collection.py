@@ -56,7 +56,7 @@ async def open_collection(
         return
     if plan.overwrite or not plan.resume:
         raise OperatorError(
-            "workers always continue the output: drop +overwrite=true or +resume=false, or choose another output"
+            "workers always continue the output: drop --overwrite or --resume false, or choose another output"
         )
     tasks, problem = await asyncio.to_thread(whole_input, plan, tasks)
     prepared = await prepare(plan, tasks, stack, print_line=print_line)

@@ -34,7 +34,7 @@ def whole_input(plan: CollectionPlan, tasks: Tasks) -> tuple[Tasks, str]:
     raise OperatorError(
         f"{tasks.file} has {len(subset.selected)} of the {subset.count} tasks of {subset.original.file}, with which "
         f"{plan.output} was started. Workers need the original input, of which they collect what is missing: pass "
-        f"+input_jsonl_fpath={subset.original.file}"
+        f"--input-jsonl-fpath {subset.original.file}"
     )
 
 

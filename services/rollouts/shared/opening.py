@@ -119,7 +119,7 @@ def check_no_workers(output: Path, *, overwrite: bool) -> str:
     if not latest.merged.exists():
         raise OperatorError(
             f"{output} is collected by several workers, whose rollouts are in {shared.folder}: repeat the command with "
-            f"+worker=NAME to take part and to merge them, or move {shared.folder} aside"
+            f"--worker NAME to take part and to merge them, or move {shared.folder} aside"
         )
     if not overwrite:
         return ""

@@ -20,7 +20,7 @@ class Owner(Record):
     """The process that works under a token."""
 
     worker: str
-    """Name given by the user, as in `+worker=a`."""
+    """Name given by the user, as in `--worker a`."""
     token: str
     """The worker's name and random digits: unique for each process."""
     host: str

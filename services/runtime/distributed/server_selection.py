@@ -17,7 +17,7 @@ def select_servers(servers: Sequence[ServerSpec], only: Sequence[str]) -> list[S
         if name not in names and ALIASES.get(name, name) not in families:
             known = [*sorted(names), *FAMILIES]
             hint = did_you_mean(name, known)
-            raise OperatorError(f"+only={name!r} is neither a server nor a family{hint} (known: {', '.join(known)})")
+            raise OperatorError(f"--only {name!r} is neither a server nor a family{hint} (known: {', '.join(known)})")
     # Servers that run elsewhere are watched by the head's process alone.
     selected = [
         spec for spec in servers if (spec.name in only or spec.family in families) and spec.external_url is None

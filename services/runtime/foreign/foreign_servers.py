@@ -72,7 +72,7 @@ def check_access(spec: ServerSpec, servers: Sequence[ServerSpec], keys: Keys) ->
     if spec.program is not None and keys.token and (called := servers_of(spec, own)):
         raise OperatorError(
             f"{spec.name} calls {', '.join(called)}, but NeMo Gym's servers cannot send the run's token: drop the "
-            "token (+token, ROLLYARD_TOKEN)"
+            "token (--token, ROLLYARD_TOKEN)"
         )
 
 

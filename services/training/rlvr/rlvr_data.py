@@ -14,7 +14,7 @@ ENVIRONMENTS = {
     "if_multi_constraints": "ifeval",
 }
 """Dataset of rlvr-experiments -> environment."""
-_DATASET_KEYS = ("name", "split", "weight", "count", "order")
+_DATASET_KEYS = ("name", "split", "weight", "count", "order", "path")
 
 
 def environments_of(data: Json) -> list[str]:
@@ -62,6 +62,6 @@ def _dataset(entry: Json) -> Json:
         )
     environment, split = _environment(name), entry.get("split", "train")
     found: Json = {key: entry[key] for key in _DATASET_KEYS if entry.get(key) is not None}
-    if environment != name:  # otherwise, it is the mixture's default, resources_servers/NAME/data/SPLIT.jsonl
+    if environment != name and "path" not in found:  # else the default, resources_servers/NAME/data/SPLIT.jsonl
         found["path"] = f"resources_servers/{environment}/data/{name}_{split}.jsonl"
     return {**found, "split": split, "agent_name": f"{environment}_agent"}

@@ -9,10 +9,10 @@ from pathlib import Path
 from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.venv import cache_folder
-from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, read_tasks
+from rollyard.services.datasets.selection import agents_in, check_agents, choose_agent, notes_of, read_tasks
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.io.gpus import visible_gpus
+from rollyard.services.io.gpus import present_gpus
 from rollyard.services.io.optional import EXTRAS, install_command, missing, require
 from rollyard.services.io.writable import check_writable
 from rollyard.services.rollouts.collection import CollectionPlan
@@ -41,7 +41,7 @@ async def check(config: TrainConfig, environ: Mapping[str, str], here: Path) -> 
     _check_sampling(config)
     refuse_secrets(config.overrides)
     _check_packages(config)
-    gpus = visible_gpus(environ)
+    gpus = present_gpus(environ)
     model = find_model(config.model, here)
     notes = _check_device(config, model, gpus)
     _check_folder(config)
@@ -57,8 +57,9 @@ async def check(config: TrainConfig, environ: Mapping[str, str], here: Path) -> 
         _refuse_unused(config)
         agent = choose_agent(agent, await agents_of_head(config, environ))
     if config.input_jsonl_fpath is None and config.data is None:
-        raise OperatorError("no data given; expected input_jsonl_fpath=rows.jsonl or data=... (a mixture)")
+        raise OperatorError("no data given; expected --input-jsonl-fpath rows.jsonl or --data ... (a mixture)")
     tasks = read_tasks(here, config.input_jsonl_fpath, config.data, agent, config.limit)
+    notes += notes_of(tasks)
     evaluated = _evaluation_tasks(config, agent, here)
     check_rows(TrainingPaths(config.output_dir), tasks.identity, evaluated.identity if evaluated is not None else None)
     if run_config is not None:
@@ -82,7 +83,7 @@ def _check_packages(config: TrainConfig) -> None:
         )
     for name in logger_names(config.loggers):
         if name in EXTRAS:
-            require(name, name, f"loggers=[{name}]")
+            require(name, name, f"--loggers {name}")
     path = config.optimizer.accelerate_config
     if path is not None and not path.is_file():
         raise OperatorError(
@@ -115,8 +116,8 @@ def _check_device(config: TrainConfig, model: InitialModel, gpus: Sequence[str] 
         return []
     if config.weights.method in ("nccl", "ipc"):
         raise OperatorError(
-            f"weights.method={config.weights.method} needs GPUs, but this host has none that nvidia-smi or "
-            "CUDA_VISIBLE_DEVICES shows: use weights.method=files"
+            f"weights.method={config.weights.method} needs GPUs, but this host has none that is "
+            "visible: use weights.method=files"
         )
     if model.is_tied and config.optimizer.lora is None:
         raise OperatorError(

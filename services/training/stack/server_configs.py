@@ -14,11 +14,11 @@ from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.overrides.command_line import as_override
 from rollyard.services.config.run_config import RunConfig
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.yaml_files import find_config, read_yaml
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.own_command import own_command
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.training.stack.policy_config import policy_config, trainer_overrides
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.types import Json
@@ -64,11 +64,11 @@ def server_configs(
 
     `model`: the folder or hub name that the engine starts with. `gpus`: the GPUs of this host, None if it has none.
     """
-    roots = [here, INSTALLED]
+    roots = search_roots(here)
     environments = [f"resources_servers/{name}/configs/{name}.yaml" for name in config.environments]
     paths = tuple(dict.fromkeys([*environments, *config.config_paths]))
     if not paths:
-        raise OperatorError("no environment given; expected environments=[gsm8k] or config_paths=[...]")
+        raise OperatorError("no environment given; expected --environments gsm8k or --config-paths [...]")
     policy = None
     if not any(_defines(config.policy_server, path, roots) for path in paths):
         policy = policy_config(config, model, gpus, port=_free_port(), trainers=trainer_processes(config))

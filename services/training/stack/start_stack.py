@@ -15,7 +15,7 @@ from rollyard.services.head.identity import run_id_of
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, Transport
-from rollyard.services.io.gpus import visible_gpus
+from rollyard.services.io.gpus import present_gpus
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.run_types import HeadFile, Keys
 from rollyard.services.runtime.programs.program import Program
@@ -56,7 +56,7 @@ async def training_stack(
             yield stack
         return
     here, token = Path.cwd(), environ.get(TOKEN) or secrets.token_urlsafe(32)
-    configs = server_configs(config, str(model_folder), visible_gpus(environ), environ, here)
+    configs = server_configs(config, str(model_folder), present_gpus(environ), environ, here)
     command = configs.command(config, paths.root / "policy_server.yaml", paths.logs)
     program = await Program.start(
         "ng_run", command, paths.logs / "ng_run.log", {**environ, TOKEN: token}, here, title(command)

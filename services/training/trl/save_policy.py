@@ -15,6 +15,7 @@ from peft.tuners.lora import LoraLayer
 from safetensors import SafetensorError
 
 from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.io.file_modes import set_default_mode
 
 AdapterMode = Literal["merge", "adapter"]
 _PEFT_PREFIX = "base_model.model."
@@ -65,8 +66,9 @@ def write_policy(
             model.get_base_model().save_pretrained(folder, state_dict=merged)
         else:
             model.save_pretrained(folder, state_dict=state)
-            if isinstance(model, PeftModel):
-                return
+        set_default_mode(folder.glob("*.safetensors"))
+        if isinstance(model, PeftModel) and not merges:
+            return
         tokenizer.save_pretrained(folder)
 
 

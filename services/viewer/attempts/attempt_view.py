@@ -20,7 +20,7 @@ from rollyard.services.viewer.index.failed_attempts import Failed, attempt_of
 from rollyard.services.viewer.index.run_file import RunFile
 
 _NOT_RECORDED = UNKNOWN.format(
-    why="it was not recorded. Reasons: an older version, +max_partial_bytes=0, an agent of another framework, or an "
+    why="it was not recorded. Reasons: an older version, --max-partial-bytes 0, an agent of another framework, or an "
     "agent that died before its first model call"
 )
 

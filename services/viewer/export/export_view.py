@@ -15,7 +15,7 @@ from rollyard.services.viewer.index.run_file import RunFile
 
 _EXPECTED = (
     "Expected the part of the list's address after ?, such as "
-    "'+view=sort=-reward&where=reward < 0.5&columns=reward,tag'"
+    "--view 'sort=-reward&where=reward < 0.5&columns=reward,tag'"
 )
 _OF_A_PAGE = ("at", "start", "limit", "facet", "match")
 _SHOWN = ("sort", "columns")

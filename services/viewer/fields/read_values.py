@@ -52,7 +52,7 @@ class ReadValues:
             self._parts.clear()
             self.error = (
                 f"the values of {self.field} take more than {MAX_BYTES >> 20} MB; expected a field with short values. "
-                "Name a part of it, such as a key of the object, or use len(...) in ng_reward_profile +where="
+                "Name a part of it, such as a key of the object, or use len(...) in ng_reward_profile --where"
             )
 
     def column(self, offsets: Ints) -> Column:

@@ -25,7 +25,7 @@ from rollyard.services.viewer.notes.notes_view import NO_NOTES, notes_view, show
 
 MAX_BODY = 256 << 10
 """Maximum size of a request in bytes: the longest note and reason, escaped."""
-READ_ONLY = "this viewer is read only (+read_only=true)"
+READ_ONLY = "this viewer is read only (--read-only)"
 
 
 def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool = False) -> APIRouter:

@@ -27,7 +27,7 @@ def load_tokenizer(name: str, print_line: Callable[[str], None]) -> TokenDecoder
     Before anything is downloaded, `print_line` is told. Raises OperatorError.
     """
     if missing(EXTRAS["tokens"]):
-        raise OperatorError(f"+tokenizer needs the package tokenizers; install it with {install_command('tokens')}")
+        raise OperatorError(f"--tokenizer needs the package tokenizers; install it with {install_command('tokens')}")
     from tokenizers import Tokenizer  # optional
 
     path = Path(name)
@@ -41,12 +41,12 @@ def load_tokenizer(name: str, print_line: Callable[[str], None]) -> TokenDecoder
                 "AutoTokenizer.from_pretrained(...).save_pretrained(...) writes one"
             )
         if path.is_absolute() or name.startswith(".") or name.count("/") > 1:
-            raise OperatorError(f"+tokenizer={name}: there is no such file or folder")
+            raise OperatorError(f"--tokenizer {name}: there is no such file or folder")
         print_line(f"loading {_FILE} of {name} from the Hugging Face Hub, unless it is in the cache")
         return TokenDecoder(_HuggingFaceTokenizer(Tokenizer.from_pretrained(name)))
     except OperatorError:
         raise
     except Exception as error:  # the package raises bare Exceptions
         raise OperatorError(
-            f"+tokenizer={name} cannot be loaded: {str(error).strip().partition(chr(10))[0]}"
+            f"--tokenizer {name} cannot be loaded: {str(error).strip().partition(chr(10))[0]}"
         ) from error

@@ -70,6 +70,11 @@ class Account:
         request = urllib.request.Request(f"{self.url}/shim/faults", json.dumps(fault).encode())
         urllib.request.urlopen(request).close()
 
+    def actions(self, application: str) -> set[str]:
+        """IAM actions of the requests of programs with this AWS_SDK_UA_APP_ID."""
+        with urllib.request.urlopen(f"{self.url}/shim/actions/{application}") as answer:
+            return set(json.load(answer))
+
     def keys(self, prefix: str = "") -> list[str]:
         """Keys below the project's prefix."""
         pages = self.client("s3").get_paginator("list_objects_v2").paginate(Bucket=BUCKET, Prefix=f"{PREFIX}/{prefix}")

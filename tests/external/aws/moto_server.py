@@ -154,18 +154,44 @@ def extend(hosts: dict[str, list[str]], folder: Path, url: str) -> None:
     responses.SageMakerResponse.stop_training_job = stop_training_job
 
 
+def action_of(environ: dict[str, Any]) -> str:
+    """The IAM action of a request."""
+    service = environ.get("HTTP_AUTHORIZATION", "").partition("/aws4_request")[0].rpartition("/")[2]
+    if target := environ.get("HTTP_X_AMZ_TARGET"):
+        return f"{service}:{target.rpartition('.')[2]}"
+    if service != "s3":
+        return f"{service}:{environ['REQUEST_METHOD']}"
+    is_bucket = environ["PATH_INFO"].strip("/").count("/") == 0
+    objects = {
+        "GET": "GetObject",
+        "HEAD": "GetObject",
+        "PUT": "PutObject",
+        "POST": "PutObject",
+        "DELETE": "DeleteObject",
+    }
+    return "s3:ListBucket" if is_bucket else f"s3:{objects[environ['REQUEST_METHOD']]}"
+
+
 class Faults:
     """WSGI middleware: answers requests with the errors that a test asks for."""
 
     def __init__(self, application: Callable[..., Iterable[bytes]]) -> None:
         self._application = application
         self._faults: list[dict[str, Any]] = []
+        self._actions: dict[str, set[str]] = {}
 
     def __call__(self, environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
         if environ["PATH_INFO"] == "/shim/faults":
             self._faults.append(json.loads(environ["wsgi.input"].read(int(environ["CONTENT_LENGTH"]))))
             start_response("204 No Content", [])
             return []
+        # AWS_SDK_UA_APP_ID of the program that sends a request
+        application = environ.get("HTTP_USER_AGENT", "").partition(" app/")[2].partition(" ")[0]
+        if environ["PATH_INFO"].startswith("/shim/actions/"):
+            actions = sorted(self._actions.get(environ["PATH_INFO"].removeprefix("/shim/actions/"), ()))
+            start_response("200 OK", [("Content-Type", "application/json")])
+            return [json.dumps(actions).encode()]
+        self._actions.setdefault(application, set()).add(action_of(environ))
         request = " ".join(
             (
                 environ["REQUEST_METHOD"],

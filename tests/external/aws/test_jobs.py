@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
+import shutil
 import sys
 from pathlib import Path
 
 import orjson
 import pytest
+import yaml
 
+from rollyard.services.io.search_path import INSTALLED
 from tests.external.aws.account import TAG, Account
+from tests.unit.services.datasets.test_columns import save_to_disk
+from tests.unit.services.training.rlvr.test_conversion import CONFIG as RLVR_CONFIG
 
 SUBMIT = ("configs/small.yaml", "--entrypoint", "train.py", "--image-tag", TAG)
 FAST = ("--poll-interval", "0.2")
@@ -36,6 +43,14 @@ def test_a_submitted_job_runs_and_its_checkpoints_and_traces_are_in_s3(account: 
     assert "[program] step 2" in done.stdout and "Completed" in done.stdout
 
 
+def test_checkpoints_in_s3_have_the_run_name_of_the_config(account: Account, project: Path) -> None:
+    with (project / "configs/small.yaml").open("a") as config:
+        config.write("run: {name: mixed_lr1e5_curriculum}\n")
+    done = account.ng_submit(project, *SUBMIT, "--wait", *FAST)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "mixed_lr1e5_curriculum_step2/COMPLETE.json" in account.keys(f"checkpoints/{last_job(project)}/")
+
+
 def test_checkpoints_are_evaluated_next_to_the_training_and_the_table_is_in_s3(account: Account, project: Path) -> None:
     fake = Path(__file__).parents[2] / "support" / "fake_vllm.py"
     notes = project.parent / "notes"
@@ -54,3 +69,50 @@ def test_checkpoints_are_evaluated_next_to_the_training_and_the_table_is_in_s3(a
     assert "[train] step 1 0,1" in done.stdout
     assert "| 1 | step_1 | 1 of 1 |" in account.read(f"checkpoints/{job}/output/checkpoints.md").decode()
     assert "output/step_1/rollouts.jsonl" in account.keys(f"checkpoints/{job}/")
+
+
+def test_the_policy_of_print_iam_allows_all_that_submitting_following_and_stopping_call(
+    account: Account, project: Path
+) -> None:
+    env = {"AWS_SDK_UA_APP_ID": "submitter"}
+    printed = account.ng_submit(project, "--print-iam", env=env)
+    allowed = {action for one in json.loads(printed.stdout)["Statement"] for action in one["Action"]}
+    for typed in ((*SUBMIT, "--wait", *FAST), ("status",), ("configs/small.yaml", "--image-tag", "absent")):
+        account.ng_submit(project, *typed, env=env)
+    with (project / "sagemaker.yaml").open("a") as settings:
+        settings.write("container_entrypoint: []\n")  # the job never ends by itself
+    account.ng_submit(project, *SUBMIT, env=env)
+    account.ng_submit(project, "stop", env=env)
+    account.fail("SageMaker.CreateTrainingJob", 400, '{"__type": "ResourceLimitExceeded"}', times=1)
+    account.ng_submit(project, *SUBMIT, env=env)  # removes its source bundle again
+    called = account.actions("submitter")
+    assert {"ecr:BatchGetImage", "s3:DeleteObject", "sagemaker:StopTrainingJob", "logs:GetLogEvents"} <= called
+    assert called - allowed - {"sts:POST"} == set()  # GetCallerIdentity needs no permission
+
+
+def test_a_tag_that_cannot_be_listed_is_still_refused_by_name(account: Account, project: Path) -> None:
+    denied = '{"__type": "AccessDeniedException", "message": "no"}'
+    account.fail("V20150921.DescribeImages", 400, denied, times=1)
+    done = account.ng_submit(project, "configs/small.yaml", "--image-tag", "absent")
+    assert "no image with the tag absent" in done.stderr and "AccessDeniedException" in done.stderr
+
+
+def test_a_failed_job_shows_its_error_and_not_what_it_had_printed_before(account: Account, project: Path) -> None:
+    (project / "train.py").write_text("print('a note')\nraise ValueError('the reason')\n")
+    done = account.ng_submit(project, *SUBMIT, "--wait", *FAST)
+    assert done.returncode == 1
+    assert "ended with exit status 1: ValueError: the reason" in done.stderr + done.stdout
+
+
+def test_a_training_job_reads_its_data_set_from_the_projects_folder_in_s3(account: Account, project: Path) -> None:
+    shutil.copytree(INSTALLED / "examples/drop_in/entrypoints", project / "entrypoints")
+    config = RLVR_CONFIG | {"model": {"path": str(project)}, "tokenizer": {}}
+    (project / "configs/small.yaml").write_text(yaml.safe_dump(config))
+    rows = [{"question": f"What is {number} + 1?", "answer": f"#### {number + 1}"} for number in range(3)]
+    for file in save_to_disk(project.parent / "saved", rows).iterdir():
+        account.put(f"datasets/gsm8k_train/{file.name}", file.read_bytes())
+    words = ("configs/small.yaml", "--entrypoint", "entrypoints/train_grpo.py", "--image-tag", TAG)
+    done = account.ng_submit(project, *words, "--model-source", "local", "--wait", *FAST)
+    run = RLVR_CONFIG["run"]["name"]
+    assert re.search(rf"\[program\] 3 rows -> \S+/{run}/output\.data/gsm8k_train\.jsonl", done.stdout), done.stdout
+    assert "ended with exit status 2: ng_train: " in done.stdout + done.stderr  # the model's folder is empty

@@ -77,6 +77,7 @@ def test_the_result_is_complete_for_an_engine(checkpoint: Make) -> None:
     path, manifest, _ = run(request)
     names = {"config.json", "generation_config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json"}
     assert {*names, "chat_template.jinja"} == manifest.files.keys()
+    assert len({(path / name).stat().st_mode for name in names}) == 1
     config = json.loads((path / "config.json").read_text())
     assert (config["architectures"], config["dtype"]) == (["Qwen3ForCausalLM"], "bfloat16")
     before, after = (

@@ -7,8 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.external.packages.building import build
 from tests.external.packages.installation import Installation
 from tests.external.packages.runs import MODEL, MODES, collect
+from tests.support.doc_pages import commands, page, write_files
+from tests.support.stacks import read_rows
 
 APP = """
 import agents.house_rules
@@ -104,3 +107,27 @@ def test_forked_workers_can_unpickle_functions_of_a_plug_in(main: Installation, 
         "    print(pool.map(server.double, [1, 2]))\n"
     )
     assert main.prints(code, cwd=tmp_path) == "[2, 4]"
+
+
+def test_an_environment_is_published_in_a_wheel_of_another_name_as_the_page_says(
+    main: Installation, tmp_path: Path
+) -> None:
+    typed = {words[0]: words for words in commands(page("publish.md"))}
+    project, elsewhere = tmp_path / "arithmetic", tmp_path / "elsewhere"
+    package = tmp_path / typed["mkdir"][-1]
+    for folder in (package, elsewhere):
+        folder.mkdir(parents=True)
+    main.run(*typed["ng_init"], cwd=package)
+    write_files(page("publish.md"), project)
+    main.install("--no-deps", build(project, tmp_path / "dist"))
+    try:
+        with main.stack(*typed["ng_run"][1:], cwd=elsewhere):
+            main.run(*typed["ng_collect_rollouts"], cwd=elsewhere)
+        assert len(read_rows(elsewhere / "results/addition.jsonl")) == 4 * len(
+            read_rows(package / "resources_servers/addition/data/example.jsonl")
+        )
+        main.run(*typed["ng_eval"], cwd=elsewhere)
+        assert (elsewhere / "results/addition_eval/reward_analysis.md").is_file()
+        assert "All checks of the environment passed." in main.run("ng_doctor", "env", "addition", cwd=elsewhere)
+    finally:
+        main.uninstall("arithmetic-environments")

@@ -38,6 +38,7 @@ def test_the_folder_is_the_trained_model_in_its_type_with_its_tokenizer(dtype: t
     save_policy(trainer, folder := tmp_path / "version")
     saved = load_file(folder / "model.safetensors")
     assert {value.dtype for value in saved.values()} == {dtype}
+    assert len({file.stat().st_mode for file in folder.iterdir()}) == 1
     for name, value in trainer.model.state_dict().items():
         assert torch.equal(saved[name], value), name
     loaded = AutoModelForCausalLM.from_pretrained(folder)

@@ -153,7 +153,7 @@ def test_a_line_that_is_not_json_is_named_with_what_to_do(output: Path) -> None:
     with output.open("ab") as file:
         file.write(b"oops\n")
     again = store(output)
-    with pytest.raises(RunError, match=r"line 2\b.*\+overwrite=true"):
+    with pytest.raises(RunError, match=r"line 2\b.*--overwrite"):
         again.load()
     again.close()
 

@@ -110,7 +110,7 @@ async def test_a_changed_command_is_refused_with_the_difference(
     exit_status, output_text = await run_collect(stack, collection, **changed)
     assert exit_status == 2
     assert difference in output_text
-    assert "+overwrite=true" in output_text
+    assert "--overwrite" in output_text
     assert collection.read_bytes() == before
 
 

@@ -121,7 +121,7 @@ async def test_an_output_with_unmerged_shards_is_refused_without_a_worker_and_wo
     await _some_done(out)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    with pytest.raises(OperatorError, match=r"\+worker=NAME"):
+    with pytest.raises(OperatorError, match="--worker NAME"):
         await collect(stack, out)
     partial = merge_shards(out, tmp_path / "partial.jsonl")
     rows = read_rows(tmp_path / "partial.jsonl")

@@ -26,6 +26,7 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.types import Json
 from tests.support.fake_stores import store
+from tests.unit.services.datasets.test_columns import save_to_disk
 
 LINES = b'{"n": 1}\n\n{"n": 2, "text": "\xe2\x80\xa8"}\n'
 
@@ -121,6 +122,26 @@ def test_an_s3_prefix_gives_all_its_files_in_order(monkeypatch: pytest.MonkeyPat
         assert read_numbers(DataLocations(s3="s3://bucket/set/")) == [1, 2, 3]
         with pytest.raises(OperatorError, match="prefix"):
             read_numbers(DataLocations(s3="s3://bucket/other/"))
+
+
+def test_a_folder_of_save_to_disk_is_one_split_whatever_split_is_asked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_to_disk(tmp_path / "saved", [{"n": 1}], [{"n": 2}])
+    selection = SplitSelection(split="test", default_subset="main")
+    assert [row["n"] for row in read_rows(folder, selection)] == [1, 2]
+    with store({f"bucket/gsm8k_test/{file.name}": file.read_bytes() for file in folder.iterdir()}) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        with rows_from(DataLocations(s3="s3://bucket/gsm8k_test/"), selection) as rows:
+            assert [row["n"] for row in rows] == [1, 2]
+
+
+def test_a_csv_file_is_read_unless_a_folder_has_rows_in_another_format(tmp_path: Path) -> None:
+    (tmp_path / "train.csv").write_text("n\n1\n")
+    (tmp_path / "dataset_info.json").write_text("{}")
+    assert list(read_rows(tmp_path)) == [{"n": "1"}]
+    (tmp_path / "train.jsonl").write_bytes(LINES)
+    assert [row["n"] for row in read_rows(tmp_path)] == [1, 2]
 
 
 def test_an_interrupted_download_yields_no_rows_and_leaves_no_files(

@@ -83,7 +83,7 @@ async def _rows(target: Target, environment: Environment, file: Path | None, lim
         listed = await environment.get("/examples")
         found = [row for row in listed if isinstance(row, dict)][:limit] if isinstance(listed, list) else []
     if not found:
-        raise OperatorError(f"{target.name} has no example rows; pass some with +input_jsonl_fpath=rows.jsonl")
+        raise OperatorError(f"{target.name} has no example rows; pass some with --input-jsonl-fpath rows.jsonl")
     return found
 
 

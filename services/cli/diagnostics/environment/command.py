@@ -7,6 +7,7 @@ import sys
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import ClassVar
 
 import orjson
 import uvloop
@@ -17,10 +18,10 @@ from rollyard.services.cli.diagnostics.environment.target import Target, config_
 from rollyard.services.cli.diagnostics.findings import Finding, failed, shown
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.overrides import Override
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.errors import OperatorError, RollyardError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.process_setup import raise_file_limit
 
 EXAMPLE = "ng_doctor env grl_sokoban"
@@ -28,6 +29,8 @@ EXAMPLE = "ng_doctor env grl_sokoban"
 
 class EnvironmentOptions(Options):
     """Options of ng_doctor env. Other keys override the configs, as with ng_run."""
+
+    SUBJECT: ClassVar[str] = "name"
 
     name: str
     """The environment, given as the first argument: the name or path of its folder, the name of a server in
@@ -53,14 +56,9 @@ def run(arguments: Sequence[str]) -> int:
 
     No model is called, except by the environment itself. The exit status is 1 if a check fails.
     """
-    words = [f"+name={word}" if _is_name(word) else word for word in arguments]
-    options, overrides = read_options(EnvironmentOptions, words, rest=True)
+    options, overrides = read_options(EnvironmentOptions, arguments, rest=True)
     passed = uvloop.run(_check(options, overrides))
     return EXIT_DONE if passed else EXIT_FAILED
-
-
-def _is_name(word: str) -> bool:
-    return not word.startswith(("+", "-", "~")) and ("=" not in word or is_url(word))
 
 
 async def _check(options: EnvironmentOptions, overrides: list[Override]) -> bool:
@@ -88,7 +86,7 @@ def _target(options: EnvironmentOptions, overrides: list[Override]) -> AbstractA
                 f"unknown option {overrides[0].shown!r}{hint}; a running server has its settings already"
             )
         return connected(options.name)
-    roots = [Path.cwd(), *(Path(root).resolve() for root in options.server_roots), INSTALLED]
+    roots = search_roots(Path.cwd(), options.server_roots)
     names = [*EnvironmentOptions.model_fields, "json"]
     config, name = config_for(options.name, options.config_paths, overrides, roots, os.environ, names)
     return started(config, name, cache_folder(os.environ), os.environ)

@@ -123,7 +123,7 @@ def _own_config(folder: Path) -> str | Mapping[str, Any]:
         return str(named if named in files else files[0])
     if files:
         listed = ", ".join(str(file) for file in files)
-        raise OperatorError(f"{folder.name} has several configs: choose one with +config_paths=[...] ({listed})")
+        raise OperatorError(f"{folder.name} has several configs: choose one with --config-paths [...] ({listed})")
     return {folder.name: {FAMILY: {folder.name: {}}}}
 
 

@@ -46,7 +46,7 @@ async def check_verdicts(
             again = await _grade(environment, row, tools, number, answer, times=1)
             graded.append(Graded(number, answer, first + again))
     if elsewhere := _failed_elsewhere(environment, graded):
-        yield note("verify", f"needs another server, which fails: {elsewhere}", "name a working one in +config_paths")
+        yield note("verify", f"needs another server, which fails: {elsewhere}", "name a working one in --config-paths")
         return
     if broken := next((one for one in graded if any(reply.status != 200 for reply in one.verdicts)), None):
         reply = next(reply for reply in broken.verdicts if reply.status != 200)

@@ -14,6 +14,7 @@ from rollyard.services.evaluation.pipeline.plan import EvalPlan
 from rollyard.services.evaluation.pipeline.stages.running_stages import EvaluationEnding, RunningStages
 from rollyard.services.evaluation.pipeline.tracker import EvalTracker
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
+from rollyard.services.rollouts.failure_summary import most_frequent_failure
 from rollyard.services.rollouts.shared.shared_status import shared_status
 from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.run_types import HeadFile
@@ -42,6 +43,8 @@ class CollectionStage:
         self._requests = stages.requests
         self._tracker = tracker
         self._head = head
+        self._shown_failure = ""
+        """The failure that the user has been shown."""
 
     async def run(self) -> Outcome:
         """Collect until every rollout is measured or has permanently failed.
@@ -54,6 +57,7 @@ class CollectionStage:
             measured = self._tracker.state.measured
             self._tracker.update(stage="collection", state="running")
             process = await self._collect()
+            self._show_failure(process)
             status, found = process.ended.result(), self._status()
             if status == EXIT_DONE:
                 return "complete"
@@ -126,6 +130,16 @@ class CollectionStage:
         if status is not None and status.updated >= process.started:
             self._tracker.progress(status)
             self._tracker.observer.show(status)
+            if status.failed_attempts and not self._shown_failure:
+                self._show_failure(process)
+
+    def _show_failure(self, process: Program) -> None:
+        """Show the most frequent failure of this collection, if it was not shown before."""
+        found = most_frequent_failure(self._plan.folder.rollouts.failures, process.started)
+        cause = found.partition(": ")[2]
+        if found and cause != self._shown_failure:
+            self._shown_failure = cause
+            self._tracker.print_line(f"  {'failures':<10} {found}")
 
     def _is_permanent(self, status: CollectionStatus) -> bool:
         if not status.failures:

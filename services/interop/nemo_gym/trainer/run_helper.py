@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 
+from rollyard.services.config.server_folders import search_roots
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import fetch_instances
 from rollyard.services.interop.nemo_gym.path_entry import path_entry
 from rollyard.services.interop.nemo_gym.trainer.names import GlobalConfigDictParserConfig
 from rollyard.services.interop.nemo_gym.trainer.trainer_config import TrainerConfig, trainer_config
-from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.run_types import ServerInstance
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
 from rollyard.services.training.trl.loop_thread import LoopThread
@@ -44,7 +44,7 @@ class RunHelper:
         if self._loop is not None:
             raise RunError("this RunHelper is already running: call shutdown first")
         here = Path.cwd()
-        roots = list(dict.fromkeys([here, *(Path(root).absolute() for root in self._roots), INSTALLED]))
+        roots = search_roots(here, self._roots)
         config = trainer_config(global_config_dict_parser_config, roots, os.environ)
         self._stack = RunningStack(lambda: self._started(config, here))
         self._loop = LoopThread("rollyard-run-helper")

@@ -11,6 +11,7 @@ import torch
 from safetensors.torch import save_file
 
 from rollyard.services.errors import RunError
+from rollyard.services.io.file_modes import set_default_mode
 from rollyard.services.launchers.conversion.huggingface.dcp_checkpoint import DcpCheckpoint
 from rollyard.services.launchers.conversion.huggingface.model_config import ModelSkeleton
 from rollyard.services.launchers.conversion.huggingface.stages import stage
@@ -58,6 +59,7 @@ def write_weights(
         tensors = {name: tensor.contiguous() for name, tensor in checkpoint.read(shard).items()}
         with stage(f"writing {folder / file}"):
             save_file(tensors, folder / file, metadata={"format": "pt"})
+            set_default_mode([folder / file])
         placed |= dict.fromkeys(shard, file)
         if len(shards) > 1:
             report(f"Wrote {file}")

@@ -63,6 +63,16 @@ def check_config(file: Path, name: str) -> None:
     source_order(_source(_items(tree).get("model")))
 
 
+def run_name(file: Path) -> str | None:
+    """Return `run.name` of a config; None if it has none, or cannot be read, which `rewrite` reports."""
+    try:
+        run = _items(_parsed(file.read_text(encoding="utf-8"), file.name)).get("run")
+    except (OSError, UnicodeDecodeError, OperatorError):
+        return None
+    name = _items(run).get("name") if isinstance(run, MappingNode) else None
+    return name.value or None if isinstance(name, ScalarNode) and name.tag.endswith(":str") else None
+
+
 def with_output_dir(text: str, output_dir: Path) -> str:
     """Return the config with `output_dir` as its first key, unless it has one."""
     tree = yaml.compose(text, Loader=yaml.SafeLoader)

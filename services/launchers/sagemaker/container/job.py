@@ -15,6 +15,7 @@ from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.io import s3
 from rollyard.services.launchers.sagemaker.container import host_link
 from rollyard.services.launchers.sagemaker.container.checkpoint_watcher import CheckpointWatcher
+from rollyard.services.launchers.sagemaker.container.config_rewrite import run_name
 from rollyard.services.launchers.sagemaker.container.host_link import HeadLink
 from rollyard.services.launchers.sagemaker.container.job_environment import JobEnvironment, write_failure
 from rollyard.services.launchers.sagemaker.container.job_inputs import JobInputs
@@ -24,6 +25,7 @@ from rollyard.services.launchers.sagemaker.container.ray_cluster import RayClust
 from rollyard.services.launchers.sagemaker.container.stop_signal import JobStopped, StopSignal
 from rollyard.services.launchers.sagemaker.container.uploader import RunUploader
 from rollyard.services.launchers.sagemaker.job_parameters import JobParameters
+from rollyard.services.launchers.sagemaker.settings import VARIABLE_PREFIX
 
 EXIT_STOPPED = 143
 FINAL_UPLOAD_S = 6 * 3600.0
@@ -31,6 +33,7 @@ STOPPED_UPLOAD_S = 45.0
 """With the program's grace period, this stays below SageMaker's 120 s."""
 _POLL_S = 0.2
 _STAMP = re.compile(r"\d{8}-\d{6}$")
+_UNSAFE = re.compile(r"[^\w.-]+")
 
 
 class Job:
@@ -49,7 +52,8 @@ class Job:
         self._environ = environ
         self._stop = stop
         self._print = print_line
-        self._run_dir = environment.work / "run" / _run_name(parameters, environment.job)
+        self._run_dir = environment.work / "run"
+        """Replaced by the folder with the run's name, which the config may contain."""
 
     def run(self) -> int:
         """Do the work; return the exit status, and write the reason of a failure where SageMaker expects it."""
@@ -70,6 +74,7 @@ class Job:
         environment, parameters = self._environment, self._parameters
         inputs = JobInputs(environment, parameters, self._s3_client, self._print)
         inputs.fetch_source()
+        self._run_dir = self._run_dir / _run_name(parameters, environment)
         configs: dict[str, Path] = {}
         for name in {parameters.config, parameters.eval_config} - {None}:
             evaluation = name == parameters.eval_config or parameters.upload == "eval_output"
@@ -191,6 +196,9 @@ class Job:
             "RLVR_RUN_DIR": str(self._run_dir),
             "RLVR_TRACE_PATH": str(self._run_dir / "traces/trace.jsonl"),
         }
+        if self._parameters.s3 is not None:
+            bucket, prefix = s3.split(self._parameters.s3)
+            environment = {f"{VARIABLE_PREFIX}BUCKET": bucket, f"{VARIABLE_PREFIX}PREFIX": prefix} | environment
         if (source := self._environment.code / "src").is_dir():
             environment["PYTHONPATH"] = ":".join(filter(None, (str(source), environment.get("PYTHONPATH"))))
         if gpus is not None:
@@ -233,10 +241,15 @@ class Job:
         return s3.client("a SageMaker job")
 
 
-def _run_name(parameters: JobParameters, job: str) -> str:
-    """Return `<config stem>_<stamp>`, with the job's stamp, so that a restarted job continues in the same folder."""
-    stem = re.sub(r"[^\w.-]+", "_", PurePosixPath(parameters.config).stem) if parameters.config else "run"
-    stamp = found[0] if (found := _STAMP.search(job)) else datetime.now().strftime("%Y%m%d-%H%M%S")
+def _run_name(parameters: JobParameters, environment: JobEnvironment) -> str:
+    """Return `run.name` of the config, else `<config stem>_<stamp>`.
+
+    The stamp is that of the job, so that a restarted job continues in the same folder.
+    """
+    if parameters.config is not None and (name := run_name(environment.code / parameters.config)):
+        return _UNSAFE.sub("_", name).lstrip(".") or "run"
+    stem = _UNSAFE.sub("_", PurePosixPath(parameters.config).stem) if parameters.config else "run"
+    stamp = found[0] if (found := _STAMP.search(environment.job)) else datetime.now().strftime("%Y%m%d-%H%M%S")
     return f"{stem}_{stamp}"
 
 

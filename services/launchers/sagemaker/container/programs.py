@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,13 @@ STOP_GRACE_S = 60.0
 _TAIL_S = 0.2
 _GROUP = (sys.executable, "-m", "rollyard.services.runtime.programs.process_group")
 """Ends the program and its children if this process is killed."""
-_LAST_BYTES = 4096
+_LAST_BYTES = 1 << 16
+_ERROR = re.compile(
+    r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Failure|Exit|Interrupt)(?::|$)"  # the end of a traceback
+    r"|(?:ng_\w+|[\w.-]+\.(?:py|sh)): "  # Rollyard's commands and scripts
+    r"|.*\b(?i:error|fatal): )"
+)
+_HINT = re.compile(r"Try '[^']+ --help'\.")
 
 
 class Program:
@@ -51,7 +58,7 @@ class Program:
             self.process = subprocess.Popen(
                 [*_GROUP, *command],
                 cwd=folder,
-                env=dict(environment),
+                env={"PYTHONUNBUFFERED": "1", **environment},  # errors come after what was printed before them
                 stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
@@ -88,14 +95,15 @@ class Program:
         return self.poll() or 0
 
     def last_line(self) -> str:
-        """Return the last line of its output."""
+        """Return the last line of its output that reads like an error; the last line if none does."""
         try:
             with self.log.open("rb") as opened:
                 opened.seek(max(0, self.log.stat().st_size - _LAST_BYTES))
                 lines = opened.read().decode("utf-8", "replace").splitlines()
         except OSError:
             return ""
-        return next((line.strip() for line in reversed(lines) if line.strip()), "")
+        lines = [line for line in map(str.strip, reversed(lines)) if line and not _HINT.fullmatch(line)]
+        return next((line for line in lines if _ERROR.match(line)), lines[0] if lines else "")
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

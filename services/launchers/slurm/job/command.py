@@ -38,7 +38,10 @@ class JobCommand:
         try:
             self._process = subprocess.Popen(
                 command,
-                env=environment,
+                env={
+                    "PYTHONUNBUFFERED": "1",
+                    **environment,
+                },  # the last lines of its output are the last that it printed
                 cwd=directory,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,

@@ -118,7 +118,7 @@ def read_arguments(arguments: Sequence[str], environ: Mapping[str, str]) -> tupl
         account=given.account or environ.get("ACCOUNT") or "default",
         container=None if runtime == "none" else container,
         container_runtime=runtime,
-        mounts=() if runtime == "none" else tuple(filter(None, given.mounts.split(","))),
+        mounts=tuple(filter(None, given.mounts.split(","))),
         max_walltime_s=None if given.max_walltime is None else seconds_of(given.max_walltime),
         drain_before_s=given.drain_before,
         sbatch_args=tuple(_sbatch_arg(text) for text in given.sbatch_arg),

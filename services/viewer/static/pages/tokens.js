@@ -54,7 +54,7 @@ function Scope({ value }) {
     ${pluralize(value.tokens, 'generated token')} in ${pluralize(value.calls, 'model call')} of ${pluralize(value.with_tokens, 'rollout')}
     ${value.with_tokens < value.rows && html` (${count(value.rows - value.with_tokens)} others have none recorded)`}.
     ${value.sampled && html` The file is large, so that these are the rollouts in evenly spaced parts of it.`}
-    ${value.without_texts > 0 && html` ${percent(value.without_texts / value.tokens, 0)} of the tokens have no recorded text and are grouped by id${value.groups.some((group) => group.id !== null && group.text) ? '' : '; +tokenizer= shows their texts'}.`}
+    ${value.without_texts > 0 && html` ${percent(value.without_texts / value.tokens, 0)} of the tokens have no recorded text and are grouped by id${value.groups.some((group) => group.id !== null && group.text) ? '' : '; --tokenizer shows their texts'}.`}
     ${IS_EXPORT && ' This file contains the first tokens of each order.'}
     ${value.left_out > 0 && html` ${count(value.left_out)} are not listed, because there are too many different tokens.`}
   </p>`;

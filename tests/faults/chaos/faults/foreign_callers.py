@@ -159,7 +159,7 @@ async def another_user(context: FaultContext, rng: random.Random) -> None:
 
 
 async def foreign_head(context: FaultContext, rng: random.Random) -> None:
-    """Another user's head is on the default port: a command without +head= reports it and sends it nothing."""
+    """Another user's head is on the default port: a command without --head reports it and sends it nothing."""
     folder = context.path("elsewhere")
     folder.mkdir()
     log = context.path("requests.txt")
@@ -258,7 +258,7 @@ FAULTS = [
         "another user's head on the default port",
         4,
         "that user's run is used",
-        "the command stops and requires +head",
+        "the command stops and requires --head",
         foreign_head,
         root=True,
     ),

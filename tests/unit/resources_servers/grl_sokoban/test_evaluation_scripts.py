@@ -178,3 +178,23 @@ def test_the_cache_script_names_the_processes_that_hold_memory(tmp_path: Path) -
     gpu, process = done.stdout.splitlines()[:2]
     assert {"0", "(H200):", "1000", "143771"} <= {*gpu.split()}
     assert {"42", "(python)", "990"} <= {*process.split()}
+
+
+@pytest.mark.parametrize(
+    ("variables", "expected"),
+    [
+        ({"MODEL_NAME": "Qwen/Qwen3-4B"}, ".cache/"),
+        ({"MODEL_NAME": "Qwen/Qwen3-4B", "HF_HOME": "/mine"}, "/mine"),
+        ({"MODEL_NAME": "builtin"}, ""),
+        ({"MODEL_NAME": "m", "policy_base_url": "http://127.0.0.1:1/v1"}, ""),
+    ],
+)
+def test_the_weights_of_a_served_model_are_cached_in_the_working_directory(
+    variables: dict[str, str], expected: str, path: str, tmp_path: Path
+) -> None:
+    program = Path(path.partition(os.pathsep)[0]) / "ng_eval"
+    program.write_text('#!/bin/sh\nprintf %s "$HF_HOME"\n')
+    code = "from rollyard.resources_servers.grl_sokoban.evaluation import run_evaluation as r; r._ng_eval = lambda: "
+    command = [sys.executable, "-c", f"{code}{str(program)!r}; r.main([])"]
+    environ = {"PATH": path, **variables}
+    assert subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True).stdout == expected

@@ -80,7 +80,7 @@ def test_an_unresolved_reference_is_rejected_with_the_setting_and_where_to_defin
     mine = make_folder(tmp_path)
     message = error_message(tmp_path, server_yaml(mine, "{title: '${name_x}'}"))
     assert f"environment.resources_servers.{mine}.title" in message
-    assert "export name_x=" in message and "+name_x=" in message and "env.yaml" in message
+    assert "export name_x=" in message and "--name-x ..." in message and "env.yaml" in message
 
 
 def test_a_reference_may_be_defined_on_the_command_line(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_a_config_without_a_server_is_rejected_with_its_keys(tmp_path: Path) -> 
 
 
 def test_a_run_without_config_paths_is_rejected(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match="config_paths"):
+    with pytest.raises(OperatorError, match="no config given"):
         load([], [], [tmp_path], {})
 
 

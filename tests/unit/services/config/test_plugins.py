@@ -8,7 +8,7 @@ import pytest
 from rollyard.services.config.load import load
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.config.server_folders import find_folder
+from rollyard.services.config.server_folders import find_folder, search_roots
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.fixtures import PLAIN_APP, make_folder, server_yaml
@@ -31,6 +31,71 @@ def test_a_folder_without_code_does_not_hide_the_installed_server(tmp_path: Path
     (tmp_path / "resources_servers/grl_sokoban/data").mkdir(parents=True)
     found = find_folder("resources_servers", "grl_sokoban", [tmp_path, INSTALLED])
     assert found == INSTALLED / "resources_servers/grl_sokoban"
+
+
+def installed_package(site: Path, value: str, *files: str, name: str = "mine") -> Path:
+    """A site-packages folder with a distribution that has the entry point `name = value`, and these files."""
+    for file in files:
+        (site / file).parent.mkdir(parents=True, exist_ok=True)
+        (site / file).write_text("raise RuntimeError('imported')\n")
+    info = site / f"{name}_environments-1.0.dist-info"
+    info.mkdir(parents=True)
+    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}-environments\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text(f"[rollyard.server_roots]\n{name} = {value}\n")
+    return site
+
+
+def test_an_installed_package_is_searched_after_server_roots_and_before_rollyard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = installed_package(tmp_path / "site", "mine", "mine/__init__.py", "mine/resources_servers/coin/app.py")
+    monkeypatch.syspath_prepend(site)
+    assert search_roots(tmp_path, [tmp_path / "given"]) == [tmp_path, tmp_path / "given", site / "mine", INSTALLED]
+    assert "mine" not in sys.modules
+
+
+@pytest.mark.parametrize("family", ["resources_servers", "agents", "responses_api_agents", "responses_api_models"])
+def test_an_installed_package_may_have_no_init_file_and_a_folder_of_any_family(
+    family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = installed_package(tmp_path, f"bare_{family}", f"bare_{family}/{family}/coin/app.py")
+    monkeypatch.syspath_prepend(site)
+    assert site / f"bare_{family}" in search_roots(tmp_path / "here")
+
+
+def test_a_nested_package_is_found_without_importing_its_parent(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = ("outer/__init__.py", "outer/inner/__init__.py", "outer/inner/agents/mine/app.py")
+    monkeypatch.syspath_prepend(installed_package(tmp_path, "outer.inner", *files))
+    assert tmp_path / "outer/inner" in search_roots(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("value", "files", "found"),
+    [
+        ("absent_package", (), "no such package"),
+        ("empty_package", ("empty_package/__init__.py",), "its folder is "),
+        ("single_module", ("single_module.py",), "no such package"),
+        ("half_named.absent", ("half_named/__init__.py", "half_named/agents/a/app.py"), "no such package"),
+        ("with_object:server", ("with_object/agents/a/app.py",), "no such package"),
+        ("", (), "no such package"),
+    ],
+)
+def test_an_invalid_entry_point_is_named_in_one_line_and_the_others_are_used(
+    value: str,
+    files: tuple[str, ...],
+    found: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    site = installed_package(tmp_path, value, *files)
+    monkeypatch.syspath_prepend(installed_package(site, "sound", "sound/agents/b/app.py", name="sound"))
+    assert site / "sound" in search_roots(tmp_path / "here")
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert line.startswith(f"mine-environments: the entry point mine = {value!r} in rollyard.server_roots is ignored")
+    assert found in line and "\n" not in line
 
 
 def config_of(root: Path, mine: str) -> RunConfig:

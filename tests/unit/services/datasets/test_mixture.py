@@ -63,13 +63,12 @@ def test_every_epoch_has_the_same_rows_in_a_different_order(root: Path) -> None:
 
 
 def test_every_epoch_follows_the_order_file_and_skips_rows_it_does_not_list(root: Path) -> None:
-    (root / "order.txt").write_text("a7\n\na3\nunknown\na7\na9\n")
+    (root / "order.txt").write_text("a7\n\na3\na7\na9\n")
     ordered = {**A, "order": str(root / "order.txt")}
     for epoch in range(3):
         mix = mixture(root, ordered, epoch=epoch)
         assert ids(mix) == ["a7", "a3", "a9"]
-    unknown, repeated = mix.notes
-    assert unknown.startswith("dataset 'a': 1 ids ") and "unknown" in unknown
+    (repeated,) = mix.notes
     assert repeated.startswith("dataset 'a': 1 lines ")
 
 
@@ -84,6 +83,13 @@ def test_an_order_file_without_ids_is_rejected(root: Path) -> None:
         mixture(root, {**A, "order": str(root / "order.txt")})
 
 
+def test_an_order_file_may_list_rows_that_the_filter_excludes(root: Path) -> None:
+    write_rows(root / "levels.jsonl", [row(name, prompt_id=name, level=level) for name, level in (("e", 1), ("h", 5))])
+    (root / "order.txt").write_text("h\ne\n")
+    levels = {"name": "l", "path": "levels.jsonl", "order": str(root / "order.txt"), "where": {"level": 5}}
+    assert ids(mixture(root, levels)) == ["h"]
+
+
 def test_a_count_larger_than_the_dataset_takes_all_rows_and_adds_a_note(root: Path) -> None:
     mix = mixture(root, {**B, "count": 500})
     assert len(ids(mix)) == 10
@@ -91,9 +97,16 @@ def test_a_count_larger_than_the_dataset_takes_all_rows_and_adds_a_note(root: Pa
     assert note.startswith("dataset 'b': count is 500") and "10 rows" in note
 
 
-def test_an_order_file_with_only_unknown_ids_is_rejected(root: Path) -> None:
-    (root / "order.txt").write_text("x1\nx2\n")
-    with pytest.raises(OperatorError, match=r"2 ids .*'a' \(a0, a1, a2"):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a7\nx1\n", r"order\.txt: 'x1' is not in dataset 'a' \(a0, a1, a2"),
+        ("x1\na7\nx2\n", r"'x1' and 1 more of its 3 ids are not in dataset 'a'"),
+    ],
+)
+def test_an_order_file_with_an_unknown_id_is_rejected_by_name(text: str, message: str, root: Path) -> None:
+    (root / "order.txt").write_text(text)
+    with pytest.raises(OperatorError, match=message):
         mixture(root, {**A, "order": str(root / "order.txt")})
 
 

@@ -22,6 +22,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 from tests.support.fake_stores import store
 from tests.unit.services.datasets.files import mixture, row, rows
+from tests.unit.services.datasets.test_columns import save_to_disk
 
 zstd: Any = importlib.import_module("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
 
@@ -216,6 +217,20 @@ def test_rows_in_s3_are_read_without_a_temporary_file(
         assert not list(tmp_path.iterdir())
     assert [rollout.row for rollout in found.rollouts(1)] == ROWS
     assert len(list(mix.rows())) == 500 and mix.files == set()
+
+
+@pytest.mark.usefixtures("credentials")
+def test_a_folder_of_save_to_disk_in_s3_is_read_in_the_order_of_its_parts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = save_to_disk(tmp_path / "saved", ROWS[:300], ROWS[300:])
+    objects = {f"bucket/datasets/r_train/{file.name}": file.read_bytes() for file in folder.iterdir()}
+    with store(objects) as address:
+        monkeypatch.setenv("AWS_ENDPOINT_URL_S3", address)
+        found = tasks(DataFiles([]).get("s3://bucket/datasets/r_train/"))
+        with pytest.raises(OperatorError, match=r"s3://bucket/datasets/.*the folder of one split"):
+            DataFiles([]).get("s3://bucket/datasets/")
+    assert [rollout.row for rollout in found.rollouts(1)] == ROWS
 
 
 @pytest.mark.usefixtures("credentials")

@@ -144,7 +144,7 @@ def test_a_rows_own_agent_takes_precedence(tmp_path: Path) -> None:
 
 
 def test_a_row_without_an_agent_is_rejected_with_the_option_that_sets_one(tmp_path: Path) -> None:
-    assert "+agent_name=" in error_message(tmp_path, row(agent_ref={"name": "own"}), row(), agent=None)
+    assert "--agent-name" in error_message(tmp_path, row(agent_ref={"name": "own"}), row(), agent=None)
 
 
 def test_a_limit_takes_the_first_rows_and_checks_only_those(tmp_path: Path) -> None:
@@ -222,7 +222,7 @@ def truncate(path: Path, before: bytes) -> None:
     ("change", "message", "played"),
     [
         (edit, r"rows\.jsonl: line 2 changed", 1),
-        (append_row, r"rows\.jsonl: line 4 .*\+limit=3", 3),
+        (append_row, r"rows\.jsonl: line 4 .*--limit 3", 3),
         (remove_last_row, r"rows\.jsonl .* 3 rows.* 2", 2),
         (reverse, r"rows\.jsonl: line 1 changed", 0),
         (truncate, r"rows\.jsonl: line 3 changed", 2),

@@ -1,17 +1,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.services.io.script import ScriptParser
 from rollyard.services.server.settings import is_secret, parse_settings
 
 
 class ExampleOptions(Options):
+    SUBJECT: ClassVar[str] = "paths"
+    EXPRESSIONS: ClassVar[tuple[str, ...]] = ("where",)
+
     input_path: str
     """Source of the rows."""
     count: int = Field(default=4, ge=1)
@@ -24,6 +28,16 @@ class ExampleOptions(Options):
     """Parameters that take precedence."""
     api_key: str = "sk-default"
     """Key of the API."""
+    where: str = ""
+    """Expression."""
+    agent_name: str | None = None
+    """Agent."""
+    limit: float | None = 9.0
+    """Limit, or null: none."""
+    steps: list[int] = Field(default_factory=list)
+    """Steps."""
+    overwrite: bool = False
+    """Start over."""
     json_output: bool = Field(default=False, alias="json")
     """Print JSON."""
 
@@ -58,16 +72,16 @@ def test_help_lists_every_option_with_type_and_default(capsys: pytest.CaptureFix
     assert exit_status(read_only, "--help") == 0
     output = " ".join(capsys.readouterr().out.split())
     for line in (
-        "+input_path str, required Source of the rows.",
-        "+count int, default 4 Number of rows.",
-        "+pause_s float or null, default ",
-        "+paths [...], default ",
-        "+params {key: value}, default ",
+        "--input-path str, required Source of the rows.",
+        "--count int, default 4 Number of rows.",
+        "--pause-s float or null, default ",
+        "--paths [...], default ",
+        "--params {key: value}, default ",
         "Time between two requests.",
         "Additional folders.",
         "Parameters that take precedence.",
-        "+json bool, default false Print JSON.",
-        "+debug bool, default false",
+        "--json bool, default false Print JSON.",
+        "--debug bool, default false",
         "Read the options and do nothing.",
         "ng_example +input_path=a.jsonl",
     ):
@@ -77,7 +91,7 @@ def test_help_lists_every_option_with_type_and_default(capsys: pytest.CaptureFix
 def test_help_shows_defaults_as_the_user_would_type_them(capsys: pytest.CaptureFixture[str]) -> None:
     exit_status(read_only, "--help")
     output = " ".join(capsys.readouterr().out.split())
-    assert "default null" in output and "+paths [...], default []" in output
+    assert "default null" in output and "--paths [...], default []" in output
 
 
 def test_help_does_not_show_the_default_of_a_secret(capsys: pytest.CaptureFixture[str]) -> None:
@@ -87,7 +101,7 @@ def test_help_does_not_show_the_default_of_a_secret(capsys: pytest.CaptureFixtur
 
 def test_help_is_printed_even_if_other_arguments_are_invalid(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(read_only, "+nonsense=(", "-h") == 0
-    assert "+count" in capsys.readouterr().out
+    assert "--count" in capsys.readouterr().out
 
 
 def test_version_prints_the_command_and_a_number(capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,21 +124,21 @@ def test_the_value_of_an_unknown_option_that_looks_secret_is_not_printed() -> No
 def test_a_mistyped_value_exits_2_with_what_was_found_and_expected(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_status(read_only, "+input_path=a", "+count=many") == 2
     output = capsys.readouterr().err
-    assert "'count'" in output and "'many'" in output and "integer" in output
+    assert "--count is 'many'" in output and "integer" in output
 
 
 def test_a_value_out_of_range_is_rejected() -> None:
     message = error_message("+input_path=a", "+count=0")
-    assert "'count' is 0" in message and "1" in message
+    assert "--count is 0" in message and "1" in message
 
 
 def test_a_missing_option_is_named() -> None:
-    assert "'input_path' is missing" in error_message("+count=3")
+    assert "--input-path is missing" in error_message("+count=3")
 
 
 def test_all_invalid_settings_are_reported_together() -> None:
     message = error_message("+count=0", "+pause_s=x")
-    assert "input_path" in message and "count" in message and "pause_s" in message
+    assert "--input-path" in message and "--count" in message and "--pause-s" in message
 
 
 def test_dotted_options_fill_a_mapping_and_later_ones_win() -> None:
@@ -218,3 +232,159 @@ def test_an_invalid_secret_is_not_printed(raw: dict[str, Any]) -> None:
 def test_an_unknown_nested_setting_is_rejected_with_the_nearest_nested_name() -> None:
     with pytest.raises(OperatorError, match=r"house: .*'door\.widht'.*width'"):
         parse_settings(House, {"door": {"widht": 2}}, "house")
+
+
+def options(*arguments: str) -> ExampleOptions:
+    return read_options(ExampleOptions, ["+input_path=a", *arguments])[0]
+
+
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "--pause-s 2",
+        "--pause_s 2",
+        "--pause-s=2",
+        "--pause_s=2",
+        "+pause_s=2",
+        "+pause-s=2",
+        "++pause_s=2",
+        "pause_s=2",
+    ],
+)
+def test_an_option_is_read_however_it_is_written(typed: str) -> None:
+    assert options(*typed.split()).pause_s == 2.0
+
+
+def test_the_short_names_of_nemo_gym_are_aliases() -> None:
+    assert options("--agent", "x").agent_name == options("+agent=x").agent_name == "x"
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [
+        ("--overwrite", True),
+        ("--overwrite true", True),
+        ("--overwrite false", False),
+        ("--overwrite=false", False),
+        ("--overwrite --count 3", True),
+        ("--overwrite rows.jsonl", True),
+        ("--overwrite null", False),
+    ],
+)
+def test_a_flag_needs_no_value(typed: str, value: bool) -> None:
+    assert options(*typed.split()).overwrite is value
+
+
+def test_null_is_the_default() -> None:
+    assert options("--count", "null").count == options("+count=null").count == 4
+
+
+def test_null_is_none_where_none_is_a_value() -> None:
+    assert options("--limit", "null").limit is None
+
+
+def test_a_required_option_cannot_be_null() -> None:
+    assert "--input-path is null" in error_message("--input-path", "null")
+
+
+def test_arguments_without_a_name_belong_to_the_subject() -> None:
+    assert options("b.jsonl", "--count", "3", "d/c=1.jsonl", "--paths", "f").paths == ("b.jsonl", "d/c=1.jsonl", "f")
+
+
+def test_two_dashes_end_the_options() -> None:
+    assert options("--count", "3", "--", "--b", "+c=1").paths == ("--b", "+c=1")
+
+
+def test_a_negative_number_is_a_value() -> None:
+    assert options("--pause-s", "-1").pause_s == -1.0
+
+
+def test_a_value_may_begin_with_dashes() -> None:
+    assert options("--agent-name", "--x").agent_name == "--x"
+    assert options("--agent-name=--count").agent_name == "--count"
+
+
+@pytest.mark.parametrize("text", ["a=b", "a,b", "it's", "f(x)", "007", "a b", "#1", "[x", "{y}"])
+def test_a_text_with_dashes_needs_no_quotes(text: str) -> None:
+    assert options("--agent-name", text).agent_name == text
+    assert options(f"--agent-name={text}").agent_name == text
+
+
+def test_lists_and_mappings_are_read_as_in_an_override() -> None:
+    found = options("--steps", "[1, 2]", "--params", "{t: 1, m: [a, b]}", "--params.max-x", "3")
+    assert found.steps == [1, 2] and found.params == {"t": 1, "m": ["a", "b"], "max_x": 3}
+
+
+def test_a_mapping_may_be_json() -> None:
+    assert options("--params", '{"t": 1, "m": {"a": null}}').params == {"t": 1, "m": {"a": None}}
+
+
+def test_a_list_that_the_shell_split_is_rejoined() -> None:
+    assert options("--paths", "[b,", "c]", "d").paths == ("d", "b", "c")
+
+
+def test_the_last_of_a_repeated_option_is_valid() -> None:
+    assert options("--count", "2", "+count=3", "--count=5").count == 5
+
+
+def test_a_repeated_value_of_a_list_is_added() -> None:
+    assert options("--steps", "1", "--steps", "2", "+steps=3").steps == [1, 2, 3]
+
+
+def test_a_complete_list_replaces_an_earlier_one() -> None:
+    assert options("+steps=[1,2]", "+steps=[3]").steps == [3]
+
+
+def test_an_expression_is_taken_as_typed() -> None:
+    text = "reward < 0.5 and tag = 'x'"
+    assert options("--where", text).where == options(f"--where={text}").where == options(f"+where={text}").where == text
+
+
+def test_an_unknown_option_is_named_as_it_was_typed_with_the_nearest_name() -> None:
+    assert "'--input-pth', did you mean '--input-path'?" in error_message("--input-pth", "a")
+    assert "'input_pth' in '+input_pth=a', did you mean 'input_path'?" in error_message("+input_pth=a")
+
+
+@pytest.mark.parametrize("arguments", [["--count"], ["--count", "--overwrite"], ["--count", "+overwrite=true"]])
+def test_an_option_without_its_value_is_refused(arguments: list[str]) -> None:
+    assert "--count needs a value, such as --count 4" in error_message("--input-path", "a", *arguments)
+
+
+def test_help_is_printed_wherever_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert exit_status(read_only, "rows.jsonl", "--count", "--help") == 0
+    assert "--count" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("typed", ["--api-key=sk-1234", "--api-key sk-1234", "+api_key=sk-1234"])
+def test_a_secret_is_not_printed(typed: str) -> None:
+    assert "sk-1234" not in error_message(*typed.split(), "--api-key.x", "1")
+
+
+def script_parser() -> ScriptParser:
+    parser = ScriptParser(allow_abbrev=False)
+    parser.add_argument("--num-repeats", type=int)
+    parser.add_argument("--dry-run", action="store_true")
+    parser.add_argument("words", nargs="*")
+    return parser
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["--num-repeats 4", "--num_repeats 4", "--num_repeats=4", "--num-repeats=4", "+num_repeats=4", "++num-repeats=4"],
+)
+def test_a_script_reads_an_option_however_it_is_written(typed: str) -> None:
+    assert script_parser().parse_args(typed.split()).num_repeats == 4
+
+
+def test_a_script_reads_flags_defaults_and_other_overrides() -> None:
+    parse = script_parser().parse_args
+    assert (
+        parse(["--dry_run"]).dry_run and parse(["+dry_run=true"]).dry_run and not parse(["--dry-run", "false"]).dry_run
+    )
+    assert parse(["--num-repeats", "null"]).num_repeats is None
+    assert parse(["a.b=3", "+c=4"]).words == ["a.b=3", "+c=4"]
+
+
+def test_a_script_names_the_nearest_option() -> None:
+    with pytest.raises(OperatorError, match="did you mean '--num-repeats'"):
+        script_parser().parse_args(["--num_repeat", "4"])

@@ -17,7 +17,7 @@ export function Sequel({ tail, overview }) {
     ${again && html`<p><a class="button" href=${link(['live', again.agent, again.episode], { task: again.task, repeat: again.repeat })}>Follow the next attempt</a></p>`}
     ${runs.map((run) => html`<${Finished} key=${run.run} run=${run} alone=${runs.length === 1} tail=${tail} />`)}
     ${live && runs.length === 0 && outputs.length > 0 && html`<p class="soft small">
-      Its rollouts are not open here. Show them with <code><${Name} value=${`ng_viewer +jsonl_fpath=${outputs[0]}`} /></code></p>`}`;
+      Its rollouts are not open here. Show them with <code><${Name} value=${`ng_viewer ${outputs[0]}`} /></code></p>`}`;
 }
 
 /** Asks until the rollout is in the file, and for its failed attempts. */

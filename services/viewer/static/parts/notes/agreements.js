@@ -18,8 +18,8 @@ export function Agreements({ run, view }) {
       ? html`<${Confusion} agreement=${verifier.agreement} rows=${VERDICTS} columns=${['solved', 'not solved']} rater="people" other="verifier"
           caption="Verdicts of people (the last of each rollout) against the verifier"
           href=${IS_EXPORT ? null : (i, j) => list(verifier.where[i], { success: j === 0 ? 'true' : 'false' })} />`
-      : html`<p class="message">${view.solved_rule ? 'No measured rollout has a verdict yet: c is correct, x is wrong.' : 'There is nothing to agree with: it is undefined which rollouts are solved. Start the viewer with +pass_threshold=...'}</p>`}
-    ${verifier.uncounted > 0 && html`<p class="small soft">${pluralize(verifier.uncounted, 'verdict')} that are rewards are not counted, because it is unknown from which reward a rollout is correct (+pass_threshold).</p>`}
+      : html`<p class="message">${view.solved_rule ? 'No measured rollout has a verdict yet: c is correct, x is wrong.' : 'There is nothing to agree with: it is undefined which rollouts are solved. Start the viewer with --pass-threshold ...'}</p>`}
+    ${verifier.uncounted > 0 && html`<p class="small soft">${pluralize(verifier.uncounted, 'verdict')} that are rewards are not counted, because it is unknown from which reward a rollout is correct (--pass-threshold).</p>`}
     <p class="small soft">Only rollouts that somebody judged count. If only suspicious ones are judged, the agreement is lower than that of all rollouts. ${SOURCE}</p>
     ${pairs.length > 0 && html`<h3>Between authors</h3>
       <div class="matrices">${pairs.map((pair) => html`<${Pair} key=${pair.authors.join('\n')} pair=${pair} list=${list} />`)}</div>`}

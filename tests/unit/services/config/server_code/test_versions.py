@@ -60,9 +60,40 @@ def test_changed_code_is_rejected_with_the_server_and_its_files(tmp_path: Path) 
     assert collect_one(tmp_path / "run.jsonl", OLD) == ""
     with pytest.raises(
         OperatorError,
-        match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept_changed_code",
+        match=r"environment: changed app\.py, added fresh\.py, removed gone\.py(.|\n)*accept-changed-code",
     ):
         collect_one(tmp_path / "run.jsonl", NEW)
+
+
+def own_code(**files: str) -> dict[str, ServerCode]:
+    """The code of an environment in resources_servers/mine, with the given files."""
+    digest = str(sorted(files.items()))
+    return {"environment": ServerCode(digest=digest, files=files, packages={}, folder="resources_servers/mine")}
+
+
+MINE = {"resources_servers/mine/app.py": "1", "resources_servers/answers/grade.py": "1"}
+
+
+def test_only_the_servers_own_folder_makes_different_code(tmp_path: Path) -> None:
+    collect_one(tmp_path / "run.jsonl", own_code(**MINE))
+    mark = collect_one(tmp_path / "run.jsonl", own_code(**{**MINE, "resources_servers/answers/grade.py": "2"}))
+    assert mark == "" and "versions" not in " ".join(load(tmp_path / "run.jsonl").profile.notes)
+
+
+def test_a_changed_file_in_the_servers_folder_is_named_in_one_line(tmp_path: Path) -> None:
+    collect_one(tmp_path / "run.jsonl", own_code(**MINE))
+    with pytest.raises(OperatorError, match=r"server code: environment: changed \S+/mine/app\.py\n"):
+        collect_one(tmp_path / "run.jsonl", own_code(**dict.fromkeys(MINE, "2")))
+
+
+@pytest.mark.parametrize("accept", [False, True])
+def test_an_output_without_rollouts_protects_nothing(tmp_path: Path, accept: bool) -> None:
+    output = tmp_path / "run.jsonl"
+    paths = RolloutPaths(output)
+    RolloutStore(paths, {"n": 1}, {}, resume=True, overwrite=False, code=own_code(**MINE)).close()
+    paths.failures.write_bytes(b"{}\n")
+    assert collect_one(output, own_code(**dict.fromkeys(MINE, "2")), accept=accept, identity={"n": 2}) == ""
+    assert "versions" not in " ".join(load(output).profile.notes)
 
 
 def test_accepted_code_marks_later_rows_and_stays_accepted(tmp_path: Path) -> None:
@@ -94,7 +125,7 @@ def test_an_output_whose_manifest_records_no_code_is_rejected_until_accepted(tmp
     older = orjson.loads(path.read_bytes())
     del older["code"], older["output"]
     path.write_bytes(orjson.dumps(older))
-    with pytest.raises(OperatorError, match=r"(?s)not record.*accept_changed_code"):
+    with pytest.raises(OperatorError, match=r"(?s)not record.*accept-changed-code"):
         collect_one(output, OLD)
     assert collect_one(output, OLD, accept=True) != ""
 

@@ -112,7 +112,7 @@ def test_missing_rollouts_are_refused(tmp_path: Path) -> None:
     for pair in ((complete, partial), (partial, complete)):
         with pytest.raises(OperatorError, match=r"3 of 200 .*of b .*solve_rate \(98\.50%"):
             gate(*pair)
-        with pytest.raises(OperatorError, match=r"min_coverage=0\.99 is needed"):
+        with pytest.raises(OperatorError, match=r"min-coverage 0\.99 is needed"):
             gate(*pair, min_coverage=0.99)
 
 

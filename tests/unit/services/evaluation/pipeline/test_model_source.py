@@ -78,7 +78,7 @@ def test_a_model_to_start_and_an_endpoint_contradict_each_other(model: str) -> N
 
 
 def test_an_endpoint_needs_a_model_and_a_url() -> None:
-    assert "needs model=" in refusal(policy_base_url=ENDPOINT)
+    assert "needs --model" in refusal(policy_base_url=ENDPOINT)
     assert "127.0.0.1:8000" in refusal(policy_base_url="127.0.0.1:8000", model="a")
 
 

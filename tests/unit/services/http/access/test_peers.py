@@ -77,12 +77,12 @@ async def test_a_connection_of_this_user_or_of_root_is_accepted() -> None:
 async def test_a_connection_of_another_user_is_rejected_with_the_setting_that_allows_it() -> None:
     status, problem = await response_to(Socket(ESTABLISHED, OTHER, 7))
     assert (status, problem["type"]) == (403, "urn:rollyard:forbidden")
-    assert f"user id {OTHER}" in problem["detail"] and "ng_run +allow_other_users=true" in problem["detail"]
+    assert f"user id {OTHER}" in problem["detail"] and "ng_run --allow-other-users" in problem["detail"]
 
 
 async def test_a_connection_with_an_unknown_owner_is_rejected_with_the_reason() -> None:
     status, problem = await response_to(None)
-    assert status == 403 and "cannot be determined" in problem["detail"] and "+allow_other_users" in problem["detail"]
+    assert status == 403 and "cannot be determined" in problem["detail"] and "--allow-other-users" in problem["detail"]
 
 
 @pytest.mark.parametrize("found", [Socket(TIME_WAIT, 0, 0), Socket(FIN_WAIT1, 0, 0), Socket(LISTEN, 0, 9)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.launchers.sagemaker.container.__main__ import main
 from rollyard.services.launchers.sagemaker.container.host_link import HeadLink, connect, read_status
 from rollyard.services.launchers.sagemaker.container.job_environment import read_environment
+from rollyard.services.launchers.sagemaker.container.programs import Program
 from tests.support.commands import command_environ
 from tests.support.waiting import deadline_s, eventually
 
@@ -98,6 +100,22 @@ def test_training_and_evaluation_share_the_gpus_and_the_rest_is_evaluated_at_the
     assert f'[eval] evaluate output_dir: "{run}/output"' in out and "[eval] tasks: 7 7" in out
     assert "[eval] rest ['step_1', 'step_2']" in out
     assert (run / "logs/eval.log").is_file()
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ("run: {name: mixed_lr1e5}\n", "mixed_lr1e5"),
+        ("run: {name: ../a b}\n", "_a_b"),
+        ("run: {name: null, seed: 1}\n", "train_20260116-011803"),
+        ("run: mixed\n", "train_20260116-011803"),
+    ],
+)
+def test_the_folder_of_a_run_has_the_name_in_its_config(root: Path, run: Run, text: str, name: str) -> None:
+    (root / "code/train.yaml").write_text(text)
+    status, out = run(config="train.yaml", command=["python", "train.py"])
+    assert status == 0, out
+    assert (root / "work/run" / name / "checkpoints/step_1").is_dir()
 
 
 def test_the_exit_status_and_the_reason_of_a_failure_are_passed_on(root: Path, run: Run) -> None:
@@ -205,3 +223,31 @@ def test_checkpoints_below_the_output_folder_are_those_of_the_run(root: Path, ru
     line = next(line for line in output.splitlines() if line.startswith("[program] "))
     folder = Path(line.removeprefix("[program] "))
     assert (folder / "checkpoints").resolve() == (folder.parent / "checkpoints").resolve()
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown"),
+    [
+        ("ng_train: rows.jsonl does not exist\nTry 'ng_train --help'.\n", "ng_train: rows.jsonl does not exist"),
+        ("Traceback (most recent call last):\n  x\nValueError: the reason\na later note\n", "ValueError: the reason"),
+        ("[rank0]: torch.cuda.OutOfMemoryError: no memory\nERROR: rank 0 ended\n\n", "ERROR: rank 0 ended"),
+        ("step 1\nstep 2: 3 errors so far\n", "step 2: 3 errors so far"),
+        ("", ""),
+    ],
+)
+def test_the_reason_of_a_failed_program_is_its_last_error(printed: str, shown: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", f"print({printed!r}, end='')"]
+    log, lines = tmp_path / "log", list[str]()
+    program = Program("p", command, environment=os.environ, folder=tmp_path, log=log, print_line=lines.append)
+    program.process.wait()
+    program.close()
+    assert program.last_line() == shown
+
+
+def test_what_a_program_printed_before_an_error_stands_before_it(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", "import sys; print('a note'); sys.stderr.write('the error\\n')"]
+    log = tmp_path / "log"
+    program = Program("p", command, environment={}, folder=tmp_path, log=log, print_line=lambda _: None)
+    program.process.wait()
+    program.close()
+    assert log.read_text() == "a note\nthe error\n"

@@ -58,7 +58,7 @@ def test_a_dry_run_shows_every_call_and_file_and_touches_nothing(
     assert "real-value-123" not in done.out
     image = "503561457547.dkr.ecr.us-west-2.amazonaws.com/rollyard:t"
     assert f"$ docker push {image}" in done.out
-    for call in ("ecr:CreateRepository", "s3:HeadBucket", "ecr:DescribeImages", "s3:PutObject"):
+    for call in ("ecr:CreateRepository", "s3:HeadBucket", "ecr:BatchGetImage", "s3:PutObject"):
         assert call in done.out
     assert "  configs/a.yaml\n" in done.out
     request = json.loads(done.out.partition("sagemaker:CreateTrainingJob ")[2])

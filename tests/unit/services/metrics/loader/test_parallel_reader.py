@@ -90,7 +90,7 @@ def test_an_empty_file_has_an_empty_profile(tmp_path: Path) -> None:
 
 
 def test_a_missing_file_is_an_operator_error(tmp_path: Path) -> None:
-    with pytest.raises(OperatorError, match=rf"x\.jsonl.*{os.strerror(errno.ENOENT)}.*\+jsonl_fpath"):
+    with pytest.raises(OperatorError, match=rf"x\.jsonl.*{os.strerror(errno.ENOENT)}"):
         read(tmp_path / "x.jsonl")
 
 

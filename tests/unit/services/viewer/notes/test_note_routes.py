@@ -145,7 +145,7 @@ async def test_read_only_refuses_every_record_and_shows_the_notes(path: Path) ->
     async with client_of(open_index(path), read_only=True) as client:
         refused = await post(client, 403, kind="label", label="a")
         found = await get(client, "notes")
-    assert "+read_only=true" in refused["detail"] and "+read_only=true" in found["why_read_only"]
+    assert "--read-only" in refused["detail"] and "--read-only" in found["why_read_only"]
     assert len(found["rollouts"]) == 1
     assert path.with_name("x_notes.jsonl").read_bytes() == before
 

@@ -25,7 +25,8 @@ def test_the_variables_log_account_and_con_are_defaults() -> None:
 
 
 def test_a_container_is_only_used_if_it_is_asked_for() -> None:
-    assert read_arguments([], {})[0].container is None
+    without, _ = read_arguments([], {})
+    assert (without.container, without.mounts) == (None, ("/lustre:/lustre",))
     options, _ = read_arguments(["--container", "image.sqsh", "--mounts", "/a:/b,/c:/c"], {})
     assert (options.container, options.container_runtime, options.mounts) == ("image.sqsh", "pyxis", ("/a:/b", "/c:/c"))
 
