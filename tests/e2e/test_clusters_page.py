@@ -1,4 +1,4 @@
-"""The commands of docs/clusters.md write reports with clusters."""
+"""The commands of docs/viewer.md write reports with clusters."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The section of docs/episodes.md about the policy of an episode, with real servers and a proxy on a port."""
+"""The section of docs/agents.md about the policy of an episode, with real servers and a proxy on a port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/notes.md: its commands and its program, run one after another on recorded rollouts."""
+"""docs/viewer.md: its commands and its program, run one after another on recorded rollouts."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_command_of_the_page_runs(rollouts: Path, capsys: pytest.CaptureFi
 
 def test_the_program_of_the_page_labels_rollouts(rollouts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = TEXT.partition("```python\n")[2].partition("```")[0]
-    exec(compile(program, "docs/notes.md", "exec"), {})
+    exec(compile(program, "docs/viewer.md", "exec"), {})
     assert "'override': 'wrong'" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""docs/watching.md: its commands work, and the metrics that it lists exist."""
+"""docs/operation.md: its commands work, and the metrics that it lists exist."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.fixtures import http_transport
 from tests.support.stacks import SOKOBAN
 from tests.support.waiting import deadline_s
 
-PAGE = INSTALLED / "docs/watching.md"
+PAGE = INSTALLED / "docs/operation.md"
 LINES = [words for words in documented_lines(PAGE) if "+watch=true" not in words and words[0] in ("curl", "ng_status")]
 DEFAULT = "127.0.0.1:11000"
 

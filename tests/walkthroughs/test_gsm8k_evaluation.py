@@ -1,4 +1,4 @@
-"""The commands of docs/gsm8k-evaluation.md, in a copy of the folder in which they start."""
+"""The commands of docs/drop-in.md, in a copy of the folder in which they start."""
 
 from __future__ import annotations
 

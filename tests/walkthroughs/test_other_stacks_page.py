@@ -1,4 +1,4 @@
-"""The run and the programs of docs/serving-other-stacks.md, on free ports."""
+"""The run and the programs of docs/other-stacks.md, on free ports."""
 
 from __future__ import annotations
 

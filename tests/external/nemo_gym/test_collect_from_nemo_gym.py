@@ -1,4 +1,4 @@
-"""docs/collect-from-nemo-gym.md with a stack that the real NeMo Gym started, also when processes are killed."""
+"""docs/nemo-gym.md with a stack that the real NeMo Gym started, also when processes are killed."""
 
 from __future__ import annotations
 

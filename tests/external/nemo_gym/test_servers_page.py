@@ -1,4 +1,4 @@
-"""docs/nemo-gym-servers.md as a reader follows it, with the real NeMo Gym."""
+"""docs/nemo-gym.md as a reader follows it, with the real NeMo Gym."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ def test_a_policy_on_vllm_is_a_profile_and_two_variables() -> None:
 
 
 def test_the_documented_commands_name_what_is_in_the_file() -> None:
-    page = (INSTALLED / "docs/docker.md").read_text()
+    page = (INSTALLED / "docs/operation.md").read_text()
     services = yaml.safe_load(FILE.read_text())["services"]
     for name in re.findall(r"docker compose (?:run --rm|exec|logs|up --detach) ([a-z]+)", page):
         assert name in services
