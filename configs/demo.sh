@@ -32,4 +32,4 @@ ng_collect_rollouts +agent_name=grl_sokoban_game_agent \
     "+output_jsonl_fpath=$folder/rollouts.jsonl" \
     +num_repeats=16 +num_samples_in_parallel=32 +responses_create_params.temperature=0.8
 echo
-echo "The commands are in .venv/bin. To use your own model, see \"Three terminals\" in README.md."
+echo "The commands are in .venv/bin. To use your own model, see docs/models.md."

@@ -10,9 +10,11 @@ import pytest
 from rollyard.errors import OperatorError
 from rollyard.services.cli import reward_profile
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.doc_pages import commands, page
+from tests.support.doc_pages import commands, page, sections
 
-LINES = [words for words in commands(page("clusters.md")) if words[0] == "ng_reward_profile"]
+LINES = [
+    words for words in commands(sections(page("viewer.md"))["Clusters of failures"]) if words[0] == "ng_reward_profile"
+]
 
 
 @pytest.mark.parametrize("words", LINES, ids=" ".join)

@@ -13,12 +13,12 @@ import rollyard
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.rollout_keys import task_key
 from tests.support.commands import in_this_process
-from tests.support.doc_pages import commands, page
+from tests.support.doc_pages import commands, page, sections
 from tests.support.rollout_files import row, write
 from tests.support.stacks import read_rows
 
 HUNT = INSTALLED / "examples" / "hunt" / "recorded" / "late.jsonl"
-TEXT = page("notes.md")
+TEXT = sections(page("viewer.md"))["Labels, verdicts and notes"]
 SOKOBAN: dict[str, Any] = {
     "policy_model": {"responses_api_models": {"builtin_model": {}}},
     "sokoban": {"resources_servers": {"grl_sokoban": {}}},

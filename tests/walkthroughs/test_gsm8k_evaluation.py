@@ -17,7 +17,7 @@ from tests.support.doc_pages import commands
 from tests.support.waiting import deadline_s
 
 FAKE_VLLM = INSTALLED / "tests" / "support" / "fake_vllm.py"
-PAGE = INSTALLED / "docs" / "gsm8k-evaluation.md"
+PAGE = INSTALLED / "docs" / "drop-in.md"
 QUESTIONS = INSTALLED.parent / "shared" / "data" / "gsm8k" / "test.jsonl"
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.chaos.fault import Fault
 from tests.faults.chaos.result import Result
 
 HEADER = """\

@@ -39,7 +39,10 @@ def summary(results: Sequence[Result]) -> str:
 
 def table(results: Sequence[Result]) -> str:
     """The equal environments by kind, and the others with the reason."""
-    lines = ["Equal; `+1` counts further configs that play the same, \\* marks equal rewards for all rows, which is weak evidence:", ""]
+    lines = [
+        "Equal; `+1` counts further configs that play the same, \\* marks equal rewards for all rows, which is weak evidence:",
+        "",
+    ]
     for kind in sorted({result.kind for result in results if result.equal}):
         names = [_name(one) for one in results if one.equal and one.kind == kind]
         lines.append(f"- {kind} ({len(names)}): {', '.join(names)}")
