@@ -12,9 +12,8 @@ from rollyard.services.cli import reward_profile
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.doc_pages import commands, page, sections
 
-LINES = [
-    words for words in commands(sections(page("viewer.md"))["Clusters of failures"]) if words[0] == "ng_reward_profile"
-]
+SECTION = sections(page("viewer.md"))["Clusters of failures"]
+LINES = [words for words in commands(SECTION) if words[0] == "ng_reward_profile"]
 
 
 @pytest.mark.parametrize("words", LINES, ids=" ".join)

@@ -105,7 +105,7 @@ TRAINED = (
 """What training writes where its config or a documented line says."""
 CREATED = created_paths() | {*TRAINED}
 EXAMPLE_NAMES = (
-    *("results/base.jsonl", "results/trained.jsonl", "results/my_training"),
+    *("results/rollouts.jsonl", "results/base.jsonl", "results/trained.jsonl", "results/my_training"),
     *("levels/mine.xsb", "levels", "checkpoints"),
 )
 """Placeholders for files of the reader."""
@@ -267,7 +267,7 @@ def test_every_documented_script_has_an_importable_module_known_options_and_exis
     with pytest.raises((OperatorError, SystemExit)) as raised:
         module.main([*words[3:], "--no-such-option"])
     # The unknown option must be the only error in the line.
-    assert re.search(r"arguments: --no-such-option$", str(raised.value))
+    assert re.search(r"arguments: --no-such-option(?:, did you mean [^,]*)?$", str(raised.value))
 
 
 @pytest.mark.parametrize("words", every("ng_lm_eval"), ids=" ".join)

@@ -1,4 +1,4 @@
-"""`python -m tests.support.findings_page` writes the list of docs/evidence/findings.md from the detectors' definitions."""
+"""`python -m tests.support.findings_page` writes the list of docs/evidence/findings.md from the detectors."""
 
 from __future__ import annotations
 

@@ -10,16 +10,16 @@ from tests.faults.chaos.result import Result
 HEADER = """\
 # Robustness
 
-How Rollyard behaves when files, processes, endpoints, models and callers misbehave. `make chaos` injects each fault into
-real processes over real sockets, with a script for the model, and writes this page:
+How Rollyard behaves when files, processes, endpoints, models and callers misbehave. `make chaos` injects each fault
+into real processes over real sockets, with a script for the model, and writes this page:
 
 ```bash
 make chaos                                          # every fault with three seeds; half an hour on two cores
 make chaos-quick                                    # one seed, fewer faults, and a soak test of 30 s; runs in CI
 ```
 
-`python -m tests.faults.chaos --list` lists the faults; `--fault renamed --seed 7` runs those whose names contain a string.
-A fault counts as held if
+`python -m tests.faults.chaos --list` lists the faults; `--fault renamed --seed 7` runs those whose names contain a
+string. A fault counts as held if
 
 - the command ends with 0, and every (task, repeat) is in the output exactly once and equal to that of an uninterrupted
   run; or the exit status is not 0, one message names what was found, and the next command resumes or explains how;

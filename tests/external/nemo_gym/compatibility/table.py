@@ -10,14 +10,14 @@ from tests.external.nemo_gym.compatibility.results import Result
 PAGE = ROOT / "docs" / "evidence" / "compatibility.md"
 INTRODUCTION = """# NeMo Gym's environments under Rollyard
 
-`make compatibility` writes this page. It plays every environment in the wheel of nemo-gym 0.4.0, each config that names a
-resources server, with the rows of its `example.jsonl` (at most five), twice: with NeMo Gym's server program and agent
+`make compatibility` writes this page. It plays every environment in the wheel of nemo-gym 0.4.0, each config that names
+a resources server, with the rows of its `example.jsonl` (at most five), twice: with NeMo Gym's server program and agent
 alone, and with the same program started by `ng_run` ([from its folder](../nemo-gym.md)) and played by Rollyard's agent.
 The model, and the judge of environments that ask one, is a scripted server that answers some rows rightly and others
 wrongly. *Equal* means that every row has exactly the same reward on both sides.
 
-Agents with a program of their own are replaced by `simple_agent` on both sides. Servers run on a CPU, without downloads,
-with the packages of `requirements/nemo-gym.lock`. A constant 0 can also mean that a service is missing on both sides.
+Agents with a program of their own are replaced by `simple_agent` on both sides. Servers run on a CPU, without
+downloads, with the packages of `requirements/nemo-gym.lock`. A constant 0 can also mean that a service is missing on both sides.
 """
 
 
@@ -39,10 +39,10 @@ def summary(results: Sequence[Result]) -> str:
 
 def table(results: Sequence[Result]) -> str:
     """The equal environments by kind, and the others with the reason."""
-    lines = [
-        "Equal; `+1` counts further configs that play the same, \\* marks equal rewards for all rows, which is weak evidence:",
-        "",
-    ]
+    marks = (
+        "`+1` counts further configs that play the same, \\* marks equal rewards for all rows, which is weak evidence"
+    )
+    lines = [f"Equal; {marks}:", ""]
     for kind in sorted({result.kind for result in results if result.equal}):
         names = [_name(one) for one in results if one.equal and one.kind == kind]
         lines.append(f"- {kind} ({len(names)}): {', '.join(names)}")
