@@ -25,7 +25,7 @@ def test_a_command_of_the_page_finds_clusters(
     assert reward_profile.run(words[1:]) == 0
     (written,) = tmp_path.glob("results/*/profile.json")
     clusters = orjson.loads(written.read_bytes())["clusters"]
-    files = next(word for word in words if "jsonl_fpath" in word).count(".jsonl")
+    files = sum(word.endswith(".jsonl") for word in words)
     assert [bool(one["clusters"]) for one in clusters["runs"]] == [True] * files
     assert len(clusters["changes"]) == files - 1
 
