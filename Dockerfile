@@ -1,5 +1,5 @@
 # One image for every part of a run, with the dependencies of all environments. docker-compose.yml starts the parts (see
-# docs/docker.md). On its own: docker build -t rollyard . && docker run --rm rollyard
+# docs/operation.md). On its own: docker build -t rollyard . && docker run --rm rollyard
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 

@@ -107,8 +107,8 @@ ci-plan: $(DEV)  ## print which suites `.ci/run` would run in full, and why
 test-faults: $(DEV)  ## test killed processes, full disks, lost networks and dying engines
 	$(BIN)/python -m pytest -n 2 --dist loadfile tests/faults $(SMOKE)
 
-chaos: $(DEV)  ## inject every fault of docs/robustness.md into a real stack; rewrites that page
-	$(BIN)/python -m tests.faults.chaos --write docs/robustness.md
+chaos: $(DEV)  ## inject every fault of docs/evidence/robustness.md into a real stack; rewrites that page
+	$(BIN)/python -m tests.faults.chaos --write docs/evidence/robustness.md
 
 chaos-quick: $(DEV)  ## inject the cheaper faults once, and run a soak test of 30 seconds
 	$(BIN)/python -m tests.faults.chaos --short
@@ -153,7 +153,7 @@ pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer and of ng_br
 test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready  ## test with NeMo Gym's environments, agents and head (Python 3.12 or newer)
 	$(BIN)/python -m pytest tests/external/nemo_gym $(SMOKE)
 
-compatibility: $(DEV) $(NEMO_GYM)/.ready  ## play every environment of NeMo Gym; rewrites docs/compatibility.md
+compatibility: $(DEV) $(NEMO_GYM)/.ready  ## play every environment of NeMo Gym; rewrites docs/evidence/compatibility.md
 	$(BIN)/python -m tests.external.nemo_gym.compatibility
 
 test-lm-eval: $(EXTERNAL)/.ready  ## test with EleutherAI's lm_eval, without torch
@@ -226,9 +226,9 @@ bench: $(DEV)  ## measure every published claim about speed on this host
 bench-quick: $(DEV)  ## check that the benchmarks run; the figures are not meaningful
 	$(BIN)/python -m benchmarks --quick
 
-bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/verdicts.md
+bench-verdicts: $(DEV)  ## measure time and error rates of verdicts; rewrites tables of docs/evidence/verdicts.md
 	$(BIN)/python -m benchmarks.verdicts
-	$(BIN)/python -m benchmarks.verdict_rates --write docs/verdicts.md
+	$(BIN)/python -m benchmarks.verdict_rates --write docs/evidence/verdicts.md
 
 ##@ Release
 

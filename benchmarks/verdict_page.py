@@ -1,4 +1,4 @@
-"""The tables of docs/verdicts.md that `python -m benchmarks.verdict_rates --write` replaces."""
+"""The figures of docs/evidence/verdicts.md that `python -m benchmarks.verdict_rates --write` replaces."""
 
 from __future__ import annotations
 
@@ -35,14 +35,8 @@ def tables(found: Found) -> str:
         cells = (grader, environment, half.replace("_", "-"), _rate(*accepts), _rate(*refusals), str(failed))
         lines.append(f"| {' | '.join(cells)} |")
     for right, title in ((True, "Right answers"), (False, "Wrong answers")):
-        error = "refused" if right else "did not score 0"
-        lines += [
-            "",
-            f"**{title}**: how many of each class a grader {error}, both halves together.",
-            "",
-            f"| class | example | gold | of | {' | '.join(GRADERS)} |",
-            f"|---|---|---|---:|{'---:|' * len(GRADERS)}",
-        ]
+        error = "refused" if right else "not scored 0"
+        lines += ["", f"**{title}** {error} by {', '.join(GRADERS)}, both halves together:", ""]
         lines += [_class(style, scored) for style, scored in found.classes(right).items()]
     return "\n".join(lines) + "\n"
 
@@ -53,8 +47,8 @@ def _class(style: str, scored: Sequence[Scored]) -> str:
         (one.triple for one in scored), key=lambda one: (len(_example(one)) > MAX_LENGTH, not one.note)
     )
     example = _code(_example(example_triple)) + (f" ({example_triple.note})" if example_triple.note else "")
-    counts = [str(sum(one.mistaken(grader) for one in scored)) for grader in GRADERS]
-    return f"| {' | '.join((style, example, _code(example_triple.gold), str(len(scored)), *counts))} |"
+    counts = ", ".join(str(sum(one.mistaken(grader) for one in scored)) for grader in GRADERS)
+    return f"- {style}: {counts} of {len(scored)}; {example} for {_code(example_triple.gold)}"
 
 
 def _example(triple: Triple) -> str:
@@ -70,8 +64,7 @@ def _example(triple: Triple) -> str:
 
 
 def _code(text: str) -> str:
-    # A backtick would end the code; a bar ends the cell, even in code, unless it is escaped.
-    return f"`{text.replace('`', chr(39)).replace('|', chr(92) + '|')}`"
+    return f"`{text.replace('`', chr(39))}`"  # a backtick would end the code
 
 
 def _rate(count: int, of: int) -> str:

@@ -1,7 +1,8 @@
 """Error rates of graders of mathematical answers: Rollyard's, math-verify, and the string equality of MATH.
 
 The triples of `data/verdicts.jsonl` are labelled by a careful reader. A false accept is a wrong answer that is
-rewarded; a false refusal is a right answer that is not. `--write docs/verdicts.md` updates the tables of that page.
+rewarded; a false refusal is a right answer that is not. `--write docs/evidence/verdicts.md` updates
+the figures of that page.
 """
 
 from __future__ import annotations

@@ -32,4 +32,4 @@ ng_collect_rollouts --agent-name grl_sokoban_game_agent \
     --output-jsonl-fpath "$folder/rollouts.jsonl" \
     --num-repeats 16 --num-samples-in-parallel 32 --responses-create-params.temperature 0.8
 echo
-echo "The commands are in .venv/bin. To use your own model, see \"Three terminals\" in README.md."
+echo "The commands are in .venv/bin. To use your own model, see docs/models.md."

@@ -13,7 +13,7 @@ _UNFOLDED = 6
 """With more clusters, the paragraphs about them are folded. The table contains all of them."""
 _HOW = (
     "Failed rollouts that do the same thing wrong, grouped by what they did, called and answered, and by the reasons "
-    "of the verdict. No model is involved: see docs/clusters.md."
+    "of the verdict. No model is involved: see docs/viewer.md."
 )
 
 

@@ -52,8 +52,8 @@ def _compared_cells(one: Finding | None) -> tuple[str, str]:
 
 
 _CAUTION = (
-    "Findings are observations that deserve a look, most important first. Their definitions and thresholds are in "
-    "docs/findings.md. Counts are of measured rollouts unless they are of attempts."
+    "Findings are observations that deserve a look, most important first. profile.json contains "
+    "what each one counts, with its thresholds. Counts are of measured rollouts unless they are of attempts."
 )
 
 

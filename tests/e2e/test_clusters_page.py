@@ -1,4 +1,4 @@
-"""The commands of docs/clusters.md write reports with clusters."""
+"""The commands of docs/viewer.md write reports with clusters."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import pytest
 from rollyard.errors import OperatorError
 from rollyard.services.cli import reward_profile
 from rollyard.services.io.search_path import INSTALLED
-from tests.support.doc_pages import commands, page
+from tests.support.doc_pages import commands, page, sections
 
-LINES = [words for words in commands(page("clusters.md")) if words[0] == "ng_reward_profile"]
+SECTION = sections(page("viewer.md"))["Clusters of failures"]
+LINES = [words for words in commands(SECTION) if words[0] == "ng_reward_profile"]
 
 
 @pytest.mark.parametrize("words", LINES, ids=" ".join)
@@ -24,7 +25,7 @@ def test_a_command_of_the_page_finds_clusters(
     assert reward_profile.run(words[1:]) == 0
     (written,) = tmp_path.glob("results/*/profile.json")
     clusters = orjson.loads(written.read_bytes())["clusters"]
-    files = next(word for word in words if "jsonl_fpath" in word).count(".jsonl")
+    files = sum(word.endswith(".jsonl") for word in words)
     assert [bool(one["clusters"]) for one in clusters["runs"]] == [True] * files
     assert len(clusters["changes"]) == files - 1
 

@@ -1,4 +1,4 @@
-"""The section of docs/episodes.md about the policy of an episode, with real servers and a proxy on a port."""
+"""The section of docs/agents.md about the policy of an episode, with real servers and a proxy on a port."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ async def sent(request: str) -> bytes:
 
 
 async def test_an_episode_is_played_through_the_proxy_and_the_key_is_in_no_file(tmp_path: Path) -> None:
-    section = sections(page("episodes.md"))["The policy of an episode"]
+    section = sections(page("agents.md"))["The policy of an episode"]
     agent_port = free_port()
     script = [completion({"content": None, "tool_calls": [STEP]}), completion({"content": "done"})]
     async with engine(*script) as proxy:

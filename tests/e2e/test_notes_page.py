@@ -1,4 +1,4 @@
-"""docs/notes.md: its commands and its program, run one after another on recorded rollouts."""
+"""docs/viewer.md: its commands and its program, run one after another on recorded rollouts."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import rollyard
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.rollout_keys import task_key
 from tests.support.commands import in_this_process
-from tests.support.doc_pages import commands, page
+from tests.support.doc_pages import commands, page, sections
 from tests.support.rollout_files import row, write
 from tests.support.stacks import read_rows
 
 HUNT = INSTALLED / "examples" / "hunt" / "recorded" / "late.jsonl"
-TEXT = page("notes.md")
+TEXT = sections(page("viewer.md"))["Labels, verdicts and notes"]
 SOKOBAN: dict[str, Any] = {
     "policy_model": {"responses_api_models": {"builtin_model": {}}},
     "sokoban": {"resources_servers": {"grl_sokoban": {}}},
@@ -61,7 +61,7 @@ def test_every_command_of_the_page_runs(rollouts: Path, capsys: pytest.CaptureFi
 
 def test_the_program_of_the_page_labels_rollouts(rollouts: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = TEXT.partition("```python\n")[2].partition("```")[0]
-    exec(compile(program, "docs/notes.md", "exec"), {})
+    exec(compile(program, "docs/viewer.md", "exec"), {})
     assert "'override': 'wrong'" in capsys.readouterr().out
 
 

@@ -1,4 +1,4 @@
-"""docs/watching.md: its commands work, and the metrics that it lists exist."""
+"""docs/operation.md: its commands work, and the metrics that it lists exist."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from rollyard.services.cli.options import read_options
 from rollyard.services.cli.track import TrackOptions
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.running_stack import RunningStack
-from tests.e2e.test_docs import documented_lines
 from tests.support.commands import in_this_process, running_stack
+from tests.support.doc_pages import commands, page, sections
 from tests.support.fixtures import http_transport
 from tests.support.stacks import SOKOBAN
 from tests.support.waiting import deadline_s
 
-PAGE = INSTALLED / "docs/watching.md"
-LINES = [words for words in documented_lines(PAGE) if "+watch=true" not in words and words[0] in ("curl", "ng_status")]
+TEXT = sections(page("operation.md"))["Monitoring"]
+LINES = [words for words in commands(TEXT) if "--watch" not in words and words[0] in ("curl", "ng_status")]
 DEFAULT = "127.0.0.1:11000"
 
 
@@ -54,8 +54,8 @@ async def test_the_prometheus_config_finds_every_server(stack: RunningStack) -> 
         targets = orjson.loads((await transport.send("GET", url, b"", {}, deadline_s())).body)
         assert len(targets) == 4
         for target in targets:
-            page = await transport.send("GET", f"http://{target['targets'][0]}/metrics", b"", {}, deadline_s())
-            assert page.status == 200 and b"rollyard_in_flight" in page.body
+            metrics = await transport.send("GET", f"http://{target['targets'][0]}/metrics", b"", {}, deadline_s())
+            assert metrics.status == 200 and b"rollyard_in_flight" in metrics.body
 
 
 def test_the_page_has_commands_of_both_kinds() -> None:
@@ -63,15 +63,14 @@ def test_the_page_has_commands_of_both_kinds() -> None:
 
 
 def test_the_page_lists_every_metric_that_the_dashboard_shows() -> None:
-    page = PAGE.read_text()
     board = orjson.loads((INSTALLED / "docs/grafana/rollyard.json").read_bytes())
     for panel in board["panels"]:
         for target in panel.get("targets", ()):
             for name in re.findall(r"\b(?:rollyard|process)_\w+", target["expr"]):
                 short = re.sub(r"_bucket$", "", name)
-                assert short in page or short.replace("rollyard_collection", "") in page, name
+                assert short in TEXT or short.replace("rollyard_collection", "") in TEXT, name
 
 
 def test_every_documented_track_line_has_known_options() -> None:
-    lines = [words for words in documented_lines(PAGE) if words[0] == "ng_track"]
+    lines = [words for words in commands(TEXT) if words[0] == "ng_track"]
     assert {read_options(TrackOptions, words[1:])[0].to for words in lines} == {"wandb", "mlflow"}

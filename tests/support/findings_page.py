@@ -1,11 +1,11 @@
-"""`python -m tests.support.findings_page` writes the table of docs/findings.md from the detectors' definitions."""
+"""`python -m tests.support.findings_page` writes the list of docs/evidence/findings.md from the detectors."""
 
 from __future__ import annotations
 
 from rollyard.services.findings.catalog import DETECTORS
 from rollyard.services.io.search_path import INSTALLED
 
-PAGE = INSTALLED / "docs" / "findings.md"
+PAGE = INSTALLED / "docs" / "evidence" / "findings.md"
 _START, _END = "<!-- detectors -->\n", "<!-- end of detectors -->\n"
 
 
@@ -13,11 +13,11 @@ def page(text: str) -> str:
     """Return the page with the current definitions."""
     before, _, rest = text.partition(_START)
     _, _, after = rest.partition(_END)
-    rows = [
-        f"| {one.title} (`{one.kind}`) | {one.category} | {one.definition.replace('|', chr(92) + '|')} |\n"
-        for one in DETECTORS
-    ]
-    return f"{before}{_START}\n| finding | about | what is counted |\n|---|---|---|\n{''.join(rows)}\n{_END}{after}"
+    by_category: dict[str, list[str]] = {}
+    for one in DETECTORS:
+        by_category.setdefault(one.category, []).append(f"{one.title} (`{one.kind}`)")
+    lists = "\n".join(f"- **{category}**: {'; '.join(titles)}" for category, titles in by_category.items())
+    return f"{before}{_START}\n{lists}\n\n{_END}{after}"
 
 
 if __name__ == "__main__":

@@ -16,10 +16,10 @@ REPEATS = 8
 async def test_every_rollout_of_all_environments_is_measured_once(tmp_path: Path) -> None:
     lines = documented_lines(INSTALLED / "docs" / "data.md")
     (run,) = (words for words in lines if words[0] == "ng_run")
-    (collect,) = (words for words in lines if "+data=configs/environment_mixture.yaml" in words)
+    (collect,) = (words for words in lines if "configs/environment_mixture.yaml" in words)
     repeats = f"+num_repeats={REPEATS}"
     async with ng_run(*run[1:], "+colocate=true", cwd=tmp_path):
-        done = await command(*collect[:-1], repeats, "+num_samples_in_parallel=64", cwd=tmp_path)
+        done = await command(*collect[:-2], repeats, "+num_samples_in_parallel=64", cwd=tmp_path)
     assert done.status == 0, done.err
     rows = read_rows(tmp_path / "results/environments.jsonl")
     assert len({(row["_ng_task_index"], row["_ng_rollout_index"]) for row in rows}) == len(rows)

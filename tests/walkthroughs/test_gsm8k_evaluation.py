@@ -1,4 +1,4 @@
-"""The commands of docs/gsm8k-evaluation.md, in a copy of the folder in which they start."""
+"""The commands of docs/drop-in.md, in a copy of the folder in which they start."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.doc_pages import commands
 from tests.support.waiting import deadline_s
 
 FAKE_VLLM = INSTALLED / "tests" / "support" / "fake_vllm.py"
-PAGE = INSTALLED / "docs" / "gsm8k-evaluation.md"
+PAGE = INSTALLED / "docs" / "drop-in.md"
 QUESTIONS = INSTALLED.parent / "shared" / "data" / "gsm8k" / "test.jsonl"
 
 

@@ -1,4 +1,4 @@
-"""The run and the programs of docs/serving-other-stacks.md, on free ports."""
+"""The run and the programs of docs/other-stacks.md, on free ports."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ import sys
 from pathlib import Path
 
 from tests.support.commands import command, ng_run
-from tests.support.doc_pages import commands, files, page, programs
+from tests.support.doc_pages import commands, files, page, programs, sections
 from tests.support.sokoban_page import free_port
 
-PAGE = page("serving-other-stacks.md")
+PAGE = sections(page("other-stacks.md"))["Serve Rollyard's servers to other clients"]
 CONFIG = "configs/served.yaml"
 
 

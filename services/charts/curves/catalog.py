@@ -1,4 +1,4 @@
-"""The metrics of a training run: groups, titles, units and meanings. docs/training-metrics.md has the same names."""
+"""The metrics of a training run: groups, titles, units and meanings. docs/training.md has the same names."""
 
 from __future__ import annotations
 

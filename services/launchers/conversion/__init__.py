@@ -5,7 +5,7 @@
     is_converted(request)
     convert(request, converter)         the result; converts, waits or uses what exists
 
-`huggingface/` holds the conversion itself. docs/checkpoint-conversion.md describes the guarantees.
+`huggingface/` holds the conversion itself. docs/slurm.md describes the guarantees.
 """
 
 from rollyard.services.launchers.conversion.command import main

@@ -1,4 +1,4 @@
-"""All metrics of a training step, by the names of metrics.jsonl. docs/training-metrics.md has their definitions."""
+"""All metrics of a training step, by the names of metrics.jsonl. docs/training.md has their definitions."""
 
 from __future__ import annotations
 

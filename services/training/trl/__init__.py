@@ -8,7 +8,7 @@ sequence_log_probs.py  log-probabilities of whole sequences, for the comparison 
 save_policy.py         the trained weights as a Hugging Face folder
 update_metrics.py      figures of an update's log-probabilities
 
-For programs with a trainer of their own (docs/trl.md):
+For programs with a trainer of their own (docs/trainers.md):
 stack_session.py       a running stack, for programs that are not asynchronous
 rollout_func.py        the rollout function and the reward of a plain GRPOTrainer
 publish_weights.py     a callback that gives the engines the weights after every step

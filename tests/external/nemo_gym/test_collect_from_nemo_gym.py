@@ -1,4 +1,4 @@
-"""docs/collect-from-nemo-gym.md with a stack that the real NeMo Gym started, also when processes are killed."""
+"""docs/nemo-gym.md with a stack that the real NeMo Gym started, also when processes are killed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from rollyard.services.types import Json
 from tests.external.nemo_gym.gym_stack import VENV, Endpoint, GymStack, free_port, gym_stack
 from tests.support.commands import BIN, command, command_environ
-from tests.support.doc_pages import commands, page
+from tests.support.doc_pages import commands, page, sections
 from tests.support.scripted_engine import listening
 from tests.support.stacks import keys_of, read_rows
 from tests.support.waiting import deadline_s
@@ -44,7 +44,8 @@ def examples() -> Path:
 
 def documented(program: str, stack: GymStack) -> list[str]:
     """The page's command, for the head of this stack."""
-    [words] = [words for words in commands(page("collect-from-nemo-gym.md")) if words[0] == program]
+    text = sections(page("nemo-gym.md"))["Collect from a NeMo Gym stack"]
+    [words] = [words for words in commands(text) if words[0] == program]
     host, _, port = stack.head.partition(":")
     local = [word.replace("gym/lib/python3.12", f"gym/lib/{examples().parents[4].name}") for word in words]
     return [*local, f"+head_server.host={host}", f"+head_server.port={port}"]

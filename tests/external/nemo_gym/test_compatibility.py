@@ -1,4 +1,4 @@
-"""A part of docs/compatibility.md, played again."""
+"""A part of docs/evidence/compatibility.md, played again."""
 
 from __future__ import annotations
 

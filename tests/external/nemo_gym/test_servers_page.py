@@ -1,4 +1,4 @@
-"""docs/nemo-gym-servers.md as a reader follows it, with the real NeMo Gym."""
+"""docs/nemo-gym.md as a reader follows it, with the real NeMo Gym."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import orjson
 
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.commands import command, ng_run
-from tests.support.doc_pages import commands, page
+from tests.support.doc_pages import commands, page, sections
 from tests.support.stacks import read_rows
 
 VENV = INSTALLED / ".venv-nemo-gym"
@@ -17,7 +17,8 @@ START_S = 600.0
 
 
 def lines(program: str) -> list[list[str]]:
-    return [words for words in commands(page("nemo-gym-servers.md")) if words[0] == program]
+    text = sections(page("nemo-gym.md"))["NeMo Gym's environments, as they are"]
+    return [words for words in commands(text) if words[0] == program]
 
 
 def with_this_python(word: str) -> str:
@@ -36,7 +37,7 @@ async def test_the_page_starts_nemo_gyms_environment_and_plays_it(tmp_path: Path
         assert shown.status == 0 and f"mcqa: NeMo Gym, {tmp_path}/gym/bin/python" in shown.out
         assert collected.status == 0, collected.out + collected.err
     rows = read_rows(tmp_path / "results" / "mcqa.jsonl")
-    inputs = next(Path(with_this_python(word.partition("=")[2])) for word in collect if "input_jsonl" in word)
+    inputs = Path(with_this_python(collect[collect.index("--input") + 1]))
     assert len(rows) == len((tmp_path / inputs).read_bytes().splitlines())
     assert all(row["expected_answer"] and row["reward"] in (0.0, 1.0) for row in rows)
     assert "servers ready!" in running.printed

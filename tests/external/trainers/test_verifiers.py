@@ -32,8 +32,8 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def evaluate(stack: Any, server: str, dataset: str, folder: Path) -> list[dict[str, Any]]:
-    """The traces of two tasks, evaluated with the configuration that docs/trainers/verifiers.md shows."""
-    [config] = [block for block in page("trainers/verifiers.md").split("```") if block.startswith("toml\n")]
+    """The traces of two tasks, evaluated with the configuration that docs/trainers.md shows."""
+    [config] = [block for block in page("trainers.md").split("```") if block.startswith("toml\n")]
     for documented, here in (
         ("http://127.0.0.1:8001", stack.url(server)),
         ("http://127.0.0.1:8002", stack.url("policy_model")),

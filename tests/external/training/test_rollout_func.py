@@ -34,7 +34,7 @@ def test_the_documented_program_trains_two_steps_on_a_real_engine(
         for row in read_rows(EXAMPLES)
     ]
     tasks.write_bytes(b"\n".join(map(orjson.dumps, rows)))
-    (program,) = programs(page("trl.md"))
+    (program,) = programs(page("trainers.md"))
     assert len([line for line in program.splitlines() if line]) <= 40
     file, results = tmp_path / "program.py", tmp_path / "results"
     file.write_text(program)

@@ -4,7 +4,7 @@
     python -m tests.faults.chaos --short                   # one round of the inexpensive faults
     python -m tests.faults.chaos --fault renamed --rounds 5 --seed 7
     python -m tests.faults.chaos --code ../other           # the servers and commands of another checkout
-    python -m tests.faults.chaos --write docs/robustness.md
+    python -m tests.faults.chaos --write docs/evidence/robustness.md
 
 The exit status is 1 if a fault did not hold or could not be injected.
 """

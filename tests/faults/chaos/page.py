@@ -1,38 +1,32 @@
-"""Writes docs/robustness.md. The page contains counts and no times, so that it is the same on every host."""
+"""Writes docs/evidence/robustness.md. The page contains counts and no times, so that it is the same on every host."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
 
-from tests.faults.chaos.fault import Fault
 from tests.faults.chaos.result import Result
 
 HEADER = """\
 # Robustness
 
-This page lists how Rollyard behaves when files, processes, endpoints, models and callers misbehave. Each row is a fault
-that a program injects into real processes over real sockets; only the model is a script. `make chaos` injects all of
-them and writes this page:
+How Rollyard behaves when files, processes, endpoints, models and callers misbehave. `make chaos` injects each fault
+into real processes over real sockets, with a script for the model, and writes this page:
 
 ```bash
 make chaos                                          # every fault with three seeds; half an hour on two cores
 make chaos-quick                                    # one seed, fewer faults, and a soak test of 30 s; runs in CI
 ```
 
-`python -m tests.faults.chaos --list` lists the faults; `--fault renamed --seed 7` runs those whose names contain
-a string.
-
-A fault counts as held if
+`python -m tests.faults.chaos --list` lists the faults; `--fault renamed --seed 7` runs those whose names contain a
+string. A fault counts as held if
 
 - the command ends with 0, and every (task, repeat) is in the output exactly once and equal to that of an uninterrupted
   run; or the exit status is not 0, one message names what was found, and the next command resumes or explains how;
 - no failed attempt has a reward;
 - no session stays open, no process stays behind, and no command ends with a traceback.
 
-Each injection checks that it took effect (the file was changed, the endpoint was called, the event loop was late). One
-that did not counts as a failure of the program, never as held. Limits apply to progress and memory, not to time, so
-that a busy host does not change the result. *Before* is the behaviour at commit de07a2d.
+Each injection checks that it took effect; one that did not counts as a failure of the program.
 """
 
 SOAK = """\
@@ -42,12 +36,19 @@ SOAK = """\
 make soak          # 4,096 episodes in flight, 200 ms per model call, 5 % of the responses invalid, 8 minutes
 ```
 
-This collects Sokoban rollouts from an endpoint that occasionally returns 500, 429, truncated JSON, half a body or a
-late response, or resets the connection, while other processes use the CPU. It ends with 1 if a rollout was abandoned,
-an attempt failed because one of Rollyard's servers was late, two rollouts of one puzzle differ, a session stayed open,
-a server was restarted, or `/metrics` of any server took longer than 2 s.
+The endpoint occasionally fails in six ways, while other processes use the CPU. The program ends with 1 if a rollout was
+abandoned, an attempt failed because one of Rollyard's servers was late, two rollouts of one puzzle differ, a session
+stayed open, a server was restarted, or `/metrics` of any server took longer than 2 s.
 """
 
+SUBJECTS = (
+    *("invalid model output: the tool name", "invalid model output", "one endpoint of ten", "two endpoints of ten"),
+    *("a line of the output", "an input line", "an engine that only", "an engine", "an endpoint that sends"),
+    *("a foreign web page", "200 connections", "100 connections", "a request"),
+)
+"""Beginnings of the names of faults that share a row where their behaviour is the same."""
+MAX_NAMES = 8
+"""Names of a row; `--list` has all of them."""
 SECTIONS = {2: "Files", 3: "Processes, endpoints and models", 4: "HTTP and terminals"}
 
 
@@ -60,25 +61,48 @@ def text(results: Sequence[Result]) -> str:
     by_fault: dict[str, list[Result]] = {}
     for result in results:
         by_fault.setdefault(result.fault.name, []).append(result)
-    parts = [HEADER]
+    rounds = sorted({len(found) for found in by_fault.values()})
+    seeds = sorted({result.seed for result in results})
+    parts = [HEADER, f"{len(by_fault)} faults, {_range(rounds)} rounds of each (seeds {_range(seeds)}).\n"]
     for section, title in SECTIONS.items():
-        rows = [_row(found[0].fault, found) for found in by_fault.values() if found[0].fault.section == section]
-        if rows:
-            parts.append(
-                "\n".join(
-                    [f"## {title}\n", "| fault | before | now | rounds | seeds |", "|---|---|---|---|---|", *rows]
-                )
-            )
-            parts[-1] += "\n"
+        chosen = [found for found in by_fault.values() if found[0].fault.section == section]
+        if chosen:
+            parts.append("\n".join([f"## {title}\n", "| fault | what happens |", "|---|---|", *_rows(chosen)]) + "\n")
     return "\n".join([*parts, SOAK])
 
 
-def _row(fault: Fault, results: Sequence[Result]) -> str:
-    bad = [result for result in results if result.verdict != "held"]
-    now = f"**{bad[0].verdict}** in {len(bad)} of {len(results)} rounds" if bad else fault.now
-    seeds = sorted({result.seed for result in results})
-    shown = f"{seeds[0]} to {seeds[-1]}" if len(seeds) > 1 else str(seeds[0])
-    return f"| {_cell(fault.name)} | {_cell(fault.before)} | {_cell(now)} | {len(results)} | {shown} |"
+def _rows(faults: Sequence[Sequence[Result]]) -> list[str]:
+    """One row for all faults with the same subject and the same behaviour."""
+    rows: dict[tuple[str, str], list[str]] = {}
+    for results in faults:
+        fault = results[0].fault
+        bad = [result for result in results if result.verdict != "held"]
+        now = f"**{bad[0].verdict}** in {len(bad)} of {len(results)} rounds" if bad else fault.now
+        subject = next((start for start in SUBJECTS if fault.name.startswith(start)), fault.name.partition(" ")[0])
+        rows.setdefault((subject, now), []).append(fault.name)
+    return [f"| {_cell(_together(names))} | {_cell(now)} |" for (_, now), names in rows.items()]
+
+
+def _together(names: Sequence[str]) -> str:
+    """Names with the words that all share written once: `a file: removed, renamed (while collecting)`."""
+    words = [name.split(" ") for name in names]
+    more = f"; and {len(names) - MAX_NAMES} more" if len(names) > MAX_NAMES else ""
+    first, last = _shared(words), _shared([one[::-1] for one in words])
+    if len(names) == 1 or any(len(one) <= first + last for one in words):
+        return "; ".join(names[:MAX_NAMES]) + more
+    start = f"{' '.join(words[0][:first]).rstrip(':')}: " if first else ""
+    end = f" ({' '.join(words[0][-last:])})" if last else ""
+    middles = [" ".join(one[first : len(one) - last]).rstrip(",") for one in words[:MAX_NAMES]]
+    return start + "; ".join(middles) + more + end
+
+
+def _shared(words: Sequence[Sequence[str]]) -> int:
+    """Number of words with which all begin."""
+    return next((n for n, column in enumerate(zip(*words, strict=False)) if len({*column}) > 1), min(map(len, words)))
+
+
+def _range(numbers: Sequence[int]) -> str:
+    return str(numbers[0]) if len(numbers) == 1 else f"{numbers[0]} to {numbers[-1]}"
 
 
 def _cell(content: str) -> str:

@@ -14,6 +14,7 @@ import yaml
 
 from rollyard.services.io.search_path import INSTALLED
 from tests.faults.crash import compose
+from tests.support.doc_pages import page, sections
 from tests.support.stacks import keys_of, read_rows
 
 FILE = INSTALLED / "docker-compose.yml"
@@ -91,11 +92,11 @@ def test_a_policy_on_vllm_is_a_profile_and_two_variables() -> None:
 
 
 def test_the_documented_commands_name_what_is_in_the_file() -> None:
-    page = (INSTALLED / "docs/docker.md").read_text()
+    text = sections(page("operation.md"))["In containers"]
     services = yaml.safe_load(FILE.read_text())["services"]
-    for name in re.findall(r"docker compose (?:run --rm|exec|logs|up --detach) ([a-z]+)", page):
+    for name in re.findall(r"docker compose (?:run --rm|exec|logs|up --detach) ([a-z]+)", text):
         assert name in services
-    for variable in re.findall(r"^\| `([A-Za-z_]+)` \|", page, re.MULTILINE):
+    for variable in re.findall(r"^\| `([A-Za-z_]+)` \|", text, re.MULTILINE):
         assert f"${{{variable}:" in FILE.read_text(), variable
 
 

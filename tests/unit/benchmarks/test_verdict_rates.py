@@ -1,4 +1,4 @@
-"""The rates of docs/verdicts.md: the data, the arithmetic, and how the page is updated."""
+"""The rates of docs/evidence/verdicts.md: the data, the arithmetic, and how the page is updated."""
 
 from __future__ import annotations
 
@@ -57,8 +57,8 @@ def test_the_tables_replace_only_the_text_between_the_markers(tmp_path: Path) ->
     write(page, found)
     assert page.read_text() == first
     assert first.startswith("before ") and first.endswith(" after") and " old " not in first
-    assert r"| a class | `\boxed{8}` | `8` | 1 | 0 | 0 | 0 |" in first
-    assert r"`a \| 'b'`" in first
+    assert r"- a class: 0, 0, 0 of 1; `\boxed{8}` for `8`" in first
+    assert "`a | 'b'`" in first
 
 
 def test_a_page_without_markers_is_rejected(tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """Plays every environment of NeMo Gym under NeMo Gym's agent and under Rollyard's, and compares the rewards.
 
-    python -m tests.external.nemo_gym.compatibility              # all; writes docs/compatibility.md
+    python -m tests.external.nemo_gym.compatibility              # all; writes docs/evidence/compatibility.md
     python -m tests.external.nemo_gym.compatibility mcqa ruler   # prints the rows of these environments
 
 catalog.py         the environments in the installed wheel, and the rows that each plays
@@ -10,5 +10,5 @@ forked_servers.py  NeMo Gym's servers without Rollyard: the reference
 ours.py            the same environments, started by `ng_run` and played by `ng_collect_rollouts`
 reasons.py         why an environment does not start, from what its program printed
 comparison.py      both sides of one environment, as one result
-table.py           the results as docs/compatibility.md
+table.py           the results as docs/evidence/compatibility.md
 """

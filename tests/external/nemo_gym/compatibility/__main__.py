@@ -23,7 +23,7 @@ def main() -> None:
     options = parser.parse_args()
     known = environments()
     if unknown := set(options.names) - {environment.name for environment in known}:
-        parser.error(f"no environment {', '.join(sorted(unknown))}; docs/compatibility.md lists them")
+        parser.error(f"no environment {', '.join(sorted(unknown))}; docs/evidence/compatibility.md lists them")
     chosen = [environment for environment in known if not options.names or environment.name in options.names]
     with tempfile.TemporaryDirectory(prefix="compatibility-") as temporary:
         folder = options.keep or Path(temporary)

@@ -89,7 +89,7 @@ def test_a_moving_average_is_the_mean_of_the_neighbours() -> None:
 
 
 def test_the_documentation_defines_every_metric() -> None:
-    text = (INSTALLED / "docs" / "training-metrics.md").read_text()
+    text = (INSTALLED / "docs" / "training.md").read_text()
     names = [*step_values(1, random.Random(0)), *(name for one in CATALOG for name in one.names)]
     shown = [name if name[-1] != "/" else f"{name}<" for name in names if name.count("/") == 1 or name[-1] == "/"]
     assert [name for name in shown if f"`{name.rstrip('<')}" not in text] == []
