@@ -100,6 +100,7 @@ test('a formula without an end is text', () => {
 
 test('amounts of money are no formulas', () => {
   assert.deepEqual(found('It costs $5 or $6, or $ 7 $.', 'formula'), []);
+  assert.deepEqual(found('It costs $5 or $6, and with $x$ more.', 'formula'), ['$x$']);
   assert.deepEqual(found('It costs $x$ and \\(y\\) and $$z$$.', 'formula'), ['$x$', '\\(y\\)', '$$z$$']);
 });
 

@@ -76,7 +76,7 @@ def drawn_rows() -> list[Json]:
     return [
         _row(
             start,
-            [{"role": "system", "content": messages[start]}],
+            [{"role": "user", "content": messages[start]}],
             [
                 {"role": "user", "content": text} if number % 2 else _answer(text)
                 for number, text in enumerate(messages[start + 1 : start + 100])

@@ -101,7 +101,7 @@ def test_examples_and_the_start_of_a_long_prompt_are_folded(page: Tab) -> None:
     expect(page.find("details.examples article")).to_have_count(6)
     expect(page.find("details.examples article").first).not_to_be_visible()
     question = page.find("article.user").last
-    expect(question).to_contain_text("Now solve this one.")
+    expect(question).to_contain_text("Now solve **this** one.")
     expect(question).not_to_contain_text("Line 70 of")
 
 

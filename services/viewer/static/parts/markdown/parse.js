@@ -12,7 +12,7 @@ const QUOTE = /^(?:[ \t]{0,3}>[ \t]?)+/;
 const ITEM = /^[ \t]*(?:[-*+]|\d{1,9}[.)])[ \t]/;
 /** Marks within a line: escapes, TeX's brackets, addresses, and the rest. */
 const MARKS = /\\[!-/:-@[-_{-~]|https?:\/\/[^\s<>"'`)\]]+|`+|\*+|_+|~+|\$+/g;
-const ENDS = { $: '$', $$: '$$', '\\(': '\\)', '\\[': '\\]' };
+const ENDS = { $: '$', $$: '$', '\\(': '\\)', '\\[': '\\]' };
 const EMPHASIS = { '*': 'em', _: 'em', '**': 'strong', __: 'strong', '***': 'both', ___: 'both', '~~': 'del' };
 const WORD = /[\p{L}\p{N}]/u;
 const MAX_FORMULA = 2000;
@@ -121,12 +121,11 @@ function inline(text) {
 
 /** Where code, formulas and addresses begin, with the mark at which each ends. */
 function verbatimParts(text, marks) {
-  const ends = new Map(); // by mark, the places of those that can end something, of which those before the current place are dropped
+  const ends = new Map(); // by mark, its places, and which of them is the next
   marks.forEach((mark, i) => {
-    // Pandoc's rule for dollars, so that `$5 or $6` is not a formula.
-    if (mark.text === '$' && (!isBlack(text[mark.at - 1]) || /\d/.test(text[mark.end] ?? ''))) return;
-    if (!ends.has(mark.text)) ends.set(mark.text, { places: [], next: 0 });
-    ends.get(mark.text).places.push(i);
+    const key = mark.text[0] === '$' ? '$' : mark.text; // of dollars, the next ones, as many or not
+    if (!ends.has(key)) ends.set(key, { places: [], next: 0 });
+    ends.get(key).places.push(i);
   });
   const found = new Map();
   for (let i = 0; i < marks.length; i += 1) {
@@ -134,16 +133,22 @@ function verbatimParts(text, marks) {
     const isCode = mark.text.startsWith('`');
     if (mark.text.startsWith('http')) found.set(i, { kind: 'address', last: i });
     const end = ends.get(isCode ? mark.text : ENDS[mark.text]);
-    if (!end || (mark.text === '$' && !isBlack(text[mark.end]))) continue;
+    if (!end) continue;
     while (end.places[end.next] <= i) end.next += 1;
     const last = end.places[end.next];
     if (last === undefined) continue;
-    const length = marks[last].at - mark.end;
-    if (!isCode && (length > MAX_FORMULA || (mark.text === '$' && text.slice(mark.end, marks[last].at).includes('\n')))) continue;
+    if (!isCode && !isFormula(text, mark, marks[last])) continue;
     found.set(i, { kind: isCode ? 'code' : 'formula', last });
     i = last;
   }
   return found;
+}
+
+/** Pandoc's rule for dollars, so that `$5 or $6` is not a formula. */
+function isFormula(text, mark, last) {
+  if (last.at - mark.end > MAX_FORMULA || (mark.text[0] === '$' && last.text !== mark.text)) return false;
+  const inside = text.slice(mark.end, last.at);
+  return mark.text !== '$' || (isBlack(inside[0]) && isBlack(inside.at(-1)) && !inside.includes('\n') && !/\d/.test(text[last.end] ?? ''));
 }
 
 /** Where emphasis begins, with the mark at which it ends. No two overlap in part. */
