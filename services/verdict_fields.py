@@ -30,7 +30,8 @@ class VerdictField(Record):
     """The field's name in the row; `scores.format` is a key of an object."""
     role: Role
     """`expected`: the gold answer. `extracted`: the answer that was found. `outcome`: what came of a game or another
-    episode without an answer, such as its moves, or the best that could have; it is shown under its label alone. `reason`: why the verdict is what it is. `tests`: how many checks passed, or which. `component`: a part of the
+    episode without an answer, such as its moves, or the best that could have come; shown under its label alone.
+    `reason`: why the verdict is what it is. `tests`: how many checks passed, or which. `component`: a part of the
     reward, or an object of parts by name. `limit`: whether a limit of the environment was hit, or which."""
     label: str = Field(default="", max_length=60)
     """The field's name in the viewer; default: the last name of the path, with spaces."""

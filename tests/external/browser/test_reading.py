@@ -12,7 +12,15 @@ from playwright.sync_api import Browser, expect
 
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Tab
-from tests.external.browser.reading_rows import ANSWER, TURNS, code_row, drawn_messages, drawn_rows, reading_rows, searched_rows
+from tests.external.browser.reading_rows import (
+    ANSWER,
+    TURNS,
+    code_row,
+    drawn_messages,
+    drawn_rows,
+    reading_rows,
+    searched_rows,
+)
 from tests.external.browser.test_attacks import check_unharmed
 from tests.external.browser.viewer import viewing
 
