@@ -55,7 +55,7 @@ function cutAt(text, lines, characters) {
 /** Prose as it is, with its boards in a monospaced font; other kinds of text are monospaced anyway. */
 function render(text, kind) {
   if (kind !== 'prose') return visible(text);
-  return pieces(text).map((piece, i) => html`${i > 0 && '\n'}${piece.grid ? html`<span class="grid">${visible(piece.text)}</span>` : visible(piece.text)}`);
+  return pieces(text).map((piece, i) => html`${i > 0 && '\n'}<span class=${piece.grid ? 'grid' : ''}>${visible(piece.text)}</span>`);
 }
 
 /**
