@@ -16,7 +16,7 @@ from rollyard.services.types import Json, Record
 VERDICT_FIELDS = "_ng_verdict_fields"
 MAX_FIELDS = 32
 """Maximum number of fields that are read from a row, which is untrusted."""
-Role = Literal["expected", "extracted", "reason", "tests", "component", "limit"]
+Role = Literal["expected", "extracted", "outcome", "reason", "tests", "component", "limit"]
 ROLES: tuple[Role, ...] = get_args(Role)
 """All roles, in the order in which the viewer shows them."""
 
@@ -29,14 +29,15 @@ class VerdictField(Record):
     path: str = Field(max_length=200, pattern=r"^[^\W\d]\w*(\.\w+)*$")
     """The field's name in the row; `scores.format` is a key of an object."""
     role: Role
-    """`expected`: the gold answer, or the best possible result. `extracted`: the answer that was found, or the result.
+    """`expected`: the gold answer. `extracted`: the answer that was found. `outcome`: what came of a game or another
+    episode without an answer, such as its moves, or the best that could have come; shown under its label alone.
     `reason`: why the verdict is what it is. `tests`: how many checks passed, or which. `component`: a part of the
     reward, or an object of parts by name. `limit`: whether a limit of the environment was hit, or which."""
     label: str = Field(default="", max_length=60)
     """The field's name in the viewer; default: the last name of the path, with spaces."""
     exact: bool = True
-    """Only for `expected`: whether the extracted answer of a solved task equals it. False for a bound, such as the
-    optimal number of moves."""
+    """Only for `expected`: whether the extracted answer of a solved task equals it. False for anything else that was
+    asked for, such as instructions."""
 
     @property
     def shown_label(self) -> str:
@@ -66,7 +67,7 @@ class VerdictField(Record):
 
 
 def _known(role: Role, *paths: str) -> tuple[VerdictField, ...]:
-    return tuple(VerdictField(path=path, role=role, exact=path != "optimal_moves") for path in paths)
+    return tuple(VerdictField(path=path, role=role) for path in paths)
 
 
 _FIRST_OF: tuple[tuple[VerdictField, ...], ...] = (
@@ -74,12 +75,12 @@ _FIRST_OF: tuple[tuple[VerdictField, ...], ...] = (
         "expected",
         *("expected_answer", "gold_answer", "gold", "ground_truth", "reference_answer", "target"),
         *("correct_answer", "verifier_metadata.expected_answer"),
-        *("verifier_metadata.ground_truth", "verifier_metadata.answer", "optimal_moves", "answer"),
+        *("verifier_metadata.ground_truth", "verifier_metadata.answer", "answer"),
     ),
     _known(
         "extracted",
         *("extracted_answer", "predicted_answer", "model_answer", "parsed_answer", "prediction"),
-        *("extracted_code", "extracted_model_code", "moves"),
+        *("extracted_code", "extracted_model_code"),
     ),
     _known("reason", "reason", "explanation", "rationale", "error_message"),
     _known("tests", "tests_passed", "num_passed", "passed_tests", "follow_instruction_list", "unit_tests_passed"),
@@ -88,6 +89,7 @@ _FIRST_OF: tuple[tuple[VerdictField, ...], ...] = (
 )
 """Common names, the usual ones first. Of each group, the first name that a row contains counts."""
 _EACH = (
+    *_known("outcome", "moves", "optimal_moves", "boxes_on_target"),
     *_known("component", "library_reward", "judge_score", "format_reward", "shaping_reward", "penalty"),
     *_known("limit", "truncated", "timed_out", "scoring_timed_out", "openenv_timed_out", "gym_truncated", "ending"),
 )

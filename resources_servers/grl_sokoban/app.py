@@ -37,10 +37,10 @@ class GrlSokoban(Environment[SokobanSettings]):
     """Push every box onto a target."""
 
     verdict_fields = (
-        VerdictField(path="optimal_moves", role="expected", exact=False),
-        VerdictField(path="moves", role="extracted"),
-        VerdictField(path="boxes_on_target", role="tests"),
-        VerdictField(path="deadlocked", role="reason"),
+        VerdictField(path="moves", role="outcome"),
+        VerdictField(path="optimal_moves", role="outcome"),
+        VerdictField(path="boxes_on_target", role="outcome", label="boxes on targets"),
+        VerdictField(path="deadlocked", role="outcome"),
         VerdictField(path="shaping_reward", role="component", label="shaping"),
     )
     stateless = False

@@ -32,8 +32,8 @@ class GymnasiumText(Environment[GymnasiumSettings]):
     """One episode of a Gymnasium environment. The reward is its return, the sum of the steps' rewards."""
 
     verdict_fields = (
-        VerdictField(path="gym_steps", role="extracted", label="steps"),
-        VerdictField(path="gym_terminated", role="reason", label="terminated"),
+        VerdictField(path="gym_steps", role="outcome", label="steps"),
+        VerdictField(path="gym_terminated", role="outcome", label="terminated"),
         VerdictField(path="gym_truncated", role="limit", label="truncated"),
     )
     shared: ClassVar[Gym]

@@ -33,8 +33,8 @@ class OpenEnvEnvironment(EpisodeTools[OpenEnvSettings]):
     """One episode on an OpenEnv server. The row's `seed` and `reset` are the arguments of its reset."""
 
     verdict_fields = (
-        VerdictField(path="openenv_steps", role="extracted", label="steps"),
-        VerdictField(path="openenv_done", role="reason", label="done"),
+        VerdictField(path="openenv_steps", role="outcome", label="steps"),
+        VerdictField(path="openenv_done", role="outcome", label="done"),
         VerdictField(path="openenv_timed_out", role="limit", label="timed out"),
     )
     shared: ClassVar[OpenEnvServer]

@@ -126,7 +126,7 @@ def _verdict(view: RowView, fields: Sequence[VerdictField]) -> Iterator[str]:
     elif view.extracted is not None and view.expected:
         yield _compared(view.extracted, view.expected)
     for field in fields:
-        if field.role not in ("component", "tests"):
+        if field.role not in ("component", "tests", "outcome"):
             continue
         value = field.value(view.row)
         for name, inner in list(value.items())[:_MAX_PARTS] if isinstance(value, dict) else [("", value)]:

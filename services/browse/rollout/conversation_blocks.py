@@ -26,6 +26,7 @@ _LINES = {"system": 3, "failure": 8, "reasoning": 25, "call": 25, "result": 25}
 _ROLES = {
     "expected": "Expected",
     "extracted": "Extracted",
+    "outcome": "",
     "reason": "Reason",
     "tests": "Tests",
     "component": "Reward",
@@ -67,7 +68,7 @@ def _says_nothing(one: VerdictValue) -> bool:
 
 
 def _label(one: VerdictValue) -> str:
-    return one.label if one.role in one.label.lower() else f"{_ROLES[one.role]}: {one.label}"
+    return one.label if one.role == "outcome" or one.role in one.label.lower() else f"{_ROLES[one.role]}: {one.label}"
 
 
 def _value(one: VerdictValue) -> str:

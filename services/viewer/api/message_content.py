@@ -54,10 +54,12 @@ def _source(part: Json) -> str:
 def thoughts(text: str) -> list[tuple[bool, str]]:
     """Split a model's text into (is_thought, text) pieces.
 
-    A `</think>` without an opening tag ends a thought that began in the prompt.
+    A `</think>` without an opening tag ends a thought that began in the prompt. A text without tags is one piece.
     """
     pieces: list[tuple[bool, str]] = []
     tags = list(_THINK.finditer(text))
+    if not tags:
+        return [(False, text)]
     thinking = bool(tags) and tags[0].group() == "</think>"
     start = 0
     for tag in tags:

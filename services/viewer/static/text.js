@@ -3,8 +3,8 @@ import { html, useState } from './vendor/htm-preact.js';
 import { pieces } from './textgrids.js';
 import { count } from './formatting.js';
 
-/** Control characters, bidirectional marks, zero-width characters, tags, lone surrogates. */
-const INVISIBLE = /[\u0000-\u0008\u000b-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\p{Cs}/gu;
+/** Control characters (but not those of a line break, which may continue in the next piece), bidirectional marks, zero-width characters, tags, lone surrogates. */
+const INVISIBLE = /[\u0000-\u0008\u000b\u000c\u000e-\u001f\u007f-\u009f\u00ad\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\u3164\ufeff\uffa0\ufff9-\ufffb\u{e0000}-\u{e0fff}]|\r(?!\n|$)|\p{Cs}/gu;
 const MAX_CHARACTERS = 4000;
 const MAX_LINES = 60;
 const MAX_NAME = 1000;
@@ -17,7 +17,7 @@ function code(letter) {
 
 /** The text in pieces, with invisible characters replaced by codes. @param {unknown} value */
 export function visible(value) {
-  const text = String(value ?? '').replaceAll('\r\n', '\n');
+  const text = String(value ?? '');
   const parts = [];
   let from = 0;
   for (const match of text.matchAll(INVISIBLE)) {
@@ -48,17 +48,18 @@ function cutAt(text, lines, characters) {
     if (at < 0 || at > characters) break;
   }
   if (at >= 0 && at <= characters) return at + 1 < text.length ? at : -1;
-  return text.length > characters * 1.1 ? characters : -1;
+  const isWithinPair = /[\udc00-\udfff]/.test(text[characters]);
+  return text.length > characters * 1.1 ? characters - Number(isWithinPair) : -1;
 }
 
-/** Prose with its boards in a monospaced font; other kinds of text are monospaced anyway. */
+/** Prose as it is, with its boards in a monospaced font; other kinds of text are monospaced anyway. */
 function render(text, kind) {
   if (kind !== 'prose') return visible(text);
   return pieces(text).map((piece, i) => html`${i > 0 && '\n'}<span class=${piece.grid ? 'grid' : ''}>${visible(piece.text)}</span>`);
 }
 
 /**
- * A text of any length. `draw` renders a part of it instead of `kind`; its second argument is the text before the part. The character at `reveal` is visible even in a shortened
+ * A text of any length. `draw` renders a part of it instead of `kind`; its second argument is the text before the part. The page contains every character of it. The character at `reveal` is visible even in a shortened
  * text, and so are the last `tail` characters.
  * @param {{value: string, lines?: number, characters?: number, kind?: string, draw?: (text: string, before: string) => any, reveal?: number, tail?: number}} props
  */
@@ -70,7 +71,7 @@ export function Text({ value, lines = MAX_LINES, characters = MAX_CHARACTERS, ki
   const end = cut < 0 ? text.length : Math.max(cut, endOfCut(text, tail));
   const show = (part, before = '') => (draw ? draw(part, before) : render(part, kind));
   return html`
-    <div class="text ${kind}" dir="auto">${show(cut < 0 ? text : text.slice(0, cut))}${cut >= 0 && ' …'}</div>
+    <div class=${`text ${kind} ${cut < 0 ? '' : 'cut'}`} dir="auto">${show(cut < 0 ? text : text.slice(0, cut))}</div>
     ${cut >= 0 && html`<button class="quiet" onClick=${() => setExpanded(true)}>Show all ${count(text.length)} characters</button>`}
     ${end < text.length && html`<div class="text ${kind}" dir="auto">${show(text.slice(end), text.slice(0, end))}</div>`}
     ${expanded && html`<button class="quiet" onClick=${() => setExpanded(false)}>Show less</button>`}`;

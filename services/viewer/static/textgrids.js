@@ -18,12 +18,13 @@ function isCellRow(line) {
  * @returns {{text: string, grid: boolean}[]}
  */
 export function pieces(text) {
-  const lines = text.split('\n');
+  const all = text.split('\n');
+  const lines = all.map((line) => line.trimEnd());
   const sameLength = (i, j) => lines[j] !== undefined && lines[i].length === lines[j].length && isCellRow(lines[i]) && isCellRow(lines[j]);
   const inGrid = lines.map((line, i) => isDrawing(line) || sameLength(i, i - 1) || sameLength(i, i + 1));
   /** @type {{text: string, grid: boolean}[]} */
   const groups = [];
-  lines.forEach((line, i) => {
+  all.forEach((line, i) => {
     const grid = inGrid[i] && Boolean(inGrid[i - 1] || inGrid[i + 1]);
     const last = groups.at(-1);
     if (last?.grid === grid) last.text += `\n${line}`;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import re
 
 from rollyard.services.types import Json
@@ -38,6 +39,12 @@ FORMULA_BOMBS = (
     "$\\label{main}\\ref{main} y$",
     "$\\rule{9999em}{9999em} z$",
 )
+_PIECES = (
+    *("*", "**", "***", "_", "__", "`", "``", "```", "~~~", "~~", "#", "## ", "- ", "1. ", "> ", "| ", "|---|", "---"),
+    *("$", "$$", "\\(", "\\)", "\\[", "\\]", "\\", "<b>", "</b>", "<script>", "&amp;", "&lt;", "<!-- x -->", "![a](b)"),
+    *("[a](javascript:alert(1))", "https://x.org/_a_", "\n", "\n", "\r\n", "\t", "  ", "\u00a0", "\u3000", "🎉"),
+    *("שלום", "word", "a", "7", "#####\n#.P_#", "\n```python\n", "\n| a | b |\n|---|--:|\n| 1 | 22 |\n", ".", '"'),
+)
 TURNS = 5
 SYSTEM = "You play Sokoban.\n" + "\n".join(f"Rule number {rule} is long." for rule in range(40))
 
@@ -55,6 +62,28 @@ def searched_rows() -> list[Json]:
     calls = [{**call, "call_id": f"c{number}"} for number in range(300)]
     prompt: list[Json] = [{"role": "user", "content": "go"}]
     return [_row(0, prompt, [long]), _row(1, prompt, calls)]
+
+
+def drawn_messages() -> list[str]:
+    """500 short messages of Markdown's marks, HTML, formulas and all kinds of spaces, the same in every run."""
+    draws = random.Random(27)
+    return [f"{number}: {''.join(draws.choices(_PIECES, k=draws.randint(0, 40)))}" for number in range(500)]
+
+
+def drawn_rows() -> list[Json]:
+    """The drawn messages in rollouts of 100, every second one a prompt."""
+    messages = drawn_messages()
+    return [
+        _row(
+            start,
+            [{"role": "user", "content": messages[start]}],
+            [
+                {"role": "user", "content": text} if number % 2 else _answer(text)
+                for number, text in enumerate(messages[start + 1 : start + 100])
+            ],
+        )
+        for start in range(0, len(messages), 100)
+    ]
 
 
 def code_row() -> Json:

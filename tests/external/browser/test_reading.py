@@ -12,12 +12,24 @@ from playwright.sync_api import Browser, expect
 
 from tests.external.browser.accessibility import check_accessible
 from tests.external.browser.browser_tab import Tab
-from tests.external.browser.reading_rows import TURNS, code_row, reading_rows, searched_rows
+from tests.external.browser.reading_rows import (
+    ANSWER,
+    TURNS,
+    code_row,
+    drawn_messages,
+    drawn_rows,
+    reading_rows,
+    searched_rows,
+)
 from tests.external.browser.test_attacks import check_unharmed
 from tests.external.browser.viewer import viewing
 
 Open = Callable[..., Tab]
 PLACE = "#/runs/0/tasks/0/0"
+_COPIED = """all => all.map((one) => {
+    getSelection().selectAllChildren(one);
+    return String(getSelection()).replaceAll('\\r', '').trim();
+})"""
 
 
 @pytest.fixture(scope="module")
@@ -39,13 +51,52 @@ def page(browser: Browser, url: str) -> Iterator[Tab]:
     tab.close()
 
 
-def test_markdown_formulas_code_and_tables_are_drawn(page: Tab) -> None:
+def test_markdown_formulas_code_and_tables_are_shown_with_their_marks(page: Tab) -> None:
     answer = page.find("article.answer").last
-    expect(answer.locator("em").first).to_have_text("not")
-    expect(answer.locator(".formula.display math")).to_have_count(1)
+    expect(answer.locator("em").first).to_have_text("*not*")
+    expect(answer.locator(".heading .syntax").first).to_have_text("##")
+    expect(answer.locator(".formula").first).to_have_text("$x^2 + y^2 = 1$")
     expect(answer.locator("pre.code .code-keyword").first).to_have_text("def")
-    expect(answer.locator("tbody td").first).to_have_text("1")
-    assert "$5 or $6" in answer.inner_text() and "<b>now</b>" in answer.inner_text()
+    expect(answer.locator(".table .cell", has_text="move")).to_have_count(1)
+    assert answer.locator(".text").text_content() == ANSWER
+
+
+def test_prompts_open_as_plain_text_and_answers_as_rendered_and_a_key_swaps_them(page: Tab) -> None:
+    prompt, answer = page.find("article.user .text").last, page.find("article.answer .text").last
+    expect(prompt.locator("strong")).to_have_count(0)
+    expect(answer.locator("strong")).to_have_count(1)
+    page.page.keyboard.press("m")
+    expect(prompt.locator("strong")).to_have_text("**this**")
+    expect(answer.locator("strong")).to_have_count(0)
+    assert answer.text_content() == ANSWER
+    page.page.keyboard.press("m")
+    expect(answer.locator("strong")).to_have_count(1)
+    button = page.find("article.user").last.get_by_role("button", name="Rendered")
+    button.click()
+    expect(prompt.locator("strong")).to_have_text("**this**")
+    button.click()
+    expect(prompt.locator("strong")).to_have_count(0)
+
+
+@pytest.mark.parametrize("key", ["", "m"])
+def test_no_character_of_500_messages_is_lost_nor_added_when_they_are_copied(
+    browser: Browser, tmp_path: Path, key: str
+) -> None:
+    path = tmp_path / "x.jsonl"
+    path.write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in drawn_rows()))
+    messages = drawn_messages()
+    with viewing([path], tmp_path) as url:
+        tab = Tab(browser, url)
+        for task in range(0, len(messages), 100):
+            tab.go(f"#/runs/0/tasks/{task}/0")
+            if key:
+                tab.page.keyboard.press(key)
+            shown = tab.find("article.event .text")
+            expect(shown).to_have_count(100)
+            assert shown.evaluate_all("all => all.map((one) => one.textContent)") == messages[task : task + 100]
+            assert shown.evaluate_all(_COPIED) == [one.replace("\r", "").strip() for one in messages[task : task + 100]]
+        assert tab.problems == []
+        tab.close()
 
 
 def test_a_board_in_an_answer_keeps_its_lines(page: Tab) -> None:
@@ -54,18 +105,11 @@ def test_a_board_in_an_answer_keeps_its_lines(page: Tab) -> None:
     assert "mono" in grid.evaluate("one => getComputedStyle(one).fontFamily")
 
 
-def test_a_key_shows_the_original_text(page: Tab) -> None:
-    page.page.keyboard.press("m")
-    expect(page.find("article.answer").last).to_contain_text("## The plan")
-    page.page.keyboard.press("m")
-    expect(page.find("article.answer").last).not_to_contain_text("## The plan")
-
-
 def test_examples_and_the_start_of_a_long_prompt_are_folded(page: Tab) -> None:
     expect(page.find("details.examples article")).to_have_count(6)
     expect(page.find("details.examples article").first).not_to_be_visible()
     question = page.find("article.user").last
-    expect(question).to_contain_text("Now solve this one.")
+    expect(question).to_contain_text("Now solve **this** one.")
     expect(question).not_to_contain_text("Line 70 of")
 
 
@@ -104,9 +148,11 @@ def test_the_end_of_a_long_prompt_is_read_as_in_the_whole_and_tables_keep_their_
     with viewing([path], tmp_path) as url:
         tab = Tab(browser, url, viewport={"width": 360, "height": 740}).go(PLACE)
         prompt = tab.find("article.user")
+        tab.page.keyboard.press("m")
         expect(prompt.locator("strong", has_text="fix")).to_have_count(1)
         expect(prompt.locator("pre.code").last).to_contain_text("line_89 = 89")
-        cell = tab.find("article.answer td", has_text="unbreakable").first.bounding_box()
+        tab.page.keyboard.press("m")
+        cell = tab.find("article.answer .cell", has_text="unbreakable").first.bounding_box()
         assert cell is not None and cell["height"] < 40
         assert tab.problems == []
         tab.close()

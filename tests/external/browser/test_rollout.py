@@ -97,6 +97,14 @@ def test_the_optimal_solution_ends_solved(open_tab: Open, recordings: Recordings
     assert best.locator(".box.done").count() == row["num_boxes"]
 
 
+def test_the_panel_of_a_game_has_its_own_words(open_tab: Open, recordings: Recordings) -> None:
+    row = solved(recordings)
+    panel = open_tab(place(row)).find("section.verdict .answers")
+    names = ("moves", "optimal_moves", "boxes_on_target")
+    assert panel.locator("dt").all_inner_texts() == ["moves", "optimal moves", "boxes on targets", "deadlocked"]
+    assert panel.locator("dd").all_inner_texts() == [*(str(row[name]) for name in names), "no"]
+
+
 def test_the_rewards_of_the_steps_add_up(open_tab: Open, recordings: Recordings) -> None:
     row = solved(recordings)
     strip = open_tab(place(row)).find(".strip")

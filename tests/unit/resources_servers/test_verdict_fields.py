@@ -47,3 +47,9 @@ def test_every_environment_declares_its_fields(name: str) -> None:
     assert environment.verdict_fields
     fields = verdict_json(Verdict(reward=1.0), declaration(environment.verdict_fields))[VERDICT_FIELDS]
     assert len(str(fields)) < 400, "it is stored in every row"
+
+
+@pytest.mark.parametrize("name", ["grl_sokoban", "gymnasium_text", "openenv_environment"])
+def test_a_game_declares_no_answers(name: str) -> None:
+    environment = importlib.import_module(f"rollyard.resources_servers.{name}.app").server.environment
+    assert {"expected", "extracted"}.isdisjoint(field.role for field in environment.verdict_fields)

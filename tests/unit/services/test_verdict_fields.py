@@ -29,6 +29,15 @@ def test_common_names_are_recognised_in_rows_without_a_declaration() -> None:
     assert found(row) == [("expected", "expected_answer"), ("extracted", "extracted_answer"), ("reason", "reason")]
 
 
+def test_the_moves_of_a_game_are_no_answers() -> None:
+    assert found({"moves": 20, "optimal_moves": 4, "boxes_on_target": 1, "extracted_answer": None}) == [
+        ("extracted", "extracted_answer"),
+        ("outcome", "moves"),
+        ("outcome", "optimal_moves"),
+        ("outcome", "boxes_on_target"),
+    ]
+
+
 def test_a_list_of_test_code_is_not_a_number_of_tests() -> None:
     assert found({"tests": ["assert f() == 1"], "tests_passed": 1}) == [("tests", "tests_passed")]
     assert ("tests", "tests") in found({"tests": 3, "tests_passed": 1})

@@ -88,14 +88,14 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
     const found = steps.findLastIndex((step) => step.event === call);
     if (found >= 0) player.go(found);
   }, [rollout]);
-  const [markdown, setMarkdown] = useSetting('markdown', true);
+  const [swapped, setSwapped] = useSetting('swapped', false);
   const [probabilities, setProbabilities] = useSetting('probabilities', false);
   const [find, setFind] = useState(query);
   const [wanted, setWanted] = useState(match);
   const hasTexts = useMemo(() => events.some((event) => event.tokens?.texts.length), [events]);
   const [marked, setMarked] = useState(null); // the token to which the user went: an event and a piece of it
-  const reading = useMemo(() => ({ markdown, probabilities: (probabilities || marked !== null) && hasTexts, find, marked }),
-    [markdown, probabilities, hasTexts, find, marked]);
+  const reading = useMemo(() => ({ swapped, probabilities: (probabilities || marked !== null) && hasTexts, find, marked }),
+    [swapped, probabilities, hasTexts, find, marked]);
   const goToEvent = (index) => {
     setWanted(index);
     // The event may appear only with the next rendering.
@@ -139,7 +139,7 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
   };
   useKeys({
     j: () => moveFocus(1), k: () => moveFocus(-1), J: () => moveTurn(1), K: () => moveTurn(-1),
-    m: () => setMarkdown(!markdown), p: () => (hasTexts ? showProbabilities(!reading.probabilities) : false),
+    m: () => setSwapped(!swapped), p: () => (hasTexts ? showProbabilities(!reading.probabilities) : false),
     ...(steps.length > 0 ? player.keys : {}),
   });
   const hasAside = replay || steps.length > 0;
@@ -164,7 +164,7 @@ function RolloutDetails({ rollout, query, match, token, annotator }) {
       </aside>`}
       <section class="conversation" aria-label="Conversation">
         <div class="reading row">
-          <button aria-pressed=${markdown} title="Markdown or original text (m)" onClick=${() => setMarkdown(!markdown)}>Markdown</button>
+          <button aria-pressed=${swapped} title="What is rendered as Markdown; the rest is plain text (m)" onClick=${() => setSwapped(!swapped)}>Rendered: ${swapped ? 'prompts' : 'answers'}</button>
           ${hasTexts && html`<button aria-pressed=${reading.probabilities} title="Probabilities of tokens (p)"
             onClick=${() => showProbabilities(!reading.probabilities)}>Probabilities</button>`}
           <${FindBar} conversation=${conversation} find=${find} setFind=${setFind} first=${match} />

@@ -1,10 +1,11 @@
-/** The fields that explain a rollout's reward: gold answer beside the extracted one, reason, tests, parts of the reward, limits. */
+/** The fields that explain a rollout's reward: gold answer beside the extracted one, or what came of a game; reason, tests, parts of the reward, limits. */
 import { html } from '../vendor/htm-preact.js';
 import { valueText } from '../columns.js';
 import { Name, Text } from '../text.js';
 import { exact, plain } from '../formatting.js';
 
 const ROLES = { expected: 'Expected', extracted: 'Extracted', reason: 'Reason', tests: 'Tests', component: 'Reward', limit: 'Limit' };
+const MAIN = new Set(['expected', 'extracted', 'outcome']);
 const LONG = 80;
 const NOT_HIT = new Set(['false', 'no', '0', 'none']);
 
@@ -23,9 +24,9 @@ function isSilent({ role, value }) {
   return (role === 'limit' && (!value || isEmpty || NOT_HIT.has(String(value).toLowerCase()))) || (role !== 'extracted' && (value === null || value === ''));
 }
 
-/** Whether the label already says which role the field has. */
+/** Whether the label already says which role the field has. What came of a game has only its own words. */
 function isNamed({ label, role }) {
-  return label.toLowerCase().includes(role);
+  return role === 'outcome' || label.toLowerCase().includes(role);
 }
 
 /**
@@ -35,7 +36,7 @@ function isNamed({ label, role }) {
 export function Verdict({ verdict, lines = 6, label }) {
   const shown = (verdict ?? []).filter((one) => !isSilent(one));
   if (!shown.length) return null;
-  const answers = shown.filter((one) => one.role === 'expected' || one.role === 'extracted');
+  const answers = shown.filter((one) => MAIN.has(one.role));
   const others = shown.filter((one) => !answers.includes(one));
   const entry = (one) => html`<div key=${one.path} class=${one.role}><dt>${isNamed(one)
     ? html`<span class="role"><${Name} value=${one.label} /></span>`

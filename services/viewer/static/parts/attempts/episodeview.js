@@ -12,8 +12,8 @@ export function EpisodeView({ events, replay, label, alone }) {
   const steps = useMemo(() => stepsOf({ events, replay }), [events, replay]);
   const player = usePlayback(steps.length);
   const conversation = useRef(null);
-  const [markdown, setMarkdown] = useSetting('markdown', true);
-  const reading = useMemo(() => ({ markdown, probabilities: false, find: '' }), [markdown]);
+  const [swapped, setSwapped] = useSetting('swapped', false);
+  const reading = useMemo(() => ({ swapped, probabilities: false, find: '' }), [swapped]);
   const show = useCallback((call) => {
     const found = steps.findLastIndex((step) => step.event === call);
     if (found >= 0) player.go(found);
@@ -22,7 +22,7 @@ export function EpisodeView({ events, replay, label, alone }) {
     player.go(step);
     conversation.current.querySelector(`[data-call="${Number(steps[step].event ?? NaN)}"]`)?.scrollIntoView({ block: 'nearest' });
   };
-  useKeys(alone ? { m: () => setMarkdown(!markdown), ...(steps.length > 0 ? player.keys : {}) } : {});
+  useKeys(alone ? { m: () => setSwapped(!swapped), ...(steps.length > 0 ? player.keys : {}) } : {});
   const hasAside = replay || steps.length > 0;
   return html`<div class=${hasAside ? 'beside' : ''}>
     ${hasAside && html`<aside class="stage" aria-label="Board and rewards">
@@ -30,7 +30,7 @@ export function EpisodeView({ events, replay, label, alone }) {
       ${steps.length > 1 && html`<${Rewards} steps=${steps} at=${player.at} pick=${showStep} />`}
     </aside>`}
     <section class="conversation" aria-label=${label} ref=${conversation}>
-      <div class="reading row"><button aria-pressed=${markdown} title="Markdown or original text" onClick=${() => setMarkdown(!markdown)}>Markdown</button></div>
+      <div class="reading row"><button aria-pressed=${swapped} title="What is rendered as Markdown; the rest is plain text (m)" onClick=${() => setSwapped(!swapped)}>Rendered: ${swapped ? 'prompts' : 'answers'}</button></div>
       <${Conversation} events=${events} current=${steps[player.at]?.event ?? null} show=${steps.length > 0 ? show : null}
         reading=${reading} wanted=${-1} />
     </section>

@@ -34,7 +34,13 @@ export function highlighted(text, language) {
   if (!language || text.length > MAX_LENGTH || LONG_WORD.test(text) || !instance.getLanguage(language)) return null;
   const { errorRaised, _emitter: emitter } = instance.highlight(text, { language, ignoreIllegals: true });
   // The tree from which highlight.js would write HTML. It has no public name; a test fails if a new version moves it.
-  return errorRaised || !emitter?.rootNode ? null : simplified(emitter.rootNode);
+  const tree = errorRaised || !emitter?.rootNode ? null : simplified(emitter.rootNode);
+  return tree && textOf(tree) === text ? tree : null;
+}
+
+/** @param {Part | string} part @returns {string} */
+function textOf(part) {
+  return typeof part === 'string' ? part : part.children.map(textOf).join('');
 }
 
 /** A scope's first name only, with letters only: `title.function` is `title`. */

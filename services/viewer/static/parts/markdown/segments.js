@@ -1,21 +1,23 @@
-/** Splits a message into Markdown, code, display formulas, and boards, which must not be parsed as Markdown. */
+/** Splits a message into prose, tables, code, display formulas, and boards, which must not be parsed as Markdown. */
 import { pieces } from '../../textgrids.js';
 
-/** @typedef {{kind: 'prose' | 'grid' | 'code' | 'math', text: string, language?: string}} Segment */
+/** `body`: where code or a formula begins and ends within its text. @typedef {{kind: 'prose' | 'table' | 'grid' | 'code' | 'math', text: string, language?: string,
+ * body?: [number, number]}} Segment */
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`]*$/;
-const DELIMITER_ROW = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?[ \t]*$/;
+const DELIMITER_ROW = /^[ \t]*\|?[ \t]*:?-+:?[ \t]*(\|[ \t]*:?-+:?[ \t]*)*\|?\s*$/;
 const ENVIRONMENT = /^\\begin\{((?:align|alignat|aligned|equation|gather|gathered|cases|array|[bpvBV]?matrix)\*?)\}/;
 const MARKUP = /^\s*(?:(?:\d{1,3}[.)]|[-*+])\s+)?(?:\$[^$]+\$|\\\(.+\\\)|\*\*[^*]+\*\*)[\s.,;]*$/;
 /** Longer formulas are hardly formulas; the search for their end must not read the whole text for every `$$`. */
 const MAX_MATH_LINES = 60;
 
 /**
- * The segments of a text, in order. Joined by line breaks, they contain every line of it except the fences of code.
+ * The segments of a text, in order. Joined by line breaks, they are the text.
  * @param {string} text
+ * @param {string} fence the fence of the code in which the text begins; '' for none
  * @returns {Segment[]}
  */
-export function segments(text) {
+export function segments(text, fence = '') {
   const lines = text.split('\n');
   /** @type {Segment[]} */
   const found = [];
@@ -25,7 +27,7 @@ export function segments(text) {
     if (open < at) found.push(...withoutGrids(lines.slice(open, at)));
   };
   while (at < lines.length) {
-    const special = code(lines, at) ?? math(lines, at);
+    const special = (at === 0 && fence ? code(lines, -1, fence) : code(lines, at)) ?? math(lines, at);
     if (!special) {
       at += 1;
       continue;
@@ -40,16 +42,17 @@ export function segments(text) {
 }
 
 /** The fenced code that starts at a line, or null. Without a closing fence, it extends to the end of the text. */
-function code(lines, at) {
-  const fence = FENCE.exec(lines[at]);
+function code(lines, at, opening = lines[at]) {
+  const fence = FENCE.exec(opening);
   if (!fence) return null;
   const [, mark, language] = fence;
   const closes = (line) => line.trim().startsWith(mark) && line.trim().split(mark[0]).join('') === '';
   let end = at + 1;
   while (end < lines.length && !closes(lines[end])) end += 1;
-  const indent = new RegExp(`^ {0,${lines[at].search(/\S/)}}`); // that of the fence, as in an item of a list
-  const text = lines.slice(at + 1, end).map((line) => line.replace(indent, '')).join('\n');
-  return { segment: { kind: 'code', text, language: language.toLowerCase() }, end: end + 1 };
+  const text = lines.slice(Math.max(at, 0), end + 1).join('\n');
+  const from = at < 0 ? 0 : Math.min(lines[at].length + 1, text.length);
+  const to = Math.max(from, end < lines.length ? text.length - lines[end].length - 1 : text.length);
+  return { segment: { kind: 'code', text, language: language.toLowerCase(), body: [from, to] }, end: end + 1 };
 }
 
 /** The fence of the code in which a text ends, with its line break; '' if it ends in prose. @param {string} text */
@@ -66,15 +69,14 @@ export function openFence(text) {
 
 /** The display formula that starts at a line and has lines of its own, or null. */
 function math(lines, at) {
-  const first = lines[at].trim();
-  const [open, close] = delimiters(first);
+  const [open, close] = delimiters(lines[at].trim());
   if (!open) return null;
   const last = Math.min(lines.length, at + MAX_MATH_LINES);
   for (let end = at; end < last; end += 1) {
     const line = lines[end].trim();
     const inside = end === at ? line.slice(open.length) : line;
     const isWhole = open.startsWith('\\begin') || inside.indexOf(close) === inside.length - close.length; // environments can be nested
-    if (inside.endsWith(close) && isWhole) return { segment: { kind: 'math', text: formulaIn(lines, at, end, open, close) }, end: end + 1 };
+    if (inside.endsWith(close) && isWhole) return { segment: formulaIn(lines.slice(at, end + 1).join('\n'), open, close), end: end + 1 };
     if (inside.includes(close) || !line) return null; // text follows the formula, or it does not end
   }
   return null;
@@ -88,12 +90,11 @@ function delimiters(line) {
   return environment ? [environment[0], `\\end{${environment[1]}}`] : ['', ''];
 }
 
-function formulaIn(lines, at, end, open, close) {
-  const text = lines.slice(at, end + 1).join('\n').trim();
-  return open.startsWith('\\begin') ? text : text.slice(open.length, text.length - close.length).trim();
+function formulaIn(text, open, close) {
+  return { kind: 'math', text, body: [text.indexOf(open) + open.length, text.lastIndexOf(close)] };
 }
 
-/** Prose and boards. The rows of a table belong to the prose, although rows of numbers look like a board. */
+/** Prose, tables and boards. The rows of a table belong together, although rows of numbers look like a board. */
 function withoutGrids(lines) {
   /** @type {Segment[]} */
   const found = [];
@@ -117,7 +118,7 @@ function withoutGrids(lines) {
     flush();
     let end = at + 2;
     while (end < lines.length && lines[end].includes('|')) end += 1;
-    found.push({ kind: 'prose', text: lines.slice(at, end).join('\n') });
+    found.push({ kind: 'table', text: lines.slice(at, end).join('\n') });
     at = end - 1;
   }
   flush();

@@ -6,7 +6,7 @@ import { matchPositions } from '../../textmatches.js';
 
 const DEBOUNCE_MS = 200;
 const MAX_MATCHES = 2000;
-const BLOCKS = 'p, li, td, th, pre, dd, .verbatim, .text, .name';
+const BLOCKS = '.text, .name';
 
 /**
  * `conversation` is a ref. Texts that contain `find` must be visible in it, even if they are long. `first` is the index of the event
@@ -126,13 +126,20 @@ function rangesOf(root, find) {
   const found = [];
   for (const nodes of textBlocks(root)) {
     const text = nodes.map((node) => node.data).join('');
-    for (const at of matchPositions(text, find, MAX_MATCHES - found.length)) found.push(rangeAt(nodes, at, at + find.length));
+    const positions = matchPositions(text, find, MAX_MATCHES - found.length);
+    const starts = placesOf(nodes, positions, 0);
+    placesOf(nodes, positions.map((at) => at + find.length - 1), 1).forEach(([node, at], i) => {
+      const range = new Range();
+      range.setStart(...starts[i]);
+      range.setEnd(node, at);
+      found.push(range);
+    });
     if (found.length >= MAX_MATCHES) break;
   }
   return found;
 }
 
-/** The text nodes of each paragraph, because a match can extend over several elements. @returns {Text[][]} */
+/** The text nodes of each text, because a match can extend over several elements. @returns {Text[][]} */
 function textBlocks(root) {
   const accept = (node) => (node.parentElement.closest('header, button, summary, .readout') ? NodeFilter.FILTER_REJECT : NodeFilter.FILTER_ACCEPT);
   const walker = document.createTreeWalker(root, NodeFilter.SHOW_TEXT, accept);
@@ -148,18 +155,14 @@ function textBlocks(root) {
   return blocks;
 }
 
-/** @param {Text[]} nodes */
-function rangeAt(nodes, start, end) {
-  const range = new Range();
-  let at = 0;
-  for (const node of nodes) {
-    const next = at + node.length;
-    if (start >= at && start < next) range.setStart(node, start - at);
-    if (end > at && end <= next) {
-      range.setEnd(node, end - at);
-      break;
+/** The nodes that contain the characters at ascending positions, each with the place in it, or `after` it. @returns {[Text, number][]} */
+function placesOf(nodes, positions, after) {
+  let [node, start] = [0, 0];
+  return positions.map((at) => {
+    while (at >= start + nodes[node].length) {
+      start += nodes[node].length;
+      node += 1;
     }
-    at = next;
-  }
-  return range;
+    return [nodes[node], at - start + after];
+  });
 }

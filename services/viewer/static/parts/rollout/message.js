@@ -16,15 +16,14 @@ const TITLES = {
 const LINES = { system: 3, reasoning: 25, call: 25, result: 25 };
 /** Of a long prompt the end is shown, too, because the question follows the instructions and the examples. */
 const PROMPT_TAIL = 600;
-const MARKDOWN = new Set(['system', 'user', 'reasoning', 'answer']);
-/** Characters that Markdown does not show. A search for them needs the original text. */
-const MARKUP = /[*_`#\\$~|<>[\]()!-]/;
+const PROMPTS = new Set(['system', 'user']);
+const WRITTEN = new Set(['reasoning', 'answer']);
 
-/** @typedef {{markdown: boolean, probabilities: boolean, find: string,
+/** `swapped`: prompts are rendered instead of what the model wrote. @typedef {{swapped: boolean, probabilities: boolean, find: string,
  * marked?: {event: number, piece: number} | null}} Reading how the user wants to read the conversation */
 
 /**
- * Shows prose as Markdown, and arguments and results that are a JSON object by field; a button shows the original text.
+ * Shows prompts as plain text, what the model wrote as Markdown, and arguments and results that are a JSON object by field; a button changes it.
  * @param {{event: any, call: number | null, here: boolean, show: ((call: number) => void) | null, reasoningOpen: boolean,
  *   reading: Reading, pieces: import('./tokenpieces.js').Piece[] | null, index: number}} props
  */
@@ -33,12 +32,16 @@ export function Message({ event, call, here, show, reasoningOpen, reading, piece
   const canShow = show && call !== null;
   const tool = speaker === 'call' || speaker === 'result';
   const fields = useMemo(() => (tool ? parseObject(event.text) : null), [event]);
-  const [original, setOriginal] = useState(false);
-  const formatted = Boolean(fields) || (MARKDOWN.has(speaker) && reading.markdown);
+  const [changed, setChanged] = useState(false);
   const found = useMemo(() => lastMatch(event.text, reading.find), [event, reading.find]);
-  const asFields = useMemo(() => Boolean(fields) && !original && (found < 0 || isInFields(fields, reading.find)), [fields, original, found, reading.find]);
+  const asFields = useMemo(() => Boolean(fields) && !changed && (found < 0 || isInFields(fields, reading.find)), [fields, changed, found, reading.find]);
   const markedPiece = reading.marked?.event === index ? reading.marked.piece : -1;
-  const asTokens = reading.probabilities && pieces !== null && !original;
+  const hasTokens = reading.probabilities && pieces !== null;
+  const asTokens = hasTokens && !changed;
+  const isProse = PROMPTS.has(speaker) || WRITTEN.has(speaker);
+  const rendered = isProse && !hasTokens && (WRITTEN.has(speaker) !== reading.swapped) !== changed;
+  const [way, pressed] = hasTokens || fields ? ['Original text', changed] : ['Rendered', rendered];
+  const body = html`<${Body} event=${event} found=${found} rendered=${rendered} />`;
   return html`<article class=${`event ${speaker} ${here ? 'here' : ''}`} tabindex="-1" data-call=${speaker === 'call' ? call : undefined}
     data-index=${index} aria-label=${`${TITLES[speaker] ?? speaker}${event.turn ? `, turn ${event.turn}` : ''}`} aria-current=${here ? 'step' : undefined}>
     <header>
@@ -47,7 +50,7 @@ export function Message({ event, call, here, show, reasoningOpen, reading, piece
       ${event.reward !== null && html`<span class="badge number">reward ${signed(event.reward)}</span>`}
       ${event.tokens && html`<span class="small soft">${pluralize(Math.max(event.tokens.generated.length, event.tokens.texts.length), 'token')}</span>`}
       <span class="where small soft">
-        ${(formatted || asTokens) && html`<button class="quiet as" aria-pressed=${original} onClick=${() => setOriginal(!original)}>Original text</button>`}
+        ${(fields || hasTokens || isProse) && html`<button class=${`quiet as ${changed ? 'changed' : ''}`} aria-pressed=${pressed} onClick=${() => setChanged(!changed)}>${way}</button>`}
         ${canShow && speaker === 'call' && html`<button class="quiet" onClick=${() => show(call)}>Show on the board</button>`}
         ${event.turn > 0 && speaker !== 'result' && html`<span class="number">turn ${event.turn}</span>`}
       </span>
@@ -55,23 +58,21 @@ export function Message({ event, call, here, show, reasoningOpen, reading, piece
     ${speaker === 'reasoning'
       ? html`<details open=${reasoningOpen || found >= 0 || markedPiece >= 0}>
           <summary class="small soft">${pluralize(event.text.length, 'character')}</summary>
-          ${asTokens ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} find=${reading.find} />` : html`<${Body} event=${event} found=${found} reading=${reading} original=${original} />`}
+          ${asTokens ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} find=${reading.find} />` : body}
         </details>`
       : asTokens
         ? html`<${TokenText} pieces=${pieces} marked=${markedPiece} find=${reading.find} />`
         : asFields
           ? html`<${Parsed} value=${fields} find=${reading.find} />`
-          : html`<${Body} event=${event} found=${found} reading=${reading} original=${original} />`}
+          : body}
   </article>`;
 }
 
-/** The text of an event: prose as Markdown, unless the original text is wanted or a search needs it. */
-function Body({ event, found, reading, original }) {
+/** The text of an event. */
+function Body({ event, found, rendered }) {
   const { speaker, text, turn } = event;
-  const needsOriginal = found >= 0 && MARKUP.test(reading.find);
-  const markdown = reading.markdown && !original && !needsOriginal && MARKDOWN.has(speaker);
-  const kind = markdown ? 'markdown' : speaker === 'call' || speaker === 'result' ? 'mono' : 'prose';
-  const draw = markdown ? (part, before) => html`<${Markdown} text=${openFence(before) + part} />` : undefined;
+  const kind = rendered ? 'markdown' : speaker === 'call' || speaker === 'result' ? 'mono' : 'prose';
+  const draw = rendered ? (part, before) => html`<${Markdown} text=${part} fence=${openFence(before)} />` : undefined;
   return html`<${Text} value=${text} kind=${kind} draw=${draw} lines=${LINES[speaker] ?? 60} reveal=${found}
     tail=${speaker === 'user' && turn === 0 ? PROMPT_TAIL : 0} />`;
 }

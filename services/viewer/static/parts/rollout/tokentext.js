@@ -41,9 +41,9 @@ function isAfter(pieces, find) {
   return at + find.length > pieces.slice(0, MAX_PIECES).reduce((sum, piece) => sum + piece.text.length, 0);
 }
 
-/** The text of a token, with line breaks marked, so that a token without letters can be seen. */
+/** The text of a token, with line breaks marked by the style, so that a token without letters can be seen. */
 function written(text) {
-  return text.includes('\n') ? text.split('\n').map((line, i) => html`${i > 0 && html`<span class="soft" aria-hidden="true">↵</span>`}${i > 0 && '\n'}${visible(line)}`) : visible(text);
+  return text.split('\n').map((line, i) => html`${i > 0 && html`<span class="break">${'\n'}</span>`}${visible(line)}`);
 }
 
 function Description({ piece }) {

@@ -68,7 +68,7 @@ def test_a_result_has_the_turn_of_its_call_and_the_reward_of_the_step() -> None:
         ("a</think>c", [("reasoning", "a"), ("answer", "c")]),
         ("<think>never ended", [("reasoning", "never ended")]),
         ("c <think>a</think> d", [("answer", "c "), ("reasoning", "a"), ("answer", " d")]),
-        ("no thought", [("answer", "no thought")]),
+        ("\n\n  no thought\n", [("answer", "\n\n  no thought\n")]),
         ("", [("answer", "")]),
     ],
 )
