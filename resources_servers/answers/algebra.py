@@ -27,7 +27,7 @@ _TIMES_GROUP = re.compile(r"(?<=\d) *\((?=[^(),]*\))")
 """The parser would otherwise read `2(6)` as the mixed number 2 + 6."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?) *\^\\circ")
 _UNIT_IN_TEXT = re.compile(r"\\text\s*\{\s*([^{}\d]*?)\s*\}(?:\s*\^\s*\{?\d\}?)?")
-_LETTER_IN_TEXT = re.compile(r"\\text\s*\{\s*([a-zA-Z])\s*\}")
+_LETTER_IN_TEXT = re.compile(r"\\text\s*\{\s*([eiC])\s*\}")
 _INEXACT = re.compile(r"[.%]")
 """A number with decimals may be rounded, and a percentage may stand for a fraction."""
 _BRANCHED = re.compile(r"\\sqrt|\\(?:ln|log|lvert|vert)(?![a-z])|\||\^\s*\{?-?(?:\\frac|\d+/)")

@@ -7,6 +7,8 @@ from functools import lru_cache
 
 from rollyard.resources_servers.answers.unicode import to_ascii
 
+_SHORT = {"min": "minutes", "sec": "seconds"}
+"""Abbreviations that are also names of functions. After a number, they are units."""
 _REWRITTEN = tuple(
     (re.compile(pattern), spelling)
     for pattern, spelling in (
@@ -32,8 +34,16 @@ _REWRITTEN = tuple(
             r"\\(?:mbox|textbf|textrm|textit|textsf|mathrm|mathbf|boldsymbol|bm|mathsf|mathit|operatorname|rm|bf)\s*(?=\{)",
             r"\\text",
         ),
+        (r"\\(?:mathrm|text|rm|mathbf|bf)\s+([a-zA-Z])(?![a-zA-Z])", r"\\text{\1}"),
+        (r"\\dots[cmo]?(?![a-z])|(?<=,) *\.{3,}(?= *,)", r"\\ldots "),
+        (
+            r"(?<=[\d}])((?:\\[,;: ]|[ ~])*)(?:\\text *\{ *(?:\\[,;: ] *)?(min|sec)s?\.? *\}|(?<=[ ~])(min|sec)s?\b)(?! *[\d(\\{}^])",
+            lambda match: rf"\text{{ {_SHORT[match[2] or match[3]]}}}",
+        ),
+        (r"(?<=[\d}]) *\\text *\{ *(?:pct|per ?cent)\.? *\}", "%"),
         (r"(?<!\\)\\[,;: ]|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|~|\s+", " "),
         (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}", r"^\\circ"),
+        (r"^\\text *\{((?=[^{}]*\{)(?:[^{}]|\{[^{}]*\})*)\}$", r"\1"),  # bold around a formula
         (r"\\([%$])", r"\1"),
         (r"\\lbrace(?![a-z])", r"\\{"),
         (r"\\rbrace(?![a-z])", r"\\}"),

@@ -22,9 +22,10 @@ _REALS = re.compile(
 _NONE = re.compile(
     r"(?:there (?:is|are) )?"
     r"(?:no (?:real |integer |such )?(?:solutions?|values?|roots?|x)|none|(?:the )?empty set|null set"
-    r"|does not exist|dne|\\emptyset|\\\{\\\}|\\\{ *\\emptyset *\\\})(?: exists?)?",
+    r"|does not exist|dne|\\emptyset|\\\{ *\\\})(?: exists?)?",
     re.IGNORECASE,
 )
+_MATRIX = re.compile(r"\\begin *\{[pb]?matrix\}((?:(?!\\begin|\\end).)*)\\end *\{[pb]?matrix\}", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _FOREIGN_INTERVAL = re.compile(
     r"(?:(?<![\w)}\]])|(?<=\\in)|(?<=\\cup))([\]\[])([^\[\](),;]+)[,;]([^\[\](),;]+)([\]\[])(?![\w(])"
@@ -43,6 +44,24 @@ def with_usual_sets(text: str) -> str:
     if _NONE.fullmatch(bare):
         return r"\emptyset"
     return _FOREIGN_INTERVAL.sub(_usual, text)
+
+
+def same_vector(gold: str, answer: str) -> tuple[str, str]:
+    """Write vectors as tuples if the gold answer is one: as a column, as a row, or in brackets."""
+    wanted, given = _vector(gold), _vector(answer)
+    if wanted is None or wanted == gold == answer or given is None:
+        return gold, answer
+    return wanted, given
+
+
+def _vector(text: str) -> str | None:
+    """Return a vector as a tuple, or None for anything else."""
+    matrix = _MATRIX.fullmatch(text)
+    if matrix is None:
+        return text if text.startswith("(") and text.endswith(")") and "," in text else None
+    columns, rows = matrix[1].split("&"), re.split(r"\\\\", matrix[1].strip().removesuffix("\\\\"))
+    entries = rows if len(columns) == 1 else columns if len(rows) == 1 else []
+    return f"({', '.join(entry.strip() for entry in entries)})" if len(entries) > 1 else None
 
 
 def _usual(match: re.Match[str]) -> str:
