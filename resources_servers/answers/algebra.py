@@ -25,8 +25,16 @@ _APPLIED_PI = re.compile(r"\\pi\s*\(")
 r"""Matches the start of `\pi(...)`, which is a product, not a function call."""
 _TIMES_GROUP = re.compile(r"(?<=\d) *\((?=[^(),]*\))")
 """The parser would otherwise read `2(6)` as the mixed number 2 + 6."""
+_GROUP_TIMES = re.compile(r"(?<=\))\s*(?=\([^(),]*\)|\d|\\frac(?![a-z]))")
+_AFTER_BINOMIAL = re.compile(
+    r"(\\[dt]?binom\s*(?:\{[^{}]*\}\s*\{[^{}]*\}|\d\s*\d))\s*(?=\d|\(|[a-zA-Z]|\\(?:[dt]?binom|frac|sqrt|pi)(?![a-z]))"
+)
+_BEFORE_BINOMIAL = re.compile(r"(?<=[\d)!}])\s*(?=\\[dt]?binom)")
+"""The parser would read a number beside a binomial coefficient as a mixed number too."""
 _DEGREES = re.compile(r"(\d+(?:\.\d+)?) *\^\\circ")
-_UNIT_IN_TEXT = re.compile(r"\\text\s*\{\s*([^{}\d]*?)\s*\}(?:\s*\^\s*\{?\d\}?)?")
+_UNIT_IN_TEXT = re.compile(r"(?:(?<=[\w)}])|(?<=[\w)}] ))\\text\s*\{\s*([^{}\d]*?)\s*\}(?:\s*\^\s*\{?\d\}?)?")
+_PLUS_MINUS = re.compile(r"\\pm(?![a-z])")
+_SIGN_WITHIN = re.compile(r"^[^\\]*\\frac\s*\{[^{}]*\\pm(?![a-z])")
 _LETTER_IN_TEXT = re.compile(r"\\text\s*\{\s*([eiC])\s*\}")
 _INEXACT = re.compile(r"[.%]")
 """A number with decimals may be rounded, and a percentage may stand for a fraction."""
@@ -120,14 +128,34 @@ def read(text: str) -> tuple[Any, ...]:
     from math_verify import LatexExtractionConfig, parse  # type: ignore[import-untyped]
 
     text = _LETTER_IN_TEXT.sub(r" \1 ", _UNIT_IN_TEXT.sub(_without_unit, text))
+    if found := _both_signs(text):
+        return found
+    text = _BEFORE_BINOMIAL.sub(r"\\cdot ", _AFTER_BINOMIAL.sub(r"\1\\cdot ", text))
+    text = _GROUP_TIMES.sub(r" \\cdot ", text)
     text = _TIMES_GROUP.sub(r"\\cdot (", _APPLIED_PI.sub(r"\\pi \\cdot (", text))
     if _TRIGONOMETRY.search(text):
         text = _DEGREES.sub(r"(\\frac{\1\\pi}{180})", text)
     # Its list of units contains the letters c, g, h, l, m, o, s and t, which are variables here.
     normalization = NormalizationConfig(basic_latex=True, units=False, malformed_operators=True, nits=True)
     # Workers limit the CPU time. The library's limits apply to wall time, so verdicts would depend on the load.
-    found = parse(f"\\boxed{{{text}}}", extraction_config=[LatexExtractionConfig(normalization_config=normalization)], parsing_timeout=None)
+    found = parse(
+        f"\\boxed{{{text}}}",
+        extraction_config=[LatexExtractionConfig(normalization_config=normalization)],
+        parsing_timeout=None,
+    )
     return tuple(_joined(_with_one_i(part), text) for part in found)
+
+
+def _both_signs(text: str) -> tuple[Any, ...]:
+    r"""Return the set of both values of a formula such as `\frac{2 \pm \sqrt{20}}{2}`, which the parser cannot read, or
+    an empty tuple for anything else.
+    """
+    from sympy import FiniteSet
+
+    if not _SIGN_WITHIN.search(text) or "," in text or text.count(r"\mp"):
+        return ()
+    values = [read(_PLUS_MINUS.sub(sign, text)) for sign in "+-"]
+    return (FiniteSet(*(value[0] for value in values)), text) if all(len(value) > 1 for value in values) else ()
 
 
 def _without_unit(match: re.Match[str]) -> str:

@@ -28,7 +28,6 @@ from rollyard.resources_servers.answers.vocabulary import (
     UNITS,
     other_unit,
     spoken_number,
-    stems,
     without_ordinal,
     word_set,
 )
@@ -39,12 +38,16 @@ _OR = re.compile(r"\\text\s*\{[^{}]*\bor\b[^{}]*\}|\bor\b")
 _VERDICTS = frozenset(("yes", "no", "true", "false"))
 _DOUBT = re.compile(r"\b(?:yes|no|true|false|or|but|maybe|perhaps|possibly|if|unless|sometimes|except)\b")
 _NAMED = re.compile(
-    r"(?:(?:it is |the )?(?:an? )?(?P<word>\w+) (?P<noun>\w+)|(?:it is )?(?:the )?(?P<kind>[a-z]{4,}) (?P<letter>[a-z]))"
+    r"(?:it is |the )?(?:an? )?(?P<word>\w+) (?P<noun>\w+)|(?:it is )?(?:the )?(?P<kind>[a-z]{3,}) (?P<letter>[a-z])"
 )
-_KINDS = word_set("function graph figure statement diagram table curve line plan option choice answer point set number")
+_KINDS = word_set(
+    "function graph figure statement diagram table curve line plan option choice answer point set number integer"
+    " triangle sequence series angle matrix"
+)
 _BARE_UNIT = re.compile(r"(?<=[\d}]) *([a-zA-Z])(\^\{?[23]\}?)?$")
 _PARAMETER = re.compile(
-    r"[,;]? *(?:\(? *([a-zA-Z]) *\\in *\\mathbb *\{? *Z *\}? *\)?|\\text *\{[^{}]*\b(?:any |an )?integers?\b[^{}]*\} *\(?([a-zA-Z])\)?)$"
+    r"[,;]? *(?:\(? *([a-zA-Z]) *\\in *\\mathbb *\{? *Z *\}? *\)?"
+    r"|\\text *\{[^{}]*\bintegers?\b[^{}]*\} *\(?([a-zA-Z])\)?)$"
 )
 _APPLIED = re.compile(r"[a-zA-Z]\([a-z]\)")
 _UNKNOWN = re.compile(r"(?<![a-zA-Z\\])(?![ei](?![a-zA-Z]))[a-z](?![a-zA-Z])")
@@ -83,15 +86,16 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
     """Return the formulas to compare. Raises Refused if the answer is wrong regardless of its value."""
     problem = read_problem(problem_text)
     gold, answer = with_usual_sets(gold), with_usual_sets(answer)
+    answer = _in_asked_base(gold, answer, problem)
     if (wanted := words(gold)) is not None:
-        return Claim(gold, _in_hexadecimal(gold, _word(wanted, answer, problem), problem))
+        return Claim(gold, _word(wanted, answer))
     gold, answer = without_wrapping(gold), without_wrapping(answer)
     if _AND.search(gold) and not _OR.search(gold) and _OR.search(answer):
         raise Refused("the answer gives alternatives; expected all of the values")
     if quantity(gold) is not None:
         answer = without_ordinal(answer)
         gold, answer = _with_unit(gold, problem), _with_unit(answer, problem)
-    gold, answer = same_vector(gold, answer)
+    gold, answer = same_vector(gold, answer, problem)
     gold, answer = _without_parameter(gold, answer)
     if (number := spoken_number(_TEXT.sub(r"\1", answer).strip(" .!"))) is not None:
         answer = str(number)
@@ -114,9 +118,9 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
     return found
 
 
-def _word(wanted: str, answer: str, problem: Problem) -> str:
-    r"""Return the word that an answer such as `\text{Graph A}`, `\text{an odd function}` or `\text{Yes, it is}` gives, or
-    the answer itself if its other words may matter.
+def _word(wanted: str, answer: str) -> str:
+    r"""Return the word that an answer such as `\text{Graph A}`, `\text{an odd function}` or `\text{Yes, it is}` gives.
+    Return the answer itself if its other words may matter.
     """
     given = words(answer)
     if given is None or given == wanted:
@@ -125,12 +129,11 @@ def _word(wanted: str, answer: str, problem: Problem) -> str:
         return wanted if reason[:1] in (",", ".", ":", ";", " ") and not _DOUBT.search(reason) else answer
     named = _NAMED.fullmatch(given)
     if named and (named["word"] or named["letter"]) == wanted:
-        other = named["noun"] or named["kind"]
-        return wanted if other in _KINDS or stems(other) & problem.words else answer
+        return wanted if (named["noun"] or named["kind"]) in _KINDS else answer
     return answer
 
 
-def _in_hexadecimal(gold: str, answer: str, problem: Problem) -> str:
+def _in_asked_base(gold: str, answer: str, problem: Problem) -> str:
     """Drop the base of a number if the gold answer has none and the problem names the base."""
     given = based(answer)
     if given is None or based(gold) is not None or given[0].casefold() != unquoted(gold).casefold():
@@ -140,7 +143,9 @@ def _in_hexadecimal(gold: str, answer: str, problem: Problem) -> str:
 
 
 def _with_unit(text: str, problem: Problem) -> str:
-    r"""Write the letter after a number as a unit, `\text{ m}`, if the problem mentions the unit and has no such variable."""
+    r"""Write the letter after a number as a unit, `\text{ m}`, if the problem mentions the unit and has no such
+    variable.
+    """
     match = _BARE_UNIT.search(text)
     if match is None or match[1] in problem.variables or UNITS.get(match[1].casefold()) not in problem.units:
         return text
@@ -148,7 +153,9 @@ def _with_unit(text: str, problem: Problem) -> str:
 
 
 def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
-    r"""Drop `n \in \mathbb{Z}` from `n\pi, n \in \mathbb{Z}`. The answer may name its parameter otherwise, or not explain it."""
+    r"""Drop `n \in \mathbb{Z}` from `n\pi, n \in \mathbb{Z}`. The answer may give its parameter another name, or not
+    explain it.
+    """
     wanted, given = _PARAMETER.search(gold), _PARAMETER.search(answer)
     if wanted is None:
         return gold, answer
@@ -248,11 +255,11 @@ def _tuple(values: list[str]) -> str:
 
 
 def _assignments(text: str, problem: Problem) -> list[tuple[str, str]] | None:
-    text = re.sub(r"^\\\{(.*)\\\}$|^\((.*)\)$", lambda match: match[1] or match[2], text) if "=" in text else text
     sides = [side for _, side in links(text)]
     if len(sides) == 2 and brackets(sides[0]) == brackets(sides[1]) == "(":  # (x, y) = (2, 3)
         names, values = (parts(side[1:-1]) for side in sides)
         return list(zip(names, values, strict=True)) if 1 < len(names) == len(values) else None
+    text = re.sub(r"^\\\{(.*)\\\}$|^\((.*)\)$", lambda match: match[1] or match[2], text) if "=" in text else text
     items = parts(text)
     if len(items) < 2:
         return None

@@ -147,8 +147,8 @@ def _same_words(gold: str, answer: str) -> Comparison | None:
 
 def _letters(text: str) -> list[str] | None:
     """Return the letters of a multiple-choice answer such as `C, E`, sorted because their order does not matter."""
-    letters = [letter.strip("( )") for letter in text.replace(" and ", ",").split(",")]
-    return sorted(letters) if all(len(letter) == 1 and letter.isalpha() for letter in letters) else None
+    letters = [bare for letter in re.split(r",|\band\b", text) if (bare := letter.strip("( )"))]
+    return sorted(letters) if letters and all(len(letter) == 1 and letter.isalpha() for letter in letters) else None
 
 
 def _same_quantity(gold: str, answer: str) -> Comparison | None:

@@ -1,8 +1,8 @@
 """Decides whether two formulas have the same value: by exact arithmetic, or by hundreds of digits where it does not
 apply.
 
-math-verify evaluates the difference to 15 digits and drops what is smaller, so `2 - 2^{-99}` and `2 - 2^{-100}` are equal
-to it. Right pairs differ by nothing; wrong pairs that real problems suggest differ by more than `TOLERANCE`.
+math-verify evaluates the difference to 15 digits and drops what is smaller, so `2 - 2^{-99}` and `2 - 2^{-100}` are
+equal to it. Right pairs differ by nothing; wrong pairs that real problems suggest differ by more than `TOLERANCE`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class _NotExact(Exception):
 def same_value(gold: Any, answer: Any) -> bool | None:
     """Return whether both have the same value, or None if that requires algebra.
 
-    The arguments are sympy objects: formulas, tuples, sets, intervals, matrices or equations. Formulas with variables are
-    only ever refused, at a point where their values differ.
+    The arguments are sympy objects: formulas, tuples, sets, intervals, matrices or equations. Formulas with variables
+    are only ever refused, at a point where their values differ.
     """
     from sympy import Eq, Expr, FiniteSet, Interval, MatrixBase, Tuple  # type: ignore[import-untyped]
 
@@ -45,9 +45,7 @@ def same_value(gold: Any, answer: Any) -> bool | None:
             return _all(same_value(*pair) for pair in zip(gold.args, answer.args, strict=True))
         return _same_elements(gold.args, answer.args)
     if isinstance(gold, Interval) and isinstance(answer, Interval):
-        return _only_false(
-            _all((same_value(gold.start, answer.start), same_value(gold.end, answer.end)))
-        )
+        return _only_false(_all((same_value(gold.start, answer.start), same_value(gold.end, answer.end))))
     if isinstance(gold, MatrixBase) and isinstance(answer, MatrixBase):
         if gold.shape != answer.shape:
             return None
@@ -58,8 +56,8 @@ def same_value(gold: Any, answer: Any) -> bool | None:
 
 
 def same_on_reals(gold: Any, answer: Any, *, positive: bool) -> bool:
-    r"""Return whether two formulas agree wherever both are real numbers: `\ln(ab)` and `\ln a + \ln b` do, `\sqrt{x^2}` and
-    `x` do not. With `positive`, the variables are positive.
+    r"""Return whether two formulas agree wherever both are real numbers: `\ln(ab)` and `\ln a + \ln b` do, `\sqrt{x^2}`
+    and `x` do not. With `positive`, the variables are positive.
     """
     from sympy import Expr
 

@@ -56,8 +56,7 @@ _UNFINISHED = tuple(
 )
 _COUNTED = frozenset(("a binomial coefficient", "a factorial"))
 _COUNTS = re.compile(r"!|binom|\\choose")
-"""Matches what stands in a gold answer that is not evaluated itself. Factorials and binomials may then replace each other.
-"""
+"""If the gold answer is not evaluated either, factorials and binomial coefficients may replace each other."""
 _STEPS = re.compile(
     r"(?<=[\w})\]|!])\s*(?:[-+*/]|\\(?:times|cdot|div)(?![a-z]))|\\(?:frac|sqrt)(?![a-z])"
     r"|\^(?!\\circ)|(?<=[\d)])\s*\("

@@ -37,13 +37,13 @@ _REWRITTEN = tuple(
         (r"\\(?:mathrm|text|rm|mathbf|bf)\s+([a-zA-Z])(?![a-zA-Z])", r"\\text{\1}"),
         (r"\\dots[cmo]?(?![a-z])|(?<=,) *\.{3,}(?= *,)", r"\\ldots "),
         (
-            r"(?<=[\d}])((?:\\[,;: ]|[ ~])*)(?:\\text *\{ *(?:\\[,;: ] *)?(min|sec)s?\.? *\}|(?<=[ ~])(min|sec)s?\b)(?! *[\d(\\{}^])",
+            r"(?<=[\d}])((?:\\[,;: ]|[ ~])*)(?:\\text *\{ *(?:\\[,;: ] *)?(min|sec)s?\.? *\}|(?<=[ ~])(min|sec)s?\b)"
+            r"(?! *[\d(\\{}^])",
             lambda match: rf"\text{{ {_SHORT[match[2] or match[3]]}}}",
         ),
         (r"(?<=[\d}]) *\\text *\{ *(?:pct|per ?cent)\.? *\}", "%"),
         (r"(?<!\\)\\[,;: ]|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|~|\s+", " "),
-        (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}", r"^\\circ"),
-        (r"^\\text *\{((?=[^{}]*\{)(?:[^{}]|\{[^{}]*\})*)\}$", r"\1"),  # bold around a formula
+        (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-z]))\s*|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}", r"^\\circ"),
         (r"\\([%$])", r"\1"),
         (r"\\lbrace(?![a-z])", r"\\{"),
         (r"\\rbrace(?![a-z])", r"\\}"),
@@ -74,6 +74,7 @@ _CHOICE = re.compile(r"\([A-Z]\)")
 _TIMES = re.compile(r"(?:(?<=\d)(\\times|\\cdot|\*)(?=[\d.])|\\times|\\cdot|\*)")
 _SINGLE = re.compile(r"\{(\w|\\[a-zA-Z]+)\}")
 _SLASH = re.compile(r"(?<![\w.)}^/])(\d|[a-zA-Z]|\d{2,}|\\pi)/(\d|[a-zA-Z]|\d{2,})(?![\w.(])")
+_MARKUP = re.compile(r"[\\^_{]")
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 
 
@@ -83,6 +84,7 @@ def normalized(text: str) -> str:
     text = _unwrapped(to_ascii(text).strip())
     for pattern, spelling in _REWRITTEN:
         text = pattern.sub(spelling, text)
+    text = _without_bold(text)
     return text.strip().rstrip(".;,\\ ").strip()
 
 
@@ -115,6 +117,18 @@ def words(text: str) -> str | None:
     if not pattern.fullmatch(bare) and not _CHOICE.fullmatch(text):
         return None
     return " ".join(bare.casefold().split())
+
+
+def _without_bold(text: str) -> str:
+    r"""Return the formula in `\text{...}` around a whole formula, as `\mathbf{\frac{3}{4}}` is written here."""
+    if not text.startswith("\\text{") or "$" in text or not _MARKUP.search(text, 6):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0 and character == "}":
+            return text[6:-1] if position == len(text) - 1 else text
+    return text
 
 
 def _unwrapped(text: str) -> str:

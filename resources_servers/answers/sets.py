@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from rollyard.resources_servers.answers.latex import normalized
+from rollyard.resources_servers.answers.problem_statement import Problem
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.splitting import links, parts
 
@@ -25,6 +26,7 @@ _NONE = re.compile(
     r"|does not exist|dne|\\emptyset|\\\{ *\\\})(?: exists?)?",
     re.IGNORECASE,
 )
+_VECTORS = frozenset(("vector", "vectors", "projection", "direction", "point", "intersection", "dilation"))
 _MATRIX = re.compile(r"\\begin *\{[pb]?matrix\}((?:(?!\\begin|\\end).)*)\\end *\{[pb]?matrix\}", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _FOREIGN_INTERVAL = re.compile(
@@ -46,8 +48,14 @@ def with_usual_sets(text: str) -> str:
     return _FOREIGN_INTERVAL.sub(_usual, text)
 
 
-def same_vector(gold: str, answer: str) -> tuple[str, str]:
-    """Write vectors as tuples if the gold answer is one: as a column, as a row, or in brackets."""
+def same_vector(gold: str, answer: str, problem: Problem) -> tuple[str, str]:
+    """Write vectors as tuples if the gold answer is one: a column, a row, or in brackets. A matrix of one row stands
+    for a column only if the problem is about vectors.
+    """
+    if "matrix" not in gold + answer:
+        return gold, answer
+    if not problem.words & _VECTORS and ("&" in gold or "matrix" in answer or "matrix" not in gold):
+        return gold, answer
     wanted, given = _vector(gold), _vector(answer)
     if wanted is None or wanted == gold == answer or given is None:
         return gold, answer

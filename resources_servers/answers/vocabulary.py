@@ -15,9 +15,9 @@ UNITS = {
         "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre",
         "km": "km kilometer kilometre", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard",
         "mi": "mi mile", "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram kilo", "lb": "lb lbs pound",
-        "oz": "oz ounce", "ton": "ton tonne", "s": "s sec second", "min": "min minute", "h": "h hr hour", "day": "d day",
-        "week": "week wk", "month": "month mo", "year": "y yr year y.o", "cal": "cal calorie", "kcal": "kcal kilocalorie",
-        "point": "pt point", "qt": "qt quart",
+        "oz": "oz ounce", "ton": "ton tonne", "s": "s sec second", "min": "min minute", "h": "h hr hour",
+        "day": "d day", "week": "week wk", "month": "month mo", "year": "y yr year y.o",
+        "cal": "cal calorie", "kcal": "kcal kilocalorie", "point": "pt point", "qt": "qt quart",
         "decade": "decade", "century": "century centuries", "dm": "dm decimeter decimetre", "nm": "nm nanometer",
         "cl": "cl centiliter centilitre", "dl": "dl deciliter decilitre", "ml": "ml milliliter millilitre",
         "l": "l liter litre ltr",
@@ -115,7 +115,7 @@ _LEFT_SIDE = CHANGING - word_set(
 is 5"."""
 _ORDINAL = re.compile(
     r"^(?P<text>\\text *\{)? *(?:the )?(?P<number>\d{1,9}) *(?:\^ *)?(?P<open>\{ *(?:\\(?:rm|text) *)?)?"
-    r"(?P<opened>\\text *\{)? *(?P<ending>st|nd|rd|th)\b(?(open) *\})(?(opened) *\})(?: ones?\b)?",
+    r"(?P<opened>\\text *\{)? *(?P<ending>st|nd|rd|th)\b(?(open) *\})(?(opened)(?P<closed> *\})?)(?: ones?\b)?",
     re.IGNORECASE,
 )
 _ONES = """
@@ -175,8 +175,8 @@ def changes_numbers(name: str) -> bool:
 
 
 def without_ordinal(text: str) -> str:
-    r"""Return the number of `12^{\text{th}}`, `12\text{th}` and `the 12th one`, with the words after it. Other text, such as
-    `a 12th`, is returned unchanged.
+    r"""Return the number of `12^{\text{th}}`, `12\text{th}` and `the 12th one`, with the words after it. Other text,
+    such as `a 12th`, is returned unchanged.
     """
     match = _ORDINAL.search(text)
     if match is None:
@@ -185,9 +185,10 @@ def without_ordinal(text: str) -> str:
     ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
     if match["ending"].casefold() != ending:
         return text
-    inside = match["text"] is not None or not (match["open"] or match["opened"])
     rest = text[match.end() :]
-    return f"{match['text'] or ''}{number}{rest if inside else rest}"
+    if match["opened"] and not match["closed"]:  # 12\text{th grade}
+        rest = rf"\text{{{rest}"
+    return f"{match['text'] or ''}{number}{rest}"
 
 
 def spoken_number(text: str) -> int | None:

@@ -25,8 +25,12 @@ _OR = re.compile(
 )
 _MARKED = frozenset(("boxed", "answer_tag", "final_answer", "hashes"))
 """Methods that find an answer which the text marks as final. Another final answer after it contradicts it."""
-_SOLUTION = re.compile(r"\bthe (?:final )?(?:solution|value|result|total) (?:is|equals)\b:? *(?=[-$\\\d(*]|[a-zA-Z] *=)", re.IGNORECASE)
-_CORRECTED = re.compile(r"\bnot\b[^.!?\n]{1,60}?,? but(?: (?:rather|actually|it is))? +(?=[-$\\\d(*]|[A-Z]\b)", re.IGNORECASE)
+_SOLUTION = re.compile(
+    r"\bthe (?:final )?(?:solution|value|result|total) (?:is|equals)\b:? *(?=[-$\\\d(*]|[a-zA-Z] *=)", re.IGNORECASE
+)
+_CORRECTED = re.compile(
+    r"\bnot\b[^.!?\n]{1,60}?,? but(?: (?:rather|actually|it is))? +(?=[-$\\\d(*]|[A-Z]\b)", re.IGNORECASE
+)
 _COMMENT = re.compile(
     r"\b(?:in|as|that|this|is|are|was|well|correct|right|wrong|reasonable|consistent|valid|unique|clear|obvious|above|below"
     r"|boxed|simple|complete|final|indeed|exact|confirmed|verified|only|now|then|the|it|we|therefore)\b"
@@ -50,8 +54,8 @@ def _offered(text: str, end: int) -> list[str]:
 
 
 def _announced(text: str, found: Found) -> list[str]:
-    """Return the values that the text after the answer announces as its final answer, unless they are the same or not of
-    its kind: `The answer is correct.` after a number announces nothing.
+    """Return the values that the text after the answer announces as its final answer, unless they are the same or not
+    of its kind: `The answer is correct.` after a number announces nothing.
     """
     rest = text[found.end :]
     if not rest.strip():

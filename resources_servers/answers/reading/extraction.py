@@ -28,7 +28,8 @@ _TURN_SIGNS = ("<|", "</s>", "<eos>", "_of_turn>", "[INST]", "<｜")
 MAX_LABELS = 20
 _ROLE = re.compile(r"(?:\s|<\|end_header_id\|>|(?:assistant|model|CHATBOT_TOKEN)\b)*")
 _SPEAKER = re.compile(
-    r"\n[ \t]*\n[ \t]*(?:#{1,4} ?)?(?:\*\*)?(?:(?:User|Human|Question|Problem|Exercise|Q|Student)(?: ?\d{1,3})?(?:\*\*)?:"
+    r"\n[ \t]*\n[ \t]*(?:#{1,4} ?)?(?:\*\*)?(?:"
+    r"(?:User|Human|Question|Problem|Exercise|Q|Student)(?: ?\d{1,3})?(?:\*\*)?:"
     r"|#{2,4} ?(?:Instruction|Input|User|Human|Question|Problem)\b)"
 )
 """The labels with which a next turn or a next problem begins."""
@@ -74,7 +75,7 @@ def cut(text: str, stops: Sequence[str]) -> str:
 def first_turn(text: str, answered: Callable[[str], bool]) -> str:
     """Return the model's own turn: `text` up to where it goes on with a turn of the user, or with a next problem.
 
-    A label such as `Question:` also occurs within solutions, so it ends the turn only if the text before it is `answered`.
+    A label such as `Question:` also occurs within solutions. It ends the turn only if the text before it is `answered`.
     """
     reasoning: list[tuple[int, int]] | None = None
     if any(sign in text for sign in _TURN_SIGNS):
@@ -93,7 +94,7 @@ def first_turn(text: str, answered: Callable[[str], bool]) -> str:
 
 
 def _reasoning(text: str) -> list[tuple[int, int]]:
-    """Return where blocks of reasoning begin and end. Without an opening tag, a block begins at the previous one's end."""
+    """Return where blocks of reasoning begin and end. A block without an opening tag begins where the last one ends."""
     spans, end = list[tuple[int, int]](), 0
     for closing in _THINKING_ENDS.finditer(text):
         opening = _THINKING_BEGINS.search(text, end, closing.start())
