@@ -156,9 +156,9 @@ def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
     r"""Drop `n \in \mathbb{Z}` from `n\pi, n \in \mathbb{Z}`. The answer may give its parameter another name, or not
     explain it.
     """
-    wanted, given = _PARAMETER.search(gold), _PARAMETER.search(answer)
-    if wanted is None:
+    if (wanted := _PARAMETER.search(gold) if "Z" in gold or "integer" in gold else None) is None:
         return gold, answer
+    given = _PARAMETER.search(answer)
     gold, named = gold[: wanted.start()].rstrip(" ,;"), wanted[1] or wanted[2]
     if given is None:
         return gold, answer
@@ -208,6 +208,8 @@ def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
     list.
     """
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
+    if wanted is given is None:
+        return None
     variables = {without_spaces(name).partition("_")[0] for name, _ in wanted or ()}
     if wanted is not None and len(variables) == len(wanted) and _OR.search(answer):
         raise Refused("the answer gives alternatives; expected a value of each variable")
@@ -255,7 +257,7 @@ def _tuple(values: list[str]) -> str:
 
 
 def _assignments(text: str, problem: Problem) -> list[tuple[str, str]] | None:
-    sides = [side for _, side in links(text)]
+    sides = [side for _, side in links(text)] if text.startswith("(") and "=" in text else []
     if len(sides) == 2 and brackets(sides[0]) == brackets(sides[1]) == "(":  # (x, y) = (2, 3)
         names, values = (parts(side[1:-1]) for side in sides)
         return list(zip(names, values, strict=True)) if 1 < len(names) == len(values) else None

@@ -44,6 +44,8 @@ def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Com
     if len(answer) > MAX_CHARACTERS:
         reason = f"the answer has {len(answer)} characters; the limit is {MAX_CHARACTERS}"
         return Comparison(equal=False, reason=reason)
+    if answer == gold and answer.isalnum():
+        return Comparison(equal=True, reason="the same text")
     if not without_spaces(answer):
         return Comparison(equal=False, reason="the answer is empty")
     if without_spaces(gold) == without_spaces(answer) or unquoted(gold) == unquoted(answer):

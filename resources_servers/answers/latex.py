@@ -66,6 +66,10 @@ _REWRITTEN = tuple(
     )
 )
 """Rewrite rules (pattern, replacement), applied in this order."""
+_REWRITTEN_WITHOUT_COMMANDS = tuple(
+    rule for rule in _REWRITTEN if not re.fullmatch(r"\\\\(?:[^|()]|\([^|()]*\)|\((?:[^()]|\([^()]*\))*\))*", rule[0].pattern)
+)
+"""The rules without those whose matches begin with a backslash: most answers are plain numbers."""
 _FREE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORDS_IN_TEXT = re.compile(r"[^\W\d_][^\W\d_ ,.'’&-]*(?:[ ,.'’&-]+[^\W\d_]+)*")
@@ -82,7 +86,7 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "*
 def normalized(text: str) -> str:
     """Return `text` in canonical notation."""
     text = _unwrapped(to_ascii(text).strip())
-    for pattern, spelling in _REWRITTEN:
+    for pattern, spelling in _REWRITTEN if "\\" in text else _REWRITTEN_WITHOUT_COMMANDS:
         text = pattern.sub(spelling, text)
     text = _without_bold(text)
     return text.strip().rstrip(".;,\\ ").strip()
