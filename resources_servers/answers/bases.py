@@ -13,12 +13,16 @@ _BASES = {
 _BASED = re.compile(
     r"(-?)\(?(-?[0-9A-Fa-f]+(?:\.[0-9A-Fa-f]+)?)\)?(?:_\{?(?:\\text\{)?(?:base)?(\w+)\}*|\\text\{\(?(?:in)?base(\w+)\)?\}|\\text\{\(?(?:in)?base\}(\d+))"
 )
+_UPRIGHT = re.compile(r"\\text\{([0-9A-Fa-f]+)\}(?=_)")
 _REMARK = re.compile(r"(_\{?(\d+)\}?)\\text\{\(?base\2\)?\}$")
 
 
 def based(text: str) -> tuple[str, int] | None:
     """Return the digits and the base, or None if `text` is not a number with an explicit base."""
-    match = _BASED.fullmatch(_REMARK.sub(r"\1", without_spaces(text)))
+    text = without_spaces(text)
+    if text.startswith("(") and text.endswith(")") and text.count("(") == 1:
+        text = text[1:-1]
+    match = _BASED.fullmatch(_UPRIGHT.sub(r"\1", _REMARK.sub(r"\1", text)))
     if match is None:
         return None
     name = (match[3] or match[4] or match[5]).lower()

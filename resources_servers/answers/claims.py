@@ -16,16 +16,39 @@ from rollyard.resources_servers.answers.bases import based, in_base_ten
 from rollyard.resources_servers.answers.brackets import brackets
 from rollyard.resources_servers.answers.choices import choice
 from rollyard.resources_servers.answers.final_form import unfinished
-from rollyard.resources_servers.answers.latex import plain_spelling, without_spaces, words
+from rollyard.resources_servers.answers.latex import plain_spelling, unquoted, without_spaces, words
 from rollyard.resources_servers.answers.problem_statement import Problem, read_problem
 from rollyard.resources_servers.answers.quantity import quantity, unit_of
 from rollyard.resources_servers.answers.requested_value import is_other_quantity
-from rollyard.resources_servers.answers.sets import solved_set, with_usual_sets
+from rollyard.resources_servers.answers.sets import same_vector, solved_set, with_usual_sets
 from rollyard.resources_servers.answers.splitting import links, parts
 from rollyard.resources_servers.answers.unit_words import UnknownWord, without_words
-from rollyard.resources_servers.answers.vocabulary import SCALES, other_unit, spoken_number
+from rollyard.resources_servers.answers.vocabulary import (
+    SCALES,
+    UNITS,
+    other_unit,
+    spoken_number,
+    without_ordinal,
+    word_set,
+)
 
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
+_AND = re.compile(r"\\text\s*\{[^{}]*\band\b[^{}]*\}|\band\b")
+_OR = re.compile(r"\\text\s*\{[^{}]*\bor\b[^{}]*\}|\bor\b")
+_VERDICTS = frozenset(("yes", "no", "true", "false"))
+_DOUBT = re.compile(r"\b(?:yes|no|true|false|or|but|maybe|perhaps|possibly|if|unless|sometimes|except)\b")
+_NAMED = re.compile(
+    r"(?:it is |the )?(?:an? )?(?P<word>\w+) (?P<noun>\w+)|(?:it is )?(?:the )?(?P<kind>[a-z]{3,}) (?P<letter>[a-z])"
+)
+_KINDS = word_set(
+    "function graph figure statement diagram table curve line plan option choice answer point set number integer"
+    " triangle sequence series angle matrix"
+)
+_BARE_UNIT = re.compile(r"(?<=[\d}]) *([a-zA-Z])(\^\{?[23]\}?)?$")
+_PARAMETER = re.compile(
+    r"[,;]? *(?:\(? *([a-zA-Z]) *\\in *\\mathbb *\{? *Z *\}? *\)?"
+    r"|\\text *\{[^{}]*\bintegers?\b[^{}]*\} *\(?([a-zA-Z])\)?)$"
+)
 _APPLIED = re.compile(r"[a-zA-Z]\([a-z]\)")
 _UNKNOWN = re.compile(r"(?<![a-zA-Z\\])(?![ei](?![a-zA-Z]))[a-z](?![a-zA-Z])")
 _APPROXIMATE = frozenset((r"\approx", r"\simeq"))
@@ -63,9 +86,17 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
     """Return the formulas to compare. Raises Refused if the answer is wrong regardless of its value."""
     problem = read_problem(problem_text)
     gold, answer = with_usual_sets(gold), with_usual_sets(answer)
-    if words(gold) is not None:
-        return Claim(gold, answer)
+    answer = _in_asked_base(gold, answer, problem)
+    if (wanted := words(gold)) is not None:
+        return Claim(gold, _word(wanted, answer))
     gold, answer = without_wrapping(gold), without_wrapping(answer)
+    if _AND.search(gold) and not _OR.search(gold) and _OR.search(answer):
+        raise Refused("the answer gives alternatives; expected all of the values")
+    if quantity(gold) is not None:
+        answer = without_ordinal(answer)
+        gold, answer = _with_unit(gold, problem), _with_unit(answer, problem)
+    gold, answer = same_vector(gold, answer, problem)
+    gold, answer = _without_parameter(gold, answer)
     if (number := spoken_number(_TEXT.sub(r"\1", answer).strip(" .!"))) is not None:
         answer = str(number)
     if (chosen := choice(answer)) is not None:
@@ -85,6 +116,54 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
     if (reason := unfinished(found.gold, found.answer, problem)) is not None:
         raise Refused(reason)
     return found
+
+
+def _word(wanted: str, answer: str) -> str:
+    r"""Return the word that an answer such as `\text{Graph A}`, `\text{an odd function}` or `\text{Yes, it is}` gives.
+    Return the answer itself if its other words may matter.
+    """
+    given = words(answer)
+    if given is None or given == wanted:
+        return answer
+    if wanted in _VERDICTS and (reason := given.removeprefix(wanted)) != given:
+        return wanted if reason[:1] in (",", ".", ":", ";", " ") and not _DOUBT.search(reason) else answer
+    named = _NAMED.fullmatch(given)
+    if named and (named["word"] or named["letter"]) == wanted:
+        return wanted if (named["noun"] or named["kind"]) in _KINDS else answer
+    return answer
+
+
+def _in_asked_base(gold: str, answer: str, problem: Problem) -> str:
+    """Drop the base of a number if the gold answer has none and the problem names the base."""
+    given = based(answer)
+    if given is None or based(gold) is not None or given[0].casefold() != unquoted(gold).casefold():
+        return answer
+    asks = "hexadecimal" in problem.words if given[1] == 16 else "binary" in problem.words and given[1] == 2
+    return gold if asks or re.search(rf"base.{{0,12}}\b{given[1]}\b", problem.text) else answer
+
+
+def _with_unit(text: str, problem: Problem) -> str:
+    r"""Write the letter after a number as a unit, `\text{ m}`, if the problem mentions the unit and has no such
+    variable.
+    """
+    match = _BARE_UNIT.search(text)
+    if match is None or match[1] in problem.variables or UNITS.get(match[1].casefold()) not in problem.units:
+        return text
+    return rf"{text[: match.start()]}\text{{ {match[1].casefold()}}}{match[2] or ''}"
+
+
+def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
+    r"""Drop `n \in \mathbb{Z}` from `n\pi, n \in \mathbb{Z}`. The answer may give its parameter another name, or not
+    explain it.
+    """
+    if (wanted := _PARAMETER.search(gold) if "Z" in gold or "integer" in gold else None) is None:
+        return gold, answer
+    given = _PARAMETER.search(answer)
+    gold, named = gold[: wanted.start()].rstrip(" ,;"), wanted[1] or wanted[2]
+    if given is None:
+        return gold, answer
+    letter = given[1] or given[2]
+    return gold, re.sub(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", named, answer[: given.start()].rstrip(" ,;"))
 
 
 def _in_requested_unit(found: Claim, problem: Problem) -> Claim:
@@ -129,8 +208,13 @@ def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
     list.
     """
     wanted, given = _assignments(gold, problem), _assignments(answer, problem)
-    if given is None:
+    if wanted is given is None:
         return None
+    variables = {without_spaces(name).partition("_")[0] for name, _ in wanted or ()}
+    if wanted is not None and len(variables) == len(wanted) and _OR.search(answer):
+        raise Refused("the answer gives alternatives; expected a value of each variable")
+    if given is None:
+        return _unnamed(wanted, answer, problem) if wanted is not None and len(variables) == len(wanted) else None
     names = [without_spaces(name) for name, _ in given]
     values = [_worded(gold, value, problem) for _, value in given]
     if wanted is not None and len(set(names)) == len(names):
@@ -155,11 +239,28 @@ def _as_list(gold: str, answer: str, problem: Problem) -> Claim | None:
     return None
 
 
+def _unnamed(wanted: list[tuple[str, str]], answer: str, problem: Problem) -> Claim | None:
+    """Compare values without names in the usual order of the variables. A set has no order, so it is refused."""
+    kind = brackets(answer)
+    if kind == "{":
+        raise Refused("the answer does not say which value belongs to which variable")
+    values = parts(answer[1:-1] if kind else answer)
+    if len(values) != len(wanted):
+        return None
+    by_name = {without_spaces(name): value for name, value in wanted}
+    names = ordered_names(list(by_name), problem)
+    return Claim(_tuple([by_name[name] for name in names]), _tuple(values))
+
+
 def _tuple(values: list[str]) -> str:
     return f"({', '.join(values)})"
 
 
 def _assignments(text: str, problem: Problem) -> list[tuple[str, str]] | None:
+    sides = [side for _, side in links(text)] if text.startswith("(") and "=" in text else []
+    if len(sides) == 2 and brackets(sides[0]) == brackets(sides[1]) == "(":  # (x, y) = (2, 3)
+        names, values = (parts(side[1:-1]) for side in sides)
+        return list(zip(names, values, strict=True)) if 1 < len(names) == len(values) else None
     text = re.sub(r"^\\\{(.*)\\\}$|^\((.*)\)$", lambda match: match[1] or match[2], text) if "=" in text else text
     items = parts(text)
     if len(items) < 2:

@@ -31,8 +31,8 @@ class AnswerSettings(EnvironmentSettings):
     verify_workers: int = Field(default=0, ge=0)
     """Maximum number of worker processes that compare answers; they start on demand. 0 means one per CPU."""
     verify_cpu_s: float = Field(default=1.0, gt=0)
-    """CPU seconds per comparison. An answer that takes longer is wrong. The rollout fails only if the gold answer alone
-    takes more than half of this time."""
+    """CPU seconds for all comparisons of one answer. An answer that takes longer is wrong. The rollout fails only if
+    the gold answer alone takes more than half of this time."""
 
 
 A = TypeVar("A", bound=AnswerSettings)

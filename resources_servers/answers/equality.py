@@ -44,6 +44,8 @@ def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Com
     if len(answer) > MAX_CHARACTERS:
         reason = f"the answer has {len(answer)} characters; the limit is {MAX_CHARACTERS}"
         return Comparison(equal=False, reason=reason)
+    if answer == gold and answer.isalnum():
+        return Comparison(equal=True, reason="the same text")
     if not without_spaces(answer):
         return Comparison(equal=False, reason="the answer is empty")
     if without_spaces(gold) == without_spaces(answer) or unquoted(gold) == unquoted(answer):
@@ -147,8 +149,8 @@ def _same_words(gold: str, answer: str) -> Comparison | None:
 
 def _letters(text: str) -> list[str] | None:
     """Return the letters of a multiple-choice answer such as `C, E`, sorted because their order does not matter."""
-    letters = [letter.strip("( )") for letter in text.replace(" and ", ",").split(",")]
-    return sorted(letters) if all(len(letter) == 1 and letter.isalpha() for letter in letters) else None
+    letters = [bare for letter in re.split(r",|\band\b", text) if (bare := letter.strip("( )"))]
+    return sorted(letters) if letters and all(len(letter) == 1 and letter.isalpha() for letter in letters) else None
 
 
 def _same_quantity(gold: str, answer: str) -> Comparison | None:

@@ -5,6 +5,7 @@ An equal value is not enough: `\binom{9}{2}` equals 36, and so does the formula 
 
 from __future__ import annotations
 
+import math
 import re
 
 from rollyard.resources_servers.answers.latex import normalized, plain_spelling
@@ -53,6 +54,9 @@ _UNFINISHED = tuple(
         ),
     )
 )
+_COUNTED = frozenset(("a binomial coefficient", "a factorial"))
+_COUNTS = re.compile(r"!|binom|\\choose")
+"""If the gold answer is not evaluated either, factorials and binomial coefficients may replace each other."""
 _STEPS = re.compile(
     r"(?<=[\w})\]|!])\s*(?:[-+*/]|\\(?:times|cdot|div)(?![a-z]))|\\(?:frac|sqrt)(?![a-z])"
     r"|\^(?!\\circ)|(?<=[\d)])\s*\("
@@ -70,6 +74,8 @@ _COMPARISON = re.compile(r"<|>|\\(?:le|ge)(?![a-zA-Z])")
 _BOUNDED = re.compile(r"-?\s*(?:[a-zA-Z]|\\[a-z]+)(?:_\{?\w+\}?)?(?:\([a-z]\))?")
 _SCIENTIFIC = re.compile(r"\s*(?:\\times|\\cdot)\s*10\s*\^\s*\{?-?\d+\}?")
 _MIXED = re.compile(r"-?\d+ *\\frac")
+_GROUP = re.compile(r"\(([^()]*[-+][^()]*)\)")
+_LEADING = re.compile(r"\d{0,9}")
 _PRODUCT = re.compile(r"\([^()]*[-+][^()]*\)\s*(?:\^|[\w(\\])|\w\s*\([^()]*[-+][^()]*\)")
 
 
@@ -77,7 +83,8 @@ def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
     """Return why `answer` is not in final form although it may equal `gold`, or None if it is."""
     gold, answer = normalized(gold), normalized(answer)
     for name, pattern in _UNFINISHED:
-        if pattern.search(answer) and not pattern.search(gold) and not _is_residue(name, answer):
+        kin = _COUNTS.search(gold) if name in _COUNTED else None
+        if pattern.search(answer) and not pattern.search(gold) and not kin and not _is_residue(name, answer):
             return f"{name} is left unevaluated"
     if plain_spelling(answer) == plain_spelling(gold):
         return None
@@ -171,7 +178,9 @@ def _other_form(gold: str, answer: str, problem: Problem) -> str | None:
         return "a root is not simplified"
     if not _LETTER.search(_bare(gold)) or "=" in gold:
         return None
-    if "factor" in problem.tasks and _factors(answer) < _factors(gold):
+    if "factor" in problem.tasks and (
+        _factors(answer) < _factors(gold) or _content(answer) > _content(gold) or _monomials(answer) > _monomials(gold)
+    ):
         return "the answer is not factored as far as the gold answer"
     if "expand" in problem.tasks and not _PRODUCT.search(gold) and _PRODUCT.search(answer):
         return "the answer is not expanded"
@@ -187,6 +196,27 @@ def _factors(text: str) -> int:
         if match[2] or _LETTER.search(match[1]):
             count += int(match[3] or 1)
     return 1 if _terms(text) > 1 else count
+
+
+def _content(text: str) -> int:
+    """Return the product of the numbers that could be taken out of the factors: 4 for `(6-2x)(6+2x)`."""
+    product = 1
+    for factor in _GROUP.findall(text):
+        product *= math.gcd(*(int(number) if (number := _LEADING.match(term)[0]) else 1 for term in _summands(factor)))
+    return product
+
+
+def _monomials(text: str) -> int:
+    """Count the factors from which a variable could be taken out, such as `(x^2+x)`."""
+    return sum(
+        len(terms) > 1 and bool(set.intersection(*(set(_LETTER.findall(term)) for term in terms)))
+        for factor in _GROUP.findall(text)
+        if (terms := _summands(factor))
+    )
+
+
+def _summands(factor: str) -> list[str]:
+    return [term for part in re.split(r"[-+]", factor) if (term := part.strip())]
 
 
 def _terms(text: str) -> int:

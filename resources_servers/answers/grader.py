@@ -6,15 +6,23 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import ParamSpec, TypeVar
 
 from rollyard.resources_servers.answers.equality import MAX_CHARACTERS, Comparison, compare_without_algebra
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.reading.adjacent_values import together
 from rollyard.resources_servers.answers.reading.alternatives import with_alternatives
-from rollyard.resources_servers.answers.reading.extraction import Finder, Found, cut, first_of, without_reasoning
+from rollyard.resources_servers.answers.reading.extraction import (
+    Finder,
+    Found,
+    cut,
+    first_of,
+    first_turn,
+    without_reasoning,
+)
 from rollyard.resources_servers.answers.reading.retractions import after_last_retraction
-from rollyard.resources_servers.answers.worker_pool import WorkerPool
+from rollyard.resources_servers.answers.worker_pool import Budget, WorkerPool
 from rollyard.resources_servers.environment import Verification
 
 P = ParamSpec("P")
@@ -69,33 +77,39 @@ class AnswerGrader:
         strict_found, found = await _in_thread_if_long(len(response.text), read, response, form)
         if found is None or not found.whole:
             return Grade(None, "none", _why_nothing(response, found), False, False, False)
-        compared = await self._compared(gold, found, problem)
+        budget = self._workers.budget() if self._workers else None
+        compared = await self._compared(gold, found, problem, budget)
         if strict_found is None:
             strict = False
         elif form.matches is not None:
             strict = await _in_thread_if_long(len(strict_found.text), form.matches, gold, strict_found.text)
         else:
             same = (strict_found.text, strict_found.parts) == (found.text, found.parts)
-            exactly = compared if same else await self._compared(gold, strict_found, problem)
+            exactly = compared if same else await self._compared(gold, strict_found, problem, budget)
             strict = exactly.equal and exactly.exact
         return Grade(found.text, found.method, compared.reason, strict, compared.equal, strict_found is not None)
 
-    async def _compared(self, gold: str, found: Found, problem: str) -> Comparison:
+    async def _compared(self, gold: str, found: Found, problem: str, budget: Budget | None) -> Comparison:
         """Compare the answer. An answer with several values is right if each value equals the gold answer, or if the
         list of values does.
         """
         if _is_list(gold) and (listed := _listed(found)) is not None:
-            as_list = await self._equal(gold, listed, problem)
+            as_list = await self._equal(gold, listed, problem, budget)
             if as_list.equal:
                 return as_list
-        compared = [await self._equal(gold, value, problem) for value in found.parts[:MAX_VALUES] or (found.text,)]
-        if all(one.equal for one in compared) and len(found.parts) <= MAX_VALUES:
-            return compared[-1].model_copy(update={"exact": all(one.exact for one in compared)})
-        if len(compared) == 1:
-            return compared[0]
-        return Comparison(equal=False, reason=f"{len(found.parts)} values are given: {found.text[:80]}")
+        values = found.parts or (found.text,)
+        several = Comparison(equal=False, reason=f"{len(values)} values are given: {found.text[:80]}")
+        if len(values) > MAX_VALUES:
+            return several
+        exact = True
+        for value in values:
+            compared = await self._equal(gold, value, problem, budget)
+            if not compared.equal:
+                return compared if len(values) == 1 else several
+            exact = exact and compared.exact
+        return compared.model_copy(update={"exact": exact})
 
-    async def _equal(self, gold: str, answer: str, problem: str) -> Comparison:
+    async def _equal(self, gold: str, answer: str, problem: str, budget: Budget | None) -> Comparison:
         if len(answer) > MAX_CHARACTERS:
             reason = f"the answer has {len(answer)} characters; the limit is {MAX_CHARACTERS}"
             return Comparison(equal=False, reason=reason)
@@ -104,7 +118,7 @@ class AnswerGrader:
             return decided
         if self._workers is None:
             return Comparison(equal=False, reason="not a number (setting equality: numbers)")
-        return await self._workers.compare(gold, answer, problem)
+        return await self._workers.compare(gold, answer, problem, budget)
 
 
 async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
@@ -116,7 +130,7 @@ async def _in_thread_if_long(length: int, function: Callable[P, R], *args: P.arg
 
 def read(response: Verification, form: AnswerForm) -> tuple[Found | None, Found | None]:
     """Return the answer in the requested format and the answer in any format, in linear time."""
-    text = cut(without_reasoning(response.text), form.stops)
+    text = cut(without_reasoning(first_turn(response.text, partial(_is_answered, form))), form.stops)
     kept, truncated = after_last_retraction(text), _is_truncated(response)
     # lm-eval's comparisons do not handle retracted answers.
     searched = text if form.matches else kept
@@ -127,6 +141,13 @@ def read(response: Verification, form: AnswerForm) -> tuple[Found | None, Found 
         return strict, None
     usable = _usable(found, kept, truncated)
     return strict, with_alternatives(kept, usable) if usable else replace(found, whole=False)
+
+
+def _is_answered(form: AnswerForm, text: str) -> bool:
+    """Return whether a method that needs no guess finds an answer in `text`."""
+    found = form.strict(text) if form.matches is None else None
+    found = found or first_of(form.lenient, without_reasoning(text))
+    return found is not None and found.whole and found.method not in OPEN_ENDED
 
 
 def _is_list(gold: str) -> bool:

@@ -7,6 +7,8 @@ from functools import lru_cache
 
 from rollyard.resources_servers.answers.unicode import to_ascii
 
+_SHORT = {"min": "minutes", "sec": "seconds"}
+"""Abbreviations that are also names of functions. After a number, they are units."""
 _REWRITTEN = tuple(
     (re.compile(pattern), spelling)
     for pattern, spelling in (
@@ -32,8 +34,16 @@ _REWRITTEN = tuple(
             r"\\(?:mbox|textbf|textrm|textit|textsf|mathrm|mathbf|boldsymbol|bm|mathsf|mathit|operatorname|rm|bf)\s*(?=\{)",
             r"\\text",
         ),
+        (r"\\(?:mathrm|text|rm|mathbf|bf)\s+([a-zA-Z])(?![a-zA-Z])", r"\\text{\1}"),
+        (r"\\dots[cmo]?(?![a-z])|(?<=,) *\.{3,}(?= *,)", r"\\ldots "),
+        (
+            r"(?<=[\d}])((?:\\[,;: ]|[ ~])*)(?:\\text *\{ *(?:\\[,;: ] *)?(min|sec)s?\.? *\}|(?<=[ ~])(min|sec)s?\b)"
+            r"(?! *[\d(\\{}^])",
+            lambda match: rf"\text{{ {_SHORT[match[2] or match[3]]}}}",
+        ),
+        (r"(?<=[\d}]) *\\text *\{ *(?:pct|per ?cent)\.? *\}", "%"),
         (r"(?<!\\)\\[,;: ]|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|~|\s+", " "),
-        (r"\^\s*\{?\s*\\circ\s*\}?|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}", r"^\\circ"),
+        (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-z]))\s*|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}", r"^\\circ"),
         (r"\\([%$])", r"\1"),
         (r"\\lbrace(?![a-z])", r"\\{"),
         (r"\\rbrace(?![a-z])", r"\\}"),
@@ -56,6 +66,10 @@ _REWRITTEN = tuple(
     )
 )
 """Rewrite rules (pattern, replacement), applied in this order."""
+_REWRITTEN_WITHOUT_COMMANDS = tuple(
+    rule for rule in _REWRITTEN if not re.fullmatch(r"\\\\(?:[^|()]|\([^|()]*\)|\((?:[^()]|\([^()]*\))*\))*", rule[0].pattern)
+)
+"""The rules without those whose matches begin with a backslash: most answers are plain numbers."""
 _FREE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _WORDS_IN_TEXT = re.compile(r"[^\W\d_][^\W\d_ ,.'’&-]*(?:[ ,.'’&-]+[^\W\d_]+)*")
@@ -64,6 +78,7 @@ _CHOICE = re.compile(r"\([A-Z]\)")
 _TIMES = re.compile(r"(?:(?<=\d)(\\times|\\cdot|\*)(?=[\d.])|\\times|\\cdot|\*)")
 _SINGLE = re.compile(r"\{(\w|\\[a-zA-Z]+)\}")
 _SLASH = re.compile(r"(?<![\w.)}^/])(\d|[a-zA-Z]|\d{2,}|\\pi)/(\d|[a-zA-Z]|\d{2,})(?![\w.(])")
+_MARKUP = re.compile(r"[\\^_{]")
 _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "**"), ("`", "`"))
 
 
@@ -71,8 +86,9 @@ _WRAPPERS = (("$$", "$$"), ("$", "$"), (r"\(", r"\)"), (r"\[", r"\]"), ("**", "*
 def normalized(text: str) -> str:
     """Return `text` in canonical notation."""
     text = _unwrapped(to_ascii(text).strip())
-    for pattern, spelling in _REWRITTEN:
+    for pattern, spelling in _REWRITTEN if "\\" in text else _REWRITTEN_WITHOUT_COMMANDS:
         text = pattern.sub(spelling, text)
+    text = _without_bold(text)
     return text.strip().rstrip(".;,\\ ").strip()
 
 
@@ -105,6 +121,18 @@ def words(text: str) -> str | None:
     if not pattern.fullmatch(bare) and not _CHOICE.fullmatch(text):
         return None
     return " ".join(bare.casefold().split())
+
+
+def _without_bold(text: str) -> str:
+    r"""Return the formula in `\text{...}` around a whole formula, as `\mathbf{\frac{3}{4}}` is written here."""
+    if not text.startswith("\\text{") or "$" in text or not _MARKUP.search(text, 6):
+        return text
+    depth = 0
+    for position, character in enumerate(text):
+        depth += (character == "{") - (character == "}")
+        if depth == 0 and character == "}":
+            return text[6:-1] if position == len(text) - 1 else text
+    return text
 
 
 def _unwrapped(text: str) -> str:

@@ -46,6 +46,9 @@ _COUNTED = re.compile(r"\bhow (?:many|much) (?:more |less |fewer )?(\w+)", re.IG
 _MEASURED = re.compile(r"\b(?:in|how many|number of|nearest) (?:square |cubic )?([a-zA-Z]+)", re.IGNORECASE)
 _PERCENT = re.compile(r"\b(?:what|which|how many|find the|by what|as a) percent|percentage", re.IGNORECASE)
 _COMPARED = re.compile(r"\bhow (?:many|much) (?:\w+ )?(more|less|fewer)\b", re.IGNORECASE)
+_TEXT = re.compile(r"\\text\s*\{[^{}]*\}")
+_VARIABLE = re.compile(r"(?<![a-zA-Z\\])[a-zA-Z](?![a-zA-Z])")
+_POSITIVE = re.compile(r"\b(?:positive|nonnegative|non-negative)\b|> *0(?![.\d])|\\geq? *0(?![.\d])", re.IGNORECASE)
 _MODULUS = re.compile(r"\(?\\(?:pmod|bmod).*$")
 _TASKS = ("factor", "expand", "simplif")
 
@@ -79,6 +82,10 @@ class Problem:
     mentions_angles: bool = False
     """Whether the problem mentions angles or temperatures, so the answer may be in degrees."""
     numbers: frozenset[str] = frozenset()
+    variables: frozenset[str] = frozenset()
+    """Letters that occur in the formulas, other than names of points."""
+    positive: bool = False
+    """Whether the problem says that its variables are positive."""
     text: str = ""
 
 
@@ -133,6 +140,8 @@ def read_problem(text: str) -> Problem:
         mentions_percent="%" in text or "percent" in prose.casefold(),
         mentions_angles=_ANGLES.search(text) is not None,
         numbers=frozenset(_NUMBER.findall(text.replace(",", ""))),
+        variables=frozenset(letter for formula in found for letter in _VARIABLE.findall(_TEXT.sub("", formula))),
+        positive=_POSITIVE.search(text) is not None,
         text=prose,
     )
 

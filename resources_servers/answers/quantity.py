@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 
 from rollyard.resources_servers.answers.latex import normalized
 from rollyard.resources_servers.answers.vocabulary import SCALES, UNITS
@@ -48,6 +49,7 @@ class Quantity:
     """Canonical name of the unit (`cm`, `cm^2`, `dollar`). Other words do not count as units."""
 
 
+@lru_cache(maxsize=1024)
 def quantity(text: str, *, any_words: bool = False) -> Quantity | None:
     """Parse `text` as a single number. Return None if it is not one. With `any_words`, ignore words after it, as in `18
     eggs`.

@@ -7,6 +7,7 @@ from fractions import Fraction
 from itertools import pairwise
 
 from rollyard.resources_servers.answers.latex import normalized
+from rollyard.resources_servers.answers.problem_statement import Problem
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.splitting import links, parts
 
@@ -22,9 +23,11 @@ _REALS = re.compile(
 _NONE = re.compile(
     r"(?:there (?:is|are) )?"
     r"(?:no (?:real |integer |such )?(?:solutions?|values?|roots?|x)|none|(?:the )?empty set|null set"
-    r"|does not exist|dne|\\emptyset|\\\{\\\}|\\\{ *\\emptyset *\\\})(?: exists?)?",
+    r"|does not exist|dne|\\emptyset|\\\{ *\\\})(?: exists?)?",
     re.IGNORECASE,
 )
+_VECTORS = frozenset(("vector", "vectors", "projection", "direction", "point", "intersection", "dilation"))
+_MATRIX = re.compile(r"\\begin *\{[pb]?matrix\}((?:(?!\\begin|\\end).)*)\\end *\{[pb]?matrix\}", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _FOREIGN_INTERVAL = re.compile(
     r"(?:(?<![\w)}\]])|(?<=\\in)|(?<=\\cup))([\]\[])([^\[\](),;]+)[,;]([^\[\](),;]+)([\]\[])(?![\w(])"
@@ -43,6 +46,30 @@ def with_usual_sets(text: str) -> str:
     if _NONE.fullmatch(bare):
         return r"\emptyset"
     return _FOREIGN_INTERVAL.sub(_usual, text)
+
+
+def same_vector(gold: str, answer: str, problem: Problem) -> tuple[str, str]:
+    """Write vectors as tuples if the gold answer is one: a column, a row, or in brackets. A matrix of one row stands
+    for a column only if the problem is about vectors.
+    """
+    if "matrix" not in gold + answer:
+        return gold, answer
+    if not problem.words & _VECTORS and ("&" in gold or "matrix" in answer or "matrix" not in gold):
+        return gold, answer
+    wanted, given = _vector(gold), _vector(answer)
+    if wanted is None or wanted == gold == answer or given is None:
+        return gold, answer
+    return wanted, given
+
+
+def _vector(text: str) -> str | None:
+    """Return a vector as a tuple, or None for anything else."""
+    matrix = _MATRIX.fullmatch(text)
+    if matrix is None:
+        return text if text.startswith("(") and text.endswith(")") and "," in text else None
+    columns, rows = matrix[1].split("&"), re.split(r"\\\\", matrix[1].strip().removesuffix("\\\\"))
+    entries = rows if len(columns) == 1 else columns if len(rows) == 1 else []
+    return f"({', '.join(entry.strip() for entry in entries)})" if len(entries) > 1 else None
 
 
 def _usual(match: re.Match[str]) -> str:

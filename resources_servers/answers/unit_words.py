@@ -105,6 +105,8 @@ def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
         return text
     words = _WORD.findall(text)
     lone = text.strip()
+    if lone == "L" and "l" not in known and not {"L", "l"} & problem.variables:
+        return r"\text{ l}"
     if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or _is_symbol(lone)):
         return lone  # \text{i}, \mathrm{AB}
     for position, word in enumerate(words):

@@ -15,11 +15,12 @@ UNITS = {
         "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre",
         "km": "km kilometer kilometre", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard",
         "mi": "mi mile", "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram kilo", "lb": "lb lbs pound",
-        "oz": "oz ounce", "ton": "ton tonne", "s": "s sec second", "min": "min minute", "h": "h hr hour", "day": "day",
-        "week": "week", "month": "month", "year": "yr year",
+        "oz": "oz ounce", "ton": "ton tonne", "s": "s sec second", "min": "min minute", "h": "h hr hour",
+        "day": "d day", "week": "week wk", "month": "month mo", "year": "y yr year y.o",
+        "cal": "cal calorie", "kcal": "kcal kilocalorie", "point": "pt point", "qt": "qt quart",
         "decade": "decade", "century": "century centuries", "dm": "dm decimeter decimetre", "nm": "nm nanometer",
         "cl": "cl centiliter centilitre", "dl": "dl deciliter decilitre", "ml": "ml milliliter millilitre",
-        "l": "l liter litre",
+        "l": "l liter litre ltr",
         "gal": "gal gallon", "dollar": "dollar usd buck", "cent": "cent penny pennies", "euro": "euro eur",
         "degree": "degree deg", "radian": "radian rad", "mi/h": "mph", "km/h": "kph kmh", "unit": "unit",
         "a.m.": "am a.m", "p.m.": "pm p.m",
@@ -32,15 +33,17 @@ _DIMENSIONS = (
     word_set("mg g kg lb oz ton"),
     word_set("s min h day week month year decade century"),
     word_set("dollar cent euro"),
-    word_set("ml cl dl l gal"),
+    word_set("ml cl dl l gal qt"),
     word_set("degree radian"),
 )
 SCALES = {
     "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
 }  # fmt: skip
+_PROSE = frozenset(("in", "am", "as", "pt"))
+"""Units that are other words in a sentence."""
 _MEASURES = word_set(
     """
-    percent percentage degrees celsius fahrenheit kelvin quart pint cup tablespoon teaspoon acre hectare newton
+    percent percentage pct degrees celsius fahrenheit kelvin pint tbsp tsp cup tablespoon teaspoon acre hectare newton
     joule watt volt amp ampere ohm hertz hz kilowatt kwh byte kilobyte megabyte gigabyte bit kb mb gb decade
     century centuries knot light rupee peso pound yuan yen won ruble franc pence shilling nickel dime quarters
     penny square sq cubic squared cubed per each every a an
@@ -50,7 +53,7 @@ _FUNCTION_WORDS = word_set(
     """
     the of in for to from at on by with is are was were be has have had will would can there here it its his her
     their our my your he she they we i you this that these those and so then total altogether all together left
-    remaining remain overall exactly precisely only just final answer result value number amount sum as which
+    remaining remain overall old exactly precisely only just final answer result value number amount sum as which
     """
 )
 _NOUNS = word_set(
@@ -110,6 +113,11 @@ _LEFT_SIDE = CHANGING - word_set(
 )
 """Words that are rejected in the name of a quantity. Words such as `sum` or `least` are allowed: "the sum of the roots
 is 5"."""
+_ORDINAL = re.compile(
+    r"^(?P<text>\\text *\{)? *(?:the )?(?P<number>\d{1,9}) *(?:\^ *)?(?P<open>\{ *(?:\\(?:rm|text) *)?)?"
+    r"(?P<opened>\\text *\{)? *(?P<ending>st|nd|rd|th)\b(?(open) *\})(?(opened)(?P<closed> *\})?)(?: ones?\b)?",
+    re.IGNORECASE,
+)
 _ONES = """
     zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen fifteen sixteen seventeen
     eighteen nineteen
@@ -133,6 +141,8 @@ def unit_name(word: str) -> str | None:
     """Return the canonical name of a unit of measure, such as `cm` for `centimetres`, or None if the word is not a
     unit.
     """
+    if word.casefold() in _PROSE:
+        return None
     return next((UNITS[stem] for stem in sorted(stems(word), key=len, reverse=True) if stem in UNITS), None)
 
 
@@ -141,7 +151,11 @@ def other_unit(unit: str, problem_asks: frozenset[str], problem_mentions: frozen
     base = unit.partition("/")[0].partition("^")[0]
     alike = next((dimension for dimension in _DIMENSIONS if base in dimension), frozenset[str]())
     wanted = (problem_asks & alike) or (problem_mentions & alike)
-    return None if not wanted or base in wanted else " or ".join(sorted(wanted))
+    if not wanted and alike and "/" not in unit:  # meters are asked for, and the answer is in seconds
+        wanted = problem_asks & frozenset[str]().union(*_DIMENSIONS)
+    if not wanted or base in wanted or (unit == "m" and "min" in wanted):
+        return None
+    return " or ".join(sorted(wanted))
 
 
 def is_unit(word: str) -> bool:
@@ -158,6 +172,23 @@ def changes_numbers(name: str) -> bool:
     """Return whether `name` contains a word such as `half` or `not`, so the number after it is not its value."""
     words = re.findall(r"[a-z]{2,}", re.sub(r"\\(?!text)[a-z]+", "", name).casefold())
     return any(word in _LEFT_SIDE for word in words)
+
+
+def without_ordinal(text: str) -> str:
+    r"""Return the number of `12^{\text{th}}`, `12\text{th}` and `the 12th one`, with the words after it. Other text,
+    such as `a 12th`, is returned unchanged.
+    """
+    match = _ORDINAL.search(text)
+    if match is None:
+        return text
+    number = int(match["number"])
+    ending = "th" if number // 10 % 10 == 1 else {1: "st", 2: "nd", 3: "rd"}.get(number % 10, "th")
+    if match["ending"].casefold() != ending:
+        return text
+    rest = text[match.end() :]
+    if match["opened"] and not match["closed"]:  # 12\text{th grade}
+        rest = rf"\text{{{rest}"
+    return f"{match['text'] or ''}{number}{rest}"
 
 
 def spoken_number(text: str) -> int | None:

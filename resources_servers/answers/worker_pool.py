@@ -9,6 +9,7 @@ import contextlib
 import os
 import signal
 import sys
+from dataclasses import dataclass
 
 import orjson
 
@@ -18,10 +19,19 @@ from rollyard.services.io.search_path import INSTALLED
 
 WALL_S = 120.0
 """Wall-clock limit of a comparison, in case the host is too overloaded for it to use up its CPU time."""
+MIN_CPU_S = 0.01
+"""No comparison is started with less CPU time than this."""
 MAX_GOLDS = 10_000
 """Maximum number of gold answers for which the pool remembers whether they can be parsed."""
 _EXITED: dict[str, object] = {"external": True, "failed": "the process exited"}
 _EXTERNAL_SIGNALS = frozenset((signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP))
+
+
+@dataclass
+class Budget:
+    """The CPU time that is left for the comparisons of one verdict."""
+
+    left_s: float
 
 
 class WorkerPool:
@@ -36,14 +46,23 @@ class WorkerPool:
         for worker in reversed(self._all):
             self._idle.put_nowait(worker)
 
-    async def compare(self, gold: str, answer: str, problem: str = "") -> Comparison:
+    def budget(self) -> Budget:
+        """Return the CPU time for all comparisons of one verdict."""
+        return Budget(self._cpu_s)
+
+    async def compare(self, gold: str, answer: str, problem: str = "", budget: Budget | None = None) -> Comparison:
         """Return the result of `compare_symbolically`. An answer that is too expensive to compare, or crashes the
-        worker, is wrong.
+        worker, is wrong. The time is taken from `budget`.
 
         Raises Failure if the answer is not to blame: timeout if the gold answer alone takes too long, server_error if
         the worker process failed.
         """
-        result = await self._request(gold, answer, problem, self._cpu_s)
+        budget = budget or self.budget()
+        if budget.left_s < MIN_CPU_S:
+            return Comparison(equal=False, reason=self._reason({"died": signal.SIGPROF}))
+        result = await self._request(gold, answer, problem, budget.left_s)
+        spent = result.pop("cpu_s", budget.left_s)
+        budget.left_s -= spent if isinstance(spent, float) else budget.left_s
         if "equal" in result:
             return Comparison.model_validate(result)
         reason = self._reason(result)

@@ -56,8 +56,8 @@ class Ifeval(Environment[IfevalSettings]):
 
     async def verify(self, response: Verification) -> Verdict:
         """Score the response. By default, the reward is 1 if it follows every instruction."""
-        visible = without_reasoning(response.text)
-        text = visible if visible == response.text else visible.strip()
+        # Engines that take the reasoning out leave the empty lines between it and the answer.
+        text = without_reasoning(response.text).strip()
         outcomes = self._outcomes(text) if len(text) < LONG else await asyncio.to_thread(self._outcomes, text)
         strict = [each.strict for each in outcomes]
         loose = [each.loose for each in outcomes]

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import re
 
+from rollyard.resources_servers.answers.choices import choice
+from rollyard.resources_servers.answers.latex import plain_spelling, words
 from rollyard.resources_servers.answers.quantity import quantity
 from rollyard.resources_servers.answers.reading.adjacent_values import together
 from rollyard.resources_servers.answers.reading.answer_phrases import phrased
 from rollyard.resources_servers.answers.reading.extraction import Found
 from rollyard.resources_servers.answers.reading.sentence_values import bare_value, is_value, sentence, values
+from rollyard.resources_servers.answers.reading.tags import hashes
 
 _NEAR = 150
 """Maximum distance between an answer and an alternative, in characters."""
@@ -20,12 +23,25 @@ _OR = re.compile(
     r"|(?:it|the answer|this)\s+(?:could|might|may)\s+(?:also\s+|even\s+)?be\b)\s*(?=\S)",
     re.IGNORECASE,
 )
+_MARKED = frozenset(("boxed", "answer_tag", "final_answer", "hashes"))
+"""Methods that find an answer which the text marks as final. Another final answer after it contradicts it."""
+_SOLUTION = re.compile(
+    r"\bthe (?:final )?(?:solution|value|result|total) (?:is|equals)\b:? *(?=[-$\\\d(*]|[a-zA-Z] *=)", re.IGNORECASE
+)
+_CORRECTED = re.compile(
+    r"\bnot\b[^.!?\n]{1,60}?,? but(?: (?:rather|actually|it is))? +(?=[-$\\\d(*]|[A-Z]\b)", re.IGNORECASE
+)
+_COMMENT = re.compile(
+    r"\b(?:in|as|that|this|is|are|was|well|correct|right|wrong|reasonable|consistent|valid|unique|clear|obvious|above|below"
+    r"|boxed|simple|complete|final|indeed|exact|confirmed|verified|only|now|then|the|it|we|therefore)\b"
+)
+_FORMULA = re.compile(r"\d|\\[a-zA-Z]|[=^+]|[a-z]\b")
 _AND = re.compile(r"(?:[\s$*]|\\[)\]])*and\s+(?=\$?-?\d[\d.,/]*\$?\s*$)")
 
 
 def with_alternatives(text: str, found: Found) -> Found:
     """Return the answer `found` together with the alternatives that `text` offers after it."""
-    offered = _offered(text, found.end) or (_announced(text, found) if found.method == "boxed" else [])
+    offered = _offered(text, found.end) or (_announced(text, found) if found.method in _MARKED else [])
     return together(found, [*(found.parts or (found.text,)), *offered]) if offered else found
 
 
@@ -37,11 +53,32 @@ def _offered(text: str, end: int) -> list[str]:
     return [bare_value(each) for each in named] if is_value(named[0]) else []
 
 
-def _announced(text: str, box: Found) -> list[str]:
-    """Return the number that a phrase after the box gives as the answer, if it differs from the boxed number."""
-    number, later = quantity(box.text), phrased(text[box.end :])
-    if number is None or later is None:
+def _announced(text: str, found: Found) -> list[str]:
+    """Return the values that the text after the answer announces as its final answer, unless they are the same or not
+    of its kind: `The answer is correct.` after a number announces nothing.
+    """
+    rest = text[found.end :]
+    if not rest.strip():
         return []
-    other = bare_value(values(later.text)[0])
-    read = quantity(other)
-    return [other] if read is not None and read.value != number.value and read.percent == number.percent else []
+    announced = [each.text for each in (phrased(rest), hashes(rest)) if each is not None]
+    announced += [sentence(rest, match.end())[0] for match in (*_SOLUTION.finditer(rest), *_CORRECTED.finditer(rest))]
+    named = [bare_value(value) for each in announced for value in values(each)]
+    return [other for other in named if other and _differs(found.text, other)]
+
+
+def _differs(answer: str, other: str) -> bool:
+    """Return whether `other` is a value of the same kind as `answer`, in another spelling or of another value."""
+    if plain_spelling(answer) == plain_spelling(other):
+        return False
+    number = quantity(answer, any_words=True)
+    if number is not None:
+        read = quantity(other if "=" in answer else other.rpartition("=")[2], any_words=True)
+        return read is not None and read.value != number.value and read.percent == number.percent
+    chosen, given = words(answer), words(other)
+    if choice(answer) is not None or (chosen is not None and len(chosen) == 1):
+        letter = choice(other) or choice(other.partition(" ")[0])
+        return letter is not None and letter[0].casefold() != (choice(answer) or (chosen or "",))[0].casefold()
+    if chosen is not None:
+        alike = given is not None and len(given.split()) <= len(chosen.split())
+        return alike and given != chosen and not _COMMENT.search(given or "")
+    return given is None and is_value(other) and bool(_FORMULA.search(other))

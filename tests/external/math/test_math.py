@@ -91,7 +91,7 @@ async def test_concurrent_verdicts_equal_sequential_ones(grader: AnswerGrader) -
     mutated = [(gold, answer) for gold in golds()[::6] for _, answer in mutants(gold)]
     hard = [pair for pair in mutated if compare_without_algebra(*pair) is None][::12]
     easy = [pair for pair in mutated if compare_without_algebra(*pair) is not None]
-    timing_out = ("3!", "99999999!")
+    timing_out = ("3!", "99999999!+y")
     pairs = [*hard, timing_out, *easy, *easy][:200]
     assert (len(pairs), len(hard) > 8) == (200, True)
     concurrent = await boxed_grades(grader, pairs)

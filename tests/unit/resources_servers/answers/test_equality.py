@@ -177,6 +177,145 @@ async def test_a_wrong_answer_is_rejected(patient_workers: WorkerPool, gold: str
     assert accepted == []
 
 
+HUGE = [
+    (
+        r"\frac{2^{2005}+1}{3\cdot2^{2006}}",
+        [r"\frac{1}{6}+\frac{1}{3\cdot 2^{2006}}", r"\frac{1+2^{2005}}{3\cdot 2^{2006}}"],
+        [r"\frac{1}{3\cdot 2^{2006}}", r"\frac{2^{2005}-1}{3\cdot2^{2006}}", r"\frac{1}{6}"],
+    ),
+    (
+        r"\frac{52!}{(13!)^4}",
+        [r"\binom{52}{13}\binom{39}{13}\binom{26}{13}", "53644737765488792839237440000"],
+        [r"\frac{52!}{(13!)^4\cdot 4!}", r"\frac{52!}{(13!)^3}", "53644737765488792839237440001"],
+    ),
+    (r"\frac{40!}{20!20!}", [r"\binom{40}{20}"], [r"\frac{40!}{21!19!}", r"\binom{40}{19}"]),
+    (
+        r"\frac{2^{50}}{3^{50}}",
+        [r"\left(\frac23\right)^{50}"],
+        [r"\frac{2^{49}}{3^{50}}", r"\left(\frac{1}{3}\right)^{50}", "0"],
+    ),
+    (
+        r"2-\frac1{2^{99}}",
+        ["2-2^{-99}", r"\frac{2^{100}-1}{2^{99}}"],
+        [r"2-\frac1{2^{100}}", r"2+\frac{1}{2^{99}}", "2"],
+    ),
+    (r"\pi+10^{-20}", [r"\frac{1}{10^{20}}+\pi"], [r"\pi", r"\pi-10^{-20}"]),
+    (r"\sqrt{2}\cdot 3^{40}", [r"3^{39}\cdot 3\sqrt2"], [r"3^{40}\sqrt2+1", r"3^{41}\sqrt{2}"]),
+    (r"\frac{x}{3^{50}}", [r"3^{-50}x"], [r"\frac{2x}{3^{50}}", r"\frac{x}{3^{51}}"]),
+    (r"(1,2^{-60})", [r"(1,\frac{1}{2^{60}})"], [r"(1,2^{-61})", "(1,0)"]),
+    (r"\{0,3^{-40}\}", [r"\{3^{-40},0\}"], [r"\{0,3^{-41}\}"]),
+]
+
+
+@pytest.mark.parametrize(("gold", "right", "wrong"), HUGE)
+async def test_exact_numbers_that_differ_by_less_than_any_float_shows_are_different(
+    patient_workers: WorkerPool, gold: str, right: list[str], wrong: list[str]
+) -> None:
+    equal = [answer for answer in (*right, *wrong) if (await compare_answers(patient_workers, gold, answer)).equal]
+    assert equal == right
+
+
+async def test_a_number_beside_a_binomial_or_a_bracket_is_a_factor(patient_workers: WorkerPool) -> None:
+    for gold, answer, equal in (
+        (r"10!", r"\binom{10}{5}5!5!", True),
+        (r"\frac{9!}{2}", r"\binom{9}{2}7!", True),
+        (r"\frac{5!}{2!3!}+3", r"\binom{5}{2}3", False),
+        ("(x+2)(x+3)+5", "(2)(3)", False),
+        ("5", "(2)(3)", False),
+    ):
+        assert (await compare_answers(patient_workers, gold, answer)).equal == equal, (gold, answer)
+
+
+@pytest.mark.parametrize(
+    ("problem", "gold", "right", "wrong"),
+    [
+        ("Simplify $3t+4-6t+7t-4$.", "4t", [r"4\cdot t", "4 t"], ["4", r"4\text{ tons}", "4s", "-4t"]),
+        ("How much in terms of $c$?", "9c+6", ["6+9c", "3(3c+2)"], ["15", "9c", "6+9d"]),
+        ("How many liters?", "90", [r"90\text{ L}", r"90\text{ l}", "90l"], [r"90\text{ mL}", "9l"]),
+        ("How long is it in meters?", "12", ["12m", r"12\,\mathrm{m}"], [r"12\text{ km}", r"12\text{ s}", "12x"]),
+        ("Simplify $2m+10m$.", "12m", [r"12\cdot m"], ["12", r"12\text{ meters}"]),
+        (
+            "How many minutes?",
+            "200",
+            [r"200 \text{ min}", "200 min", r"200\,\mathrm{min}"],
+            [r"200\text{ h}", r"\min 200"],
+        ),
+        ("How many seconds?", "35", [r"35 \text{ sec}", r"35\text{ secs.}"], [r"35\text{ min}", r"\sec 35"]),
+        (
+            "How many years old is he?",
+            "13",
+            [r"13 \text{ years old}", r"13\text{ yrs}", r"13\text{ y.o.}"],
+            [r"13\text{ months}"],
+        ),
+        (
+            "How many points, calories and weeks?",
+            "8",
+            [rf"8\text{{ {unit}}}" for unit in ("pts", "cal", "kcal", "wk")],
+            [],
+        ),
+        ("How many days?", "8", [r"8\text{ d}", "8 days"], [r"8\text{ wk}"]),
+        ("What percent is it?", "75", [r"75\text{ pct}", r"75\%"], [r"0.75\text{ pct}"]),
+        ("He asks for in total 3 feet.", "12", [r"12\text{ ft}"], [r"12\text{ in}"]),
+        (
+            "Which grade?",
+            "12",
+            [
+                r"12^{\text{th}}",
+                r"12\text{th}",
+                r"\text{12th}",
+                r"12^{\text{th}} \text{ grade}",
+                "the 12th one",
+                "12^{th}",
+            ],
+            [r"\frac{1}{12}\text{th}", r"\text{a 12th}", r"11^{\text{th}}", r"12\text{nd}"],
+        ),
+        ("Solve.", "x=3, y=2", ["y=2, x=3", "(x,y)=(3,2)"], ["(2,3)", "2, 3", r"\{2,3\}", r"x=3 \text{ or } y=2"]),
+        ("Where?", r"12\text{ and }13", ["12, 13", r"13\text{ and }12"], [r"12\text{ or }13", "12"]),
+        ("Solve.", r"\emptyset", [r"\varnothing", r"\{\}"], [r"\{\emptyset\}", "0"]),
+        ("Factor $36-4x^2$.", "4(3-x)(3+x)", ["-4(x-3)(x+3)"], ["(6-2x)(6+2x)", "2(6-2x)(3+x)"]),
+        ("Factor $9z^3-27z^2$.", "9z^2(z-3)", ["9(z-3)z^2"], ["z(9z^2-27z)", "9z(z^2-3z)", "9(z^3-3z^2)"]),
+        ("Find it.", r"1-\frac1{\mathrm e}", ["1-e^{-1}", r"\frac{e-1}{e}"], ["1-e"]),
+        ("Simplify.", r"\frac1{\sqrt n}", [r"\sqrt{1/n}", r"\frac{\sqrt n}{n}"], [r"\sqrt n", r"-\frac{1}{\sqrt n}"]),
+        ("Expand.", r"\ln(ab)", [r"\ln a+\ln b"], [r"\ln a\ln b", r"\ln(a+b)"]),
+        ("For real $x$, simplify.", "|x|", [r"|x|"], ["x", "-x"]),
+        ("Solve.", r"1\pm\sqrt5", [r"\frac{2\pm\sqrt{20}}{2}"], [r"\frac{2\pm\sqrt{20}}{4}", r"1+\sqrt5"]),
+        ("Solve.", r"x=n\pi, n\in\mathbb Z", [r"n\pi", r"x=k\pi,\ k\in\mathbb{Z}"], [r"2n\pi", "0"]),
+        ("Integrate.", "x^2+C", ["x^2+c", r"x^2+\text{C}"], ["x^2", "x^2-1"]),
+        (
+            "Find the vector.",
+            r"\begin{pmatrix}1\\2\end{pmatrix}",
+            [r"\begin{pmatrix}1&2\end{pmatrix}", r"\langle 1,2\rangle", "(1,2)"],
+            [r"\langle 2,1\rangle", r"\{1,2\}", r"\begin{pmatrix}2&1\end{pmatrix}"],
+        ),
+        ("Which?", r"\text{B, E, G}", [r"\text{B, E, and G}"], [r"\text{B, E, or G}", r"\text{B, E}"]),
+        ("Which graph?", "A", [r"\text{Graph A}"], [r"\text{Graph B}", r"\text{not A}"]),
+        (
+            "Is it?",
+            r"\text{Yes}",
+            [r"\text{Yes, it is irrational}"],
+            [r"\text{No}", r"\text{Yes or no}", r"\text{Yes, but no}"],
+        ),
+        (
+            "Is $f$ a function that is odd?",
+            r"\text{odd}",
+            [r"\text{an odd function}"],
+            [r"\text{an even function}", r"\text{not odd}"],
+        ),
+        ("Find it.", r"\frac{3}{4}", [r"\mathbf{\frac{3}{4}}", r"\bf{\frac{3}{4}}"], [r"\mathbf{\frac{4}{3}}"]),
+        ("Find it.", r"135^\circ", [r"\mathbf{135^\circ}"], [r"\mathbf{136^\circ}"]),
+        ("List them.", r"1,2,\ldots,n", [r"1,2,\dots,n", "1,2,...,n"], [r"1,2,\dots,n-1", "1,2"]),
+        ("Write 255 in hexadecimal.", "FF", [r"\text{FF}_{16}", "FF_{16}"], [r"\text{FF}_{15}", "255"]),
+    ],
+)
+async def test_an_answer_means_what_the_problem_makes_of_it(
+    patient_workers: WorkerPool, problem: str, gold: str, right: list[str], wrong: list[str]
+) -> None:
+    equal = [
+        answer for answer in (*right, *wrong) if (await compare_answers(patient_workers, gold, answer, problem)).equal
+    ]
+    assert equal == right
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [(r"\frac{1}{3}", "0.333333"), ("0.333", r"\frac{1}{3}"), (r"\{1,2\}", "(1,2)"), ("1<x<2", "(1,2)"), ("x=5", "5")],

@@ -293,3 +293,105 @@ async def test_one_of_several_values_is_not_the_whole_list(patient_workers: Work
     ):
         (grade,) = await grade_all(AnswerGrader(patient_workers), MATH["chat"], [("2,3", text)])
         assert not grade.lenient, text
+
+
+NEXT_TURNS = [
+    "<|im_end|>\n<|im_start|>user\nWhat is 2+3?<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_end|>\n<|im_start|>user\nWhat is 2+3?<|im_end|>\n<|im_start|>assistant\n<think>2+3</think>",
+    "</s>[INST] What is 2+3? [/INST] ",
+    "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\n2+3?<|eot_id|>\n\n",
+    "<end_of_turn>\n<start_of_turn>user\n2+3?<end_of_turn>\n<start_of_turn>model\n",
+    "<|endoftext|>Human: 2+3?\n\nAssistant: ",
+    "<｜end▁of▁sentence｜><｜User｜>2+3?<｜Assistant｜>",
+    "\n<|user|>\n2+3?\n<|assistant|>\n",
+    "\n\nUser: What is 2+3?\n\nAssistant: ",
+    "\n\nHuman: What is 2+3?\n\nAssistant: ",
+    "\n\nQuestion: What is 2+3?\nAnswer: ",
+    "\n\n**Question:** What is 2+3?\nAnswer: ",
+    "\n\nProblem 2: What is 2+3?\n\nSolution: ",
+    "\n\nQ: What is 2+3?\nA: ",
+    "\n\n### Instruction:\n2+3?\n\n### Response:\n",
+]
+ALL_FORMS = [(name, form) for forms in (MATH, GSM8K) for name, form in forms.items() if name != "lm_eval_hendrycks"]
+
+
+@pytest.mark.parametrize("form", [form for _, form in ALL_FORMS], ids=[name for name, _ in ALL_FORMS])
+async def test_the_answer_stands_before_the_next_turn(form: AnswerForm) -> None:
+    wrong = []
+    for turn in NEXT_TURNS:
+        for answer in ("So it is \\boxed{18}.", "The answer is 18.", "#### 18"):
+            text = answer + turn + answer.replace("18", "5")
+            wrong += [
+                (gold, text)
+                for gold, grade in zip(
+                    ("18", "5"), await grade_all(AnswerGrader(None), form, [("18", text), ("5", text)]), strict=True
+                )
+                if grade.lenient != (gold == "18")
+            ]
+    assert wrong == []
+
+
+@FORMS
+async def test_tokens_and_labels_before_an_answer_do_not_end_the_turn(form: AnswerForm) -> None:
+    texts = [
+        "<|im_start|>assistant\nIt is \\boxed{18}<|im_end|>",
+        "<|start_header_id|>assistant<|end_header_id|>\n\nIt is \\boxed{18}.",
+        "Let me restate it.\n\nProblem: find it.\n\nSolution: it is \\boxed{18}.",
+        "I solve it.\n\nQuestion: what is asked?\n\nThe answer is 18.",
+        "<think>The answer is 5.\n\nUser: hm</think>It is \\boxed{18}.",
+        "The answer is 5.\n\nQuestion: is it?</think>It is \\boxed{18}.",
+    ]
+    grades = await grade_all(AnswerGrader(None), form, [("18", text) for text in texts])
+    assert [text for text, grade in zip(texts, grades, strict=True) if not grade.lenient] == []
+
+
+@pytest.mark.parametrize(
+    ("gold", "texts"),
+    [
+        (
+            r"\text{A}",
+            ["\\boxed{A}\n\n**Answer: D**", "\\boxed{A}. The answer is D.", "<answer>A</answer>\n\nThe answer is D."],
+        ),
+        (
+            "18",
+            [
+                "\\boxed{18}\n\n**Answer: 20**",
+                "\\boxed{18}\n\n#### 20",
+                "\\boxed{18}. So the solution is x=20.",
+                "\\boxed{18}. So not 18 but 20.",
+                "<answer>18</answer>\n\nFinal answer: 20",
+            ],
+        ),
+        (
+            "(x-1)(x+1)",
+            ["\\boxed{(x-1)(x+1)}\n\nFinal answer: $(x-1)^2$", "\\boxed{(x-1)(x+1)}. The answer is $x^2+1$."],
+        ),
+        (
+            r"\text{Friday}",
+            ["\\boxed{\\text{Friday}}\n\n**Answer: Monday**", "\\boxed{\\text{Friday}}. The answer is Sunday."],
+        ),
+        ("(2,5)", ["\\boxed{(2,5)}\n\n**Answer:** $(2,6)$", "\\boxed{(2,5)}. The answer is $[2,5]$."]),
+    ],
+)
+async def test_two_different_final_answers_are_none(workers: WorkerPool, gold: str, texts: list[str]) -> None:
+    grades = await grade_all(AnswerGrader(workers), MATH["chat"], [(gold, text) for text in texts])
+    assert [text for text, grade in zip(texts, grades, strict=True) if grade.lenient or grade.strict] == []
+
+
+async def test_what_repeats_or_discusses_the_answer_is_no_second_answer(workers: WorkerPool) -> None:
+    pairs = [
+        ("18", "\\boxed{18}\n\n**Answer: 18**"),
+        ("18", "\\boxed{18}. The answer is correct."),
+        ("18", "\\boxed{18}. The other solution is x=20."),
+        ("18", "\\boxed{18}. The answer is reasonable, because 18 < 20."),
+        ("18", "The answer of part one is 20.\n\n\\boxed{18}"),
+        ("18", "\\boxed{18}, not 20."),
+        ("18", "<answer>18</answer>\n\nThe answer is 18 dollars."),
+        (r"\text{A}", "\\boxed{A}. The answer is (A)."),
+        (r"\text{A}", "\\boxed{A}\n\nFinal Answer: A. Options B, C and D are wrong."),
+        ("(x-1)(x+1)", "\\boxed{(x-1)(x+1)}\n\nFinal answer: $(x+1)(x-1)$"),
+        (r"\text{Friday}", "\\boxed{\\text{Friday}}. The answer is Friday."),
+        (r"\text{Friday}", "\\boxed{\\text{Friday}}. The answer is clear."),
+    ]
+    grades = await grade_all(AnswerGrader(workers), MATH["chat"], pairs)
+    assert [pair for pair, grade in zip(pairs, grades, strict=True) if not grade.lenient] == []

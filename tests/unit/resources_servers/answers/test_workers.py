@@ -15,7 +15,7 @@ from rollyard.resources_servers.answers.worker_pool import WorkerPool
 from rollyard.services.errors import Failure, FailureKind
 from tests.support.waiting import until
 
-LONG = ("3!", "99999999!")
+LONG = ("3!", "99999999!+y")
 """The algebra compares factorials if the gold answer has one; this one takes minutes."""
 
 
@@ -27,7 +27,7 @@ async def test_an_answer_that_takes_too_long_is_wrong_and_not_a_failure(workers:
 
 async def test_a_gold_answer_that_takes_too_long_is_a_failure(workers: WorkerPool) -> None:
     with pytest.raises(Failure) as raised:
-        await workers.compare("99999999!", "3!")
+        await workers.compare("99999999!+y", "3!")
     assert raised.value.kind is FailureKind.TIMEOUT
     assert not raised.value.terminal
     assert "'3!'" in raised.value.problem.detail
@@ -36,6 +36,19 @@ async def test_a_gold_answer_that_takes_too_long_is_a_failure(workers: WorkerPoo
 async def test_an_answer_that_crashes_the_comparison_is_wrong(workers: WorkerPool) -> None:
     for answer in (r"\frac{1}{0}!", "3" + "!" * 40, r"\sqrt" * 40 + "!", "(x+1)^{9999}!"):
         assert not (await workers.compare("3!", answer)).equal
+
+
+async def test_all_comparisons_of_one_answer_share_its_cpu_time(workers: WorkerPool) -> None:
+    budget = workers.budget()
+    assert not (await workers.compare(*LONG, budget=budget)).equal
+    assert budget.left_s <= 0
+    late = await workers.compare("x+1", "1+x", budget=budget)
+    assert (late.equal, "0.5 s" in late.reason) == (False, True)
+
+
+async def test_an_expensive_answer_to_a_cheap_gold_answer_is_never_a_failure(workers: WorkerPool) -> None:
+    for gold, answer in (("x+1", "9^{9^9}"), ("x+1", "2^{9^9}+y"), ("f(x)", "(y+1)^{10000}(x+2)^{1000}")):
+        assert not (await workers.compare(gold, answer)).equal
 
 
 async def test_the_next_comparison_works_after_a_killed_one(workers: WorkerPool) -> None:
@@ -48,7 +61,7 @@ async def test_a_number_of_thousands_of_digits_is_wrong_without_a_failure(worker
 
 
 async def test_waiting_for_a_free_process_does_not_count_against_the_limit(workers: WorkerPool) -> None:
-    slow = asyncio.create_task(workers.compare("3!", "99999998!"))
+    slow = asyncio.create_task(workers.compare("3!", "99999998!+y"))
     quick = asyncio.create_task(workers.compare("x+1", "1+x"))
     assert not (await slow).equal
     assert (await quick).equal

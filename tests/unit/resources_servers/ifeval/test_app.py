@@ -47,6 +47,17 @@ async def test_reasoning_is_not_part_of_the_answer() -> None:
         assert (await environment.verdict(ROW, '<think>"text"'))["reward"] == 0.0
 
 
+async def test_the_empty_lines_that_an_engine_leaves_after_reasoning_do_not_count() -> None:
+    row = {
+        "instruction_id_list": ["length_constraints:nth_paragraph_first_word"],
+        "kwargs": [{"num_paragraphs": 2, "nth_paragraph": 1, "first_word": "first"}],
+    }
+    answer = "First one.\n\nSecond one."
+    async with in_process_server(server) as environment:
+        texts = (answer, f"\n\n{answer}", f"<think>hm</think>\n\n{answer}", f"\n{answer}\n\n")
+        assert [(await environment.verdict(row, text))["reward"] for text in texts] == [1.0] * 4
+
+
 @pytest.mark.parametrize(
     "row",
     [

@@ -44,13 +44,13 @@ async def test_a_rounded_answer_is_only_leniently_right(environment: Environment
 
 
 async def test_an_answer_that_is_too_expensive_is_wrong_and_not_retried(environment: EnvironmentClient) -> None:
-    for row, text in ((ROW, r"\boxed{9^{9^{9^9}}}"), ({"expected_answer": "3!"}, r"\boxed{99999999!}")):
+    for row, text in ((ROW, r"\boxed{9^{9^{9^9}}}"), ({"expected_answer": "3!"}, r"\boxed{99999999!+y}")):
         assert (await environment.verdict(row, text))["reward"] == 0.0
     assert (await environment.verdict(ROW, r"\boxed{0.5}"))["reward"] == 1.0
 
 
 async def test_a_gold_answer_that_is_too_expensive_is_a_failure(environment: EnvironmentClient) -> None:
-    answer = await environment.ask({"expected_answer": "99999999!"}, r"\boxed{3!}")
+    answer = await environment.ask({"expected_answer": "99999999!+y"}, r"\boxed{3!}")
     problem = orjson.loads(answer.body)
     assert (answer.status, problem["type"], "reward" in problem) == (504, "urn:rollyard:timeout", False)
 
