@@ -15,6 +15,7 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from rollyard.services.config.overrides import Override, parse_overrides
+from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, exit_status
 from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
@@ -65,8 +66,12 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
                 hint = f", did you mean +{meant}=...?" if meant else did_you_mean(override.top, names)
                 known = ", ".join(sorted(names))
                 raise OperatorError(f"unknown option {override.top!r} in {override.shown!r}{hint} (known: {known})")
+            refuse_secrets([override])
             others.append(override)
             continue
+        if is_secret(override.top) and override.value:
+            hint = "export ROLLYARD_TOKEN=... instead" if override.top == "token" else "export it as a variable instead"
+            print(f"note: {override.shown} is visible to all users in the list of processes: {hint}", file=sys.stderr)
         *path, last = override.key.split(".")
         node = values
         for part in path:

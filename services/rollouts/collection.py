@@ -23,13 +23,14 @@ from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected, KeySet
+from rollyard.services.rollouts.rollout_keys import PROMPT, Expected, KeySet
 from rollyard.services.rollouts.shared.opening import check_no_workers
 from rollyard.services.rollouts.shared.shared_records import MergeResult
 from rollyard.services.rollouts.status_reporter import reporting
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
 from rollyard.services.run_types import Directory, ServerCode
+from rollyard.services.server.settings import redacted
 from rollyard.services.types import Json, State
 
 CREATE_PARAMS = frozenset(
@@ -295,6 +296,8 @@ def _identity(plan: CollectionPlan, tasks: Tasks, directory: Directory, reached:
         "agent_name": plan.agent,
         "num_repeats": plan.repeats,
         "num_repeats_add_seed": plan.seeded,
-        "responses_create_params": dict(plan.params),
+        "responses_create_params": {
+            key: value if key in PROMPT else redacted(value, key) for key, value in plan.params.items()
+        },
         "settings": {name: value for name, value in directory.settings.items() if name in reached},
     }

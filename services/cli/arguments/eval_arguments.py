@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Field
 from rollyard.services.cli.arguments.config_arguments import check_key, is_path, is_server_setting, take_config_path
 from rollyard.services.cli.options import Options
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.settings_file import search_path
 from rollyard.services.config.yaml_files import find_config
 from rollyard.services.errors import OperatorError
@@ -73,6 +74,7 @@ def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
     overrides = parse_overrides(words, known)
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
+    refuse_secrets(others)
     path = path or own.get("config_path")
     roots = [here, INSTALLED]
     found = None if path is None else find_config(path, search_path(roots))

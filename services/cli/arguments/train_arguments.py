@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict
 from rollyard.services.cli.arguments.config_arguments import check_key, is_server_setting, take_config_path
 from rollyard.services.cli.options import Options
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.settings_file import load_settings
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import CREATE_PARAMS
@@ -55,6 +56,7 @@ def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
     overrides = parse_overrides(words, known)
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
+    refuse_secrets(others)
     for override in others:
         check_key(override, list(known), {"responses_create_params": CREATE_PARAMS, **_NESTED})
     keys = [one for one in others if not is_server_setting(one)]
