@@ -32,7 +32,8 @@ def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
 
 def without_keys(body: bytes) -> bytes:
     """Return the body of a `/run` request without credentials: those of the episode's policy, and in parameters such as
-    `extra_headers`. The task itself is unchanged."""
+    `extra_headers`. The task itself is unchanged.
+    """
     row = orjson.loads(body)
     shown = {key: redacted(value, key) if key.startswith("policy_") else value for key, value in row.items()}
     if isinstance(params := row.get("responses_create_params"), dict):

@@ -134,7 +134,8 @@ def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
 
 def redacted(value: Any, key: str = "") -> Any:
     """Return `value` with `***` for everything that can be a secret: the values of secret keys, of headers that are not
-    known to be harmless, of secret flags and variables in lists, and credentials in URLs."""
+    known to be harmless, of secret flags and variables in lists, and credentials in URLs.
+    """
     if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
         return REDACTED
     headers = key.lower().endswith("headers")
@@ -169,7 +170,7 @@ def redacted_at(path: str, value: Any) -> Any:
 
 
 def without_credentials(text: str) -> str:
-    """Return `text` with `***` for credentials in URLs and headers, and for the values of secret flags and variables."""
+    """Return `text` with `***` for credentials in URLs, headers, flags and variables."""
 
     def hide(found: re.Match[str]) -> str:
         return f"{found[1]}{found[2]}{REDACTED}" if is_secret(found[1]) else found[0]

@@ -8,6 +8,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import yaml
+
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.launchers.slurm.job_types import JobState, SubmittedJob
@@ -20,9 +22,9 @@ from rollyard.services.launchers.slurm.launch.launch_text import block, header, 
 from rollyard.services.launchers.slurm.launch.reshaping import reshape
 from rollyard.services.launchers.slurm.launch.submissions import Submissions
 from rollyard.services.launchers.slurm.launch.submitter import Outcome, Submitter
+from rollyard.services.launchers.slurm.launch.yaml_values import dump_yaml
 from rollyard.services.launchers.slurm.reports.progress import read_progress
 from rollyard.services.launchers.slurm.scheduler import Scheduler
-from rollyard.services.launchers.slurm.launch.yaml_values import dump_yaml
 from rollyard.services.server.settings import redacted
 
 

@@ -301,7 +301,15 @@ async def test_a_short_key_does_not_mangle_error_texts(key: str) -> None:
 
 @pytest.mark.parametrize(
     "url",
-    ["127.0.0.1:8000/v1", "", "ftp://host/v1", "http://user:pass@host/v1", "http://[::1", [], "http://host/v1?key=pass"],
+    [
+        "127.0.0.1:8000/v1",
+        "",
+        "ftp://host/v1",
+        "http://user:pass@host/v1",
+        "http://[::1",
+        [],
+        "http://host/v1?key=pass",
+    ],
     ids=str,
 )
 def test_an_unusable_address_is_refused_at_startup(url: str | list[str]) -> None:
