@@ -183,6 +183,8 @@ class HeadFile(Record):
     run_id: str
     url: str
     pid: int
+    host: str = ""
+    """Name of the host that `pid` is on; empty in the files of older versions."""
     folder: str = ""
     """Absolute path of the working directory in which the run was started."""
     token: str | None = Field(default=None, repr=False)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FOLDERS, end_orphans, engine_processes
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
+from rollyard.services.io.writable import open_private
 
 GRACE_S = 1.5
 """Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server only a few
@@ -51,7 +52,7 @@ class EngineProcess:
     @classmethod
     async def start(cls, command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> EngineProcess:
         """Run `command` and append its output to `log`."""
-        with log.open("ab") as output:
+        with open_private(log) as output:
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {shown(command)}\n".encode())
             output.flush()
             offset = output.tell()

@@ -8,7 +8,7 @@ from pydantic import AliasChoices, Field, SecretStr, field_validator
 from yarl import URL
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import ServerSettings
+from rollyard.services.server.settings import ServerSettings, redacted
 from rollyard.services.types import Json
 
 
@@ -69,9 +69,14 @@ def checked_url(url: str) -> str:
     try:
         parsed = URL(url)
     except (ValueError, TypeError) as error:
-        raise OperatorError(f"base_url: {url!r} is not a valid URL ({error})") from error
+        raise OperatorError(f"base_url: {redacted(url)!r} is not a valid URL") from error
     if parsed.password is not None or parsed.user is not None:
         raise OperatorError(f"base_url: put the credentials for {parsed.host} in api_key, not in the URL")
     if parsed.scheme not in ("http", "https") or not parsed.host:
-        raise OperatorError(f"base_url: found {url!r}; expected a URL like http://127.0.0.1:8000/v1")
+        raise OperatorError(f"base_url: found {redacted(url)!r}; expected a URL like http://127.0.0.1:8000/v1")
+    if parsed.query_string or parsed.fragment:  # a call's path is appended to the URL
+        raise OperatorError(
+            f"base_url: the URL of {parsed.host} has a query; expected a URL like http://127.0.0.1:8000/v1. Put a key "
+            "into api_key or default_headers"
+        )
     return url.strip().rstrip("/")

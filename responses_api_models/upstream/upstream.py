@@ -26,6 +26,7 @@ from rollyard.responses_api_models.upstream.retries import RetryingCaller, Upstr
 from rollyard.responses_api_models.upstream.settings import CallSettings
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.http.transport import HttpResponse, Transport
+from rollyard.services.server.settings import header_secrets, secrets_in_bodies
 
 T = TypeVar("T")
 
@@ -51,6 +52,7 @@ class Upstream:
             raise OperatorError(f"default_headers: {', '.join(map(repr, odd))} cannot be sent as an HTTP header")
         if self._key:
             self._headers["authorization"] = f"Bearer {self._key}"
+        self._secrets = secrets_in_bodies([self._key, *header_secrets(settings.default_headers)])
         self._transport = transport
         self.engine_model: Callable[[], str] = str
         """Returns the name under which engines currently serve the policy, instead of the model of the settings; empty
@@ -219,7 +221,7 @@ class Upstream:
         return ""
 
     def _without_key(self, body: bytes) -> bytes:
-        return body.replace(self._key.encode(), b"***") if self._key else body
+        return self._secrets.sub(rb"\1***", body) if self._secrets else body
 
 
 async def _at_once() -> None:

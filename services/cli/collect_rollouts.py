@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
+from urllib.parse import urlsplit
 
 import uvloop
 from pydantic import Field
@@ -25,22 +26,26 @@ from rollyard.services.datasets.mixture import Mixture
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.errors import OperatorError
+from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.nemo_gym.head import NOTE
+from rollyard.services.interop.nemo_gym.head import NOTE, NemoGymHead
 from rollyard.services.interop.stack_clients import clients_of
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,
     CollectionPlan,
     OpenCollection,
+    StackClients,
+    check_agent_limits,
     check_file_limit,
     plan_line,
 )
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.shared.collection import SharedCollection, open_collection
-from rollyard.services.runtime.process_setup import raise_file_limit, tune_gc
+from rollyard.services.run_types import HeadFile
+from rollyard.services.runtime.process_setup import file_limit_of, raise_file_limit, tune_gc
 from rollyard.services.types import State
 
 EXAMPLE = (
@@ -166,6 +171,7 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
         if head.stack == "nemo_gym":
             _print_note(NOTE.format(url=head.url))
         stack = clients_of(head, transport, lag)
+        check_agent_limits(await _file_limits(head, transport, stack, tasks.agents), options.num_samples_in_parallel)
         async with open_collection(plan, tasks, stack, print_line=_print_note) as collection:
             display = display_for(collection.progress.expected)
             for note in collection.notes:
@@ -187,6 +193,18 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
     if state == "interrupted":
         return EXIT_INTERRUPTED
     return EXIT_DONE if state == "complete" else EXIT_FAILED
+
+
+async def _file_limits(
+    head: HeadFile, transport: HttpTransport, stack: StackClients, agents: Collection[str]
+) -> dict[str, list[int]]:
+    """Return the limits on open files of the processes of each agent, as far as they run on this host."""
+    if not is_loopback(urlsplit(head.url).hostname or ""):
+        return {}
+    directory = await stack.registry.directory()
+    processes = {process.url: process.pid for process in await NemoGymHead(transport, head.url, head.token).processes()}
+    pids = {agent: [processes.get(url) for url in directory.servers.get(agent, ())] for agent in agents}
+    return {agent: [limit for pid in found if (limit := file_limit_of(pid))] for agent, found in pids.items()}
 
 
 def _print_note(text: str) -> None:

@@ -22,6 +22,8 @@ def main() -> None:
         signal.signal(signal.SIGINT, _end_silently)
     command = importlib.import_module(f"rollyard.services.cli.{Path(sys.argv[0]).name.removeprefix('ng_')}")
     signal.signal(signal.SIGINT, before)
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # temporary files are removed, as after Ctrl-C
     command.main()
 
 

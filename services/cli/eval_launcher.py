@@ -16,7 +16,12 @@ from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, exit_status
 from rollyard.services.io.script import ScriptParser, positive
 from rollyard.services.launchers.conversion import ConversionRequest, conversion_target, is_converted
 from rollyard.services.launchers.slurm.client.slurm_client import SlurmClient
-from rollyard.services.launchers.slurm.launch.launch_arguments import launch_parser, launch_root, read_arguments
+from rollyard.services.launchers.slurm.launch.launch_arguments import (
+    launch_parser,
+    launch_root,
+    make_launch_root,
+    read_arguments,
+)
 from rollyard.services.launchers.slurm.launch.launch_folder import find_launch
 from rollyard.services.launchers.slurm.launch.launch_planner import LaunchPlanner
 from rollyard.services.launchers.slurm.launch.launch_records import Launch
@@ -51,6 +56,8 @@ def run(arguments: Sequence[str], environ: Mapping[str, str]) -> int:
     options, overrides = read_arguments(given, environ)
     if not environ.get("LOG") and not options.dry:
         _warn("LOG is not set, so the launch is in /tmp, which nodes usually do not share; set LOG to a shared folder")
+    if not options.dry:
+        make_launch_root(options.log_root)
     launcher = _launcher(environ, contained=options.container is not None, dry=options.dry)
     return launcher.launch(options, overrides, given)
 

@@ -24,6 +24,7 @@ from rollyard.services.cli.arguments.command_line import (
     wants_help,
 )
 from rollyard.services.config.overrides import Override
+from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.exit_status import EXIT_DONE, exit_status
 from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
@@ -49,8 +50,12 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         if override.top not in fields:
             if not rest:
                 raise OperatorError(unknown_option(override, fields, below))
+            refuse_secrets([override])
             others.append(override)
             continue
+        if is_secret(override.top) and override.value:
+            hint = "export ROLLYARD_TOKEN=... instead" if override.top == "token" else "export it as a variable instead"
+            print(f"note: {override.shown} is visible to all users in the list of processes: {hint}", file=sys.stderr)
         *path, last = override.key.split(".")
         node = values
         for part in path:

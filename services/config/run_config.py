@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollyard.services.server.settings import ServerSettings, is_secret, redacted, without_secrets
+from rollyard.services.server.settings import ServerSettings, is_secret, redacted, without_credentials, without_secrets
 from rollyard.services.types import Json
 
 
@@ -49,7 +49,7 @@ class ServerSpec:
     def origin(self) -> str:
         """Where the server runs, for status displays; empty for Rollyard's own servers."""
         if self.external_url is not None:
-            return f"external, {self.external_url}"
+            return f"external, {without_credentials(self.external_url)}"
         if self.program is None:
             return ""
         return f"NeMo Gym, {'installed by uv' if self.program.install else self.program.python}"
@@ -83,7 +83,9 @@ class RunConfig:
 
     def identity(self) -> Json:
         """Return each server's settings that affect rollouts, without addresses, secrets and catalogue entries."""
-        return {
+        identity: Json = {
             spec.name: {"implementation": f"{spec.family}/{spec.implementation}", **spec.identity_settings()}
             for spec in self.servers
         }
+        shown: Json = without_secrets(identity, of=self.tree)
+        return shown

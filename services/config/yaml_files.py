@@ -19,6 +19,7 @@ from rollyard.services.config.nemo_gym.folders import with_roots_of
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.search_path import find_file
+from rollyard.services.io.yaml_aliases import check_aliases
 
 
 def config_files(
@@ -63,6 +64,7 @@ def _known_configs(root: Path) -> Iterator[Path]:
 def read_yaml(path: Path) -> DictConfig:
     """Read a YAML file. Raises OperatorError if it does not contain a mapping."""
     try:
+        check_aliases(path.read_text(encoding="utf-8"))
         loaded = OmegaConf.load(path)
     except OmegaConfBaseException as error:
         raise OperatorError(f"{path}: {describe_error(error)}") from error

@@ -13,6 +13,7 @@ import yaml
 
 from rollyard.services.datasets.split_names import DEFAULT, Layout, by_names
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.yaml_aliases import check_aliases
 
 CARD = "README.md"
 
@@ -59,8 +60,9 @@ def _configs(location: str, card: str) -> list[Mapping[str, Any]]:
     if front_matter is None:
         return []
     try:
+        check_aliases(front_matter[1])
         tree = yaml.safe_load(front_matter[1])
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise OperatorError(
             f"{location}: the front matter of its {CARD} cannot be parsed: {' '.join(str(error).split())}"
         ) from error

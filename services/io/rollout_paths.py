@@ -6,6 +6,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 
+def real_file(path: Path) -> Path:
+    """Return the file that a link refers to, and any other path unchanged: two names of a file are one output."""
+    return path.resolve() if path.is_symlink() else path
+
+
 @dataclass(frozen=True)
 class RolloutPaths:
     """Paths of a collection's output and its sidecar files."""
@@ -13,8 +18,9 @@ class RolloutPaths:
     output: Path
 
     def sidecar(self, suffix: str) -> Path:
-        """Return the path `X_suffix` for an output `X.jsonl`."""
-        return self.output.with_name(f"{self.output.stem}_{suffix}")
+        """Return the path `X_suffix` for an output `X.jsonl`; for a link, beside the file that it refers to."""
+        output = real_file(self.output)
+        return output.with_name(f"{output.stem}_{suffix}")
 
     @property
     def failures(self) -> Path:

@@ -1,9 +1,11 @@
-"""Checks that a folder can be written, without creating it."""
+"""Checks that a folder can be written, without creating it, and opens files that only their owner can read."""
 
 from __future__ import annotations
 
+import os
 import tempfile
 from pathlib import Path
+from typing import BinaryIO
 
 from rollyard.services.errors import OperatorError
 
@@ -23,3 +25,8 @@ def check_writable(folder: Path, shown: str) -> Path:
     except OSError as error:
         raise OperatorError(f"{shown} cannot be written: {error.strerror} ({parent})") from error
     return parent
+
+
+def open_private(path: Path, flags: int = os.O_APPEND) -> BinaryIO:
+    """Open a file for writing; if it is new, only its owner can read it. Raises OSError."""
+    return os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | flags, 0o600), "wb")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -15,7 +16,7 @@ from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.head.client import Registry
 from rollyard.services.http.client import ServerClient
-from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.io.rollout_paths import RolloutPaths, real_file
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
 from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
@@ -23,13 +24,14 @@ from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.progress import CollectionProgress
-from rollyard.services.rollouts.rollout_keys import Expected, KeySet
+from rollyard.services.rollouts.rollout_keys import PROMPT, Expected, KeySet
 from rollyard.services.rollouts.shared.opening import check_no_workers
 from rollyard.services.rollouts.shared.shared_records import MergeResult
 from rollyard.services.rollouts.status_reporter import reporting
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.rollouts.task_subset import TaskSubset, subset_of_original
 from rollyard.services.run_types import Directory, ServerCode
+from rollyard.services.server.settings import redacted
 from rollyard.services.types import Json, State
 
 CREATE_PARAMS = frozenset(
@@ -76,6 +78,7 @@ class CollectionPlan:
 
     def __post_init__(self) -> None:
         """Raises OperatorError for a name that is probably a typo. Other unknown names are sent to the endpoint."""
+        object.__setattr__(self, "output", real_file(self.output))  # the class is frozen
         for name in self.params:
             if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
                 raise OperatorError(f"unknown create parameter {name!r}{hint}")
@@ -283,13 +286,29 @@ def _subset_note(tasks: TaskSubset, done: KeySet, repeats: int) -> str:
 
 
 def check_file_limit(limit: int, parallel: int) -> None:
-    """Raise OperatorError if the limit on open files is too low. An agent uses three sockets per episode."""
-    needed = 3 * parallel + 200
+    """Raise OperatorError if this process may not open enough files. It has one connection per episode."""
+    needed = parallel + 100
     if limit < needed:
         raise OperatorError(
-            f"{parallel} concurrent episodes need about {needed} open files in the agent's process, but the limit is "
-            f"{limit}: raise it (ulimit -Hn), or lower --num-samples-in-parallel"
+            f"{parallel} concurrent episodes need about {needed} open files in this command's process, but the limit "
+            f"is {limit}: raise it (ulimit -Hn), or lower --num-samples-in-parallel"
         )
+
+
+def check_agent_limits(agents: Mapping[str, list[int]], parallel: int) -> None:
+    """Raise OperatorError if the processes of the agents may not open enough files.
+
+    `agents`: the limit of each agent's processes, among which the episodes are divided; each uses three sockets.
+    """
+    count = sum(map(len, agents.values()))
+    needed = 3 * math.ceil(parallel / max(count, 1)) + 200
+    for agent, limits in agents.items():
+        if limits and min(limits) < needed:
+            raise OperatorError(
+                f"{parallel} concurrent episodes need about {needed} open files in each process of {agent}, which has "
+                f"{len(limits)}, but the limit is {min(limits)}: raise it (ulimit -Hn) and restart ng_run, set more "
+                "replicas, or lower +num_samples_in_parallel"
+            )
 
 
 def agents_of(directory: Directory) -> list[str]:
@@ -319,6 +338,8 @@ def _identity(plan: CollectionPlan, tasks: Tasks, directory: Directory, reached:
         "agent_name": plan.agent,
         "num_repeats": plan.repeats,
         "num_repeats_add_seed": plan.seeded,
-        "responses_create_params": dict(plan.params),
+        "responses_create_params": {
+            key: value if key in PROMPT else redacted(value, key) for key, value in plan.params.items()
+        },
         "settings": {name: value for name, value in directory.settings.items() if name in reached},
     }

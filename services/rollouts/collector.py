@@ -15,7 +15,7 @@ from rollyard.services.errors import Failure, FailureKind, RollyardError, RunErr
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollout_types import RolloutKeys
-from rollyard.services.rollouts.output_row import encode_line, parse_row
+from rollyard.services.rollouts.output_row import encode_line, parse_row, without_keys
 from rollyard.services.rollouts.partial.agent_call import AgentCall
 from rollyard.services.rollouts.partial.failed_attempt import FailedAttempt, failure_row, first_failure
 from rollyard.services.rollouts.progress import CollectionProgress
@@ -191,7 +191,7 @@ class Collector:
             self._record(rollout, failure, FailedAttempt(earlier, 0.0), permanent=True)
             return
         if self._materialize is not None:
-            self._materialize(body)
+            self._materialize(without_keys(body))
         max_attempts = self._limits.max_attempts - self._store.attempts_used.get(key, 0)
         for attempt in range(max_attempts):
             started = time.monotonic()

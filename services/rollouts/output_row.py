@@ -10,7 +10,9 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.rewards import check_reward
+from rollyard.services.rollouts.rollout_keys import PROMPT
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_row
+from rollyard.services.server.settings import redacted
 
 
 def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
@@ -26,6 +28,19 @@ def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
     _check_failure_class(row, agent)
     check_reward(row, "/run", agent)
     return cast(RolloutRow, row)
+
+
+def without_keys(body: bytes) -> bytes:
+    """Return the body of a `/run` request without credentials: those of the episode's policy, and in parameters such as
+    `extra_headers`. The task itself is unchanged.
+    """
+    row = orjson.loads(body)
+    shown = {key: redacted(value, key) if key.startswith("policy_") else value for key, value in row.items()}
+    if isinstance(params := row.get("responses_create_params"), dict):
+        shown["responses_create_params"] = {
+            key: value if key in PROMPT else redacted(value, key) for key, value in params.items()
+        }
+    return body if shown == row else orjson.dumps(shown)
 
 
 def _check_failure_class(row: dict[str, object], agent: str) -> None:

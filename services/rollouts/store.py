@@ -134,10 +134,11 @@ class RolloutStore:
                 self.permanently_failed.add(key)
 
     def append(self, key: Key, row: bytes) -> None:
-        """Write one finished rollout. Raises RunError if it cannot be written."""
-        if not self.done.add(key):
+        """Write one finished rollout. Raises RunError if it cannot be written; the rollout is then not done."""
+        if key in self.done:
             raise RunError(f"task {key[0]}, repeat {key[1]} is already in {self.paths.output}")
         self._rows.append(row)
+        self.done.add(key)
         self.attempts.pop(key, None)
 
     def append_failure(self, failure: FailureRow, partial: Json | None = None) -> None:
@@ -171,14 +172,21 @@ class RolloutStore:
         self._check_files(JsonLines.verify)
 
     def close(self) -> None:
-        """Sync and close the files, and release their locks."""
+        """Sync and close the files, and release their locks. Raises RunError if they cannot be synced."""
         # A cancelled collection may leave a thread in `sync`: the files stay locked until that thread has left it.
         with self._syncing:
             self._closed = True
-            self._rows.sync()
-            self._failures.sync()
-            self._rows.close()
-            self._failures.close()
+            try:
+                self._rows.sync()
+                self._failures.sync()
+            except OSError as error:
+                raise RunError(
+                    f"{self.paths.output} may be incomplete on the disk: {error.strerror}. Repeat the command to check "
+                    "it and to collect what is missing"
+                ) from error
+            finally:
+                self._rows.close()
+                self._failures.close()
 
     def _check_files(self, check: Callable[[JsonLines], None]) -> None:
         found = []

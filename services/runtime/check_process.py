@@ -26,14 +26,14 @@ async def check_in_process(spec: ServerSpec, keys: Keys, launcher: Launcher) -> 
         parent_pid=os.getpid(),
         check_only=True,
     )
-    with tempfile.TemporaryDirectory(prefix="rollyard-check-") as folder:
-        log = Path(folder) / "log"
+    with tempfile.TemporaryFile() as unnamed:  # it disappears even if this process is killed
+        log = Path(f"/proc/self/fd/{unnamed.fileno()}")
         process = await launcher.launch(launch, log)
         try:
             status = await process.wait()
         finally:
             process.kill()
         if status:
-            lines = log.read_text("utf-8", "replace").strip().splitlines()
+            lines = os.pread(unnamed.fileno(), 1 << 20, 0).decode("utf-8", "replace").strip().splitlines()
             kind = OperatorError if status == EXIT_OPERATOR else RunError
             raise kind(lines[-1] if lines else f"{spec.name} exited with status {status} during the check")

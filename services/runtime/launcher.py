@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol, Self
 
 from rollyard.services.config.venv import interpreter_for, needs_isolation
+from rollyard.services.io.writable import open_private
 from rollyard.services.run_types import Launch
 
 
@@ -59,7 +60,7 @@ class LocalProcess:
     @classmethod
     async def start(cls, command: Sequence[str], stdin_data: bytes, log: Path, environment: Mapping[str, str]) -> Self:
         """Run `command` with `stdin_data` as its standard input and append its output to `log`. Raises OSError."""
-        with log.open("ab") as output:
+        with open_private(log) as output:
             process = subprocess.Popen(  # noqa: ASYNC220 (it takes milliseconds)
                 command,
                 stdin=subprocess.PIPE,

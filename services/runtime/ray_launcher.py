@@ -34,6 +34,7 @@ from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.ray_address import check_ray_address, ray_authentication
 from rollyard.services.io.optional import require
+from rollyard.services.io.writable import open_private
 from rollyard.services.run_types import Launch
 from rollyard.services.runtime import ray_actor
 from rollyard.services.runtime.launcher import Process
@@ -280,7 +281,7 @@ def _live_hosts(ray: Any) -> set[str]:
 
 def _append(log: Path, text: bytes) -> None:
     # A full disk must not stop the monitoring of the server.
-    with contextlib.suppress(OSError), log.open("ab") as file:
+    with contextlib.suppress(OSError), open_private(log) as file:
         file.write(text)
 
 

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
+import socket
 import stat
 import tempfile
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import orjson
@@ -13,10 +17,14 @@ import yaml
 from pydantic import ValidationError
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.writable import open_private
 from rollyard.services.run_types import HeadFile
 from rollyard.services.types import Json
 
 HOME = Path(".rollyard") / "runs"
+KEPT_RUNS = 50
+"""How many folders of ended runs are kept when another run starts."""
+_NAME = re.compile(r"[0-9]{8}-[0-9]{6}-\w+")
 
 
 class RunFolder:
@@ -35,10 +43,12 @@ class RunFolder:
         """Create a run directory under `base`. Its name begins with the time, so that names sort by start time."""
         folder = cls(base / HOME / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id}", logs)
         try:
-            folder.path.mkdir(parents=True)
-            folder.logs.mkdir(parents=True, exist_ok=True)
+            folder.path.parent.mkdir(parents=True, exist_ok=True)
+            folder.path.mkdir(mode=0o700)
+            folder.logs.mkdir(mode=0o700, parents=True, exist_ok=True)
         except OSError as error:
             raise _unwritable(base, error) from error
+        _tidy(folder.path.parent)
         return folder
 
     @staticmethod
@@ -56,22 +66,50 @@ class RunFolder:
     def write_head(self, head: HeadFile) -> None:
         """Write `head.json` for other commands. Only its owner can read it, because it may contain the run token."""
         path = self.path / "head.json"
-        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as file:
+        with open_private(path, os.O_TRUNC) as file:
             file.write(orjson.dumps(head.model_dump()))
 
     def write_config(self, tree: Json) -> None:
         """Write the run's merged config. Secrets must already be redacted."""
         text = yaml.safe_dump(tree, sort_keys=False, allow_unicode=True)
-        (self.path / "config.yaml").write_text(text, encoding="utf-8")
+        with open_private(self.path / "config.yaml", os.O_TRUNC) as file:
+            file.write(text.encode())
 
-    def forget_head(self) -> None:
-        """Delete `head.json`, so that commands no longer find the run."""
+    def end(self) -> None:
+        """Delete `head.json`, so that commands no longer find the run, and close its files, also those of servers, to
+        other users.
+        """
         (self.path / "head.json").unlink(missing_ok=True)
+        for path in self.path.rglob("*"):
+            with suppress(OSError):
+                if not path.is_symlink() and path.stat().st_uid == os.geteuid():
+                    path.chmod(0o700 if path.is_dir() else 0o600)
 
 
 def _unwritable(base: Path, error: OSError) -> OperatorError:
     message = f"cannot create {base / HOME}, where a run writes its logs: {error.strerror}"
     return OperatorError(f"{message}. Start the run from a folder that you may write to.")
+
+
+def _tidy(runs: Path) -> None:
+    """Delete what ended runs of this user have left: `head.json` after a crash, and all but the newest folders."""
+    ended = 0
+    for path in sorted(runs.iterdir(), reverse=True):
+        with suppress(OSError):
+            found = path.lstat()
+            if not _NAME.fullmatch(path.name) or not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                continue
+            if os.path.lexists(path / "head.json"):
+                try:
+                    head = HeadFile.model_validate_json(_read_own(path / "head.json"))
+                except ValidationError:
+                    continue
+                if head.host not in ("", socket.gethostname()) or _alive(head.pid):
+                    continue
+                (path / "head.json").unlink()
+            ended += 1
+            if ended > KEPT_RUNS:
+                shutil.rmtree(path, ignore_errors=True)
 
 
 def running_heads(base: Path) -> list[HeadFile]:

@@ -140,6 +140,7 @@ class Stack:
                 run_id=self.keys.run_id,
                 url=self.head_url,
                 pid=os.getpid(),
+                host=socket.gethostname(),
                 folder=str(self.folder.base),
                 token=self.keys.token,
                 private=self._private,
@@ -180,14 +181,16 @@ class Stack:
 
     async def stop(self) -> None:
         """Stop the head and all servers that this process started."""
-        await self._foreign.stop()
-        if self._supervisor is not None:
-            await self._supervisor.stop()
-        await asyncio.gather(*(hosted.stop() for hosted in self._hosted_servers))
-        await self._head.stop()
-        await self._transport.close()
-        await self._endpoints.close()
-        self.folder.forget_head()
+        try:
+            await self._foreign.stop()
+            if self._supervisor is not None:
+                await self._supervisor.stop()
+            await asyncio.gather(*(hosted.stop() for hosted in self._hosted_servers))
+            await self._head.stop()
+            await self._transport.close()
+            await self._endpoints.close()
+        finally:
+            self.folder.end()
 
     def registry_client(self) -> RegistryClient:
         """Return a client for the head, for use by collections."""

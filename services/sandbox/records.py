@@ -14,7 +14,7 @@ class Limits(Record):
 
     cpu_s: int = Field(default=5, ge=1)
     """CPU seconds for each process, which do not depend on the host's load."""
-    wall_s: float = Field(default=15.0, gt=0)
+    wall_s: float = Field(default=5.0, gt=0)
     """Deadline in seconds from the start of the trial. Time spent waiting for a CPU does not count."""
     memory_mb: int = Field(default=512, ge=64)
     """Address space of each process, in MiB."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError
@@ -13,7 +13,28 @@ from rollyard.services.server.setting_types import merged_unions, takes_list
 from rollyard.services.types import Json
 
 REDACTED = "***"
-_SECRET = re.compile(r"(^|_)(key|token|secret|password|credentials?)$", re.IGNORECASE)
+SHORTEST_SECRET = 8
+"""Secrets shorter than this are not searched for in texts: `EMPTY` or `x` would mangle unrelated words."""
+
+_SECRET = re.compile(
+    r"(^|_)(key|api_?keys?|access_?keys|private_?keys|token|access_?tokens|auth_?tokens|api_?tokens|secrets?|passwords?"
+    r"|passwd|pwd|passphrase|pat|credentials?|authorization|cookies?|sig|connection_?string)$",
+    re.IGNORECASE,
+)
+_SIGNATURE = re.compile(r"(^|[_-])(signature|code)$", re.IGNORECASE)
+"""Further names of secrets in the query of a URL."""
+_HARMLESS_HEADERS = frozenset(
+    {"accept", "accept-encoding", "accept-language", "cache-control", "connection", "content-type", "user-agent"}
+    | {"anthropic-beta", "anthropic-version", "openai-beta", "http-referer", "referer", "x-title"}
+)
+_USER_IN_URL = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)[^/?#\s\"']*@")
+_QUERY = re.compile(r"([?&;])([\w.-]+)=([^&;#\s\"']+)")
+_ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z][\w-]*)(=["']?|["']\s*:\s*["'])([^\s"',;&]+)""")
+"""`NAME=value` as in a list of variables or flags, and `"name": "value"` as in JSON."""
+_HEADER_LINE = re.compile(
+    r"(?<![\w-])((?:proxy-)?authorization|[\w-]*api-key|(?:set-)?cookie)([\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE
+)
+_BEARER = re.compile(r"\b(Bearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -87,8 +108,9 @@ def _check_argument(owner: type, generic: Any) -> None:
 
 
 def is_secret(name: str) -> bool:
-    """Return True for the name of a setting whose value must never be logged, printed or served."""
-    return bool(_SECRET.search(name)) and name != "dataset_key"  # NeMo-RL's name for a split
+    """Return True for the name of a setting, variable, flag or header whose value must never be logged or served."""
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name)
+    return bool(_SECRET.search(words)) and name != "dataset_key"  # NeMo-RL's name for a split
 
 
 COMMAND_LINE = "command line"
@@ -121,14 +143,68 @@ def parse_settings(model: type[M], raw: Mapping[str, Any], owner: str) -> M:
 
 
 def redacted(value: Any, key: str = "") -> Any:
-    """Return `value` with the values of all secret keys replaced by `***`."""
+    """Return `value` with `***` for everything that can be a secret: the values of secret keys, of headers that are not
+    known to be harmless, of secret flags and variables in lists, and credentials in URLs.
+    """
     if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
         return REDACTED
+    headers = key.lower().endswith("headers")
     if isinstance(value, dict):
-        return {name: redacted(item, str(name)) for name, item in value.items()}
+        named = value.get("name", value.get("key"))  # {name: HF_TOKEN, value: ...}
+        pair = isinstance(named, str) and _hidden(named, headers)
+        return {
+            name: REDACTED
+            if (pair and name == "value") or (headers and not pair and _hidden_header(str(name), item))
+            else redacted(item, str(name))
+            for name, item in value.items()
+        }
     if isinstance(value, list | tuple):
-        return [redacted(item) for item in value]
-    return value
+        if headers and len(value) == 2 and all(isinstance(item, str) and ":" not in item for item in value):
+            return [value[0], REDACTED if _hidden(value[0], headers) else value[1]]
+        before = ["", *value]
+        return [
+            REDACTED if _is_secret_flag(flag) and isinstance(item, str) else redacted(item, key if headers else "")
+            for flag, item in zip(before, value, strict=False)
+        ]
+    if not isinstance(value, str):
+        return value
+    if headers and ":" in value and _hidden(name := value.partition(":")[0].strip(), headers):
+        return f"{name}: {REDACTED}"
+    return without_credentials(value)
+
+
+def redacted_at(path: str, value: Any) -> Any:
+    """Return `value` as `redacted` shows it below the dotted `path`, such as `default_headers.Authorization`."""
+    *parents, last = path.split(".")
+    return redacted({last: value}, parents[-1] if parents else "")[last]
+
+
+def without_credentials(text: str) -> str:
+    """Return `text` with `***` for credentials in URLs, headers, flags and variables."""
+
+    def hide(found: re.Match[str]) -> str:
+        return f"{found[1]}{found[2]}{REDACTED}" if is_secret(found[1]) else found[0]
+
+    def hide_query(found: re.Match[str]) -> str:
+        hidden = is_secret(found[2]) or _SIGNATURE.search(found[2])
+        return f"{found[1]}{found[2]}={REDACTED}" if hidden else found[0]
+
+    if "://" in text:
+        text = _QUERY.sub(hide_query, _USER_IN_URL.sub(rf"\g<1>{REDACTED}@", text))
+    text = _HEADER_LINE.sub(rf"\g<1>\g<2>{REDACTED}", text)
+    return _BEARER.sub(rf"\g<1>{REDACTED}", _ASSIGNED.sub(hide, text))
+
+
+def _hidden(name: str, header: bool) -> bool:
+    return is_secret(name) or (header and name.lower() not in _HARMLESS_HEADERS)
+
+
+def _hidden_header(name: str, value: Any) -> bool:
+    return _hidden(name, header=True) and value not in (None, "") and not isinstance(value, bool)
+
+
+def _is_secret_flag(text: Any) -> bool:
+    return isinstance(text, str) and text.startswith("-") and "=" not in text and is_secret(text.lstrip("-"))
 
 
 _EXPECTED = {
@@ -179,9 +255,12 @@ def _fields_at(model: type[BaseModel], path: tuple[Any, ...]) -> Collection[str]
     return model.model_fields
 
 
-def without_secrets(tree: Any) -> Any:
-    """Return `tree` with all secrets replaced by `***`, even where a reference copied them to another setting."""
-    return _replace_secrets(_secret_values(tree), redacted(tree))
+def without_secrets(tree: Any, of: Any = None) -> Any:
+    """Return `tree` with all secrets replaced by `***`, even where a reference copied them to another setting.
+
+    `of`: the tree with the secrets, if `tree` is made from another one.
+    """
+    return _replace_secrets(_secret_values(tree if of is None else of), redacted(tree))
 
 
 def _secret_values(node: Any, key: str = "") -> Iterator[str]:
@@ -193,19 +272,41 @@ def _secret_values(node: Any, key: str = "") -> Iterator[str]:
             yield from _secret_values(item, key)
     elif isinstance(node, str) and node and is_secret(key):
         yield node
+        yield node.split()[-1] if node.strip() else node  # the key of `Authorization: Bearer KEY`
 
 
-def _replace_secrets(secrets: Iterator[str], node: Any) -> Any:
-    # Shorter values are placeholders such as `EMPTY`, the key for engines that require none.
-    pattern = re.compile(
-        "|".join(re.escape(text) for text in sorted(set(secrets), key=len, reverse=True) if len(text) >= 8)
-    )
+def secrets_pattern(secrets: Iterable[str]) -> re.Pattern[str] | None:
+    """Return a pattern that finds the secrets in a text; None if there are none of sufficient length."""
+    found = sorted({text for text in secrets if len(text) >= SHORTEST_SECRET}, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, found))) if found else None
+
+
+def header_secrets(headers: Mapping[str, str]) -> list[str]:
+    """Return the values of headers that are not known to be harmless, and the keys in them."""
+    hidden = [value for name, value in headers.items() if _hidden_header(name, value)]
+    return hidden + [value.split()[-1] for value in hidden if value.strip()]
+
+
+def secrets_in_bodies(secrets: Iterable[str]) -> re.Pattern[bytes] | None:
+    """Return a pattern that finds the secrets in the body of a response; None if there are none. Group 1 stays.
+
+    A short secret is found only as a whole value of JSON, so that `x` does not mangle other words.
+    """
+    found = {text for text in secrets if text}
+    long = "|".join(re.escape(text) for text in sorted(found, key=len, reverse=True) if len(text) >= SHORTEST_SECRET)
+    short = "|".join(re.escape(text) for text in found if len(text) < SHORTEST_SECRET)
+    parts = [f"()(?:{long})"] * bool(long) + [rf'(:\s*"(?:Bearer )?)(?:{short})(?=")'] * bool(short)
+    return re.compile("|".join(parts).encode("latin-1", "replace")) if parts else None
+
+
+def _replace_secrets(secrets: Iterable[str], node: Any) -> Any:
+    pattern = secrets_pattern(secrets)
 
     def replace_in(value: Any) -> Any:
         if isinstance(value, dict):
             return {name: replace_in(item) for name, item in value.items()}
         if isinstance(value, list):
             return [replace_in(item) for item in value]
-        return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern.pattern else value
+        return pattern.sub(REDACTED, value) if isinstance(value, str) and pattern else value
 
     return replace_in(node)

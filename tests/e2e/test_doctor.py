@@ -14,7 +14,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 
 VLLM = "+config_paths=responses_api_models/vllm_model/configs/vllm_model.yaml"
-CLOSED_PORT = ("+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=sk-secret", "+policy_model_name=m")
+CLOSED_PORT = ("+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=none", "+policy_model_name=m")
 
 
 @pytest.fixture

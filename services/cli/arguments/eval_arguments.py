@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Field
 
 from rollyard.services.cli.arguments.command_line import Options, option_name, read_command_line
 from rollyard.services.cli.arguments.config_arguments import check_key, config_path, is_server_setting
+from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import search_path
 from rollyard.services.config.yaml_files import find_config
@@ -75,6 +76,7 @@ def read_arguments(arguments: Sequence[str], here: Path) -> EvalArguments:
     known = [option_name(name, field) for name, field in EvalOptions.model_fields.items()]
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
+    refuse_secrets(others)
     path = config_path(files, own.get("config_path"))
     roots = search_roots(here)
     found = None if path is None else find_config(path, search_path(roots))

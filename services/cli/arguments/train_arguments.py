@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict
 
 from rollyard.services.cli.arguments.command_line import Options, read_command_line
 from rollyard.services.cli.arguments.config_arguments import check_key, config_path, is_server_setting
+from rollyard.services.config.overrides.command_line import refuse_secrets
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.settings_file import load_settings
 from rollyard.services.rollouts.collection import CREATE_PARAMS
@@ -52,6 +53,7 @@ def read_arguments(arguments: Sequence[str], here: Path) -> TrainArguments:
     overrides, files = read_command_line(TrainOptions, arguments, rest=True)
     own: dict[str, Any] = {one.top: one.value for one in overrides if one.top in _OWN}
     others = [one for one in overrides if one.top not in _OWN]
+    refuse_secrets(others)
     for override in others:
         check_key(override, list(TrainOptions.model_fields), {"responses_create_params": CREATE_PARAMS, **_NESTED})
     keys = [one for one in others if not is_server_setting(one)]

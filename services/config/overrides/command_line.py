@@ -6,9 +6,12 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rollyard.services.config.overrides.hydra_grammar import format_value
-from rollyard.services.config.overrides.override import parse_overrides, shown
+from rollyard.services.config.overrides.override import Override, parse_overrides, shown
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import is_secret
+from rollyard.services.server.settings import redacted_at
+
+_PLACEHOLDERS = frozenset({"dummy", "dummy_key", "empty", "none", "null", "unused"})
+"""Keys for engines that require none."""
 
 
 def as_override(key: str, value: Any) -> str:
@@ -29,12 +32,28 @@ def title(command: Sequence[str]) -> str:
     return " ".join(shown(word) for word in words)
 
 
-def refuse_secrets(overrides: Iterable[str]) -> None:
-    """Raise OperatorError for a secret that would be visible in the command line of `ng_run`."""
-    for override in parse_overrides(list(overrides)):
-        reference = str(override.value).startswith("${oc.env:")
-        if is_secret(override.key.rpartition(".")[2]) and override.value not in (None, "") and not reference:
+def refuse_secrets(overrides: Iterable[str | Override]) -> None:
+    """Raise OperatorError for a secret in a command line, where all users of the host can read it."""
+    parsed = [one for given in overrides for one in (parse_overrides([given]) if isinstance(given, str) else [given])]
+    for override in parsed:
+        if not override.delete and _is_exposed(override):
+            name = override.key.rpartition(".")[2]
+            variable = name if override.key == name else "NAME"
             raise OperatorError(
                 f"{override.shown!r} would be visible to all users in the list of processes: put the secret into an "
-                f"environment variable and write {override.key}='${{oc.env:NAME}}'"
+                f"environment variable, export {variable}=..., and write {override.key}='${{oc.env:{variable}}}'"
             )
+
+
+def _is_exposed(override: Override) -> bool:
+    value = _without_references(override.value)
+    return bool(redacted_at(override.key, value) != value)
+
+
+def _without_references(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_references(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_without_references(item) for item in value]
+    harmless = isinstance(value, str) and ("${" in value or value.lower() in _PLACEHOLDERS)
+    return "" if harmless else value

@@ -17,9 +17,10 @@ from omegaconf.errors import GrammarParseError, OmegaConfBaseException
 from rollyard.services.config.overrides.hydra_grammar import join_split_values, normalize
 from rollyard.services.config.overrides.syntax_hints import explain
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import REDACTED, is_secret
+from rollyard.services.server.settings import REDACTED, is_secret, redacted_at, without_credentials
 
 _VALUE_OPERATIONS = {OverrideType.CHANGE, OverrideType.ADD, OverrideType.FORCE_ADD}
+_HEADERS = re.compile(r"headers$", re.IGNORECASE)
 _SECRET_INSIDE = re.compile(
     r"""((?:^|[\s{,._\-+"'])(?:key|token|secret|password|credentials?)["']?\s*[:=]\s*)(?:"[^"]*"|'[^']*'|[^\s,}\]]+)""",
     re.IGNORECASE,
@@ -64,9 +65,11 @@ class Override:
 
 def shown(text: str) -> str:
     """Return an argument as it appears in messages, with secrets redacted."""
-    key, equals, _ = text.partition("=")
-    if equals and is_secret(key.strip(" +~-\"'").replace("-", "_").rpartition(".")[2]):
+    key, equals, value = text.partition("=")
+    name = key.strip(" +~-\"'").replace("-", "_")
+    if equals and (is_secret(name.rpartition(".")[2]) or redacted_at(name, value) == REDACTED or _HEADERS.search(name)):
         return f"{key}={REDACTED}"
+    text = without_credentials(text)
     return _SECRET_INSIDE.sub(lambda found: f"{found[1]}{REDACTED}", text)
 
 

@@ -9,6 +9,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.yaml_aliases import check_aliases
 from rollyard.services.metrics.paired.metric import SOLVE_RATE, Metric
 from rollyard.services.server.settings import parse_settings
 
@@ -60,8 +61,10 @@ def checked(rule: GateRule, source: str) -> GateRule:
 def read_rules(path: Path) -> list[GateRule]:
     """Read the rules from a YAML file. Raises OperatorError if it is invalid."""
     try:
-        tree = yaml.safe_load(path.read_text(encoding="utf-8-sig"))
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+        text = path.read_text(encoding="utf-8-sig")
+        check_aliases(text)
+        tree = yaml.safe_load(text)
+    except (OSError, ValueError, yaml.YAMLError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error).replace("\n", " ")
         raise OperatorError(f"rules {str(path)!r} cannot be read: {reason}") from error
     if not isinstance(tree, dict):

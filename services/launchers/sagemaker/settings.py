@@ -12,6 +12,7 @@ from pydantic import BeforeValidator, Field
 
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.aws import AwsAccess
+from rollyard.services.io.yaml_aliases import check_aliases
 from rollyard.services.server.settings import parse_settings
 from rollyard.services.types import Record
 
@@ -115,10 +116,12 @@ def _listed(names: Mapping[str, str]) -> str:
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        raw = yaml.safe_load(path.read_text())
+        text = path.read_text()
+        check_aliases(text)
+        raw = yaml.safe_load(text)
     except OSError as error:
         raise OperatorError(f"{path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise OperatorError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     if raw is None:
         return {}

@@ -9,10 +9,11 @@ from typing import NamedTuple
 from rollyard.services.errors import RunError
 from rollyard.services.io.jsonl import iter_jsonl, refuse, strict
 from rollyard.services.io.lines import Lines
-from rollyard.services.rollouts.appender import REPAIR_HINT
 from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.rollouts.rollout_keys import Expected, Key, duplicate_key, key_of
 from rollyard.services.types import Json
+
+_HINT = "Delete that line; a later command collects its rollout again."
 
 
 class KeyedLine(NamedTuple):
@@ -37,7 +38,7 @@ def rollout_lines(path: Path, expected: Expected, start: int = 0) -> Iterator[Ke
         elif not is_reward(keyed.row.get("reward")):
             problem = f"has reward {keyed.row.get('reward')!r:.40}; {EXPECTED}"
         if problem:
-            raise RunError(f"{path}: row {number} {problem}. {REPAIR_HINT}")
+            raise RunError(f"{path}: row {number} {problem}. {_HINT}")
         yield keyed
 
 
@@ -50,8 +51,8 @@ def _lines(path: Path, expected: Expected, start: int) -> Iterator[KeyedLine]:
     if not path.exists():
         return
     lines = Lines(path, start, whole=True)
-    for number, offset, line, row in iter_jsonl(lines, refuse(path, REPAIR_HINT), parse=strict):
+    for number, offset, line, row in iter_jsonl(lines, refuse(path, _HINT), parse=strict):
         try:
             yield KeyedLine(key_of(row, expected), offset, line, row)
         except ValueError as error:
-            raise RunError(f"{path}: line {number} {error}. {REPAIR_HINT}") from error
+            raise RunError(f"{path}: line {number} {error}. {_HINT}") from error

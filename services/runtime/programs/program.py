@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from rollyard.services.io.writable import open_private
 from rollyard.services.runtime.programs import process_group
 
 TAIL_BYTES = 64 * 1024
@@ -55,7 +56,7 @@ class Program:
         `ends_abruptly`: `stop` kills the program instead of asking it to end.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
-        with log.open("ab") as output:
+        with open_private(log) as output:
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {title}\n".encode())
             output.flush()
             offset = output.tell()

@@ -91,8 +91,11 @@ def _wait(clock: DeadlineClock, job: int, report: PipeReader, output: PipeReader
     for number in by_number:
         poll.register(number, select.POLLIN)
     try:
-        while (left := _REPORT_GRACE_S if report.data else clock.left()) > 0:
-            for number, _ in poll.poll(max(left, 0.05) * 1000):
+        while report.data or clock.left() > 0:
+            ready = poll.poll(1000 * (_REPORT_GRACE_S if report.data else clock.wait_s()))
+            if report.data and not ready:
+                break
+            for number, _ in ready:
                 if number == alive:
                     return "finished"
                 if number == job:

@@ -10,7 +10,6 @@ from typing import Any
 from rollyard.services.config.overrides import shown
 from rollyard.services.errors import OperatorError
 from rollyard.services.launchers.slurm.launch.yaml_values import read_value
-from rollyard.services.server.settings import is_secret
 from rollyard.services.types import Json
 
 _KEY = re.compile(r"[A-Za-z_][\w\-]*(?:\.[\w\-]+)*", re.ASCII)
@@ -51,11 +50,6 @@ def _read(word: str) -> Setting:
         quoted = f"{key}=\"'...'\""
         raise OperatorError(f"{shown(word)!r}: {error}. For a string, add quotes: {quoted}") from error
     return setting(key, value, "command line")
-
-
-def is_hidden(key: str) -> bool:
-    """Return True if the value of a dotted key must not be printed."""
-    return is_secret(key.rpartition(".")[2])
 
 
 def find_value(tree: Json, key: str) -> Any:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -134,7 +136,33 @@ _SAME = (
 
 
 def launch_root(environ: Mapping[str, str]) -> Path:
-    return Path(environ.get("LOG") or "/tmp").expanduser().resolve() / "nemo-rl"
+    """Return `$LOG/nemo-rl`. Raises OperatorError if it is in a folder like /tmp and another user has made it."""
+    root = Path(environ.get("LOG") or "/tmp").expanduser().resolve() / "nemo-rl"
+    if _is_shared(root.parent) and os.path.lexists(root):
+        found = root.lstat()
+        if found.st_uid != os.geteuid() or not stat.S_ISDIR(found.st_mode):
+            raise OperatorError(
+                f"{root} belongs to another user, who could change what is submitted: set LOG to a folder of yours"
+            )
+    return root
+
+
+def make_launch_root(root: Path) -> None:
+    """Create `$LOG/nemo-rl`; in a folder like /tmp only for this user. Raises OperatorError if it cannot be created."""
+    shared = _is_shared(root.parent)
+    try:
+        root.parent.mkdir(parents=True, exist_ok=True)
+        root.mkdir(mode=0o700 if shared else 0o777, exist_ok=True)
+        if shared:
+            launch_root({"LOG": str(root.parent)})  # again, because it may just have been made by another user
+            root.chmod(0o700)
+    except OSError as error:
+        raise OperatorError(f"cannot create {root}: {error.strerror}. Set LOG to a folder of yours") from error
+
+
+def _is_shared(folder: Path) -> bool:
+    """Return whether every user may create files in the folder."""
+    return folder.exists() and bool(folder.stat().st_mode & stat.S_IWOTH)
 
 
 def _time_limit(text: str) -> str:

@@ -20,7 +20,6 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.launchers.slurm.launch.dotted_keys import (
     Setting,
     find_value,
-    is_hidden,
     set_value,
 )
 from rollyard.services.launchers.slurm.launch.eval_tree import (
@@ -38,7 +37,7 @@ from rollyard.services.launchers.slurm.launch.launch_records import Combination,
 from rollyard.services.launchers.slurm.launch.model_choice import Conversions, ModelChoice, choose_model
 from rollyard.services.launchers.slurm.launch.resources import Resources, read_resources
 from rollyard.services.launchers.slurm.launch.sweep import NO_SWEEP, Sweep, read_sweep
-from rollyard.services.server.settings import REDACTED
+from rollyard.services.server.settings import redacted_at
 from rollyard.services.types import Json
 
 SHIPPED_CONFIG = INSTALLED / "configs" / "nemo_rl_eval.yaml"
@@ -92,7 +91,7 @@ class LaunchPlanner:
             combination = Combination(
                 name=name,
                 folder=folder / name,
-                parameters={one.key: _redacted(one.key, one.value) for one in settings},
+                parameters={one.key: redacted_at(one.key, one.value) for one in settings},
                 swept=tuple(one.key for one in swept),
             )
             trees.append(merged)
@@ -220,11 +219,3 @@ def _content(options: LaunchOptions, trees: Sequence[Json], choice: ModelChoice)
         tree.pop("cluster", None)
     data: list[Any] = [options.jobname, trees, model, options.force_conversion]
     return hashlib.sha256(json.dumps(data, sort_keys=True, default=str).encode()).hexdigest()[:16]
-
-
-def _redacted(key: str, value: Any) -> Any:
-    if is_hidden(key):
-        return REDACTED
-    if isinstance(value, dict):
-        return {name: _redacted(str(name), one) for name, one in value.items()}
-    return [_redacted("", one) for one in value] if isinstance(value, list) else value

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import yaml
+
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.launchers.slurm.job_types import JobState, SubmittedJob
-from rollyard.services.launchers.slurm.launch.dotted_keys import Setting, is_hidden
+from rollyard.services.launchers.slurm.launch.dotted_keys import Setting
 from rollyard.services.launchers.slurm.launch.launch_folder import LaunchFolder, launches
 from rollyard.services.launchers.slurm.launch.launch_options import LaunchOptions
 from rollyard.services.launchers.slurm.launch.launch_planner import LaunchPlanner, Planned
@@ -21,9 +22,10 @@ from rollyard.services.launchers.slurm.launch.launch_text import block, header, 
 from rollyard.services.launchers.slurm.launch.reshaping import reshape
 from rollyard.services.launchers.slurm.launch.submissions import Submissions
 from rollyard.services.launchers.slurm.launch.submitter import Outcome, Submitter
+from rollyard.services.launchers.slurm.launch.yaml_values import dump_yaml
 from rollyard.services.launchers.slurm.reports.progress import read_progress
 from rollyard.services.launchers.slurm.scheduler import Scheduler
-from rollyard.services.server.settings import REDACTED
+from rollyard.services.server.settings import redacted
 
 
 def new_launch_id(now: float) -> str:
@@ -187,9 +189,7 @@ def _missing(launch: Launch) -> int:
 
 
 def _without_secrets(text: str) -> str:
-    """Hide the values of secret keys in YAML, for the terminal."""
-
-    def hide(found: re.Match[str]) -> str:
-        return f"{found[1]}{REDACTED}" if is_hidden(found[2]) else found[0]
-
-    return re.sub(r"^(\s*(\w+): )(?!null$).+$", hide, text, flags=re.MULTILINE)
+    """Hide secrets in YAML, for the terminal."""
+    comments = [line for line in text.splitlines() if line.startswith("#")]
+    shown = redacted(yaml.safe_load(text))
+    return "\n".join([*comments, dump_yaml(shown)])

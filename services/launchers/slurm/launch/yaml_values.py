@@ -18,6 +18,8 @@ from typing import Any
 
 import yaml
 
+from rollyard.services.io.yaml_aliases import check_aliases
+
 _INTEGER = r"[-+]?(?:0|[1-9][0-9]*)"
 _FLOAT = (
     r"[-+]?(?:(?:0|[1-9][0-9]*)?\.[0-9]+(?:[eE][-+]?[0-9]+)?|(?:0|[1-9][0-9]*)\.(?:[eE][-+]?[0-9]+)?"
@@ -67,6 +69,10 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 
 def load_yaml(text: str) -> Any:
     """Return the value of a YAML document. Raises yaml.YAMLError, or RecursionError if it is nested too deeply."""
+    try:
+        check_aliases(text)
+    except ValueError as error:
+        raise yaml.YAMLError(str(error)) from error
     value = yaml.load(text, _Loader)
     _require_finite(value, {})
     return value

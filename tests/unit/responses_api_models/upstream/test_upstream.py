@@ -281,8 +281,36 @@ async def test_the_key_is_never_shown(step: Step, caplog: pytest.LogCaptureFixtu
     assert "sk-very" not in shown
 
 
+async def test_the_value_of_a_header_is_never_shown() -> None:
+    echo = Step({"error": {"message": "Incorrect key: azure-key-of-this-test"}}, 401)
+    async with engine(echo) as fake, http_transport() as transport:
+        upstream = make_upstream(transport, fake.url, default_headers={"api-key": "azure-key-of-this-test"})
+        with pytest.raises(Failure) as caught:
+            await upstream.post("/x", b"{}", json_object)
+    assert "azure-key" not in str(caught.value) and "Incorrect key: ***" in str(caught.value)
+
+
+@pytest.mark.parametrize("key", ["a", "no", "EMPTY"])
+async def test_a_short_key_does_not_mangle_error_texts(key: str) -> None:
+    text = f"The model is not an adapter, EMPTY or otherwise. You sent {key!r}"
+    async with engine(Step({"error": {"message": text, "param": key}}, 401)) as fake, http_transport() as transport:
+        with pytest.raises(Failure) as caught:
+            await make_upstream(transport, fake.url, api_key=key).post("/x", b"{}", json_object)
+    assert text in str(caught.value)
+
+
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:8000/v1", "", "ftp://host/v1", "http://user:pass@host/v1", "http://[::1", []], ids=str
+    "url",
+    [
+        "127.0.0.1:8000/v1",
+        "",
+        "ftp://host/v1",
+        "http://user:pass@host/v1",
+        "http://[::1",
+        [],
+        "http://host/v1?key=pass",
+    ],
+    ids=str,
 )
 def test_an_unusable_address_is_refused_at_startup(url: str | list[str]) -> None:
     with pytest.raises(OperatorError, match="base_url") as caught:

@@ -1,14 +1,17 @@
-"""Closing a store while a thread of its cancelled collection still syncs the file."""
+"""The files of a collection: closed while a thread still syncs, named by a link, and limits on open files."""
 
 from __future__ import annotations
 
 import os
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
+from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.rollout_paths import RolloutPaths
+from rollyard.services.rollouts.collection import CollectionPlan, check_agent_limits, check_file_limit
 from rollyard.services.rollouts.store import RolloutStore
 from tests.support.waiting import deadline_s
 
@@ -39,3 +42,42 @@ def test_close_waits_for_a_running_sync(tmp_path: Path, monkeypatch: pytest.Monk
     store(tmp_path / "x.jsonl").close()
     syncing.join(deadline_s())
     first.sync()  # a late sync of the closed store does not touch the files of the next store
+
+
+def test_a_link_to_an_output_is_the_same_output(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    link, output = tmp_path / "link.jsonl", tmp_path / "real" / "x.jsonl"
+    link.symlink_to(output)
+    plan = CollectionPlan(link)
+    assert plan.output == output and RolloutPaths(link).sidecars() == RolloutPaths(output).sidecars()
+    first = RolloutStore(RolloutPaths(link), {}, {}, resume=True, overwrite=False)
+    try:
+        with pytest.raises(RunError, match="another process"):
+            RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False)
+    finally:
+        first.close()
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["link.jsonl"] * link.exists()
+
+
+@pytest.mark.parametrize(
+    ("limits", "parallel", "refused"),
+    [
+        ({"a": [4096]}, 1000, False),
+        ({"a": [4096]}, 2000, True),
+        ({"a": [4096, 4096]}, 2000, False),
+        ({"a": [4096, 1024]}, 2000, True),
+        ({}, 10_000, False),
+    ],
+)
+def test_the_open_files_of_an_agents_processes_are_counted_by_replica(
+    limits: dict[str, list[int]], parallel: int, refused: bool
+) -> None:
+    expected = pytest.raises(OperatorError, match=r"each process of a.*replicas") if refused else nullcontext()
+    with expected:
+        check_agent_limits(limits, parallel)
+
+
+def test_the_collector_needs_one_open_file_per_episode() -> None:
+    check_file_limit(10_100, 10_000)
+    with pytest.raises(OperatorError, match="this command's process"):
+        check_file_limit(10_000, 10_000)

@@ -181,7 +181,8 @@ def test_a_dry_run_notes_an_unreachable_endpoint(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     config = "+config_paths=[responses_api_models/vllm_model/configs/vllm_model.yaml]"
-    policy = ["+policy_base_url=http://127.0.0.1:1/v1", "+policy_api_key=sk-secret", "+policy_model_name=m"]
+    monkeypatch.setenv("policy_api_key", "sk-secret")
+    policy = ["+policy_base_url=http://127.0.0.1:1/v1", "+policy_model_name=m"]
     assert run([config, *policy, "+dry_run=true"]) == 0
     output = capsys.readouterr().out
     assert "note: policy_model: http://127.0.0.1:1/v1: " in output and "sk-secret" not in output

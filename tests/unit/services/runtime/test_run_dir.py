@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from rollyard.services.io.writable import open_private
 from rollyard.services.run_types import HeadFile
-from rollyard.services.runtime.run_dir import HOME, RunFolder, running_heads
+from rollyard.services.runtime.run_dir import HOME, KEPT_RUNS, RunFolder, running_heads
 
 
 def head(run_id: str, pid: int | None = None, token: str | None = None) -> HeadFile:
@@ -70,10 +71,48 @@ def test_an_invalid_head_file_is_ignored(tmp_path: Path, content: bytes) -> None
 def test_a_finished_run_is_not_found(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path, "r1")
     folder.write_head(head("r1"))
-    folder.forget_head()
-    folder.forget_head()
+    folder.end()
+    folder.end()
     assert running_heads(tmp_path) == []
 
 
 def test_a_folder_without_runs_has_no_heads(tmp_path: Path) -> None:
     assert running_heads(tmp_path) == []
+
+
+def test_nobody_else_can_read_a_run_folder_or_a_file_in_it(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        folder = RunFolder.create(tmp_path, "r1")
+        folder.write_config({"a": 1})
+        open_private(folder.logs / "server.log").close()
+        (folder.logs / "server.log.1").touch()  # of a child, or a rotated log
+        folder.end()
+    finally:
+        os.umask(before)
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in [folder.path, *folder.path.rglob("*")]}
+    assert {modes[folder.path.name], modes["logs"]} == {0o700}
+    assert {modes[name] for name in ("config.yaml", "server.log", "server.log.1")} == {0o600}
+
+
+def test_the_folders_of_the_newest_ended_runs_are_kept(tmp_path: Path, dead_pid: int) -> None:
+    runs = tmp_path / HOME
+    for number in range(KEPT_RUNS + 5):
+        RunFolder(runs / f"20250101-{number:06}-r").path.mkdir(parents=True)
+    RunFolder(runs / "20240101-000000-alive").path.mkdir()
+    RunFolder(runs / "20240101-000000-alive").write_head(head("alive"))
+    (runs / "mine").mkdir()
+    RunFolder(runs / "20250101-000054-r").write_head(head("r", dead_pid))
+    created = RunFolder.create(tmp_path, "new")
+    left = {path.name for path in runs.iterdir()}
+    assert {created.path.name, "mine", "20240101-000000-alive"} <= left
+    assert len(left) == KEPT_RUNS + 2 and "20250101-000005-r" not in left and "20250101-000006-r" in left
+    assert not (runs / "20250101-000054-r/head.json").exists()
+
+
+def test_a_run_on_another_host_is_never_tidied_away(tmp_path: Path, dead_pid: int) -> None:
+    elsewhere = RunFolder(tmp_path / HOME / "20250101-000000-r")
+    elsewhere.path.mkdir(parents=True)
+    elsewhere.write_head(head("r", dead_pid).model_copy(update={"host": "other"}))
+    RunFolder.create(tmp_path, "new")
+    assert (elsewhere.path / "head.json").exists()

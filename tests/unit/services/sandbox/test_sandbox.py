@@ -153,6 +153,29 @@ async def test_a_correct_answer_passes_although_it_waits_for_a_processor() -> No
     assert [outcome.reason for outcome in outcomes] == [""] * 8
 
 
+async def test_the_threads_of_a_correct_answer_may_wait_for_a_processor() -> None:
+    sandbox = Sandbox(Limits(cpu_s=5, wall_s=0.6), slots=8)
+    await sandbox.start()
+    code = """import threading, time
+def work():
+    while time.thread_time() < 0.1: pass
+def f():
+    for _ in range(2):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+    return 1"""
+    try:
+        outcomes = await asyncio.gather(*[run_trial(sandbox, code, "assert f() == 1") for _ in range(8)])
+    finally:
+        await sandbox.stop()
+    assert [outcome.reason for outcome in outcomes] == [""] * 8
+
+
+def test_an_answer_that_sleeps_has_5_seconds_as_in_the_original() -> None:
+    assert Limits().wall_s == 5
+
+
 async def test_a_trial_with_more_time_may_use_more_cpu(sandbox: Sandbox) -> None:
     code = "import time\ndef f():\n    while time.process_time() < 1.2: pass\n    return 1"
     outcome = await run_trial(sandbox, code, "assert f() == 1", times=4)

@@ -6,6 +6,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.server.settings import without_secrets
 from rollyard.services.types import Json
 from tests.support.fixtures import load_text, make_folder, server_yaml
 
@@ -92,3 +93,58 @@ def test_the_identity_does_not_change_with_the_order_of_settings_or_servers(tmp_
     first, second = server_yaml(mine, "{speed: 2, title: a}"), server_yaml(mine, "{title: a, speed: 2}")
     extra = server_yaml(mine, name="other")
     assert load_text(tmp_path, first + extra).identity() == load_text(tmp_path, extra + second).identity()
+
+
+HIDDEN = [
+    {"default_headers": {"Authorization": f"Bearer {SECRET}"}},
+    {"default_headers": {"x-api-key": SECRET}},
+    {"default_headers": {"api-key": SECRET}},
+    {"default_headers": {"Cookie": f"a=1; session={SECRET}"}},
+    {"default_headers": {"Proxy-Authorization": f"Basic {SECRET}"}},
+    {"default_headers": {"X-Whatever": SECRET}},
+    {"extra_headers": [f"Authorization: Bearer {SECRET}", ["x-tenant", SECRET]]},
+    {"openai_default_headers": [{"name": "x-org", "value": SECRET}]},
+    {"url": f"https://me:{SECRET}@host/v1"},
+    {"url": f"https://{SECRET}@host/v1"},
+    {"urls": [f"https://host/v1?api_key={SECRET}&n=1", f"https://host/v1?n=1&sig={SECRET}"]},
+    {"url": f"https://host/v1?X-Amz-Signature={SECRET}"},
+    {"url": f"https://host/v1?token={SECRET}#part"},
+    {"env": {"HF_TOKEN": SECRET, "WANDB_API_KEY": SECRET}},
+    {"env": [f"HF_TOKEN={SECRET}", {"name": "AWS_SECRET_ACCESS_KEY", "value": SECRET}]},
+    {"extra_flags": ["--hf-token", SECRET, f"--api-key={SECRET}"]},
+    {"extra_flags": ["--headers", '{"Authorization": "Bearer ' + SECRET + '"}']},
+    {"engine": {"apiKey": SECRET, "deep": [{"client_secret": SECRET}]}},
+    {"command": f"curl -H 'Authorization: Bearer {SECRET}' http://host"},
+    {"api_keys": [SECRET, SECRET]},
+]
+
+
+@pytest.mark.parametrize("tree", HIDDEN, ids=str)
+def test_whatever_can_carry_a_key_is_masked(tree: Json) -> None:
+    shown = orjson.dumps(without_secrets(tree)).decode()
+    assert SECRET not in shown and "***" in shown
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"default_headers": {"Accept": "text/event-stream", "Content-Type": "application/json", "User-Agent": "me"}},
+        {"base_url": "http://host:8000/v1?api-version=2", "model": "org/token-model", "max_tokens": 5},
+        {"system_prompt": "The key: think. Basic arithmetic; mail me@host. Bearer of bad news = none."},
+        {"extra_flags": ["--max-model-len", "4096", "--tokenizer", "x"], "env": {"HF_HOME": "/x"}},
+        {"api_key": "", "token": None},
+    ],
+    ids=str,
+)
+def test_what_carries_no_key_is_shown_as_it_is(tree: Json) -> None:
+    assert without_secrets(tree) == tree
+
+
+def test_a_short_key_is_masked_as_a_value_and_mangles_no_other_text() -> None:
+    assert without_secrets({"api_key": "a", "title": "a banana"}) == {"api_key": "***", "title": "a banana"}
+
+
+def test_the_identity_does_not_contain_a_key_that_a_reference_copied(tmp_path: Path) -> None:
+    mine = make_folder(tmp_path)
+    text = f"policy_api_key: {SECRET}\n" + server_yaml(mine, "{title: 'Bearer ${policy_api_key}'}")
+    assert SECRET not in orjson.dumps(load_text(tmp_path, text).identity()).decode()

@@ -58,6 +58,19 @@ def test_wait_time_of_orphaned_processes_does_not_extend_the_deadline(tmp_path: 
     assert advance(DeadlineClock(1.0, proc, TESTS), 2.0).left() <= 0
 
 
+def test_the_thread_or_child_of_the_answer_that_waited_longest_counts(tmp_path: Path, proc: int) -> None:
+    child = 20
+    write_wait_times(tmp_path, {TESTS: 0.0, ANSWER: 0.0, child: 0.75 * LONG})
+    for thread, waited in ((11, LONG), (12, LONG)):
+        (tmp_path / f"{ANSWER}/task/{thread}").mkdir(parents=True)
+        (tmp_path / f"{ANSWER}/task/{thread}/schedstat").write_text(f"1 {int(waited * 1e9)} 1\n")
+    (tmp_path / f"{ANSWER}/task/11/children").write_text(f"{child} ")
+    clock = advance(DeadlineClock(LONG, proc, TESTS), 1.5 * LONG)
+    assert 0.4 * LONG < clock.left() <= 0.5 * LONG
+    (tmp_path / f"{child}/schedstat").write_text(f"1 {int(2 * LONG * 1e9)} 1\n")
+    assert 0.1 * LONG < advance(clock, 1.6 * LONG).left() <= 0.15 * LONG
+
+
 def test_the_deadline_is_extended_by_at_most_a_fixed_factor(tmp_path: Path, proc: int) -> None:
     write_wait_times(tmp_path, {TESTS: LONG, ANSWER: LONG})
     assert advance(DeadlineClock(1.0, proc, TESTS), MAX_EXTENSION - 0.5).left() <= 0.5

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.launchers.slurm.launch.launch_arguments import read_arguments
+from rollyard.services.launchers.slurm.launch.launch_arguments import launch_root, make_launch_root, read_arguments
 
 
 def test_the_defaults_are_those_of_the_original_launcher() -> None:
@@ -65,3 +67,23 @@ def test_an_unknown_flag_or_word_is_refused(words: list[str], problem: str) -> N
 def test_arguments_of_sbatch_are_passed_on() -> None:
     options, _ = read_arguments(["--sbatch-arg=--qos=high", "--sbatch-arg=--exclusive"], {})
     assert options.sbatch_args == ("--qos=high", "--exclusive")
+
+
+def test_a_launch_folder_of_another_user_in_a_shared_folder_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tmp_path.chmod(0o1777)
+    make_launch_root(tmp_path / "nemo-rl")
+    assert stat.S_IMODE((tmp_path / "nemo-rl").stat().st_mode) == 0o700
+    assert launch_root({"LOG": str(tmp_path)}) == tmp_path / "nemo-rl"
+    monkeypatch.setattr("os.geteuid", lambda: os.getuid() + 1)
+    for use in (lambda: launch_root({"LOG": str(tmp_path)}), lambda: make_launch_root(tmp_path / "nemo-rl")):
+        with pytest.raises(OperatorError, match=r"another user.*LOG"):
+            use()
+
+
+def test_a_link_in_a_shared_folder_is_no_launch_folder(tmp_path: Path) -> None:
+    tmp_path.chmod(0o1777)
+    (tmp_path / "nemo-rl").symlink_to(tmp_path)
+    with pytest.raises(OperatorError, match=r"another user.*LOG"):
+        launch_root({"LOG": str(tmp_path)})

@@ -1,0 +1,33 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rollyard.services.config.yaml_files import read_yaml
+from rollyard.services.errors import OperatorError
+from rollyard.services.evaluation.gate.rules import read_rules
+from rollyard.services.launchers.slurm.launch.yaml_values import load_yaml
+
+
+def bomb(levels: int) -> str:
+    lines = ["a0: &a0 [1, 1, 1, 1, 1, 1, 1, 1, 1]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, levels)]
+    return "\n".join(lines)
+
+
+def test_a_config_whose_aliases_expand_without_end_is_refused_in_one_line(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.yaml"
+    path.write_text(bomb(9))
+    for read in (read_yaml, read_rules):
+        with pytest.raises(OperatorError, match=r"bomb\.yaml.*aliases.*1,000,000") as raised:
+            read(path)
+        assert "\n" not in str(raised.value)
+    with pytest.raises(Exception, match="aliases"):
+        load_yaml(bomb(9))
+
+
+def test_usual_aliases_are_read(tmp_path: Path) -> None:
+    path = tmp_path / "usual.yaml"
+    path.write_text("base: &base {a: 1}\nother:\n  <<: *base\n  b: '*'\n")
+    assert read_yaml(path).other == {"a": 1, "b": "*"}
