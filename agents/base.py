@@ -67,6 +67,9 @@ class AgentSettings(ServerSettings):
     """Timeout of one model call, including the model server's retries."""
     tool_timeout_s: float = Field(default=120.0, gt=0)
     """Timeout of one call to the environment."""
+    max_tool_calls_per_turn: int = Field(default=64, ge=1)
+    """Maximum number of tool calls that are run for one response of the model. Each further call is answered with a
+    message that says so."""
     policy_base_url_allowlist: list[str] = Field(default_factory=list)
     """Where the `policy_base_url` of a `/run` body may lead: URL prefixes (http://trainer:30000/sessions), hosts, or
     host:port. Empty: the agent refuses `policy_base_url`. Requires a run token."""
@@ -223,6 +226,7 @@ class Agent(Server, Generic[S]):
             state,
             model_timeout_s=self.settings.model_timeout_s,
             tool_timeout_s=self.settings.tool_timeout_s,
+            max_tool_calls=self.settings.max_tool_calls_per_turn,
             model_path=POLICY_PATH if policy else MODEL_PATH,
             mcp_probe=self.__mcp_probe,
         )

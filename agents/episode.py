@@ -72,6 +72,7 @@ class Episode:
         *,
         model_timeout_s: float,
         tool_timeout_s: float,
+        max_tool_calls: int = 64,
         model_path: str = MODEL_PATH,
         mcp_probe: McpProbe | None = None,
     ) -> None:
@@ -83,6 +84,8 @@ class Episode:
         self._state = state
         self._model_timeout_s = model_timeout_s
         self._tool_timeout_s = tool_timeout_s
+        self._max_tool_calls = max_tool_calls
+        self._turn_calls = 0
         self._model_path = model_path
         self._mcp_probe = mcp_probe
         self._mcp: McpTools | None = None
@@ -102,21 +105,36 @@ class Episode:
             return ModelTurn({"output": []}, FinishReason.CONTEXT_OVERFLOW)
         self.timings.add("model", self._state.finish("model", started))
         self.timings.model_calls += 1
+        self._turn_calls = 0
         parsed = read_response(body, self._model.server)
         response = cast(Response, {**parsed, "output": read_items(parsed["output"])})
         self.conversation.add(response)
         return ModelTurn(response)
 
     async def call(self, call: ResponseItem) -> ToolAnswer:
-        """Run one tool call in the environment and append its result. An invalid call results in an error message."""
+        """Run one tool call in the environment and append its result. An invalid call results in an error message, and
+        so does each call of a turn beyond the limit.
+        """
+        self._turn_calls += 1
+        if self._turn_calls > self._max_tool_calls:
+            result = error_answer(self._too_many())
+            self._append_output(call, result)
+            return result
         started = self._state.enter("tool", self._environment.server)
         name = read_name(call.get("name"))
         result = await self._execute(name, call.get("arguments"))
         self.timings.add("tool", self._state.finish("tool", started))
         self.timings.tool_calls += 1
-        item: ResponseItem = {"type": "function_call_output", "call_id": call["call_id"], "output": result.output}
-        self.conversation.answer(item)
+        self._append_output(call, result)
         return result
+
+    def _append_output(self, call: ResponseItem, answer: ToolAnswer) -> None:
+        item: ResponseItem = {"type": "function_call_output", "call_id": call["call_id"], "output": answer.output}
+        self.conversation.answer(item)
+
+    def _too_many(self) -> str:
+        limit = self._max_tool_calls
+        return f"Not run: at most {limit} tool call{'s' * (limit != 1)} per turn are run. Call again in your next turn."
 
     async def _execute(self, name: str, arguments: object) -> ToolAnswer:
         mcp = self._mcp if self._mcp and name in self._mcp.names else None

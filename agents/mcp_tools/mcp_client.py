@@ -50,7 +50,7 @@ class McpClient:
     async def responds(self) -> bool:
         """Return True if the server at the path speaks JSON-RPC, even if it reports an error."""
         request_id, response = await self._request("initialize", _INITIALIZE)
-        return 200 <= response.status < 300 and reply_to(request_id, response) is not None
+        return response.succeeded and reply_to(request_id, response) is not None
 
     async def open(self) -> None:
         """Initialize the connection. Raises Failure if the server does not, or reports an error."""

@@ -15,6 +15,7 @@ import orjson
 
 from rollyard.agents.conversation import without_tokens
 from rollyard.agents.episode import ABSENT, Episode
+from rollyard.agents.tool_answers import error_answer
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status, with_server
 from rollyard.services.responses.server_answers import read_answer
@@ -118,8 +119,13 @@ class TurnEpisode(Episode):
         return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
 
     def _step_body(self, response: Response) -> bytes:
-        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step."""
-        sent = {**response, "output": [without_tokens(item) for item in response["output"]]}
+        """Encode the row with the response: servers of NeMo Gym read the task from the row at every step.
+
+        Tool calls beyond the limit per turn are left out, because the environment runs what it receives.
+        """
+        excess = self._excess(response)
+        output = [item for item in response["output"] if not excess or id(item) not in excess]
+        sent = {**response, "output": [without_tokens(item) for item in output]}
         try:
             return orjson.dumps({**self._row, "response": sent})
         except TypeError as error:
@@ -133,10 +139,13 @@ class TurnEpisode(Episode):
             for found in (outputs if isinstance(outputs, list) else ())
             if isinstance(found, dict) and isinstance(found.get("call_id"), str)
         }
+        excess = self._excess(response)
         for item in response["output"]:
             if item.get("type") == "function_call":
                 output = given.get(item["call_id"])
-                if not isinstance(output, str | list):
+                if id(item) in excess:
+                    output = error_answer(self._too_many()).output
+                elif not isinstance(output, str | list):
                     output = '{"error":"This environment runs no tool calls. Answer with a message."}'
                 result: ResponseItem = {
                     "type": "function_call_output",
@@ -144,6 +153,11 @@ class TurnEpisode(Episode):
                     "output": output,
                 }
                 self.conversation.answer(result)
+
+    def _excess(self, response: Response) -> set[int]:
+        """Return the identities of the turn's tool calls beyond the limit."""
+        calls = [item for item in response["output"] if item.get("type") == "function_call"]
+        return {id(item) for item in calls[self._max_tool_calls :]}
 
     def _flag(self, answer: Json, name: str) -> bool:
         """Return a boolean field of the response to `/step`; False if it is missing.

@@ -27,7 +27,7 @@ from rollyard.responses_api_models.streaming.unfinished_items import StreamedTex
 from rollyard.responses_api_models.think_tags import ThinkTags
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses import stream_events
-from rollyard.services.responses.response_validity import check_finish, malformed
+from rollyard.services.responses.response_validity import check_error, check_finish, malformed
 from rollyard.services.responses.stream_events import Event
 from rollyard.services.responses.tool_calls import read_arguments, read_name
 from rollyard.services.types import Json, Problem
@@ -67,6 +67,11 @@ class ResponseEvents:
         """Convert a chunk to events. Raises Failure if the chunk reports an error or has an unexpected structure."""
         return self._encoded(self._read(chunk), chunk)
 
+    @property
+    def finished(self) -> bool:
+        """Whether the engine has sent a finish_reason."""
+        return self._finish_reason is not None
+
     def end(self) -> bytes:
         """Return the final events. Raises Failure connection_lost if the response is incomplete."""
         if self._finish_reason is None:
@@ -101,6 +106,7 @@ class ResponseEvents:
         for choice in chunk.get("choices") or ():
             if choice.get("index"):
                 continue  # a Response has only one choice
+            check_error(choice)
             yield from self._delta(choice.get("delta") or {}, choice)
             if reason := choice.get("finish_reason"):
                 check_finish(reason)

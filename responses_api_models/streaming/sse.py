@@ -5,9 +5,11 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import AsyncGenerator, AsyncIterator
+from typing import Any
 
 import orjson
 
+from rollyard.responses_api_models.upstream.response_parsing import json_object
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
 
@@ -16,6 +18,7 @@ DONE = b"[DONE]"
 EVENT_BYTES = 16 * 1024 * 1024
 """Maximum size of an event; the last event of a Responses stream contains the complete response."""
 _BLANK_LINE = re.compile(rb"\r?\n\r?\n")
+_ERROR_LINE = re.compile(rb"^event: ?error\s*$", re.MULTILINE)
 _FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")
 
 
@@ -58,12 +61,37 @@ def error_in(event: bytes) -> Json | None:
     if b"error" not in event:
         return None
     try:
-        data = orjson.loads(data_of(event))
+        return error_of(event, orjson.loads(data_of(event)))
     except orjson.JSONDecodeError:
-        return None
-    if not isinstance(data, dict):
-        return None
-    error = data.get("error")
+        return {"message": data_of(event).decode("utf-8", "replace")} if _ERROR_LINE.search(event) else None
+
+
+def error_of(event: bytes, data: Any) -> Json | None:
+    """Return the error that an event with this parsed data contains; None if it contains none.
+
+    It is in `error`, or the data is the error: of `event: error`, or with `error` as its `object` or `type`.
+    """
+    error = data.get("error") if isinstance(data, dict) else None
     if isinstance(error, dict | str) and error:
         return error if isinstance(error, dict) else {"message": error}
-    return data if data.get("type") == "error" else None
+    if _ERROR_LINE.search(event) or (isinstance(data, dict) and "error" in (data.get("object"), data.get("type"))):
+        return data if isinstance(data, dict) else {"message": str(data)}
+    return None
+
+
+def payload_of(event: bytes, data: bytes) -> Json:
+    """Parse the data of an event as a JSON object.
+
+    Raises Failure malformed_answer if it is anything else, also if it is not UTF-8: clients could not read it.
+    """
+    try:
+        value = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        try:
+            data.decode()
+        except UnicodeDecodeError as error:
+            raise Failure(
+                FailureKind.MALFORMED_ANSWER, f"the stream contains an event that is not UTF-8 ({error})"
+            ) from error
+        value = json_object(data)  # accepts halves of surrogate pairs, and reports anything else
+    return value if isinstance(value, dict) else json_object(data)

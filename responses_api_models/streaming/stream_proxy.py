@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import re
 from collections.abc import AsyncIterator, Callable
 
 import orjson
 
+from rollyard.responses_api_models.streaming import chunks
 from rollyard.responses_api_models.streaming.events import ResponseEvents
-from rollyard.responses_api_models.streaming.sse import DONE, data_of
-from rollyard.responses_api_models.upstream.response_parsing import json_object
+from rollyard.responses_api_models.streaming.sse import DONE, data_of, error_of, payload_of
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses import stream_events
+from rollyard.services.responses.response_validity import check_error, check_finish, malformed
 from rollyard.services.types import Json, Problem
 
 log = logging.getLogger(__name__)
 
 Reporter = Callable[[Failure], Problem]
-_LAST = re.compile(rb'"type": ?"(response\.(completed|incomplete|failed)|error)"|^event: ?error', re.MULTILINE)
+_LAST = ("response.completed", "response.incomplete", "response.failed", "error")
+_CUT_OFF = (FailureKind.CONNECTION_LOST, FailureKind.TIMEOUT)
+"""What happens to a stream that is not closed properly. The response may nevertheless be complete."""
 
 
 def event_reporter(server: str, call: RawRequest) -> Reporter:
@@ -39,62 +41,115 @@ def event_reporter(server: str, call: RawRequest) -> Reporter:
 
 
 async def chat(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
-    """Forward a stream of chat chunks; if it is interrupted, end it with an error event."""
+    """Forward a stream of chat chunks; if it is interrupted, end it with an error event.
+
+    It is complete when every choice has a finish_reason, also if the engine then closes it without `[DONE]`.
+    """
+    choices = _Choices()
     try:
-        async with contextlib.aclosing(events):  # type: ignore[type-var]
-            async for event in events:
-                yield event
-                if data_of(event) == DONE:
-                    return
-        raise _stream_ended_early()
+        try:
+            async with contextlib.aclosing(events):  # type: ignore[type-var]
+                async for event in events:
+                    data = data_of(event)
+                    if data == DONE:
+                        choices.ended = True
+                        break
+                    if data:
+                        choices.read(_payload(event, data))
+                    yield event
+        except Failure as failure:
+            if failure.kind not in _CUT_OFF or not choices.complete:
+                raise
+        if not choices.complete:
+            raise _stream_ended_early()
+        yield chunks.DONE
     except Failure as failure:
         yield b"data: %b\n\n" % orjson.dumps({"error": report(failure).model_dump(mode="json")})
 
 
+class _Choices:
+    """The choices of a chat stream, and which of them are finished."""
+
+    def __init__(self) -> None:
+        self._finished: dict[str, bool] = {}
+        self.ended = False
+        """Whether the engine sent `[DONE]`. It ends streams of an engine's own format, which have no choices."""
+
+    @property
+    def complete(self) -> bool:
+        return all(self._finished.values()) if self._finished else self.ended
+
+    def read(self, chunk: Json) -> None:
+        """Read a chunk. Raises Failure if the engine aborted a choice."""
+        choices = chunk.get("choices")
+        for choice in choices if isinstance(choices, list) else ():
+            if not isinstance(choice, dict):
+                raise malformed("has a malformed chunk", chunk)
+            check_error(choice)
+            check_finish(choice.get("finish_reason"))
+            index = str(choice.get("index", 0))
+            self._finished[index] = bool(choice.get("finish_reason")) or self._finished.get(index, False)
+
+
 async def responses(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
     """Forward a stream of Responses events; if it is interrupted, end it with an error event."""
-    first = last = b""
+    first: Json = {}
+    last: Json = {}
     complete = False
     try:
         async with contextlib.aclosing(events):  # type: ignore[type-var]
             async for event in events:
+                data = data_of(event)
+                if data == DONE and not complete:
+                    break  # clients would read no further
+                if data and not complete:
+                    payload = payload_of(event, data)
+                    complete = payload.get("type") in _LAST
+                    if not complete and b"error" in event:
+                        _check_error(event, payload)
+                    first, last = first or payload, payload
                 yield event
-                if event.startswith(b":"):
-                    continue
-                first, last = first or event, event
-                complete = complete or _LAST.search(event) is not None
         if not complete:
             raise _stream_ended_early()
     except Failure as failure:
         if not complete:
-            response = _object(first).get("response")
-            number = _object(last).get("sequence_number", -1) + 1
-            yield stream_events.encoded(stream_events.broken_off(response, report(failure)), number)
+            number = last.get("sequence_number")
+            final = stream_events.broken_off(first.get("response"), report(failure))
+            yield stream_events.encoded(final, number + 1 if isinstance(number, int) else 0)
 
 
 async def converted(events: AsyncIterator[bytes], converter: ResponseEvents, report: Reporter) -> AsyncIterator[bytes]:
     """Convert a stream of chat chunks to Responses events."""
     try:
-        async with contextlib.aclosing(events):  # type: ignore[type-var]
-            async for event in events:
-                data = data_of(event)
-                if data == DONE:
-                    break
-                if data and (known := converter.chunk(json_object(data))):
-                    yield known
-            else:
-                raise _stream_ended_early()
+        try:
+            async with contextlib.aclosing(events):  # type: ignore[type-var]
+                async for event in events:
+                    data = data_of(event)
+                    if data == DONE:
+                        break
+                    if data and (known := converter.chunk(_payload(event, data))):
+                        yield known
+        except Failure as failure:
+            if failure.kind not in _CUT_OFF or not converter.finished:
+                raise
         yield converter.end()
     except Failure as failure:
         yield converter.broken_off(report(failure))
 
 
+def _payload(event: bytes, data: bytes) -> Json:
+    """Parse the data of an event. Raises Failure if it is not a JSON object, or reports an error."""
+    payload = payload_of(event, data)
+    if b"error" in event:
+        _check_error(event, payload)
+    return payload
+
+
+def _check_error(event: bytes, payload: Json) -> None:
+    if error := error_of(event, payload):
+        detail = f"the engine aborted its response: {error.get('message') or error}"
+        raise Failure(FailureKind.UPSTREAM_ERROR, detail[:500])
+
+
 def _stream_ended_early() -> Failure:
     return Failure(FailureKind.CONNECTION_LOST, "the engine's stream ended before its response was complete")
-
-
-def _object(event: bytes) -> Json:
-    with contextlib.suppress(orjson.JSONDecodeError):
-        value = orjson.loads(data_of(event))
-        return value if isinstance(value, dict) else {}
-    return {}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 FIRST_COOL_DOWN_S = 1.0
 MAX_COOL_DOWN_S = 60.0
@@ -33,6 +33,8 @@ class Endpoint:
     """Consecutive cool-downs; 0 means healthy."""
     cooling_since: float = 0.0
     cooling_until: float = 0.0
+    answered_paths: set[str] = field(default_factory=set)
+    """Paths on which it has answered a call."""
     _failed_path: str = ""
     _probes: int = 0
 
@@ -63,6 +65,7 @@ class Endpoint:
 
     def succeed(self, path: str) -> None:
         """Record a successful call to `path`. It does not end a cool-down caused by a different path."""
+        self.answered_paths.add(path)
         if self.cool_downs and path == self._failed_path:
             self.recover()
 

@@ -83,7 +83,7 @@ def retry_after_s(header: str | None) -> float:
     try:
         seconds = float(header)
     except ValueError:
-        with contextlib.suppress(ValueError):
+        with contextlib.suppress(ValueError, OverflowError, OSError):
             seconds = email.utils.parsedate_to_datetime(header).timestamp() - time.time()
     return 0.0 if math.isnan(seconds) else min(max(seconds, 0.0), RETRY_AFTER_CAP_S)
 
@@ -95,7 +95,10 @@ def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
     detail = f"{endpoint} answered {status}: {message}"
     code = _code(answer.body)
     shown: int | None = None
-    if status == 429:
+    if status == 206:
+        kind, shown = FailureKind.MALFORMED_ANSWER, None
+        detail = f"{endpoint} answered 206 (partial content), and no part was requested: {message}"
+    elif status == 429:
         kind = FailureKind.RATE_LIMITED
     elif status >= 500 or status in _TRANSIENT:
         kind, shown = FailureKind.UPSTREAM_ERROR, status if status in _TRANSIENT else None
@@ -104,17 +107,20 @@ def upstream_failure(answer: HttpResponse, endpoint: str, hint: str) -> Failure:
     else:
         kind, shown = FailureKind.UPSTREAM_REFUSED, status if status >= 400 else None
         detail += f" ({hint})" if hint else ""
+    if asked := answer.headers.get("retry-after"):
+        detail += f" (it asks to wait: Retry-After {asked[:50]!r}; at most {RETRY_AFTER_CAP_S:g} s are waited)"
     failure = Failure(kind, detail, status=shown, upstream_status=status, code=code or "")
     return Failure.of(failure.problem.model_copy(update=dict(_header_fields(answer))))
 
 
 def _header_fields(answer: HttpResponse) -> Iterator[tuple[str, str]]:
     """Yield the headers of an error response as problem fields, which services/http/problem.py converts back to
-    headers.
+    headers. Retry-After has the same cap for our own callers.
     """
-    for member, header in (("request_id", "x-request-id"), ("retry_after", "retry-after")):
-        if value := answer.headers.get(header):
-            yield member, value
+    if request_id := answer.headers.get("x-request-id"):
+        yield "request_id", request_id
+    if (asked := answer.headers.get("retry-after")) and (seconds := retry_after_s(asked)):
+        yield "retry_after", asked if seconds < RETRY_AFTER_CAP_S else f"{RETRY_AFTER_CAP_S:g}"
 
 
 def _code(body: bytes) -> str | None:

@@ -6,8 +6,9 @@ A model call is stateless, so it can be retried. After a failed attempt:
     429, an unreadable or empty response                   else after a pause (at least that of Retry-After)
     timeout                                                likewise, if the remaining time allows a full attempt,
                                                            unless `retry_timeouts` is false
-    a rejection (any other 3xx or 4xx)                     retry once on each other endpoint; if all reject it, or there
-                                                           is only one, give up
+    a rejection (any other 3xx or 4xx)                     retry once on each other endpoint; then like the above if
+                                                           the endpoint has answered `path` before, or if the status is
+                                                           none that explains what is wrong; else give up
     context overflow                                       give up
 
 There are at most `max_attempts` attempts within `total_timeout_s`. Each failure caused by the endpoint starts a
@@ -45,6 +46,8 @@ _RETRIED = (
 )  # fmt: skip
 _ABOUT_THE_REQUEST = frozenset({400, 411, 412, 413, 414, 415, 416, 417, 422, 431})
 """Statuses of rejections that are attributed to the request, unless another endpoint accepts it."""
+_EXPLAINED = frozenset({400, 403, 404, 405, 411, 412, 414, 415, 416, 417, 422, 431})
+"""Statuses with which an endpoint rejects what it never serves. Other ones may come from something in front of it."""
 Attempt = Callable[[Endpoint, float], Awaitable[T]]
 """Sends one request to an endpoint, with a timeout in seconds."""
 
@@ -99,7 +102,11 @@ class RetryingCaller:
                 elsewhere = self._goes_elsewhere(request_context, tried)
                 pause = 0.0 if elsewhere else requested_s + self._pause_s(len(tried))
                 left = deadline - time.monotonic() - pause
-                last = len(tried) >= settings.max_attempts or left <= 0 or (refused and not elsewhere)
+                last = len(tried) >= settings.max_attempts or left <= 0
+                if refused and not elsewhere:
+                    # Only what the endpoint always says is permanent, so a stray rejection is retried.
+                    explained = failure.problem.upstream_status in _EXPLAINED
+                    last = last or (explained and path not in endpoint.answered_paths)
                 if failure.kind is FailureKind.TIMEOUT:
                     last = last or not settings.retry_timeouts or left < settings.request_timeout_s
                 then = "giving up" if last else "retrying elsewhere" if elsewhere else f"retrying in {pause:.1f} s"

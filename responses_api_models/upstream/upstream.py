@@ -80,7 +80,7 @@ class Upstream:
             answer = await self._transport.send(
                 "POST", target + request_context.query, sent, self._request_headers(request_context), timeout_s
             )
-            if not 200 <= answer.status < 300:
+            if not answer.succeeded:
                 raise self._failure(answer, target)
             value = self._read(answer.body, read)
             self._check_model(answer.body, endpoint, named)
@@ -106,7 +106,7 @@ class Upstream:
                 "POST", target + request_context.query, sent, headers, timeout_s
             )
             try:
-                if not 200 <= answer.status < 300 or "json" in answer.headers.get("content-type", ""):
+                if not answer.succeeded or "json" in answer.headers.get("content-type", ""):
                     whole = b"".join([chunk async for chunk in chunks])
                     raise self._no_stream(HttpResponse(answer.status, answer.headers, whole), target)
                 started_stream = StartedStream(split_events(chunks), opening())
@@ -174,7 +174,7 @@ class Upstream:
             raise Failure(FailureKind.MALFORMED_ANSWER, detail)
 
     def _no_stream(self, answer: HttpResponse, target: str) -> Failure:
-        if not 200 <= answer.status < 300:
+        if not answer.succeeded:
             return self._failure(answer, target)
         found = self._without_key(answer.body)[:300].decode("utf-8", "replace").strip() or "(an empty body)"
         return Failure(FailureKind.MALFORMED_ANSWER, f"{target} answered 200 without an event stream: {found}")

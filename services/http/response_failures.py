@@ -14,8 +14,8 @@ PROBLEM_TYPE = "application/problem+json"
 
 
 def raise_for_status(response: HttpResponse, server: str) -> HttpResponse:
-    """Return the response if its status is 2xx; otherwise raise the Failure that it reports."""
-    if 200 <= response.status < 300:
+    """Return the response if it is a complete answer (2xx); otherwise raise the Failure that it reports."""
+    if response.succeeded:
         return response
     if response.headers.get("content-type", "").startswith(PROBLEM_TYPE):
         # A problem of another stack may lack required fields; it is then reported like any other error response.

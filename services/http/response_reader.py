@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
+from typing import Any
 
 import httptools
 from multidict import CIMultiDict
 
 from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.limits import Limits
+
+_HEAD_END = b"\r\n\r\n"
+_INTERIM = re.compile(rb"HTTP/1\.[01] 1[0-9][0-9]")
+_LENGTH = re.compile(rb"^content-length:[ \t]*([0-9]+(?:[ \t]*,[ \t]*[0-9]+)*)[ \t]*\r\n", re.IGNORECASE | re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +31,7 @@ class ResponseReader:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._parser = httptools.HttpResponseParser(self)  # calls the methods named on_...
+        self._parser = self._make_parser()
         self.reset()
 
     def reset(self) -> None:
@@ -35,21 +41,32 @@ class ResponseReader:
         self._interim = 0
         self._header_bytes = 0
         self._unparsed_bytes = 0
+        self._head = b""
+        """What was received before the body."""
+        self._lengths_rejected = False
         self._clear()
 
     def feed(self, data: bytes) -> None:
         """Parse the next bytes from the connection."""
         self._unparsed_bytes += len(data)
+        if not self._in_body:
+            self._head += data
         try:
-            self._parser.feed_data(data)
+            if self._lengths_rejected and not self._in_body:
+                self._feed_with_one_length()
+            else:
+                self._parser.feed_data(data)
         except httptools.HttpParserError as error:
             if self.response is not None:  # keep the response and ignore what follows
                 self.reusable = False
                 return
             cause = error.__context__
-            raise (
-                cause if isinstance(cause, InvalidResponse) else InvalidResponse(f"the response is not HTTP: {error}")
-            ) from None
+            if isinstance(cause, InvalidResponse):
+                raise cause from None
+            if self._in_body or self._lengths_rejected or "Content-Length" not in str(error):
+                raise InvalidResponse(f"the response is not HTTP: {error}") from None
+            self._lengths_rejected = True
+            self.feed(b"")
         except httptools.HttpParserUpgrade:
             raise InvalidResponse("the peer switched to a different protocol") from None
         if self._unparsed_bytes > self._limits.header_bytes:
@@ -63,6 +80,24 @@ class ResponseReader:
         if not self._until_close:
             raise InvalidResponse("the peer closed the connection")
         self._complete()
+
+    def _make_parser(self) -> Any:
+        parser = httptools.HttpResponseParser(self)  # calls the methods named on_...
+        # Trailers may contain a length. In the headers, `on_headers_complete` rejects it beside a transfer encoding.
+        parser.set_dangerous_leniencies(lenient_chunked_length=True, lenient_spaces_after_chunk_size=True)
+        return parser
+
+    def _feed_with_one_length(self) -> None:
+        """Parse the headers again, once they are complete, with a repeated Content-Length reduced to one.
+
+        The parser rejects even equal lengths, which RFC 9112 (section 6.3) allows to accept.
+        """
+        head = _with_one_length(self._head)
+        if head is not None:
+            self._parser = self._make_parser()
+            self._interim = self._header_bytes = 0
+            self._clear()
+            self._parser.feed_data(head)
 
     # --- called by the parser ---------------------------------------------------------------------------------------
 
@@ -119,6 +154,7 @@ class ResponseReader:
         self._interim += 1
         if self._interim > self._limits.interim_responses:
             raise InvalidResponse(f"the response has more than {self._limits.interim_responses} interim responses")
+        self._in_body = False
 
     def _clear(self) -> None:
         self._headers: list[tuple[str, str]] = []
@@ -139,3 +175,19 @@ class ResponseReader:
 
     def _too_large(self) -> InvalidResponse:
         return InvalidResponse(f"the response body is larger than {self._limits.body_bytes} bytes")
+
+
+def _with_one_length(head: bytes) -> bytes | None:
+    """Return the bytes with equal lengths in the final response's headers reduced to one; None if these headers are
+    incomplete.
+    """
+    start, end = 0, head.find(_HEAD_END)
+    while end >= 0 and _INTERIM.match(head, start):
+        start, end = end + len(_HEAD_END), head.find(_HEAD_END, end + len(_HEAD_END))
+    if end < 0:
+        return None
+    headers = head[start : end + 2]
+    lengths = {length.strip() for line in _LENGTH.findall(headers) for length in line.split(b",")}
+    if len(lengths) != 1:
+        return head
+    return b"%bContent-Length: %b\r\n%b" % (head[:start] + _LENGTH.sub(b"", headers), lengths.pop(), head[end + 2 :])

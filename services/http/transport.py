@@ -64,6 +64,11 @@ class HttpResponse:
     cookies: tuple[str, ...] = ()
     """Every `Set-Cookie` value, unchanged."""
 
+    @property
+    def succeeded(self) -> bool:
+        """True for a 2xx status, except 206: nobody asked for a part of the answer."""
+        return 200 <= self.status < 300 and self.status != 206
+
 
 class Transport(Protocol):
     """Sends requests and returns their responses. Raises `Failure` if there is no response."""

@@ -342,3 +342,29 @@ def test_an_agent_subclass_inherits_its_settings_or_overrides_them() -> None:
         pass
 
     assert [kind.Settings for kind in (Limited, Kept, Own, KeptOwn)] == [LimitSettings] * 2 + [AgentSettings] * 2
+
+
+@pytest.mark.parametrize("kind", [GameAgent, SimpleAgent])
+async def test_calls_of_a_turn_beyond_the_limit_are_answered_in_words_and_not_run(kind: Any) -> None:
+    turn = [calls("add", {"amount": 1}, f"call-{number}") for number in range(5)]
+    script = Script([turn, [says("enough")]])
+    async with counting(script, kind, max_tool_calls_per_turn=2) as stack:
+        rollout = await stack.run({**ROW, "level": 100})
+    outputs = [item for item in rollout["response"]["output"] if item["type"] == "function_call_output"]
+    assert [item["call_id"] for item in outputs] == [f"call-{number}" for number in range(5)]
+    assert rollout["reward"] == 2.0
+    assert all("at most 2 tool calls per turn" in item["output"] for item in outputs[2:])
+    assert len(script.requests) == 2
+
+
+async def test_a_turn_of_thousands_of_calls_runs_64_of_them() -> None:
+    script = Script([[calls("add", {"amount": 1}, f"call-{number}") for number in range(5000)], [says("enough")]])
+    async with counting(script, SimpleAgent) as stack:
+        rollout = await stack.run({**ROW, "level": 10_000})
+    assert (rollout["reward"], rollout["finish_reason"]) == (64.0, "answered")
+
+
+async def test_the_limit_of_calls_starts_anew_with_every_turn() -> None:
+    turns = [[calls("add", {}, f"{turn}-{number}") for number in range(2)] for turn in range(3)]
+    async with counting(Script([*turns, [says("done")]]), SimpleAgent, max_tool_calls_per_turn=2) as stack:
+        assert (await stack.run({**ROW, "level": 100}))["reward"] == 6.0

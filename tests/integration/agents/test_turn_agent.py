@@ -342,3 +342,15 @@ async def test_token_ids_are_recorded_but_not_sent_to_the_environment() -> None:
         sent = orjson.dumps(stack.servers["environment"].received[1][2])
     assert b"token_ids" not in sent
     assert rollout["response"]["output"][0]["generation_token_ids"] == [2]
+
+
+async def test_calls_of_a_turn_beyond_the_limit_do_not_reach_a_turn_based_environment() -> None:
+    script = Script([[calls("add", {}, f"c{number}") for number in range(3)], [says("2")]])
+    steps = [step_result("Next.", 0.0), step_result(None, 1.0, end=True)]
+    async with gym(script, steps, max_tool_calls_per_turn=1) as stack:
+        await stack.run(ROW)
+        received = stack.servers["environment"].received
+    assert [item["call_id"] for item in received[1][2]["response"]["output"]] == ["c0"]
+    answers = [item for item in script.requests[1]["input"] if item.get("type") == "function_call_output"]
+    told = [(item["call_id"], "at most 1 tool call per turn" in item["output"]) for item in answers]
+    assert told == [("c0", False), ("c1", True), ("c2", True)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
+import anthropic
 import orjson
 import pytest
 from openai import APIError, AsyncOpenAI, InternalServerError, OpenAI
@@ -13,6 +14,7 @@ from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel
 from rollyard.services.server.app import Server
 from rollyard.services.types import Json
+from tests.support.anthropic_client import anthropic_and_engine
 from tests.support.openai_client import (
     CHAT_TOOLS,
     HELLO,
@@ -22,7 +24,7 @@ from tests.support.openai_client import (
     client_and_engine,
     run_sync_client,
 )
-from tests.support.scripted_engine import Step, chunks, response_events
+from tests.support.scripted_engine import DONE, Step, chunks, response_events
 from tests.support.waiting import deadline_s
 
 CALL_START: Json = {"index": 0, "id": "call_1", "type": "function", "function": {"name": "step", "arguments": ""}}
@@ -227,3 +229,85 @@ async def test_an_endpoint_that_does_not_stream_is_an_error_that_says_so() -> No
         with pytest.raises(InternalServerError, match="event stream") as caught:
             await respond(client)
     assert caught.value.code == "malformed_answer"
+
+
+ABORTED = chunks({"content": "half"}, finish_reason="error")
+NO_FINISH = (*HELLO_EVENTS[:3], DONE)
+BROKEN: dict[str, tuple[tuple[Json | bytes, ...], str]] = {
+    "event: error": ((*HELLO_EVENTS[:2], b'event: error\ndata: {"message": "boom"}\n\n', *HELLO_EVENTS[3:]), "boom"),
+    "event: error without JSON": ((*HELLO_EVENTS[:2], b"event: error\ndata: boom\n\n", DONE), "boom"),
+    "object error": ((*HELLO_EVENTS[:2], {"object": "error", "message": "boom"}, *HELLO_EVENTS[3:]), "boom"),
+    "type error": ((*HELLO_EVENTS[:2], {"type": "error", "message": "boom"}, *HELLO_EVENTS[3:]), "boom"),
+    "error in a choice": (
+        (*HELLO_EVENTS[:2], {"choices": [{"index": 0, "error": {"message": "boom"}}]}, *HELLO_EVENTS[3:]),
+        "boom",
+    ),
+    "DONE without a finish_reason": (NO_FINISH, "ended before its response was complete"),
+    "finish_reason error": (ABORTED, "finish_reason 'error'"),
+    "broken JSON": ((*HELLO_EVENTS[:2], b'data: {"choices": [{]\n\n', *HELLO_EVENTS[3:]), "not JSON"),
+    "a list": ((*HELLO_EVENTS[:2], b"data: [1]\n\n", *HELLO_EVENTS[3:]), "JSON list"),
+    "invalid UTF-8": ((*HELLO_EVENTS[:2], b'data: {"choices": [], "x": "\xff"}\n\n', *HELLO_EVENTS[3:]), "UTF-8"),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+@pytest.mark.parametrize("call", [chat, respond])
+async def test_a_broken_stream_never_looks_like_a_complete_answer(call: Any, case: str) -> None:
+    events, message = BROKEN[case]
+    async with client_and_engine(Step(events=events), max_attempts=1) as (client, _):
+        with pytest.raises(APIError, match=message):
+            [event async for event in await call(client)]
+
+
+@pytest.mark.parametrize("case", BROKEN)
+async def test_a_broken_stream_is_an_error_for_anthropics_client(case: str) -> None:
+    events, message = BROKEN[case]
+    request: Any = {"model": "any", "max_tokens": 9, "messages": HELLO}
+    async with anthropic_and_engine(Step(events=events), max_attempts=1) as (client, _):
+        with pytest.raises(anthropic.APIStatusError, match=message):
+            async with client.messages.stream(**request) as stream:
+                await stream.get_final_message()
+
+
+RESPONSE = response_events("hello")
+
+
+@pytest.mark.parametrize(
+    ("tail", "message"),
+    [
+        ((b'event: error\ndata: {"message": "boom"}\n\n',), "boom"),
+        ((b'data: {"object": "error", "message": "boom"}\n\n',), "boom"),
+        ((b'data: {"error": {"message": "boom"}}\n\n',), "boom"),
+        ((b"data: {broken\n\n",), "not JSON"),
+        ((b'data: {"type": "response.odd", "x": "\xff"}\n\n',), "UTF-8"),
+        ((DONE,), "ended before its response was complete"),
+    ],
+    ids=["event: error", "object error", "error", "broken JSON", "invalid UTF-8", "DONE"],
+)
+async def test_a_broken_stream_of_a_responses_endpoint_is_an_error(tail: tuple[bytes, ...], message: str) -> None:
+    events = (*RESPONSE[:-1], *tail)
+    async with client_and_engine(Step(events=events), kind=OpenaiModel) as (client, _):
+        with pytest.raises(APIError, match=message):
+            [event async for event in await respond(client)]
+
+
+@pytest.mark.parametrize("cut", [False, True], ids=["closed", "cut"])
+@pytest.mark.parametrize("kind", MODEL_SERVERS)
+async def test_a_finished_text_without_done_is_complete(kind: type[Server], cut: bool) -> None:
+    async with client_and_engine(Step(events=HELLO_EVENTS[:-1], cut=cut), kind=kind) as (client, _):
+        text = "".join([chunk.choices[0].delta.content or "" async for chunk in await chat(client) if chunk.choices])
+    events = RESPONSE if kind is OpenaiModel else HELLO_EVENTS[:-1]
+    async with client_and_engine(Step(events=events, cut=cut), kind=kind) as (client, _):
+        *_, last = [event async for event in await respond(client)]
+    async with anthropic_and_engine(Step(events=events, cut=cut), kind=kind) as (claude, _):
+        request: Any = {"model": "any", "max_tokens": 9, "messages": HELLO}
+        async with claude.messages.stream(**request) as stream:
+            message = await stream.get_final_text()
+    assert (text, last.response.output_text, message) == ("hello", "hello", "hello")
+
+
+async def test_a_stream_with_an_unfinished_choice_is_not_complete() -> None:
+    other: Json = {"choices": [{"index": 1, "delta": {"content": "half"}, "finish_reason": None}]}
+    async with client_and_engine(Step(events=(*HELLO_EVENTS[:2], other, *HELLO_EVENTS[2:]))) as (client, _):
+        with pytest.raises(APIError, match="ended before"):
+            [chunk async for chunk in await chat(client, n=2)]

@@ -76,15 +76,39 @@ async def test_a_closed_token_endpoint_names_the_flag_that_opens_it_and_not_the_
     assert "api_key" not in failure.problem.detail
 
 
-@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 422])
-async def test_a_refusal_is_never_retried(status: int) -> None:
+@pytest.mark.parametrize("status", [400, 401, 403, 404, 413, 418, 422])
+async def test_a_refusal_by_an_endpoint_that_always_refuses_is_permanent(status: int) -> None:
     async with engine(Step({"error": {"message": "no such thing"}}, status)) as fake:
         failure = await failure_of(fake.url)
     problem = failure.problem
     assert (failure.kind, problem.status, problem.upstream_status) == (FailureKind.UPSTREAM_REFUSED, status, status)
+    assert failure.terminal
     assert "no such thing" in problem.detail
     assert fake.url in problem.detail
-    assert len(fake.requests) == 1
+    assert len(fake.requests) == (3 if status in (401, 413, 418) else 1)
+
+
+@pytest.mark.parametrize("status", [301, 304, 400, 401, 403, 404, 413, 418, 422, 451])
+async def test_a_stray_refusal_among_good_answers_is_retried(status: int) -> None:
+    async with engine(COMPLETION, Step(b"", status), COMPLETION) as fake, http_transport() as transport:
+        upstream = make_upstream(transport, fake.url)
+        for _ in range(2):
+            assert await upstream.post("/chat/completions", b"{}", json_object) == COMPLETION
+    assert len(fake.requests) == 3
+
+
+@pytest.mark.parametrize("status", [304, 401, 413, 418])
+async def test_a_stray_refusal_as_the_first_answer_is_retried(status: int) -> None:
+    async with engine(Step(b"", status), COMPLETION) as fake:
+        assert await post(fake.url) == COMPLETION
+
+
+async def test_a_partial_answer_is_none_and_retried() -> None:
+    async with engine(Step(COMPLETION, 206, {"content-range": "bytes 0-9/20"}), COMPLETION) as fake:
+        assert await post(fake.url) == COMPLETION
+    async with engine(Step(COMPLETION, 206)) as fake:
+        failure = await failure_of(fake.url)
+    assert (failure.kind, failure.problem.upstream_status) == (FailureKind.MALFORMED_ANSWER, 206)
 
 
 @pytest.mark.parametrize(("status", "hint"), [(401, "policy_api_key"), (404, "policy_model_name")])
@@ -189,6 +213,24 @@ def test_retry_after_is_read_as_seconds_or_date_and_capped() -> None:
     date = email.utils.formatdate(time.time() + 30, usegmt=True)
     assert 0 < retry_after_s(date) <= 30
     assert [retry_after_s(text) for text in ("7", "1e9", "-3", "soon", "nan", None)] == [7, 60, 0, 0, 0, 0]
+    assert [retry_after_s(text) for text in ("inf", "-inf", "Fri, 31 Dec 9999 23:59:59 GMT")] == [60, 0, 60]
+    assert [retry_after_s(text) for text in ("Mon, 01 Jan 0001 00:00:00 -0000", "Fri, 31 Dec 99999 00:00:00 GMT")] == [
+        0,
+        0,
+    ]
+
+
+@pytest.mark.parametrize("asked", ["inf", "1e9", "Fri, 31 Dec 9999 23:59:59 GMT"])
+async def test_who_asked_for_a_long_pause_is_named_and_callers_are_asked_for_60_s(
+    asked: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with engine(Step({"error": "slow down"}, 429, {"retry-after": asked})) as fake:
+        failure = await failure_of(fake.url, total_timeout_s=20)
+    for text in (failure.problem.detail, caplog.text):
+        assert fake.url in text
+        assert f"Retry-After '{asked[:20]}" in text
+        assert "60 s" in text
+    assert (failure.problem.model_extra or {})["retry_after"] == "60"
 
 
 async def test_a_dead_address_does_not_fail_a_call_that_another_can_answer() -> None:

@@ -11,6 +11,7 @@ import pytest
 from rollyard.services.errors import FailureKind
 from rollyard.services.http.content_encoding import InvalidResponse, decoders
 from rollyard.services.http.limits import Limits
+from rollyard.services.http.response_reader import ResponseReader
 from rollyard.services.http.transport import HttpTransport
 from tests.support.fixtures import failure_of, http, peer, send
 from tests.support.waiting import deadline_s
@@ -38,6 +39,11 @@ ENDLESS = {
 INVALID = {
     "two lengths": OK + b"content-length: 2\r\ncontent-length: 3\r\n\r\nabc",
     "a length and chunks": OK + b"content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+    "a list of two lengths": OK + b"content-length: 2, 3\r\n\r\nabc",
+    "three lengths of which two are equal": OK + b"content-length: 2\r\n" * 2 + b"content-length: 3\r\n\r\nabc",
+    "chunks and a length": OK + b"transfer-encoding: chunked\r\ncontent-length: 2\r\n\r\n2\r\nab\r\n0\r\n\r\n",
+    "a repeated length and chunks": OK
+    + b"content-length: 2\r\ncontent-length: 2\r\ntransfer-encoding: chunked\r\n\r\n2\r\nab\r\n0\r\n\r\n",
     "a length that is not a number": OK + b"content-length: two\r\n\r\nab",
     "a negative length": OK + b"content-length: -1\r\n\r\nab",
     "another transfer encoding": OK + b"transfer-encoding: gzip\r\n\r\nab",
@@ -97,6 +103,35 @@ async def test_an_invalid_response_is_a_lost_connection(case: str) -> None:
         assert failure.kind is FailureKind.CONNECTION_LOST
         assert not transport._pool._open
         await transport.close()
+
+
+CHUNKED = OK + b"transfer-encoding: chunked\r\n\r\n"
+VALID = {
+    "a length twice": OK + b"content-length: 5\r\ncontent-length: 5\r\n\r\nhello",
+    "a length twice, apart": OK + b"Content-Length: 5\r\nx: y\r\ncontent-length:5\r\nz: y\r\n\r\nhello",
+    "a length as a list": OK + b"content-length: 5, 5\r\n\r\nhello",
+    "an interim response, then a length twice": b"HTTP/1.1 103 Early Hints\r\nx: y\r\n\r\n"
+    + OK
+    + b"content-length: 5\r\ncontent-length: 5\r\n\r\nhello",
+    "a chunk extension": CHUNKED + b"5;a=b\r\nhello\r\n0;last\r\n\r\n",
+    "a quoted chunk extension": CHUNKED + b'5;a="b; \\"c"\r\nhello\r\n0\r\n\r\n',
+    "spaces after the size of a chunk": CHUNKED + b"5  \r\nhello\r\n0\r\n\r\n",
+    "a trailer": CHUNKED + b"5\r\nhello\r\n0\r\nx-checksum: 1\r\n\r\n",
+    "a length as a trailer": CHUNKED + b"5\r\nhello\r\n0\r\ncontent-length: 5\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("size", [1, 7, 10_000])
+@pytest.mark.parametrize("case", VALID)
+async def test_an_unusual_but_valid_response_is_read_and_its_connection_reused(case: str, size: int) -> None:
+    reader = ResponseReader(SMALL)
+    for _ in range(2):
+        reader.reset()
+        for start in range(0, len(VALID[case]), size):
+            reader.feed(VALID[case][start : start + size])
+        assert reader.response is not None
+        assert (reader.response.status, reader.response.body) == (200, b"hello")
+        assert reader.reusable
 
 
 @pytest.mark.parametrize("case", INVALID)
