@@ -6,8 +6,8 @@
     key_metrics          the means and pass rates
 
 Identifiers, such as a task's index or a seed, are not averaged. Values that are not finite, and rewards that are not
-numbers, are left out and counted as `left_out/<field>`. Failed rollouts (`_ng_failure_class`) are counted as
-`left_out/rollouts` and are part of nothing else.
+numbers, are left out and counted as `left_out/<field>`. Failed and masked rollouts (`_ng_failure_class`,
+`mask_sample`) are counted as `left_out/rollouts` and are part of nothing else.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 
-from rollyard.services.server.failure_rows import FAILURE_CLASS
+from rollyard.services.rollouts.rewards import mask_of
 from rollyard.services.types import Json
 
 TASK_INDEX = "_ng_task_index"
@@ -33,7 +33,7 @@ _LIMIT = 1e150
 
 def aggregate(responses: Sequence[Json]) -> Json:
     """Return the three parts of the answer."""
-    rows = [row for row in responses if FAILURE_CLASS not in row]
+    rows = [row for row in responses if not mask_of(row)]
     failed = {"left_out/rollouts": len(responses) - len(rows)} if len(rows) < len(responses) else {}
     if not rows:
         return {"agent_metrics": failed, "key_metrics": {}, "group_level_metrics": []}

@@ -31,6 +31,7 @@ from pydantic import Field
 from rollyard.resources_servers.models import Models
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.request import read_object
+from rollyard.services.responses.response_validity import check_graded, is_answer, message_text
 from rollyard.services.server.settings import ServerSettings, settings_argument
 from rollyard.services.types import Json, Verdict
 from rollyard.services.verdict_fields import MAX_FIELDS, VerdictField
@@ -133,28 +134,21 @@ class Verification:
         """The complete request: the row's keys and `response`. Raises Failure bad_request if it is not an object."""
         return read_object(self.body)
 
-    @property
+    @cached_property
     def response(self) -> Json:
-        """The episode as an OpenAI Response; its `output` contains every turn in order."""
-        response = self.row.get("response")
-        return response if isinstance(response, dict) else {}
+        """The episode as an OpenAI Response; its `output` contains every turn in order.
+
+        Raises Failure bad_request if the request contains no finished Response, because nothing else is ever scored.
+        """
+        response: Json = self.row.get("response")  # type: ignore[assignment]
+        check_graded(response)
+        return response
 
     @property
     def text(self) -> str:
         """The text of the model's last message; empty if there is none."""
-        output = self.response.get("output")
-        for item in reversed(output if isinstance(output, list) else []):
-            # A turn-based episode also contains the environment's observations as user messages.
-            if isinstance(item, dict) and item.get("type") == "message" and item.get("role") in (None, "assistant"):
-                return _text_of(item.get("content"))
-        return ""
-
-
-def _text_of(content: object) -> str:
-    if not isinstance(content, list):
-        return content if isinstance(content, str) else ""
-    texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "output_text")
-    return "".join(text for text in texts if isinstance(text, str))
+        # A turn-based episode also contains the environment's observations as user messages.
+        return next((message_text(item) for item in reversed(self.response["output"]) if is_answer(item)), "")
 
 
 class Environment(Generic[S]):

@@ -36,6 +36,7 @@ from rollyard.resources_servers.tools import InvalidToolCall, Tool, as_invalid_t
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
+from rollyard.services.responses.response_validity import check_graded
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings
@@ -188,10 +189,11 @@ class ResourcesServer(Server):
                 "this session was opened by /reset: it accepts POST /step with the model's `response`, /verify, /close"
             )
             raise Failure(FailureKind.BAD_REQUEST, detail)
+        text = Verification(call.body).text
         async with self._sessions.turn(session):
             try:
                 with as_invalid_tool_call("the message"):
-                    turn = turn_result(await session.episode.turn(Verification(call.body).text))
+                    turn = turn_result(await session.episode.turn(text))
             except InvalidToolCall as error:
                 turn = Turn(str(error), 0.0, False, False, {})
         # A Rollyard agent (`session.named`) requests the verdict first, and that call ends the session.
@@ -230,6 +232,8 @@ class ResourcesServer(Server):
             if ends:
                 raise
             return await self._rows.verify(call, verification, lost, self._dataset)
+        if call.header(RUN_HEADER.encode()) is None or not ends:
+            check_graded(verification.row.get("response"))  # Rollyard's agents have checked every turn
         if session.turn_based and self._environment.verify is Environment.verify:
             # NeMo Gym's gymnasium-style servers respond the same way: the reward is the sum of the steps.
             return RawResponse(

@@ -18,6 +18,7 @@ from rollyard.resources_servers.served_dataset import ServedDataset
 from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest
+from rollyard.services.responses.response_validity import check_graded
 from rollyard.services.types import Json
 from rollyard.services.verdict_fields import declaration
 
@@ -56,9 +57,7 @@ class RowVerdicts:
         """
         if not self.stateless:
             raise self._needs_session(lost)
-        if not isinstance(request.row.get("response"), dict):
-            detail = "the request has no session and no `response`; expected the row and the model's `response`"
-            raise Failure(FailureKind.BAD_REQUEST, detail)
+        check_graded(request.row.get("response"))
         row = {key: value for key, value in request.row.items() if key != "response"}
         known = dataset.row_with_prompt(row.get("responses_create_params")) if dataset is not None else {}
         verdict = await self._verdict(call, {**known, **row}, request)

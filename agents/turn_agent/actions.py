@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
+from typing import cast
 
+from rollyard.services.responses import response_validity
 from rollyard.services.rollout_types import Response, ResponseItem
+from rollyard.services.types import Json
 
 
 class ActionTag:
@@ -22,7 +25,8 @@ class ActionTag:
 
 def message_text(response: Response) -> str:
     """Return the text of all messages in a turn, without the reasoning."""
-    return "".join(_texts(item) for item in response["output"] if item.get("type") == "message")
+    messages = [item for item in cast(list[Json], response["output"]) if item.get("type", "message") == "message"]
+    return "".join(response_validity.message_text(item) for item in messages)
 
 
 def with_message(response: Response, text: str) -> Response:
@@ -36,11 +40,3 @@ def with_message(response: Response, text: str) -> Response:
         "content": content,
     }
     return {**response, "output": [message]}
-
-
-def _texts(message: ResponseItem) -> str:
-    content = message.get("content")
-    if not isinstance(content, list):
-        return content if isinstance(content, str) else ""
-    texts = (part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "output_text")
-    return "".join(text for text in texts if isinstance(text, str))

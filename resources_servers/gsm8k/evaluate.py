@@ -24,6 +24,7 @@ from rollyard.services.io.jsonl import iter_jsonl, refuse, replace
 from rollyard.services.io.lines import Lines
 from rollyard.services.io.own_command import own_command
 from rollyard.services.io.script import ScriptParser, positive, run_script
+from rollyard.services.rollouts.rewards import is_measured
 from rollyard.services.rollouts.rollout_files import check_output
 from rollyard.services.types import Json
 
@@ -111,7 +112,8 @@ def _eval_config(options: argparse.Namespace, rows: Path, folder: Path) -> Json:
 
 def _rows(rollouts: Path) -> Iterator[Json]:
     for line in iter_jsonl(Lines(rollouts), refuse(rollouts)):
-        yield line.value
+        if is_measured(line.value):
+            yield line.value
 
 
 def _record(row: Json) -> Json:

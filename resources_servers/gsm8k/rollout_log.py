@@ -10,6 +10,7 @@ import orjson
 from rollyard.resources_servers.gsm8k.reducers import completion_tokens
 from rollyard.services.io.jsonl import iter_jsonl, refuse, replace
 from rollyard.services.io.lines import Lines
+from rollyard.services.rollouts.rewards import is_measured
 from rollyard.services.types import Json
 
 
@@ -24,6 +25,8 @@ def write_rollout_log(files: list[Path], output: Path) -> int:
         for path in files:
             # The last line of a file that is still being written may be incomplete.
             for line in iter_jsonl(Lines(path, whole=True), refuse(path)):
+                if not is_measured(line.value):
+                    continue
                 count += 1
                 yield orjson.dumps(_record(path.stem, line.value)) + b"\n"
 

@@ -8,6 +8,7 @@ from rollyard.resources_servers.base import Models
 from rollyard.resources_servers.inspect_task.inspect_package import InspectPackage
 from rollyard.resources_servers.inspect_task.message_items import items_of
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.responses.response_validity import is_answer, message_text
 
 
 def grader_model(package: InspectPackage, models: Models, server: str, timeout_s: float) -> Any:
@@ -18,13 +19,7 @@ def grader_model(package: InspectPackage, models: Models, server: str, timeout_s
             detail = f"a scorer offers tools to the grader {server}; only graders without tools are supported"
             raise Failure(FailureKind.BAD_TASK, detail)
         response = await models.respond(server, {"input": items_of(messages)}, timeout_s=timeout_s)
-        texts = [
-            part["text"]
-            for item in response["output"]
-            if isinstance(item, dict) and item.get("type") == "message"
-            for part in item.get("content") or ()
-            if isinstance(part, dict) and isinstance(part.get("text"), str)
-        ]
+        texts = [message_text(item) for item in response["output"] if is_answer(item)]
         return package.model.ModelOutput.from_content(server, "".join(texts))
 
     return package.policy(respond)

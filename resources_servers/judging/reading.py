@@ -18,6 +18,7 @@ import regex
 
 from rollyard.resources_servers.judging.grade_text import is_quoted, plain, unfenced
 from rollyard.resources_servers.judging.settings import JudgeSettings
+from rollyard.services.responses.response_validity import is_answer, message_text
 from rollyard.services.types import Json
 
 MATCH_S = 1.0
@@ -34,11 +35,8 @@ def judge_text(response: Json) -> str:
         raise UnreadableGrade(f"the answer is {response.get('status')} ({response.get('incomplete_details')})")
     output = response.get("output")
     for item in reversed(output if isinstance(output, list) else []):
-        if isinstance(item, dict) and item.get("type") == "message" and item.get("role") in (None, "assistant"):
-            content = item.get("content")
-            parts = content if isinstance(content, list) else [{"type": "output_text", "text": content}]
-            texts = [part.get("text") for part in parts if isinstance(part, dict) and part.get("type") == "output_text"]
-            return _without_thinking("".join(text for text in texts if isinstance(text, str)))
+        if isinstance(item, dict) and is_answer(item):
+            return _without_thinking(message_text(item))
     raise UnreadableGrade("the answer contains no message")
 
 

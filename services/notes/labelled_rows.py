@@ -10,14 +10,14 @@ from typing import Any
 from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.datasets.rows import exact_objects
 from rollyard.services.errors import OperatorError
-from rollyard.services.io.json_values import is_number
 from rollyard.services.io.jsonl import lenient
 from rollyard.services.io.lines import line_at
 from rollyard.services.metrics.loader.columns import Columns
 from rollyard.services.notes.current_state import RolloutNotes
 from rollyard.services.notes.note_fields import note_values
+from rollyard.services.rollouts.rewards import is_measured
 from rollyard.services.rollouts.rollout_keys import task_key
-from rollyard.services.types import MAX_REWARD, Json
+from rollyard.services.types import Json
 from rollyard.services.verdict_fields import VERDICT_FIELDS
 
 NOTES_KEY = "_ng_notes"
@@ -77,7 +77,7 @@ def labelled_rows(
         row = lenient(line_at(path, offset))
         one = notes[offset]
         override = one.override
-        measured = row.get("reward") if is_number(row.get("reward"), MAX_REWARD) else None
+        measured = row["reward"] if is_measured(row) else None
         if override is None and measured is None:
             continue
         key = row.get("_ng_task_key")

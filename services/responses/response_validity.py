@@ -18,6 +18,7 @@ import re
 from typing import Any
 
 from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.io.json_values import json_kind
 from rollyard.services.types import Json
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
@@ -36,6 +37,8 @@ _CONTENT_KEYS = (
 _UNFINISHED = frozenset({"failed", "in_progress", "queued", "cancelled", "expired"})
 _CALLS = re.compile(r"_call$|_call_output$|^mcp_|^compaction$|^program")
 """Types of items that always count as content: tool calls and their outputs, including the endpoint's own tools."""
+_TEXTS = frozenset({"output_text", "text", "input_text", None})
+"""Types of the parts of a message that hold text; None: the part has no type."""
 _INCOMPLETE = frozenset({"max_output_tokens", _WITHHELD})
 
 
@@ -137,6 +140,69 @@ def check_response(response: Json) -> None:
     ids = output[-1].get("generation_token_ids") if output else None
     tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "output_tokens")
     check_empty(finish_reason, tokens, response, blank=any(_texts(item) for item in output))
+
+
+def check_graded(response: Any) -> None:
+    """Raise Failure bad_request unless a request's `response` is a finished Response that can be read.
+
+    An episode may end without text, so an empty output is one, unless the Response says that it is incomplete.
+    """
+    problem = _why_not_graded(response)
+    if problem:
+        detail = (
+            f"`response` {problem}; expected a finished OpenAI Response, "
+            '{"object": "response", "status": "completed", "output": [...]}'
+        )
+        raise Failure(FailureKind.BAD_REQUEST, detail)
+
+
+def _why_not_graded(response: Any) -> str:
+    if not isinstance(response, dict):
+        return "is missing" if response is None else f"is {json_kind(response)}"
+    if response.get("object") not in (None, "response"):
+        return f"is the object {str(response['object'])[:100]!r}"
+    status, output, details = response.get("status"), response.get("output"), response.get("incomplete_details")
+    if status not in (None, "completed", "incomplete"):
+        return f"has the status {str(status)[:100]!r}"
+    if not isinstance(output, list):
+        kind = "a chat completion, with `choices`" if "choices" in response else json_kind(output)
+        return "has no `output`" if output is None and "choices" not in response else f"has as its output {kind}"
+    try:
+        check_error(response)
+        check_finish(response.get("finish_reason"))
+        check_finish(details.get("reason") if isinstance(details, dict) else None)
+    except Failure as failure:
+        return f"is of a failed generation: {failure.problem.detail}"
+    if status == "incomplete" and not output:
+        tokens = _token_count(response.get("usage"), "output_tokens")
+        return "" if isinstance(tokens, int) and tokens > 0 else "is incomplete and has no output"
+    return next((why for item in output if (why := _why_unreadable(item))), "")
+
+
+def _why_unreadable(item: Any) -> str:
+    if not isinstance(item, dict):
+        return f"has an output item that is {json_kind(item)}"
+    if item.get("type", "message") != "message":
+        return ""
+    content = item.get("content")
+    if not isinstance(content, str | list | None):
+        return f"has a message whose content is {json_kind(content)}"
+    odd = next((part for part in content if not isinstance(part, dict | str)), None) if content else None
+    return "" if odd is None else f"has a message with a part that is {json_kind(odd)}"
+
+
+def is_answer(item: Json) -> bool:
+    """Return whether an item of the output is a message of the model. Some servers leave out its type and its role."""
+    return item.get("type", "message") == "message" and item.get("role") in (None, "assistant")
+
+
+def message_text(item: Json) -> str:
+    """Return the text of a message, without refusals. Its parts may have the type of a prompt's, or none."""
+    content = item.get("content")
+    if not isinstance(content, list):
+        return content if isinstance(content, str) else ""
+    texts = [part.get("text") if isinstance(part, dict) and part.get("type") in _TEXTS else part for part in content]
+    return "".join([text for text in texts if isinstance(text, str)])
 
 
 def _has_item_content(item: Json) -> bool:

@@ -140,7 +140,7 @@ class OpenCollection:
         expected = Expected(tasks.count, plan.repeats)
         self.progress = CollectionProgress(expected.count)
         store.load(self.progress.count, expected)
-        self.progress.failed = len(store.permanently_failed)
+        self.progress.failed += len(store.permanently_failed)
         self.progress.resumed()
         if isinstance(tasks, TaskSubset):
             self.notes.append(_subset_note(tasks, store.done, plan.repeats))

@@ -11,6 +11,7 @@ from typing import Any
 from rollyard.services.metrics.run_scores import RunMeans, RunScores
 from rollyard.services.metrics.running_mean import ClusteredMean, Scores
 from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.rewards import mask_of
 from rollyard.services.types import CollectionStatus, DatasetStatus, State
 
 
@@ -21,7 +22,9 @@ class CollectionProgress:
         self.expected = expected
         self.measured = 0
         self.failed = 0
-        """Number of permanently failed rollouts, including those from earlier commands."""
+        """Number of permanently failed rollouts, including those from earlier commands and masked ones."""
+        self.masked = 0
+        """Number of rollouts that are stored, but masked: their environment or agent says that they have no score."""
         self.failed_attempts = 0
         self.token_turns = 0
         """Number of model turns with recorded token ids, not counting the first turn of each episode."""
@@ -49,7 +52,11 @@ class CollectionProgress:
         del self._running[key]
 
     def count(self, row: RolloutRow) -> None:
-        """Count one measured rollout."""
+        """Count one stored rollout. A masked one is not measured, and is not run again: it counts as failed."""
+        if mask_of(row):
+            self.masked += 1
+            self.failed += 1
+            return
         self.measured += 1
         self.scores.add(row)
         token_trail = row.get("token_trail")

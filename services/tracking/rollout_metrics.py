@@ -10,7 +10,7 @@ from rollyard.services.io.json_values import mapping
 from rollyard.services.metrics.run_scores import RunScores
 from rollyard.services.metrics.running_mean import ClusteredMean
 from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.rewards import is_reward
+from rollyard.services.rollouts.rewards import is_measured
 from rollyard.services.tracking.tracker import ROLLOUTS
 from rollyard.services.types import MAX_REWARD, Json
 
@@ -35,7 +35,7 @@ class Mean:
 
 
 class RolloutMetrics:
-    """Means over the measured rollouts. As in ng_reward_profile, these have a finite reward and no `mask_sample`."""
+    """Means over the measured rollouts. They are those of ng_reward_profile."""
 
     def __init__(self) -> None:
         self.measured = 0
@@ -51,8 +51,7 @@ class RolloutMetrics:
 
     def add(self, row: Json) -> bool:
         """Add a row; return False if it is not a measured rollout."""
-        reward = row.get("reward")
-        if not is_reward(reward) or row.get("mask_sample") is True:
+        if not is_measured(row):
             return False
         self.measured += 1
         self._scores.add(cast(RolloutRow, row))

@@ -9,6 +9,7 @@ from enum import StrEnum
 from pydantic import ConfigDict, Field, field_validator
 
 from rollyard.services.errors import FailureKind
+from rollyard.services.rollouts.rewards import mask_of
 from rollyard.services.types import FinishReason, Json, Record
 
 
@@ -81,9 +82,9 @@ class EndingRules(Record):
         return given
 
     def of_row(self, row: Json) -> tuple[str, Treatment]:
-        """Return the finish reason of a rollout and its treatment. Rows with NeMo Gym's `mask_sample` are left out."""
+        """Return the finish reason of a rollout and its treatment. Masked rows are left out."""
         reason = str(row.get("finish_reason") or UNKNOWN)
-        if row.get("mask_sample"):
+        if mask_of(row):
             return reason, Treatment.LEFT_OUT
         return reason, self.finish_reasons.get(reason) or DEFAULTS.get(reason, Treatment.PLAYED)
 

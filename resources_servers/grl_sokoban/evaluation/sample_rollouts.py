@@ -12,7 +12,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.io.json_values import items, mapping, number, text_of, whole_number
 from rollyard.services.io.jsonl import ParsedLine, iter_jsonl, replace, skip
 from rollyard.services.io.script import ScriptParser, positive, run_script
-from rollyard.services.rollouts.rewards import is_reward
+from rollyard.services.rollouts.rewards import is_measured
 from rollyard.services.rollouts.rollout_files import check_output
 
 
@@ -93,7 +93,7 @@ def _lines(rollouts: Path, numbers: Sequence[int]) -> Iterator[bytes]:
 
 
 def _is_rollout(found: ParsedLine) -> bool:
-    return found.line.endswith(b"\n") and is_reward(found.value.get("reward"))
+    return found.line.endswith(b"\n") and is_measured(found.value)
 
 
 def _outcome(found: ParsedLine) -> Outcome:

@@ -29,9 +29,10 @@ def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why
     if progress.collected:
         print(f"  speed         {progress.rate:.1f} rollouts/s, {progress.collected} in {duration(progress.elapsed_s)}")
     print(f"  rollouts      {paths.output}")
-    if progress.failed_attempts or progress.failed:
+    abandoned = progress.failed - progress.masked
+    if progress.failed_attempts or abandoned:
         kinds = ", ".join(f"{kind} {count}" for kind, count in progress.kinds.most_common()) or "of an earlier command"
-        failed = f"{progress.failed_attempts} attempts failed ({kinds}), {progress.failed} rollouts abandoned"
+        failed = f"{progress.failed_attempts} attempts failed ({kinds}), {abandoned} rollouts abandoned"
         print(f"  failures      {failed}")
         if common := most_frequent_failure(paths.failures):
             print(f"                {common}")
@@ -39,8 +40,11 @@ def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why
     missing = progress.expected - progress.measured
     if refused:
         print(f"  refused       {refused} rollouts were rejected by the environment (bad_task); see the failures file")
-    if missing > refused:
-        print(f"  next          repeat the command to collect the {missing - refused} missing rollouts")
+    if masked := progress.masked:
+        reason = "their environment or agent says that they have no score (mask_sample, failure_kind)"
+        print(f"  masked        {pluralize(masked, 'rollout')} in the file: {reason}")
+    if (open_count := missing - refused - masked) > 0:
+        print(f"  next          repeat the command to collect the {open_count} missing rollouts")
     elif not missing:
         print(f"  next          ng_reward_profile {paths.output}  (a report)")
         print(f"                ng_viewer {paths.output}  (the rollouts, in a browser)")

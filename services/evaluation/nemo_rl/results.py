@@ -11,6 +11,7 @@ from rollyard.services.evaluation.nemo_rl.config import NemoRlConfig
 from rollyard.services.io.jsonl import iter_jsonl, refuse, replace
 from rollyard.services.io.lines import Lines
 from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.rollouts.rewards import is_measured
 from rollyard.services.types import Json
 
 _WIDTH = 60
@@ -75,7 +76,7 @@ def save(config: NemoRlConfig, rollouts: Path) -> list[Path]:
     }
     written = [folder / "config.json", folder / "evaluation_data.json"]
     replace(written[0], orjson.dumps(settings, option=orjson.OPT_INDENT_2))
-    samples = [_sample(line.value) for line in iter_jsonl(Lines(rollouts), refuse(rollouts))]
+    samples = [_sample(line.value) for line in iter_jsonl(Lines(rollouts), refuse(rollouts)) if is_measured(line.value)]
     replace(written[1], orjson.dumps({"evaluation_data": samples}, option=orjson.OPT_INDENT_2))
     return written
 

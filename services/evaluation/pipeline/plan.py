@@ -13,6 +13,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.evaluation.eval_config import EvalConfig
 from rollyard.services.evaluation.eval_folder import EvalFolder
 from rollyard.services.evaluation.pipeline.model_source import ModelSource
+from rollyard.services.rollouts.rewards import is_masked_line
 from rollyard.services.rollouts.status_file import read_status
 from rollyard.services.rollouts.task_subset import subset_of_original
 from rollyard.services.types import Json
@@ -63,10 +64,10 @@ class EvalPlan:
         return finished and self.existing() == self.expected
 
     def existing(self) -> int:
-        """Return the number of rollouts in the folder."""
+        """Return the number of measured rollouts in the folder."""
         try:
             with self.folder.rollouts.output.open("rb") as file:
-                return sum(block.count(b"\n") for block in iter(lambda: file.read(1 << 20), b""))
+                return sum(line.endswith(b"\n") and not is_masked_line(line) for line in file)
         except FileNotFoundError:
             return 0
 

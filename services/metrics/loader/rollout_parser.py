@@ -30,6 +30,7 @@ from rollyard.services.metrics.loader.columns import (
     padded,
 )
 from rollyard.services.rollout_types import RolloutRow
+from rollyard.services.rollouts.rewards import mask_of
 from rollyard.services.rollouts.rollout_keys import prompt_key
 from rollyard.services.types import MAX_REWARD, Json
 
@@ -63,12 +64,13 @@ class RolloutParser:
         response = mapping(row.get("response"))
         usage, timings = mapping(response.get("usage")), mapping(row.get("timings"))
         calls, turns = _count_calls_and_turns(response.get("output"))
-        if row.get("mask_sample") is True or reward != reward:
+        mask = mask_of(row)
+        if mask or reward != reward:
             self._lost_ints.extend((task, repeat, offset))
             turns = number(timings.get("model_calls"), turns, _MAX_COUNT)
             tokens = number(usage.get("output_tokens"), math.nan, _MAX_COUNT)
             self._lost_floats.extend((calls, turns, tokens, number(timings.get("total_s"), math.nan, _MAX_COUNT)))
-            self._lost_categories["kind"].add(_why(row))
+            self._lost_categories["kind"].add(mask or "no_reward")
             self._lost_categories["agent"].add(mapping(row.get("agent_ref")).get("name"))
             return
         token_history, success = mapping(row.get("token_trail")), row.get("success")
@@ -180,14 +182,6 @@ def _answer(row: RolloutRow) -> int:
     text = answer if isinstance(answer, str) else repr(answer)
     digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=8).digest()
     return int.from_bytes(digest, signed=True) | 2  # neither of the constants
-
-
-def _why(row: RolloutRow) -> str:
-    """Return the failure kind of a row without a reward."""
-    if row.get("mask_sample") is True:
-        return "masked"
-    kind = row.get("failure_kind")
-    return kind if isinstance(kind, str) and kind else "no_reward"
 
 
 def _count_calls_and_turns(output: object) -> tuple[float, float]:

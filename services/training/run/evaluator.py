@@ -12,6 +12,7 @@ from rollyard.services.io.jsonl import iter_jsonl, skip
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, StackClients
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.manifest import ChangedParameters
+from rollyard.services.rollouts.rewards import is_measured
 from rollyard.services.tracking.rollout_metrics import output_tokens
 from rollyard.services.training.groups.member import has_parse_error
 from rollyard.services.training.run_paths import TrainingPaths
@@ -87,7 +88,7 @@ def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
     successes: list[bool] = []
     tokens = parse_errors = 0
     for row in rows:
-        if row.get("mask_sample"):
+        if not is_measured(row):
             continue
         rewards.append(float(row["reward"]))
         if isinstance(row.get("success"), bool):

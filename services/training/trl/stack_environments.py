@@ -20,7 +20,7 @@ from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.response_failures import raise_for_status
 from rollyard.services.http.session import Session
 from rollyard.services.io.json_values import items, mapping
-from rollyard.services.rollouts.rewards import EXPECTED, is_reward
+from rollyard.services.rollouts.rewards import EXPECTED, is_reward, mask_of
 from rollyard.services.training.trl.stack_session import StackSession
 from rollyard.services.training.trl.tool_methods import tool_method
 from rollyard.services.types import Json
@@ -107,7 +107,7 @@ class StackEnvironment:
             return FAILED
 
     def _verdict_on(self, completion: Any) -> float | None:
-        """Return the reward of the episode, and end it; None if a server has failed."""
+        """Return the reward of the episode, and end it; None if a server has failed or masked it."""
         if self._failure is not None or self._episode is None:
             self._close()
             return None
@@ -117,6 +117,8 @@ class StackEnvironment:
         if self._failure is not None:
             return None
         reward: Any = verdict.get("reward")
+        if mask_of(verdict):
+            return None
         if not is_reward(reward):
             raise RunError(f"{self._server} returned the reward {reward!r:.100}; {EXPECTED}")
         return float(reward)

@@ -8,6 +8,7 @@ from typing import Any
 
 from rollyard.services.io.json_values import items, mapping, number, text_of
 from rollyard.services.io.jsonl import lenient
+from rollyard.services.rollouts.rewards import mask_of
 from rollyard.services.rollouts.tokens.model_calls import is_from_model
 from rollyard.services.types import Json
 from rollyard.services.viewer.api.api_records import Event, Speaker
@@ -33,7 +34,7 @@ def events_of(row: Mapping[str, Any]) -> list[Event]:
     prompt = params.get("input")
     for item in [{"role": "user", "content": prompt}] if isinstance(prompt, str) else items(prompt):
         events += _item_events(item, 0)
-    trained = row.get("mask_sample") is not True
+    trained = not mask_of(row)
     return [*events, *_output_events(items(response.get("output")), trained)]
 
 

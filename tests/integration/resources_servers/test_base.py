@@ -59,7 +59,7 @@ async def test_a_client_that_keeps_only_the_last_answers_cookies_stays_in_its_se
         _, cookies = await foreign_post(stack, "/seed_session", {})
         for path, body in (("/note", {"text": "a"}), ("/nothing", {}), ("/note", {"text": ""})):
             _, cookies = await foreign_post(stack, path, body, cookies)
-        verdict, cookies = await foreign_post(stack, "/verify", {"response": {}}, cookies)
+        verdict, cookies = await foreign_post(stack, "/verify", {"response": {"output": []}}, cookies)
         assert verdict["reward"] == 1.0
         await foreign_post(stack, "/close", {}, cookies)
         assert stack.servers["environment"].sessions == 0

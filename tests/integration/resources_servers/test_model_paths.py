@@ -11,7 +11,7 @@ import pytest
 from rollyard.resources_servers.base import BadTask, Environment, EnvironmentSettings, Turn, Verdict, Verification, tool
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.types import Json
-from tests.support.in_process import InProcessServers, environment, in_process_servers
+from tests.support.in_process import InProcessServers, environment, in_process_servers, says
 
 REPLY: Json = {"response": {"output": [{"type": "message", "content": "go on"}]}}
 
@@ -79,7 +79,7 @@ async def test_a_session_opened_by_seed_session_takes_every_step_for_the_tool(bo
         cookie = await open_session(stack, "/seed_session")
         status, answer = await post(stack, cookie, "/step", body)
         assert status == 200 and ("stepped" in answer or "call to step" in answer["error"])
-        assert (await post(stack, cookie, "/verify", {"response": {}}))[1]["reward"] == 1.0
+        assert (await post(stack, cookie, "/verify", {"response": {"output": []}}))[1]["reward"] == 1.0
 
 
 @pytest.mark.parametrize("path", ["/power", "/fly", "/step"])
@@ -89,7 +89,7 @@ async def test_a_session_opened_by_reset_has_no_tools(path: str) -> None:
         status, answer = await post(stack, cookie, path, {"exponent": 1, "amount": 1})
         assert (status, answer["type"]) == (400, "urn:rollyard:bad_request")
         assert (await post(stack, cookie, "/step", REPLY))[1]["observation"] == "you wrote go on"
-        assert (await post(stack, cookie, "/verify", {"response": {}}))[0] == 200
+        assert (await post(stack, cookie, "/verify", {"response": {"output": []}}))[0] == 200
         assert (await post(stack, cookie, "/close", {}))[1] == {"closed": True}
 
 
@@ -139,15 +139,52 @@ async def test_a_result_beyond_64_bits_is_sent_and_one_with_too_many_digits_retu
 
 
 @pytest.mark.parametrize(
-    "output",
-    [None, 1, [1], [{"type": "message"}], [{"type": "message", "content": [1, {"type": "output_text", "text": None}]}]],
+    ("output", "text"),
+    [
+        ([], ""),
+        ([{"type": "message"}], ""),
+        ([{"type": "message", "content": [{"type": "output_text", "text": None}]}], ""),
+        ([{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}], ""),
+        ([{"role": "assistant", "content": "42"}], "42"),
+        ([{"content": [{"type": "text", "text": "4"}, {"text": "2"}]}], "42"),
+        ([{"type": "message", "role": "assistant", "content": [{"type": "input_text", "text": "42"}]}], "42"),
+        ([{"type": "message", "role": "assistant", "content": ["4", "2"]}], "42"),
+        ([says("42"), {"role": "user", "content": "the next observation"}], "42"),
+    ],
 )
-async def test_a_response_of_any_shape_can_be_verified(output: Any) -> None:
+@pytest.mark.parametrize(
+    "status", [{}, {"status": "completed"}, {"status": "incomplete", "usage": {"output_tokens": 1}}]
+)
+async def test_what_is_readable_in_a_response_is_read(output: Any, text: str, status: Json) -> None:
     async with in_process_servers({"environment": environment(Both)}) as stack:
-        status, answer = await post(
-            stack, await open_session(stack, "/seed_session"), "/verify", {"response": {"output": output}}
-        )
-    assert (status, answer["text"]) == (200, "")
+        cookie = await open_session(stack, "/seed_session")
+        found, answer = await post(stack, cookie, "/verify", {"response": {"output": output, **status}})
+    assert (found, answer["text"]) == (200, text)
+
+
+CHAT: Json = {"object": "chat.completion", "choices": [{"message": {"role": "assistant", "content": "42"}}]}
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        *(None, "42", 42, [], {}, CHAT, {"choices": CHAT["choices"]}),
+        *({"output": output} for output in (None, "42", {"text": "42"}, [1], [{"type": "message", "content": 42}])),
+        *({"output": [says("42")], "status": status} for status in ("failed", "in_progress", "cancelled", "queued", 7)),
+        {"output": [says("42")], "status": "completed", "error": {"message": "the engine died"}},
+        {"output": [says("42")], "incomplete_details": {"reason": "aborted"}},
+        {"output": [], "status": "incomplete"},
+    ],
+)
+async def test_what_is_no_finished_response_is_never_scored(response: Any) -> None:
+    async with in_process_servers({"environment": environment(Both)}) as stack:
+        cookie = await open_session(stack, "/seed_session")
+        for body in ({"response": response}, {"response": response, "responses_create_params": {"input": "x"}}):
+            status, answer = await post(stack, cookie, "/verify", body)
+            assert (status, answer["type"]) == (400, "urn:rollyard:bad_request")
+        assert (await post(stack, cookie, "/verify", {}))[0] == 400
+        cookie = await open_session(stack, "/reset")
+        assert (await post(stack, cookie, "/step", {"response": response}))[0] == 400
 
 
 async def test_calls_of_one_session_still_wait_for_one_another() -> None:

@@ -123,7 +123,7 @@ async def test_a_row_without_its_gold_answer_is_a_bad_task() -> None:
     )
 
 
-@pytest.mark.parametrize("response", [None, 1, [], "text"])
+@pytest.mark.parametrize("response", [None, 1, [], "text", {}, {"choices": []}, {"output": [], "status": "failed"}])
 async def test_a_request_without_session_and_response_is_rejected(response: Any) -> None:
     async with in_process_servers({"environment": environment(Exact)}) as stack:
         answer = await post(stack, "/verify", {**ROW, "response": response})

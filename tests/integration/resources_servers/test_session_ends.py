@@ -119,7 +119,7 @@ async def test_a_close_that_fails_keeps_no_other_session_from_being_reaped(how: 
 async def test_a_verdict_is_returned_even_if_the_close_after_it_fails(how: str) -> None:
     async with in_process_servers({"environment": environment(Room)}) as stack:
         headers = {**await cookie(stack, {"close": how}), "x-rollyard-session-end": "1"}
-        answer = await stack.post("environment", "/verify", {"response": {}}, headers)
+        answer = await stack.post("environment", "/verify", {"response": {"output": []}}, headers)
     assert orjson.loads(answer.body)["reward"] == 1.0
 
 

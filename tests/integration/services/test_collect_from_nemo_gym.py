@@ -13,9 +13,15 @@ from fastapi.responses import JSONResponse
 import rollyard
 from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
+from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.interop.nemo_gym.head import NemoGymHead
 from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
+from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.rollouts.rewards import is_masked_line
+from rollyard.services.tracking.rollout_metrics import RolloutMetrics
+from rollyard.services.training.endings import EndingRules, Treatment
+from rollyard.services.training.run.evaluator import evaluation_metrics
 from rollyard.services.types import Json
 from tests.support.fixtures import http_transport
 from tests.support.nemo_gym_stack import NemoGymStack, graded, nemo_gym_stack
@@ -93,6 +99,37 @@ async def test_a_failure_that_an_agent_reports_with_status_200_is_not_a_reward(t
     assert keys_of(read_rows(tmp_path / "out.jsonl")) == [(1, 0), (2, 0)]
     assert again.state == "incomplete"
     assert stack.attempts == {(0, 0): 1, (1, 0): 2, (2, 0): 2}
+
+
+@pytest.mark.parametrize(
+    "mask",
+    [
+        {"mask_sample": True},
+        {"judge_failsafe": True},
+        {"failure_kind": "judge_failed"},
+        {"instance_config": {"mask_sample": True}},
+    ],
+)
+async def test_a_masked_row_is_kept_never_run_again_and_measured_by_nobody(tmp_path: Path, mask: Json) -> None:
+    def masking(row: Json, attempt: int) -> Json:
+        own = mask if row["_ng_task_index"] == 1 else {"mask_sample": False, "failure_kind": None}
+        return {**graded(row, attempt), **own}
+
+    async with nemo_gym_stack(NemoGymStack(masking)) as stack:
+        first = await collect(stack, tmp_path, num_repeats=1)
+        again = await collect(stack, tmp_path, num_repeats=1)
+    output = tmp_path / "out.jsonl"
+    rows = read_rows(output)
+    assert keys_of(rows) == [(0, 0), (1, 0), (2, 0)]
+    for summary in (first, again):
+        assert (summary.state, summary.measured, summary.failed, summary.failed_attempts) == ("incomplete", 2, 1, 0)
+    assert set(stack.attempts.values()) == {1}
+    assert load(output).profile.coverage.measured == 2
+    assert evaluation_metrics(iter(rows), 3)["failed_rollouts"] == 1
+    assert [is_masked_line(line) for line in output.read_bytes().splitlines()] == [False, True, False]
+    assert aggregate(rows)["agent_metrics"]["left_out/rollouts"] == 1
+    assert [EndingRules().of_row(row)[1] for row in rows].count(Treatment.LEFT_OUT) == 1
+    assert [RolloutMetrics().add(row) for row in rows] == [True, False, True]
 
 
 @pytest.mark.parametrize("reward", [None, "1", True])

@@ -69,7 +69,9 @@ class Pooled(Environment[PoolSettings]):
 async def verdict(stack: InProcessServers, server: str) -> Json:
     seeded = await stack.post(server, "/seed_session", ROW)
     cookie = seeded.cookies[0].partition(";")[0]
-    answer: Json = orjson.loads((await stack.post(server, "/verify", {**ROW, "response": {}}, {"cookie": cookie})).body)
+    answer: Json = orjson.loads(
+        (await stack.post(server, "/verify", {**ROW, "response": {"output": []}}, {"cookie": cookie})).body
+    )
     return answer
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.interop.nemo_gym.trainer.token_rules import is_trainable, placeholder, remove_after_violation
+from rollyard.services.rollouts.rewards import MASKED, mask_of
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.types import Json
 
@@ -31,8 +32,8 @@ def to_result(row: Json, answer: Json, rules: EndingRules, agent: str) -> Json:
         )
     reason, treatment = rules.of_row(answer)
     masked = "" if treatment is Treatment.PLAYED else f"the episode ended with {reason}"
-    if answer.get("mask_sample") or _instance_config(answer).get("mask_sample"):
-        masked = "the agent or environment set mask_sample"
+    if mask := mask_of(answer):
+        masked = "the agent or environment set mask_sample" if mask == MASKED else f"the rollout failed ({mask})"
     violation = remove_after_violation(output)
     masked = masked or violation
     if not any(map(is_trainable, output)):

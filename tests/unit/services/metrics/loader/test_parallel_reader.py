@@ -126,6 +126,10 @@ def test_a_duplicate_rollout_is_an_error_that_names_both_lines(tmp_path: Path) -
         ({"reward": "1.0"}, "no_reward"),
         ({"reward": None, "failure_kind": "timeout", "response": None}, "timeout"),
         ({"reward": 0.0, "mask_sample": True}, "masked"),
+        ({"reward": 0.0, "judge_failsafe": True}, "masked"),
+        ({"reward": 0.0, "instance_config": {"mask_sample": True}}, "masked"),
+        ({"reward": 0.0, "failure_kind": "judge_failed"}, "judge_failed"),
+        ({"reward": 0.0, "_ng_failure_class": "sandbox"}, "sandbox"),
     ],
 )
 def test_a_row_without_a_valid_reward_is_a_failure(tmp_path: Path, failed: dict[str, Any], kind: str) -> None:
