@@ -77,8 +77,10 @@ async def _run_checks(options: DoctorOptions, here: Path, config: RunConfig | No
     findings: list[Finding] = []
     async for finding in _findings(options, here, config):
         findings.append(finding)
-        if not options.json_output:
+        if not options.json_output and not checks.is_extra(finding):
             print(shown(finding), flush=True)
+    if not options.json_output:
+        print(shown(checks.extras_in_one_line(findings)), flush=True)
     return findings
 
 
