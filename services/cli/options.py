@@ -6,6 +6,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -165,6 +166,8 @@ def _type_name(annotation: Any) -> str:
         return " or ".join(map(str, typing.get_args(annotation)))
     if origin is not None:
         return "{key: value}" if origin is dict else "[...]"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(str(one.value) for one in annotation)
     if annotation is Path:
         return "path"
     return str(getattr(annotation, "__name__", annotation))
