@@ -66,10 +66,8 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         _add_files(model, values, files)
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
-        if absent and did_you_mean(override.top, absent):
-            raise OperatorError(
-                f"unknown option {override.top!r} in {override.shown!r}{did_you_mean(override.top, absent)}"
-            )
+        if absent and did_you_mean(override.top.replace("-", "_"), absent):
+            raise OperatorError(unknown_option(override, absent, {}))
     return parse_settings(model, values, COMMAND_LINE), others
 
 

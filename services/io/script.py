@@ -52,8 +52,10 @@ class ScriptParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse for invalid options."""
-        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
-        raise OperatorError(message + (did_you_mean(unknown[1], self._option_string_actions) if unknown else ""))
+        unknown = re.search(r"unrecognized arguments: --([^\s=]+)", message)
+        names = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+        hint = did_you_mean(unknown[1].replace("_", "-"), names) if unknown else ""
+        raise OperatorError(message + hint.replace(" '", " '--"))
 
 
 def _values(action: argparse.Action) -> tuple[str, ...]:

@@ -68,6 +68,10 @@ def option_name(name: str, field: FieldInfo) -> str:
     return field.alias or name
 
 
+def names_of(model: type[BaseModel]) -> list[str]:
+    return [option_name(name, field) for name, field in model.model_fields.items()]
+
+
 def is_path(word: str) -> bool:
     """Return whether an argument is a path and not `key=value`; paths such as `results/lr=0.1` contain = as well."""
     key, equals, _ = word.partition("=")
