@@ -19,7 +19,7 @@ _OPTION = re.compile(r"(--|\+\+?)([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 class ScriptParser(argparse.ArgumentParser):
     """Argument parser that raises OperatorError instead of exiting the program."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Accept an option however it is written: `--key-name`, `--key_name` or `+key_name=value`."""
         given = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args([*self._rewritten(given)], namespace)

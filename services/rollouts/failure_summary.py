@@ -21,7 +21,7 @@ def most_frequent_failure(failures: Path, since: float = 0.0) -> str:
     examples: dict[str, str] = {}
     try:
         for row in (line.value for line in iter_jsonl(failures, skip)):
-            happened = row.get("time")
+            happened = row.get("time", 0.0)
             if not is_number(happened) or happened < since:
                 continue
             shown = f"{row.get('failure_kind')} at {row.get('server') or 'an unknown server'}: {row.get('detail')}"

@@ -16,7 +16,7 @@ from rollyard.services.cli.diagnostics.environment.process_usage import Usage
 from rollyard.services.cli.diagnostics.findings import Finding, failed, note, ok
 from rollyard.services.io.json_values import is_number
 from rollyard.services.types import MAX_REWARD, Json
-from rollyard.services.verdict_fields import VERDICT_FIELDS, fields_of
+from rollyard.services.verdict_fields import VERDICT_FIELDS, Role, fields_of
 
 GRADED = ("reward", "success", "reward_components", "extracted_answer")
 """Fields that must be the same for the same episode."""
@@ -90,6 +90,7 @@ def _deterministic(graded: Sequence[Graded]) -> Finding:
     return ok("verify", found)
 
 
+EXPECTED: tuple[Role, ...] = ("expected",)
 FORMS = ("{}", "\\boxed{{{}}}", "The answer is {}.", "#### {}", "<answer>{}</answer>", "```python\n{}\n```")
 """How environments expect the final answer."""
 
@@ -101,7 +102,7 @@ async def _right_answer(
     tried = 0
     for number, row in enumerate(rows):
         verdict = next((one.verdicts[0].object for one in graded if one.row == number), {})
-        declared = [field for field in fields_of(verdict, ("expected",)) if field.exact and VERDICT_FIELDS in verdict]
+        declared = [field for field in fields_of(verdict, EXPECTED) if field.exact and VERDICT_FIELDS in verdict]
         golds = [field.value(verdict) if field.is_in(verdict) else field.value(row) for field in declared]
         gold = next((str(gold) for gold in golds if isinstance(gold, str | int | float)), None)
         if gold is None:
