@@ -65,11 +65,22 @@ _IN_PYTHON = {
     "the command": "the call",
     "original command": "original call",
 }
+_NAMES = {"input_jsonl_fpath": "rows", "output_jsonl_fpath": "out", "config_paths": "config"}
 _FLAGS = ("overwrite", "accept_changed_code", "colocate", "allow_other_users", "num_repeats_add_seed")
 _OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?: (\.\.\.|\[[^\]\n]*\]|[\w./:{}-]*[\w}]))?")
 _VALUED = (
     *("agent_name", "token", "worker", "limit", "num_repeats", "num_samples_in_parallel", "head", "server_roots"),
-    *("ready_timeout_s", "head_port", "lease_s", "max_attempts", "rollout_timeout_s", "max_failure_rate"),
+    *(
+        "rows",
+        "out",
+        "config",
+        "ready_timeout_s",
+        "head_port",
+        "lease_s",
+        "max_attempts",
+        "rollout_timeout_s",
+        "max_failure_rate",
+    ),
 )
 
 
@@ -91,6 +102,7 @@ def _in_python(text: str) -> str:
 
 def _argument(found: re.Match[str]) -> str:
     name, value = found[1].replace("-", "_"), found[2]
+    name = _NAMES.get(name, name)
     if name in _FLAGS:
         return f"{name}=True" + (f" {value}" if value else "")
     if name in _VALUED:
