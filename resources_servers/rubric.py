@@ -65,8 +65,8 @@ class Rubric:
         self._parts = {name: part for name, (_, part) in parts.items()}
         self._success = success
 
-    async def verdict(self, subject: Any, response: Verification) -> Verdict:
-        """Score the response. The reward is the sum of the weighted scores.
+    async def verdict(self, subject: Any, response: Verification, **fields: Any) -> Verdict:
+        """Score the response. The reward is the sum of the weighted scores. `fields` are added to the verdict.
 
         The verdict contains `reward`, `reward_components` (weight times score; their sum is the reward), `scores` (each
         from 0 to 1), `success` if it was configured, and the fields of the parts' `Score`s. Raises Failure with the
@@ -75,12 +75,12 @@ class Rubric:
         scores = await self._scores(subject, response)
         components = {name: self._weights[name] * score.value + 0.0 for name, score in scores.items()}
         reward = sum(components.values())
-        fields: Json = {"reward_components": components, "scores": {name: one.value for name, one in scores.items()}}
+        own: Json = {"reward_components": components, "scores": {name: one.value for name, one in scores.items()}}
         if isinstance(self._success, str):
-            fields["success"] = scores[self._success].value == 1.0
+            own["success"] = scores[self._success].value == 1.0
         elif self._success is not None:
-            fields["success"] = reward >= self._success
-        return Verdict(reward=reward, **fields, **_fields_of(scores))
+            own["success"] = reward >= self._success
+        return Verdict(reward=reward, **own, **_fields_of({"": Score(0.0, fields), **scores}))
 
     async def _scores(self, subject: Any, response: Verification) -> dict[str, Score]:
         tasks: list[asyncio.Task[Score]] = []
@@ -127,7 +127,8 @@ def _fields_of(scores: Mapping[str, Score]) -> Json:
     for name, score in scores.items():
         if taken := score.fields.keys() & (_OWN | fields.keys()):
             found = ", ".join(sorted(taken))
-            detail = f"part {name!r} of the rubric reports {found}, which is already in use; rename the field"
+            source = f"part {name!r} of the rubric" if name else "the call of the rubric's verdict"
+            detail = f"{source} reports {found}, which is already in use; rename the field"
             raise Failure(FailureKind.SERVER_ERROR, detail)
         fields |= score.fields
     return fields

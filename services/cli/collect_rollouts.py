@@ -179,7 +179,8 @@ async def _run(options: CollectOptions, tasks: Tasks, plan: CollectionPlan) -> i
             if isinstance(collection, OpenCollection):
                 progress = collection.progress
                 missing = progress.expected - progress.measured
-                display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
+                if missing:
+                    display.print_line(plan_line(tasks.count, plan.repeats, missing, collection.max_turns))
             leave = collection.leave if isinstance(collection, SharedCollection) else None
             watch = partial(_collect, collection.progress, display, leave=leave)
             state = await collection.run(watch, print_line=display.print_line)

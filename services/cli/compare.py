@@ -19,8 +19,8 @@ from rollyard.services.io.jsonl import replace
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.metrics.paired.bootstrap import RESAMPLES
 from rollyard.services.metrics.paired.difference import Level
-from rollyard.services.metrics.paired.metric import Metric
-from rollyard.services.metrics.paired.records import RunComparisons
+from rollyard.services.metrics.paired.metric import SOLVE_RATE, Metric
+from rollyard.services.metrics.paired.records import RunComparisons, RunPair
 from rollyard.services.metrics.paired.run_pair import compare_runs, with_holm
 from rollyard.services.report import html, markdown
 from rollyard.services.report.comparison_report import document
@@ -44,7 +44,8 @@ class CompareOptions(Options):
     alpha: float = Field(default=0.05, gt=0, lt=1)
     """Level of the tests. Intervals have the level 1 - alpha."""
     effect: float | None = Field(default=None, gt=0)
-    """A difference for which the number of needed tasks is printed, such as 0.02."""
+    """A difference of the solve rate, or of the metrics that --metric names, for which the number of needed tasks is
+    printed, such as 0.02."""
     seed: int = Field(default=0, ge=0)
     """Seed of the bootstrap."""
     resamples: int = Field(default=RESAMPLES, ge=100)
@@ -81,6 +82,10 @@ def run(arguments: Sequence[str]) -> int:
         )
         for name, path in candidates
     ]
+    if level.effect is not None and not options.metric and not any(map(_needs_tasks, pairs)):
+        raise OperatorError(
+            "--effect is a difference of the solve rate, which these runs do not have; name its metric: --metric reward"
+        )
     pairs, tests = with_holm(pairs)
     found = RunComparisons(
         version=version("rollyard"),
@@ -97,6 +102,10 @@ def run(arguments: Sequence[str]) -> int:
     else:
         print_comparisons(found, written)
     return EXIT_DONE if all(pair.tasks for pair in pairs) else EXIT_FAILED
+
+
+def _needs_tasks(pair: RunPair) -> bool:
+    return not pair.tasks or any(one.metric == SOLVE_RATE for one in pair.differences)
 
 
 def _write(found: RunComparisons, folder: Path) -> list[Path]:

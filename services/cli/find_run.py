@@ -17,7 +17,7 @@ from rollyard.services.http.access.socket_owners import kernel_sockets, listener
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.interop.identify_head import identify_head
 from rollyard.services.run_types import HeadFile
-from rollyard.services.runtime.run_dir import running_heads
+from rollyard.services.runtime.run_dir import killed_heads, running_heads
 
 DEFAULT_HEAD = "http://127.0.0.1:11000"
 PrintLine = Callable[[str], None]
@@ -75,7 +75,13 @@ async def find_run(
             return await identify_head(transport, named, nemo_gym=nemo_gym)
         except Failure as failure:
             raise _not_found([f"{url}: {failure.problem.detail}"]) from failure
-    tried: list[str] = []
+    killed = [head for head in killed_heads(here) if not head.private][:1]
+    why_none = "".join(
+        f"run {head.run_id}, which was started from this folder, was killed: its process {head.pid} no longer runs"
+        for head in killed
+    )
+    tried: list[str] = [why_none] if why_none else []
+    why_none = why_none or "no run was started from this folder"
     elsewhere = [HeadFile(run_id="", url=default, pid=0, token=token)] if default else []
     above = _heads_above(here)
     for candidate in [*sorted([*running_heads(here), *above], key=lambda run: run.private), *elsewhere]:
@@ -87,15 +93,14 @@ async def find_run(
             found = await identify_head(transport, candidate, nemo_gym=nemo_gym and not candidate.run_id)
             run_id = found.run_id
             if found.stack == "nemo_gym":
-                print_line(f"using the NeMo Gym stack at {candidate.url}: no run was started from this folder")
+                print_line(f"using the NeMo Gym stack at {candidate.url}: {why_none}")
                 return found
             if candidate.run_id not in ("", run_id):
                 tried.append(f"{candidate.url} now belongs to another run ({run_id})")
                 continue
             if candidate in above or not candidate.run_id:
                 started_in = candidate.folder or (await origin_of(transport, candidate)).folder
-                why = "no run was started from this folder"
-                print_line(f"using run {run_id} of {started_in} at {candidate.url}: {why}")
+                print_line(f"using run {run_id} of {started_in} at {candidate.url}: {why_none}")
         except Failure as failure:
             tried.append(f"{candidate.url}: {failure.problem.detail}")
             continue

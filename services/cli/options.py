@@ -6,6 +6,7 @@ import sys
 import types
 import typing
 from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, TypeVar
@@ -70,10 +71,8 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         _add_files(model, values, files)
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
-        if absent and did_you_mean(override.top, absent):
-            raise OperatorError(
-                f"unknown option {override.top!r} in {override.shown!r}{did_you_mean(override.top, absent)}"
-            )
+        if absent and did_you_mean(override.top.replace("-", "_"), absent):
+            raise OperatorError(unknown_option(override, absent, {}))
     return parse_settings(model, values, COMMAND_LINE), others
 
 
@@ -170,6 +169,8 @@ def _type_name(annotation: Any) -> str:
         return " or ".join(map(str, typing.get_args(annotation)))
     if origin is not None:
         return "{key: value}" if origin is dict else "[...]"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " or ".join(str(one.value) for one in annotation)
     if annotation is Path:
         return "path"
     return str(getattr(annotation, "__name__", annotation))

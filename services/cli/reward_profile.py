@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import re
 import sys
 import time
 from collections.abc import Collection, Iterator, Sequence
@@ -61,7 +63,7 @@ class ProfileOptions(Options):
     output_dir: Path | None = None
     """Folder for profile.md, profile.json and profile.html; default: X_profile/ next to the first file X.jsonl."""
     report_name: str = Field(default="profile", pattern=r"^[^/]+$")
-    """Name of the report's files without the extension."""
+    """Name of the report's files without the extension; with --where, the default ends with the expression."""
     names: list[str] = Field(default_factory=list)
     """Names of the runs; default: the file names."""
     series: bool = False
@@ -72,7 +74,8 @@ class ProfileOptions(Options):
     pass_threshold: float | None = Field(default=None, allow_inf_nan=False)
     """Minimum reward that counts as solved; default: the environment's `success`, or 1 if all rewards are in 0..1."""
     where: str | None = None
-    """Count only the rollouts that meet this expression, such as `reward < 0.5 and tool_calls > 3`."""
+    """Count only the rollouts that meet this expression, such as `reward < 0.5 and tool_calls > 3`. The report is
+    another one than that of all rollouts: profile_where_reward_lt_0_5_and_tool_calls_gt_3.md."""
     output_jsonl_fpath: Path | None = None
     """Also write one row per task with NeMo Gym's keys (avg_reward, pass_rate, ...); for a single rollout file only."""
     input_jsonl_fpath: str | None = None
@@ -132,7 +135,7 @@ def run(arguments: Sequence[str]) -> int:
         series=None if steps is None else _series(steps, files, runs, options),
     )
     links = ViewerLinks(options.viewer or "", tuple(places), options.where or "", options.clusters_where or "")
-    written = _write(report, folder, options.report_name, links)
+    written = _write(report, folder, _report_name(options), links)
     if options.output_jsonl_fpath is not None:
         rows = task_rows(runs[0], options.pass_threshold, inputs)
         replace(options.output_jsonl_fpath, b"".join(rows))
@@ -142,6 +145,23 @@ def run(arguments: Sequence[str]) -> int:
     if incomplete and not options.allow_partial_rollouts:
         return EXIT_FAILED
     return EXIT_DONE if all(profile.coverage.measured for profile in found) else EXIT_FAILED
+
+
+_OPERATORS = {"<=": " le ", ">=": " ge ", "==": " eq ", "!=": " ne ", "<": " lt ", ">": " gt ", "=": " eq "}
+_MAX_NAME = 80
+
+
+def _report_name(options: ProfileOptions) -> str:
+    """Return the name of the report; a selection of rollouts does not replace the report on all of them."""
+    if options.where is None or "report_name" in options.model_fields_set:
+        return options.report_name
+    text = options.where
+    for operator, word in _OPERATORS.items():
+        text = text.replace(operator, word)
+    name = "_".join(re.findall(r"\w+", text))
+    if len(name) > _MAX_NAME:
+        name = f"{name[:_MAX_NAME]}_{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    return f"{options.report_name}_where_{name}"
 
 
 def _check(options: ProfileOptions, files: int) -> None:

@@ -19,7 +19,7 @@ _OPTION = re.compile(r"(--|\+\+?)([A-Za-z][\w-]*)(?:=(.*))?", re.DOTALL)
 class ScriptParser(argparse.ArgumentParser):
     """Argument parser that raises OperatorError instead of exiting the program."""
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:  # type: ignore[override]
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Accept an option however it is written: `--key-name`, `--key_name` or `+key_name=value`."""
         given = sys.argv[1:] if args is None else list(args)
         return super().parse_known_args([*self._rewritten(given)], namespace)
@@ -52,8 +52,10 @@ class ScriptParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Called by argparse for invalid options."""
-        unknown = re.search(r"unrecognized arguments: (--[^\s=]+)", message)
-        raise OperatorError(message + (did_you_mean(unknown[1], self._option_string_actions) if unknown else ""))
+        unknown = re.search(r"unrecognized arguments: --([^\s=]+)", message)
+        names = [option[2:] for option in self._option_string_actions if option.startswith("--")]
+        hint = did_you_mean(unknown[1].replace("_", "-"), names) if unknown else ""
+        raise OperatorError(message + hint.replace(" '", " '--"))
 
 
 def _values(action: argparse.Action) -> tuple[str, ...]:

@@ -114,13 +114,22 @@ def _tidy(runs: Path) -> None:
 
 def running_heads(base: Path) -> list[HeadFile]:
     """Return the heads of this user's live runs that were started from `base`, newest first."""
+    return [head for head in _heads(base) if _alive(head.pid)]
+
+
+def killed_heads(base: Path) -> list[HeadFile]:
+    """Return the heads of this user's runs that were started from `base` and did not end by themselves."""
+    return [head for head in _heads(base) if not _alive(head.pid)]
+
+
+def _heads(base: Path) -> list[HeadFile]:
     heads: list[HeadFile] = []
     for path in sorted((base / HOME).glob("*/head.json"), reverse=True):
         try:
             head = HeadFile.model_validate_json(_read_own(path))
         except (OSError, ValidationError):
             continue
-        if _alive(head.pid) and _same_folder(head.folder, base):
+        if _same_folder(head.folder, base):
             heads.append(head)
     return heads
 

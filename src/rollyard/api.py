@@ -30,6 +30,7 @@ from rollyard.arguments import (
     TEXT,
     TEXTS,
     check,
+    python_words,
 )
 from rollyard.collection_summary import CollectionSummary, of_all_workers, summary_of
 from rollyard.services.cli.find_run import find_run
@@ -97,21 +98,31 @@ def stack(
     roots = search_roots(here, server_roots)
     given = [config] if isinstance(config, str | Path | Mapping) else config
     files = [file if isinstance(file, Mapping) else str(file) for file in given]
-    loaded = load(files, parse_overrides(overrides), roots, os.environ)
     secret = token or os.environ.get("ROLLYARD_TOKEN")
-    check_exposure(loaded.servers, secret, "127.0.0.1")
+    with python_words():
+        loaded = load(files, parse_overrides(overrides), roots, os.environ)
+        check_exposure(loaded.servers, secret, "127.0.0.1")
     return RunningStack(
-        lambda: started(
-            loaded,
-            colocate=colocate,
-            folder=here,
-            token=secret,
-            head_port=head_port,
-            ready_timeout_s=ready_timeout_s,
-            environ=os.environ,
-            print_line=print_line,
+        lambda: _in_python(
+            started(
+                loaded,
+                colocate=colocate,
+                folder=here,
+                token=secret,
+                head_port=head_port,
+                ready_timeout_s=ready_timeout_s,
+                environ=os.environ,
+                print_line=print_line,
+            )
         )
     )
+
+
+@contextlib.asynccontextmanager
+async def _in_python(stack: contextlib.AbstractAsyncContextManager[StackAccess]) -> AsyncIterator[StackAccess]:
+    with python_words():
+        async with stack as access:
+            yield access
 
 
 def connect(head: str | None = None, *, folder: str | Path | None = None, token: str | None = None) -> RunningStack:
@@ -134,7 +145,8 @@ async def _connected(head: str | None, folder: Path, token: str | None) -> Async
     lag = LoopLag()
     transport = HttpTransport(lag=lag)
     try:
-        found = await find_run(transport, folder, head, token, print_line=log.warning, nemo_gym=True)
+        with python_words():
+            found = await find_run(transport, folder, head, token, print_line=log.warning, nemo_gym=True)
         latest: list[Directory] = []
 
         def keep(directory: Directory) -> None:
@@ -220,12 +232,13 @@ async def collect(
         worker=worker,
         lease_s=lease_s,
     )
-    tasks = TaskFile(_file_of(rows), agent=agent, limit=limit)
     deliver = None if on_rollout is None else lambda line: on_rollout(orjson.loads(line))
-    async with open_collection(plan, tasks, clients, print_line=print_line) as collection:
-        for note in collection.notes:
-            print_line(note)
-        state = await collection.run(print_line=print_line, on_rollout=deliver)
+    with python_words():
+        tasks = TaskFile(_file_of(rows), agent=agent, limit=limit)
+        async with open_collection(plan, tasks, clients, print_line=print_line) as collection:
+            for note in collection.notes:
+                print_line(note)
+            state = await collection.run(print_line=print_line, on_rollout=deliver)
     summary = summary_of(state, collection.progress, collection.stopped_because, collection.paths)
     return summary if collection.result is None else of_all_workers(summary, read_status(summary.output))
 

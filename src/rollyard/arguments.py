@@ -6,13 +6,15 @@ import inspect
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from rollyard.services.errors import OperatorError
+from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.runtime.running_stack import RunningStack
 from rollyard.services.server.settings import REDACTED, is_secret
 
@@ -55,6 +57,57 @@ def check(name: str, value: Any, rule: Rule, *, optional: bool = False) -> None:
         found = REDACTED if is_secret(name) else f"{value!r:.100}"
         shown = found if isinstance(value, int | float | str | None) else f"{found} ({type(value).__name__})"
         raise OperatorError(f"{name} is {shown}; expected {expected}")
+
+
+_IN_PYTHON = {
+    "--resume false": "resume=False",
+    "--resume": "resume=True",
+    "the command": "the call",
+    "original command": "original call",
+}
+_NAMES = {"input_jsonl_fpath": "rows", "output_jsonl_fpath": "out", "config_paths": "config"}
+_FLAGS = ("overwrite", "accept_changed_code", "colocate", "allow_other_users", "num_repeats_add_seed")
+_OPTION = re.compile(r"--([a-z][a-z0-9-]*)(?: (\.\.\.|\[[^\]\n]*\]|[\w./:{}-]*[\w}]))?")
+_VALUED = (
+    *("agent_name", "token", "worker", "limit", "num_repeats", "num_samples_in_parallel", "head", "server_roots"),
+    *(
+        "rows",
+        "out",
+        "config",
+        "ready_timeout_s",
+        "head_port",
+        "lease_s",
+        "max_attempts",
+        "rollout_timeout_s",
+        "max_failure_rate",
+    ),
+)
+
+
+@contextmanager
+def python_words() -> Iterator[None]:
+    """Name the arguments of the Python API, not the options of the commands, in the messages of errors."""
+    try:
+        yield
+    except (OperatorError, RunError) as error:
+        error.args = (_in_python(str(error)), *error.args[1:])
+        raise
+
+
+def _in_python(text: str) -> str:
+    for command, call in _IN_PYTHON.items():
+        text = text.replace(command, call)
+    return _OPTION.sub(_argument, text)
+
+
+def _argument(found: re.Match[str]) -> str:
+    name, value = found[1].replace("-", "_"), found[2]
+    name = _NAMES.get(name, name)
+    if name in _FLAGS:
+        return f"{name}=True" + (f" {value}" if value else "")
+    if name in _VALUED:
+        return f"{name}={value}" if value else name
+    return f'"{name}={value}"' if value else name
 
 
 def _is_config(value: Any) -> bool:

@@ -16,7 +16,6 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.browse import BrowseOptions
 from rollyard.services.cli.options import read_options
 from tests.e2e.test_docs import every
@@ -125,5 +124,4 @@ def test_without_textual_the_command_says_what_to_install(
 
 @pytest.mark.parametrize("words", every("ng_browse"), ids=" ".join)
 def test_every_documented_ng_browse_line_has_known_options(words: list[str]) -> None:
-    _, overrides = split_arguments(words[1:])
-    assert read_options(BrowseOptions, overrides)
+    assert read_options(BrowseOptions, words[1:])

@@ -240,3 +240,14 @@ async def test_an_answer_that_the_math_environment_records_is_the_one_that_cons_
         for answer, extracted in ((r"So it is \\boxed{18}.", "18"), ("I do not know.", None)):
             verdict = await environment.verdict({"question": "9 times 2?", "expected_answer": "18"}, answer)
             assert verdict["extracted_answer"] == extracted
+
+
+def test_an_effect_is_a_difference_of_the_solve_rate(run: Command) -> None:
+    shown = run("ng_compare", LARGE, SMALL, "--effect", "0.02")
+    needed = [line for line in shown.out.splitlines() if "takes about" in line]
+    assert len(needed) == 1 and "solve_rate" in needed[0]
+
+
+def test_an_effect_applies_to_the_metrics_that_are_named(run: Command) -> None:
+    shown = run("ng_compare", LARGE, SMALL, "--effect", "0.02", "--metric", "reward")
+    assert sum("takes about" in line and "reward" in line for line in shown.out.splitlines()) == 1

@@ -91,12 +91,18 @@ def documented_lines(page: Path) -> list[list[str]]:
     return commands(page.read_text())
 
 
+def option(word: str) -> str:
+    """The name of an option, however it is written."""
+    return word.lstrip("+-").replace("_", "-")
+
+
 def created_paths() -> set[str]:
     """Files and folders that documented lines create for others."""
     paths: set[str] = set()
     for words in (words for page in PAGES for words in documented_lines(page)):
-        options = ("--output", "--output-dir", "--order-fpath", "--export", "--local-dir")
-        paths |= {after for before, after in pairwise(words) if before in options}
+        names = ("output", "local-dir", "output-jsonl-fpath", "output-dir", "order-fpath", "export")
+        paths |= {after for before, after in pairwise(words) if before.startswith("--") and option(before) in names}
+        paths |= {word.partition("=")[2] for word in words if option(word.partition("=")[0]) in names}
     return paths
 
 
@@ -160,7 +166,7 @@ def test_every_documented_ng_eval_line_passes_a_dry_run_or_has_a_known_action(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", f"{vllm.parent}{os.pathsep}{os.environ['PATH']}")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    given = [word for word in words if word not in ("--detach", "--dry-run")]
+    given = [word for word in words if word not in ("--detach", "--dry-run", "+dry_run=true")]
     (tmp_path / "checkpoints").mkdir()
     checked = in_this_process(*given, "+dry_run=true", capsys=capsys)
     assert checked.status == 0, checked.err

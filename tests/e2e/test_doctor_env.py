@@ -70,3 +70,38 @@ def test_a_running_environment_is_checked_at_its_url(
         done = in_this_process("ng_doctor", "env", stack.url("leaky"), *SHORT, capsys=capsys)
     assert done.status == 1 and "failed: close" in done.out, done.out + done.err
     assert "memory" in done.out and "external server" in done.out
+
+
+_GRADED = """
+from rollyard.resources_servers.base import Environment, EnvironmentSettings, Verdict, Verification, serve
+from rollyard.services.verdict_fields import VerdictField
+
+
+class Graded(Environment[EnvironmentSettings]):
+    verdict_fields = (VerdictField(path="capital", role="expected"),)
+
+    async def verify(self, response: Verification) -> Verdict:
+        return Verdict(reward=float(CONDITION))
+
+
+server = serve(Graded)
+"""
+
+
+@pytest.mark.parametrize(
+    ("condition", "status", "found"),
+    [
+        ("response.text == 'The answer is Paris.'", "ok", "'The answer is Paris.' gets the reward 1.0"),
+        ("False", "note", "not accepted in any usual form"),
+    ],
+)
+def test_the_expected_answer_that_verdict_fields_names_is_tried(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], condition: str, status: str, found: str
+) -> None:
+    graded = tmp_path / "resources_servers" / "graded"
+    (graded / "data").mkdir(parents=True)
+    (graded / "app.py").write_text(_GRADED.replace("CONDITION", condition))
+    (graded / "data" / "example.jsonl").write_text('{"capital": "Paris", "responses_create_params": {"input": "?"}}\n')
+    done = in_this_process("ng_doctor", "env", str(graded), *SHORT, "--json", capsys=capsys)
+    (finding,) = [one for one in orjson.loads(done.out)["findings"] if one["name"] == "right answer"]
+    assert (finding["status"], found in finding["found"]) == (status, True), finding

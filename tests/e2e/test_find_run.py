@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -244,3 +246,25 @@ async def test_a_note_is_printed_once_even_if_the_search_is_repeated() -> None:
     for text in ("a", "a", "b", "a"):
         note(text)
     assert notes == ["a", "b"]
+
+
+def write_killed_run(folder: Path) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    head_file = HeadFile(run_id="r0", url=unused_url(), pid=ended.pid, folder=str(folder))
+    RunFolder.create(folder, "r0").write_head(head_file)
+
+
+async def test_a_killed_run_of_this_folder_is_named_when_another_folders_run_is_used(
+    here: Path, elsewhere: Path
+) -> None:
+    write_killed_run(here)
+    async with running_head(elsewhere) as head:
+        _, notes = await find(here, default=head.url)
+    assert len(notes) == 1 and str(elsewhere) in notes[0]
+    assert "run r0, which was started from this folder, was killed" in notes[0]
+
+
+async def test_a_killed_run_of_this_folder_is_named_if_there_is_no_other_run(here: Path) -> None:
+    write_killed_run(here)
+    assert "run r0, which was started from this folder, was killed" in await refusal(here)

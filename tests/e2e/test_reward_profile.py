@@ -15,6 +15,7 @@ import pytest
 
 from rollyard.services.cli.options import read_options
 from rollyard.services.cli.reward_profile import ProfileOptions
+from rollyard.services.server.settings import dashed
 from rollyard.services.types import Json
 from tests.e2e.test_docs import every
 from tests.support.commands import Finished, in_this_process
@@ -175,7 +176,7 @@ def test_help_explains_every_option(tmp_path: Path, run_profile: Command) -> Non
     done = run_profile("--help")
     assert done.status == 0
     for name in ProfileOptions.model_fields:
-        assert f"+{name} " in done.out
+        assert f"{dashed(name)} " in done.out
 
 
 @pytest.mark.parametrize("words", every("ng_reward_profile"), ids=" ".join)
@@ -191,3 +192,9 @@ def test_an_expression_selects_the_rollouts_of_the_report(tmp_path: Path, run_pr
     done = run_profile("+jsonl_fpath=rollouts.jsonl", where)
     assert done.status == 0, done.err
     assert "rollouts: 3 measured" in done.out
+
+
+def test_a_selection_of_rollouts_does_not_replace_the_full_report(rollouts: Path, run_profile: Command) -> None:
+    run_profile(str(rollouts), "--output-dir", "reports")
+    run_profile(str(rollouts), "--output-dir", "reports", "--where", "reward < 0.5")
+    assert {path.name for path in Path("reports").glob("*.md")} == {"profile.md", "profile_where_reward_lt_0_5.md"}

@@ -14,7 +14,6 @@ import httpx
 import orjson
 import pytest
 
-from rollyard.services.cli.arguments.positional import split_arguments
 from rollyard.services.cli.options import read_options
 from rollyard.services.cli.viewer import FIRST_PORT, ViewerOptions
 from rollyard.services.runtime.hosting import bind
@@ -147,4 +146,4 @@ def test_wrong_usage_prints_a_message_and_returns_2(
 
 @pytest.mark.parametrize("words", every("ng_viewer"), ids=" ".join)
 def test_every_documented_viewer_line_has_known_options(words: list[str]) -> None:
-    read_options(ViewerOptions, split_arguments(words[1:])[1])
+    read_options(ViewerOptions, words[1:])

@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 import rollyard
+from rollyard.services.cli.collect_rollouts import CollectOptions
+from rollyard.services.cli.options import read_options
 from rollyard.services.io.search_path import INSTALLED
 from tests.support.commands import command, in_this_process, in_thread, ng_run
 from tests.support.doc_pages import commands, files, page, programs, sections, write_files
@@ -44,7 +46,7 @@ async def test_the_commands_of_a_walk_through_give_its_rewards_show_them_in_the_
     async with ng_run(*run[1:], *faster, "+head_port=0", cwd=tmp_path):
         collected = await command(*collect, cwd=tmp_path)
     assert collected.status == 0, collected.err
-    (output,) = (after for before, after in pairwise(collect) if before == "--output")
+    output = read_options(CollectOptions, collect[1:])[0].output_jsonl_fpath
     rows = list(rollyard.read_rollouts(tmp_path / output))
     if rewards is None:
         assert all(row["success"] for row in rows)

@@ -68,6 +68,10 @@ def option_name(name: str, field: FieldInfo) -> str:
     return field.alias or name
 
 
+def names_of(model: type[BaseModel]) -> list[str]:
+    return [option_name(name, field) for name, field in model.model_fields.items()]
+
+
 def is_path(word: str) -> bool:
     """Return whether an argument is a path and not `key=value`; paths such as `results/lr=0.1` contain = as well."""
     key, equals, _ = word.partition("=")
@@ -104,7 +108,8 @@ def unknown_option(override: Override, names: Collection[str], below: Mapping[st
     top, meant = override.top, below.get(override.top)
     if not override.is_dashed:
         hint = f", did you mean +{meant}=...?" if meant else did_you_mean(top, names)
-        return f"unknown option {top!r} in {override.shown!r}{hint} (known: {', '.join(sorted(names))})"
+        known = "" if hint else f" (known: {', '.join(sorted(names))})"
+        return f"unknown option {top!r} in {override.shown!r}{hint}{known}"
     near = did_you_mean(top.replace("-", "_"), [*names, *ALIASES])
     hint = f", did you mean {dashed(meant)}?" if meant else near.replace("_", "-").replace(" '", " '--")
     return f"unknown option {override.source.partition('=')[0]!r}{hint} (--help lists the options)"

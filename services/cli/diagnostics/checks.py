@@ -13,7 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -233,6 +233,20 @@ def _extras() -> Iterator[Finding]:
             yield Finding(name=f"[{name}]", status="absent", found=found, mend=install_command(name))
         else:
             yield ok(f"[{name}]", f"for {extra.purpose}")
+
+
+def is_extra(finding: Finding) -> bool:
+    return finding.name.startswith("[")
+
+
+def extras_in_one_line(findings: Sequence[Finding]) -> Finding:
+    """Return one finding for all optional extras. --json lists them with what each is for."""
+    extras = [finding for finding in findings if is_extra(finding)]
+    installed, absent = (
+        ", ".join(one.name[1:-1] for one in extras if (one.status == "absent") is is_absent) or "none"
+        for is_absent in (False, True)
+    )
+    return ok("extras", f"optional; installed: {installed}; not installed: {absent} (--json says what each is for)")
 
 
 def _leftovers(folder: Path) -> Iterator[Finding]:

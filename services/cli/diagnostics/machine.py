@@ -11,6 +11,7 @@ import orjson
 import uvloop
 from pydantic import Field
 
+from rollyard.services.cli.arguments.command_line import names_of, unknown_option
 from rollyard.services.cli.diagnostics import checks
 from rollyard.services.cli.diagnostics.findings import Finding, failed, ok, shown, verdict
 from rollyard.services.cli.diagnostics.rollout import try_rollout
@@ -18,7 +19,7 @@ from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import load
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_folders import search_roots
-from rollyard.services.errors import OperatorError, RunError, did_you_mean
+from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.runtime.preflight import Preflight
@@ -56,9 +57,8 @@ def run(arguments: Sequence[str]) -> int:
     """
     options, overrides = read_options(DoctorOptions, arguments, rest=True)
     if overrides and not options.config_paths:
-        hint = did_you_mean(overrides[0].top, DoctorOptions.model_fields)
         raise OperatorError(
-            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass --config-paths [...]"
+            f"{unknown_option(overrides[0], names_of(DoctorOptions), {})}; for settings, pass --config-paths [...]"
         )
     here = Path.cwd()
     roots = search_roots(here, options.server_roots)
@@ -78,8 +78,10 @@ async def _run_checks(options: DoctorOptions, here: Path, config: RunConfig | No
     findings: list[Finding] = []
     async for finding in _findings(options, here, config):
         findings.append(finding)
-        if not options.json_output:
+        if not options.json_output and not checks.is_extra(finding):
             print(shown(finding), flush=True)
+    if not options.json_output:
+        print(shown(checks.extras_in_one_line(findings)), flush=True)
     return findings
 
 

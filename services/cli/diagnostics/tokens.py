@@ -13,12 +13,13 @@ import orjson
 import uvloop
 from pydantic import Field
 
+from rollyard.services.cli.arguments.command_line import names_of, unknown_option
 from rollyard.services.cli.find_run import find_run
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.server_folders import search_roots
-from rollyard.services.errors import OperatorError, did_you_mean
+from rollyard.services.errors import OperatorError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport
@@ -80,9 +81,8 @@ async def _fetch_report(options: TokenOptions, overrides: list[Override]) -> Jso
 @asynccontextmanager
 async def _running_stack(options: TokenOptions, overrides: list[Override]) -> AsyncIterator[ServerClient]:
     if overrides:
-        hint = did_you_mean(overrides[0].top, TokenOptions.model_fields)
         raise OperatorError(
-            f"unknown option {overrides[0].shown!r}{hint}; to set server settings, pass --config-paths [...]"
+            f"{unknown_option(overrides[0], names_of(TokenOptions), {})}; for settings, pass --config-paths [...]"
         )
     transport = HttpTransport()
     try:

@@ -117,7 +117,10 @@ def _own_difference(old: ServerCode, new: ServerCode) -> str:
     before, now = _own(old, folder), _own(new, folder)
     if not (before.files and now.files):
         return difference(old, new)
-    return "" if before.files == now.files else difference(before, now)
+    if before.files != now.files:
+        return difference(before, now)
+    is_explained = (old.files, old.packages) != (new.files, new.packages)
+    return "" if is_explained else difference(old, new)
 
 
 def difference(old: ServerCode, new: ServerCode) -> str:

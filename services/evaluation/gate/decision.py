@@ -49,7 +49,9 @@ def decide(
         raise OperatorError(f"the runs cannot be compared: {pairing.why_not}")
     found, note = setting_differences(baseline, candidate)
     if names := refused([name for name, _, _ in found], allow_different):
-        listed = "\n".join(f"  {name}: {old} in the baseline, {new} now" for name, old, new in found if name in names)
+        listed = "\n".join(
+            f"  {name}: {old} in the baseline, {new} in the candidate" for name, old, new in found if name in names
+        )
         raise OperatorError(
             f"the runs were sampled differently:\n{listed}\nCollect one of them again with the other's settings, or "
             f"accept the difference with --allow-different [{','.join(names)}]"

@@ -26,6 +26,7 @@ from rollyard.services.evaluation.pipeline.tracker import EvalObserver, EvalTrac
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED, EXIT_USAGE
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.terminal import plain_line
+from rollyard.services.rollouts.failure_summary import most_frequent_failure
 from rollyard.services.rollouts.task_subset import TaskSubset
 from rollyard.services.server.settings import without_secrets
 from rollyard.services.types import Json, Record
@@ -137,6 +138,9 @@ class _Evaluation:
             state, message, refused = "failed", str(error), isinstance(error, OperatorError)
         except (RunError, Failure, OSError) as error:
             state, message = "failed", str(error)
+        if state == "incomplete" and not self._plan.existing():
+            common = most_frequent_failure(self._plan.folder.rollouts.failures)
+            state, message = "failed", f"no rollout was measured; {common or message}"
         if state in ("complete", "incomplete"):
             try:
                 await self._write_report()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,7 +109,11 @@ def compare_runs(baseline: Run, candidate: Run, metrics: Sequence[Metric], level
     paired = PairedRuns(*common(pairing, (baseline, candidate)))
     chosen = list(metrics) or default_metrics(paired)
     datasets = [one.name for one in baseline.profile.by_dataset]
-    differences = [paired.compare(metric, level, name) for name in (None, *datasets) for metric in chosen]
+    # An effect is a difference of one scale: that of the solve rate, unless the metrics are named.
+    levels = {
+        metric: level if metrics or metric.name == SOLVE_RATE else replace(level, effect=None) for metric in chosen
+    }
+    differences = [paired.compare(metric, levels[metric], name) for name in (None, *datasets) for metric in chosen]
     for metric, one in zip(chosen, differences, strict=False):
         if one is None:
             raise OperatorError(f"no task has {metric.name} in both runs; for pass@k and cons@k, it needs k rollouts")
@@ -191,7 +195,7 @@ def _costs(paired: PairedRuns, level: Level) -> list[PairedDifference]:
         columns = [run.columns.stages.get("total") if name == SECONDS else getattr(run.columns, name) for run in runs]
         if any(values is None or np.isnan(values).all() or not np.nansum(np.abs(values)) for values in columns):
             continue
-        if (one := paired.compare(Metric(name), level)) is not None:
+        if (one := paired.compare(Metric(name), replace(level, effect=None))) is not None:
             untested = {"p": None, "test": "", "sign_test_p": None, "tasks_needed": None}
             # Costs that never change, such as the tokens of a prompt, are known and not estimated.
             found.append(one.model_copy(update=untested if one.better or one.worse else {**untested, "interval": None}))

@@ -332,3 +332,24 @@ def test_a_connection_and_a_file_refuse_what_is_no_address_and_no_path() -> None
         rollyard.connect(5)  # type: ignore[arg-type]
     with pytest.raises(OperatorError, match="path is 5;"):
         rollyard.read_rollouts(5)  # type: ignore[arg-type]
+
+
+async def test_errors_name_the_arguments_of_the_call_and_not_the_options_of_commands(tmp_path: Path) -> None:
+    def message(raised: pytest.ExceptionInfo[OperatorError]) -> str:
+        assert "--" not in str(raised.value)
+        return str(raised.value)
+
+    with pytest.raises(OperatorError) as raised:
+        rollyard.stack(
+            {"policy_model": {"responses_api_models": {"builtin_model": {"host": "0.0.0.0"}}}}, folder=tmp_path
+        )
+    assert "token=" in message(raised)
+    two = {**CONFIG, "second": CONFIG["player"]}
+    async with rollyard.stack(two, colocate=True, folder=tmp_path) as stack:
+        with pytest.raises(OperatorError) as raised:
+            await rollyard.collect(stack, ROWS, tmp_path / "out.jsonl")
+        assert "agent_name=..." in message(raised)
+        await rollyard.collect(stack, ROWS[:1], tmp_path / "out.jsonl", agent_name="player")
+        with pytest.raises(OperatorError) as raised:
+            await rollyard.collect(stack, ROWS[:1], tmp_path / "out.jsonl", agent_name="second")
+        assert "overwrite=True" in message(raised) and "Repeat the original call" in message(raised)

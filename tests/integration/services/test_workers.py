@@ -121,7 +121,7 @@ async def test_an_output_with_unmerged_shards_is_refused_without_a_worker_and_wo
     await _some_done(out)
     task.cancel()
     await asyncio.gather(task, return_exceptions=True)
-    with pytest.raises(OperatorError, match="--worker NAME"):
+    with pytest.raises(OperatorError, match="worker=NAME"):
         await collect(stack, out)
     partial = merge_shards(out, tmp_path / "partial.jsonl")
     rows = read_rows(tmp_path / "partial.jsonl")
@@ -152,7 +152,7 @@ async def test_a_worker_refuses_a_part_of_the_input_and_names_the_original(stack
     part.write_bytes(lines[3])
     await collect(stack, out, rows=whole)
     out.write_bytes(b"".join(out.read_bytes().splitlines(keepends=True)[:7]))
-    expected = rf"1 of the {len(ROWS)} tasks of .*whole\.jsonl.* pass \+input_jsonl_fpath={whole}$"
+    expected = rf"1 of the {len(ROWS)} tasks of .*whole\.jsonl.* pass rows={whole}$"
     with pytest.raises(OperatorError, match=expected):
         await collect(stack, out, "a", rows=part)
     part.write_bytes(lines[3] + lines[2].replace(b'"num_boxes":1', b'"num_boxes":2'))

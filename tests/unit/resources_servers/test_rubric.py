@@ -173,3 +173,13 @@ async def test_an_answer_that_is_too_large_for_a_penalty_pays_it_in_full(error: 
 async def test_a_score_may_be_another_one_as_a_penalty(weight: float, reward: float) -> None:
     verdict = await Rubric(odd=(weight, returning(Score(0.25, {}, as_penalty=0.75)))).verdict(TASK, answered("42"))
     assert verdict.reward == reward
+
+
+async def test_the_call_may_add_fields() -> None:
+    verdict = await Rubric(correct=(1.0, correct)).verdict(TASK, answered("42"), extracted_answer="42")
+    assert verdict.model_dump()["extracted_answer"] == "42"
+
+
+async def test_an_added_field_must_not_be_one_of_the_rubric() -> None:
+    with pytest.raises(Failure, match="reward_components, which is already in use"):
+        await Rubric(correct=(1.0, correct)).verdict(TASK, answered("42"), reward_components={})

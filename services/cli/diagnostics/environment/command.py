@@ -13,6 +13,7 @@ import orjson
 import uvloop
 from pydantic import Field
 
+from rollyard.services.cli.arguments.command_line import names_of, unknown_option
 from rollyard.services.cli.diagnostics.environment.checks import findings
 from rollyard.services.cli.diagnostics.environment.target import Target, config_for, connected, is_url, started
 from rollyard.services.cli.diagnostics.findings import Finding, failed, shown
@@ -20,7 +21,7 @@ from rollyard.services.cli.options import Options, read_options
 from rollyard.services.config.overrides import Override
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
-from rollyard.services.errors import OperatorError, RollyardError, did_you_mean
+from rollyard.services.errors import OperatorError, RollyardError
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 from rollyard.services.runtime.process_setup import raise_file_limit
 
@@ -81,10 +82,8 @@ async def _check(options: EnvironmentOptions, overrides: list[Override]) -> bool
 def _target(options: EnvironmentOptions, overrides: list[Override]) -> AbstractAsyncContextManager[Target]:
     if is_url(options.name):
         if overrides:
-            hint = did_you_mean(overrides[0].top, EnvironmentOptions.model_fields)
-            raise OperatorError(
-                f"unknown option {overrides[0].shown!r}{hint}; a running server has its settings already"
-            )
+            unknown = unknown_option(overrides[0], names_of(EnvironmentOptions), {})
+            raise OperatorError(f"{unknown}; a running server has its settings already")
         return connected(options.name)
     roots = search_roots(Path.cwd(), options.server_roots)
     names = [*EnvironmentOptions.model_fields, "json"]

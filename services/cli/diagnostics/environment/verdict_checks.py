@@ -16,6 +16,7 @@ from rollyard.services.cli.diagnostics.environment.process_usage import Usage
 from rollyard.services.cli.diagnostics.findings import Finding, failed, note, ok
 from rollyard.services.io.json_values import is_number
 from rollyard.services.types import MAX_REWARD, Json
+from rollyard.services.verdict_fields import VERDICT_FIELDS, Role, fields_of
 
 GRADED = ("reward", "success", "reward_components", "extracted_answer")
 """Fields that must be the same for the same episode."""
@@ -54,6 +55,8 @@ async def check_verdicts(
         yield failed("verify", f"example {broken.row + 1}, answer {broken.answer!r}: {reply}", fix)
         return
     yield _deterministic(graded)
+    if (found := await _right_answer(environment, rows, tools, graded)) is not None:
+        yield found
     yield await _empty(environment, rows[0])
 
 
@@ -85,6 +88,39 @@ def _deterministic(graded: Sequence[Graded]) -> Finding:
     if varying := {name for name in varying if not name.endswith(_DURATIONS)}:
         return note("verify", f"{found}; other fields differ: {', '.join(sorted(varying))}")
     return ok("verify", found)
+
+
+EXPECTED: tuple[Role, ...] = ("expected",)
+FORMS = ("{}", "\\boxed{{{}}}", "The answer is {}.", "#### {}", "<answer>{}</answer>", "```python\n{}\n```")
+"""How environments expect the final answer."""
+
+
+async def _right_answer(
+    environment: Environment, rows: Sequence[Json], tools: Sequence[Json], graded: Sequence[Graded]
+) -> Finding | None:
+    """Try the answer that `verdict_fields` names as the expected one, in the usual forms. None if it names none."""
+    tried = 0
+    for number, row in enumerate(rows):
+        verdict = next((one.verdicts[0].object for one in graded if one.row == number), {})
+        declared = [field for field in fields_of(verdict, EXPECTED) if field.exact and VERDICT_FIELDS in verdict]
+        golds = [field.value(verdict) if field.is_in(verdict) else field.value(row) for field in declared]
+        gold = next((str(gold) for gold in golds if isinstance(gold, str | int | float)), None)
+        if gold is None:
+            continue
+        tried += 1
+        for form in FORMS:
+            (reply,) = await _grade(environment, row, tools, number, form.format(gold), times=1)
+            reward = reply.object.get("reward")
+            solved = reply.object.get("success", isinstance(reward, int | float) and reward > 0)
+            if reply.status == 200 and solved:
+                return ok("right answer", f"example {number + 1}: {form.format(gold)!r:.60} gets the reward {reward}")
+    if not tried:
+        return None
+    return note(
+        "right answer",
+        f"the expected answers of {tried} examples, which verdict_fields names, are not accepted in any usual form",
+        "check that the verifier accepts its own expected answer, unless an episode needs more than that",
+    )
 
 
 def _distinct(verdicts: Sequence[Json], name: str) -> list[Any]:
