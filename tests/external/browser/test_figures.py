@@ -55,7 +55,7 @@ def test_no_figure_is_cut_off_at_any_width(open_tab: Open, large_values: str, wi
 
 def test_boards_in_messages_are_monospaced_and_prose_is_not(open_tab: Open, large_values: str) -> None:
     tab = open_tab("#/runs/0/tasks/0/0", at=large_values)
-    parts = tab.find("article.user .text :is(.grid, p)")
+    parts = tab.find("article.user .text > span")
     shown = {text: "mono" in font for text, font in zip(
         parts.all_inner_texts(),
         parts.evaluate_all("all => all.map((one) => getComputedStyle(one).fontFamily)"),
@@ -63,7 +63,7 @@ def test_boards_in_messages_are_monospaced_and_prose_is_not(open_tab: Open, larg
     )}  # fmt: skip
     assert shown == {
         "SFFF\nFHFH": True,
-        "The board:": False,
+        "\nThe board:": False,
         "##_##\n#_XO#\n##P#": True,
         "You move next.": False,
     }

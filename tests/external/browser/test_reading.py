@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -23,9 +24,21 @@ from tests.external.browser.reading_rows import (
 )
 from tests.external.browser.test_attacks import check_unharmed
 from tests.external.browser.viewer import viewing
+from tests.support.stacks import SHARED
 
 Open = Callable[..., Tab]
 PLACE = "#/runs/0/tasks/0/0"
+_LOST = """async (texts) => {
+    const { html, render } = await import('/static/vendor/htm-preact.js');
+    const { Text } = await import('/static/text.js');
+    const { Markdown } = await import('/static/parts/markdown/markdown.js');
+    const lost = (text, draw) => {
+        const place = document.createElement('div');
+        render(html`<${Text} value=${text} lines=${1e9} characters=${1e9} draw=${draw} />`, place);
+        return place.querySelector('.text').textContent !== text;
+    };
+    return texts.filter((text) => lost(text) || lost(text, () => html`<${Markdown} text=${text} />`));
+}"""
 _COPIED = """all => all.map((one) => {
     getSelection().selectAllChildren(one);
     return String(getSelection()).replaceAll('\\r', '').trim();
@@ -97,6 +110,24 @@ def test_no_character_of_500_messages_is_lost_nor_added_when_they_are_copied(
             assert shown.evaluate_all(_COPIED) == [one.replace("\r", "").strip() for one in messages[task : task + 100]]
         assert tab.problems == []
         tab.close()
+
+
+@pytest.mark.skipif(not SHARED.exists(), reason="needs the data sets beside the checkout")
+def test_no_character_of_the_data_sets_is_lost(page: Tab) -> None:
+    files = [path for path in SHARED.rglob("*.jsonl*") if path.suffix in (".jsonl", ".gz")]
+    assert len(files) > 5
+    for path in files:
+        data = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+        texts = [text for line in data.splitlines()[:300] for text in _texts(orjson.loads(line))]
+        assert page.page.evaluate(_LOST, texts) == []
+
+
+def _texts(value: object) -> Iterator[str]:
+    """All texts within a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    for one in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _texts(one)
 
 
 def test_a_board_in_an_answer_keeps_its_lines(page: Tab) -> None:

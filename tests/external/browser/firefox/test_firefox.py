@@ -80,7 +80,7 @@ def test_the_board_moves_and_the_conversation_is_complete(open_tab: Open, record
 def test_the_text_of_an_answer_is_complete_and_matches_are_marked(open_tab: Open, tmp_path: Path) -> None:
     with viewing([write(tmp_path / "reading.jsonl", reading_rows())], tmp_path) as url:
         tab = open_tab("#/runs/0/tasks/0/0?q=needle", at=url)
-        assert tab.find("article.answer .text").text_content() == ANSWER
+        assert tab.find("article.answer .text").last.text_content() == ANSWER
         assert tab.page.evaluate("CSS.highlights.get('find').size") == TURNS - 1
         tab.close()
 
