@@ -94,7 +94,7 @@ def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
         return unsolved
     if quantity(gold) is not None and _is_set_up(answer, problem):
         return "the answer is an unevaluated calculation with the problem's numbers"
-    if not _LETTER.search(_bare(gold)) and _steps(answer) > 2 * _steps(gold) + MAX_STEPS * (answer.count(",") + 1):
+    if not _LETTER.search(_bare(gold)) and _steps(answer) > 2 * _steps(gold) + MAX_STEPS * len(parts(answer)):
         return "the arithmetic is left unevaluated"
     return _other_form(gold, answer, problem)
 
