@@ -150,7 +150,7 @@ def _both_signs(text: str) -> tuple[Any, ...]:
     r"""Return the set of both values of a formula such as `\frac{2 \pm \sqrt{20}}{2}`, which the parser cannot read, or
     an empty tuple for anything else.
     """
-    from sympy import FiniteSet
+    from sympy import FiniteSet  # type: ignore[import-untyped]
 
     if not _SIGN_WITHIN.search(text) or "," in text or text.count(r"\mp"):
         return ()
@@ -165,7 +165,7 @@ def _without_unit(match: re.Match[str]) -> str:
 
 def _joined(expression: Any, text: str) -> Any:
     r"""Convert `x < 2 \text{ or } x > 3` to its solution set; return other expressions unchanged."""
-    from sympy import And, FiniteSet, Or, Rel  # type: ignore[import-untyped]
+    from sympy import And, FiniteSet, Or, Rel
 
     word = _JUNCTION.search(text)
     several = isinstance(expression, FiniteSet) and all(isinstance(part, Rel) for part in expression)

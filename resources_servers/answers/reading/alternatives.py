@@ -29,6 +29,8 @@ _MARKED = frozenset(("boxed", "answer_tag", "final_answer", "hashes"))
 _SOLUTION = re.compile(
     r"\bthe (?:final )?(?:solution|value|result|total) (?:is|equals)\b:? *(?=[-$\\\d(*]|[a-zA-Z] *=)", re.IGNORECASE
 )
+_SOLUTIONS = re.compile(r"\bsolutions\b", re.IGNORECASE)
+"""Matches `The solutions are`, which may explain an answer that counts or adds them."""
 _CORRECTED = re.compile(
     r"\bnot\b[^.!?\n]{1,60}?,? but(?: (?:rather|actually|it is))? +(?=[-$\\\d(*]|[A-Z]\b)", re.IGNORECASE
 )
@@ -63,7 +65,11 @@ def _announced(text: str, found: Found) -> list[str]:
     rest = text[found.end :]
     if not rest.strip():
         return []
-    announced = [each.text for each in (phrased(rest), hashes(rest)) if each is not None]
+    announced = [
+        each.text
+        for each in (phrased(rest), hashes(rest))
+        if each is not None and not _SOLUTIONS.search(rest, max(each.end - len(each.text) - _NEAR, 0), each.end)
+    ]
     announced += [sentence(rest, match.end())[0] for match in (*_SOLUTION.finditer(rest), *_CORRECTED.finditer(rest))]
     named = [bare_value(value) for each in announced for value in values(each)]
     return [other for other in named if other and _differs(found.text, other)]
