@@ -23,7 +23,7 @@ _SLASHED = re.compile(r"(?<![\w.}^_/])(\d+)/(\d+)(?=\s*(?:\\(?!frac|times|cdot)|
 _TRIGONOMETRY = re.compile(r"\\(?:sin|cos|tan|cot|sec|csc)(?![a-z])")
 _APPLIED_PI = re.compile(r"\\pi\s*\(")
 r"""Matches the start of `\pi(...)`, which is a product, not a function call."""
-_TIMES_GROUP = re.compile(r"(?<=\d) *\((?=[^(),]*\))")
+_TIMES_GROUP = re.compile(r"(?<=\d)(?<!_\d)(?<!_\d\d) *\((?=[^(),]*\))")
 """The parser would otherwise read `2(6)` as the mixed number 2 + 6."""
 _GROUP_TIMES = re.compile(r"(?<=\))\s*(?=\([^(),]*\)|\d|\\frac(?![a-z]))")
 _AFTER_BINOMIAL = re.compile(
@@ -68,7 +68,7 @@ def compare_symbolically(gold: str, answer: str, problem: str = "") -> Compariso
     same = _compared(gold, answer)
     if not same.equal and (rewritten := _SLASHED.sub(r"\\frac{\1}{\2}", answer)) != answer:
         same = _compared(gold, rewritten)  # `1/2x` can mean x/2 or 1/(2x)
-    if not same.equal and _BRANCHED.search(gold) and (golds := read(gold)) and (answers := read(answer)):
+    if not same.equal and _BRANCHED.search(gold + answer) and (golds := read(gold)) and (answers := read(answer)):
         positive = read_problem(problem).positive
         if same_on_reals(golds[0], answers[0], positive=positive):
             return Comparison(equal=True, reason="equal wherever both are real")
@@ -150,7 +150,7 @@ def _both_signs(text: str) -> tuple[Any, ...]:
     r"""Return the set of both values of a formula such as `\frac{2 \pm \sqrt{20}}{2}`, which the parser cannot read, or
     an empty tuple for anything else.
     """
-    from sympy import FiniteSet
+    from sympy import FiniteSet  # type: ignore[import-untyped]
 
     if not _SIGN_WITHIN.search(text) or "," in text or text.count(r"\mp"):
         return ()
@@ -165,7 +165,7 @@ def _without_unit(match: re.Match[str]) -> str:
 
 def _joined(expression: Any, text: str) -> Any:
     r"""Convert `x < 2 \text{ or } x > 3` to its solution set; return other expressions unchanged."""
-    from sympy import And, FiniteSet, Or, Rel  # type: ignore[import-untyped]
+    from sympy import And, FiniteSet, Or, Rel
 
     word = _JUNCTION.search(text)
     several = isinstance(expression, FiniteSet) and all(isinstance(part, Rel) for part in expression)

@@ -16,7 +16,7 @@ from rollyard.resources_servers.answers.bases import based, in_base_ten
 from rollyard.resources_servers.answers.brackets import brackets
 from rollyard.resources_servers.answers.choices import choice
 from rollyard.resources_servers.answers.final_form import unfinished
-from rollyard.resources_servers.answers.latex import plain_spelling, unquoted, without_spaces, words
+from rollyard.resources_servers.answers.latex import plain_spelling, plain_words, unquoted, without_spaces, words
 from rollyard.resources_servers.answers.problem_statement import Problem, read_problem
 from rollyard.resources_servers.answers.quantity import quantity, unit_of
 from rollyard.resources_servers.answers.requested_value import is_other_quantity
@@ -37,17 +37,20 @@ _AND = re.compile(r"\\text\s*\{[^{}]*\band\b[^{}]*\}|\band\b")
 _OR = re.compile(r"\\text\s*\{[^{}]*\bor\b[^{}]*\}|\bor\b")
 _VERDICTS = frozenset(("yes", "no", "true", "false"))
 _DOUBT = re.compile(r"\b(?:yes|no|true|false|or|but|maybe|perhaps|possibly|if|unless|sometimes|except)\b")
-_NAMED = re.compile(
-    r"(?:it is |the )?(?:an? )?(?P<word>\w+) (?P<noun>\w+)|(?:it is )?(?:the )?(?P<kind>[a-z]{3,}) (?P<letter>[a-z])"
-)
+_SUBJECT = r"(?:(?:it|this|[a-z]|the \w+) (?:is|are) )?(?:the )?"
+_NAMED = re.compile(rf"{_SUBJECT}(?:an? )?(?P<word>\w+)(?: (?P<noun>\w+))?")
+_LETTERED = re.compile(rf"{_SUBJECT}(?P<kind>[a-z]{{3,}}) (?P<letter>[a-z])")
 _KINDS = word_set(
     "function graph figure statement diagram table curve line plan option choice answer point set number integer"
     " triangle sequence series angle matrix"
 )
+_NUMBER_IN_TEXT = re.compile(r"^\\text *\{ *([\d.,]+ *[a-zA-Z]) *\}$")
+_ELLIPSIS = re.compile(r", *\\ldots")
 _BARE_UNIT = re.compile(r"(?<=[\d}]) *([a-zA-Z])(\^\{?[23]\}?)?$")
 _PARAMETER = re.compile(
     r"[,;]? *(?:\(? *([a-zA-Z]) *\\in *\\mathbb *\{? *Z *\}? *\)?"
-    r"|\\text *\{[^{}]*\bintegers?\b[^{}]*\} *\(?([a-zA-Z])\)?)$"
+    r"|\\text *\{[^{}]*\bintegers?\b[^{}]*\} *\(?([a-zA-Z])\)?"
+    r"|\\text *\{ *(?:where|for|with)? *\} *([a-zA-Z]) *\\text *\{[^{}]*\bintegers?\b[^{}]*\})$"
 )
 _APPLIED = re.compile(r"[a-zA-Z]\([a-z]\)")
 _UNKNOWN = re.compile(r"(?<![a-zA-Z\\])(?![ei](?![a-zA-Z]))[a-z](?![a-zA-Z])")
@@ -92,11 +95,12 @@ def claim(gold: str, answer: str, problem_text: str = "") -> Claim:
     gold, answer = without_wrapping(gold), without_wrapping(answer)
     if _AND.search(gold) and not _OR.search(gold) and _OR.search(answer):
         raise Refused("the answer gives alternatives; expected all of the values")
-    if quantity(gold) is not None:
-        answer = without_ordinal(answer)
-        gold, answer = _with_unit(gold, problem), _with_unit(answer, problem)
+    if quantity(gold := _with_unit(gold, problem)) is not None:
+        answer = _with_unit(without_ordinal(answer), problem)
     gold, answer = same_vector(gold, answer, problem)
     gold, answer = _without_parameter(gold, answer)
+    if bool(_ELLIPSIS.search(gold)) != bool(_ELLIPSIS.search(answer)):
+        raise Refused("only one of the lists has an ellipsis")
     if (number := spoken_number(_TEXT.sub(r"\1", answer).strip(" .!"))) is not None:
         answer = str(number)
     if (chosen := choice(answer)) is not None:
@@ -122,15 +126,15 @@ def _word(wanted: str, answer: str) -> str:
     r"""Return the word that an answer such as `\text{Graph A}`, `\text{an odd function}` or `\text{Yes, it is}` gives.
     Return the answer itself if its other words may matter.
     """
-    given = words(answer)
-    if given is None or given == wanted:
+    given = plain_words(answer).strip("().")
+    if given == wanted:
         return answer
     if wanted in _VERDICTS and (reason := given.removeprefix(wanted)) != given:
         return wanted if reason[:1] in (",", ".", ":", ";", " ") and not _DOUBT.search(reason) else answer
-    named = _NAMED.fullmatch(given)
-    if named and (named["word"] or named["letter"]) == wanted:
-        return wanted if (named["noun"] or named["kind"]) in _KINDS else answer
-    return answer
+    named, lettered = _NAMED.fullmatch(given), _LETTERED.fullmatch(given)
+    if named and named["word"] == wanted and (named["noun"] or "number") in _KINDS:
+        return wanted
+    return wanted if lettered and lettered["letter"] == wanted and lettered["kind"] in _KINDS else answer
 
 
 def _in_asked_base(gold: str, answer: str, problem: Problem) -> str:
@@ -146,6 +150,7 @@ def _with_unit(text: str, problem: Problem) -> str:
     r"""Write the letter after a number as a unit, `\text{ m}`, if the problem mentions the unit and has no such
     variable.
     """
+    text = _NUMBER_IN_TEXT.sub(r"\1", text)
     match = _BARE_UNIT.search(text)
     if match is None or match[1] in problem.variables or UNITS.get(match[1].casefold()) not in problem.units:
         return text
@@ -159,10 +164,10 @@ def _without_parameter(gold: str, answer: str) -> tuple[str, str]:
     if (wanted := _PARAMETER.search(gold) if "Z" in gold or "integer" in gold else None) is None:
         return gold, answer
     given = _PARAMETER.search(answer)
-    gold, named = gold[: wanted.start()].rstrip(" ,;"), wanted[1] or wanted[2]
+    gold, named = gold[: wanted.start()].rstrip(" ,;"), next(filter(None, wanted.groups()))
     if given is None:
         return gold, answer
-    letter = given[1] or given[2]
+    letter = next(filter(None, given.groups()))
     return gold, re.sub(rf"(?<![a-zA-Z\\]){letter}(?![a-zA-Z])", named, answer[: given.start()].rstrip(" ,;"))
 
 

@@ -14,7 +14,7 @@ from rollyard.resources_servers.answers.brackets import bracket_error, brackets,
 from rollyard.resources_servers.answers.choices import choice
 from rollyard.resources_servers.answers.claims import Claim, Refused, claim
 from rollyard.resources_servers.answers.formula_complexity import why_too_costly
-from rollyard.resources_servers.answers.latex import normalized, unquoted, without_spaces, words
+from rollyard.resources_servers.answers.latex import normalized, plain_words, unquoted, without_spaces, words
 from rollyard.resources_servers.answers.quantity import Quantity, quantity, unit_of
 from rollyard.resources_servers.answers.sets import with_usual_sets
 from rollyard.services.types import Record
@@ -23,7 +23,7 @@ MAX_CHARACTERS = 2000
 """Longer answers are wrong and are not parsed: gold answers are much shorter, and parsing would take seconds."""
 DECIMALS = 6
 """A decimal with at least this many decimal places equals the exact number that rounds to it."""
-_ARTICLE = re.compile(r"^(\\text\s*\{)?\s*(?:an?|the)\s+(?=[a-zA-Z]{3})", re.IGNORECASE)
+_ARTICLE = re.compile(r"^(\\text\s*\{)?\s*(?:an?|the)\s+(?!and\b|or\b)(?=[a-zA-Z]{3})", re.IGNORECASE)
 _CLOCK = re.compile(r"(?:\\text\{)?(\d{1,2})(?::(\d\d))?\}?(?:(?:\\text\{)?([ap])\.?m\.?\}?)?", re.IGNORECASE)
 _RATIO = re.compile(r"\d+:\d+")
 _HEDGE = re.compile(r"\\text\s*\{[^{}]*\b(?:or|not|and)\b[^{}]*\}|\bor\b")
@@ -143,13 +143,14 @@ def _same_words(gold: str, answer: str) -> Comparison | None:
     given = words(_ARTICLE.sub(r"\1", answer)) or unquoted(answer).strip("().").casefold()
     if len(wanted) == 1 and (chosen := choice(answer)) is not None:
         given = chosen[0].casefold()
-    equal = wanted == given or (_letters(wanted) is not None and _letters(wanted) == _letters(given))
+    letters = _letters(wanted)
+    equal = wanted == given or (letters is not None and letters in (_letters(given), _letters(plain_words(answer))))
     return Comparison(equal=equal, reason="the same words" if equal else "different words")
 
 
 def _letters(text: str) -> list[str] | None:
     """Return the letters of a multiple-choice answer such as `C, E`, sorted because their order does not matter."""
-    letters = [bare for letter in re.split(r",|\band\b", text) if (bare := letter.strip("( )"))]
+    letters = [bare for letter in re.split(r"[,;&]|\band\b", text) if (bare := letter.strip("( )"))]
     return sorted(letters) if letters and all(len(letter) == 1 and letter.isalpha() for letter in letters) else None
 
 

@@ -34,7 +34,8 @@ def same_value(gold: Any, answer: Any) -> bool | None:
     The arguments are sympy objects: formulas, tuples, sets, intervals, matrices or equations. Formulas with variables
     are only ever refused, at a point where their values differ.
     """
-    from sympy import Eq, Expr, FiniteSet, Interval, MatrixBase, Tuple  # type: ignore[import-untyped]
+    from sympy import And, Expr, FiniteSet, Interval, MatrixBase, Tuple, Union  # type: ignore[import-untyped]
+    from sympy.core.relational import Relational  # type: ignore[import-untyped]
 
     if isinstance(gold, Expr) and isinstance(answer, Expr):
         return _same_formula(gold, answer)
@@ -50,8 +51,13 @@ def same_value(gold: Any, answer: Any) -> bool | None:
         if gold.shape != answer.shape:
             return None
         return _all(same_value(*pair) for pair in zip(gold, answer, strict=True))
-    if isinstance(gold, Eq) and isinstance(answer, Eq) and gold.lhs == answer.lhs and gold.lhs.is_Symbol:
-        return _only_false(same_value(gold.rhs, answer.rhs))
+    if isinstance(gold, (And, Union)) and gold.func == answer.func and len(gold.args) == len(answer.args):
+        return _only_false(_same_elements(gold.args, answer.args))
+    if isinstance(gold, Relational) and isinstance(answer, Relational):
+        wanted, given = (each.reversed if each.rhs.is_Symbol else each for each in (gold, answer))
+        if wanted.lhs == given.lhs and wanted.lhs.is_Symbol:
+            bounds = wanted.rhs.is_number and given.rhs.is_number
+            return same_value(wanted.rhs, given.rhs) if wanted.func == given.func else False if bounds else None
     return None
 
 

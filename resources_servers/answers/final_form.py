@@ -75,7 +75,7 @@ _BOUNDED = re.compile(r"-?\s*(?:[a-zA-Z]|\\[a-z]+)(?:_\{?\w+\}?)?(?:\([a-z]\))?"
 _SCIENTIFIC = re.compile(r"\s*(?:\\times|\\cdot)\s*10\s*\^\s*\{?-?\d+\}?")
 _MIXED = re.compile(r"-?\d+ *\\frac")
 _GROUP = re.compile(r"\(([^()]*[-+][^()]*)\)")
-_LEADING = re.compile(r"\d{0,9}")
+_LEADING = re.compile(r"\d{1,9}")
 _PRODUCT = re.compile(r"\([^()]*[-+][^()]*\)\s*(?:\^|[\w(\\])|\w\s*\([^()]*[-+][^()]*\)")
 
 
@@ -94,7 +94,7 @@ def unfinished(gold: str, answer: str, problem: Problem) -> str | None:
         return unsolved
     if quantity(gold) is not None and _is_set_up(answer, problem):
         return "the answer is an unevaluated calculation with the problem's numbers"
-    if not _LETTER.search(_bare(gold)) and _steps(answer) > 2 * _steps(gold) + MAX_STEPS * (answer.count(",") + 1):
+    if not _LETTER.search(_bare(gold)) and _steps(answer) > 2 * _steps(gold) + MAX_STEPS * len(parts(answer)):
         return "the arithmetic is left unevaluated"
     return _other_form(gold, answer, problem)
 
@@ -202,7 +202,7 @@ def _content(text: str) -> int:
     """Return the product of the numbers that could be taken out of the factors: 4 for `(6-2x)(6+2x)`."""
     product = 1
     for factor in _GROUP.findall(text):
-        product *= math.gcd(*(int(number) if (number := _LEADING.match(term)[0]) else 1 for term in _summands(factor)))
+        product *= math.gcd(*(int(number[0]) if (number := _LEADING.match(term)) else 1 for term in _summands(factor)))
     return product
 
 

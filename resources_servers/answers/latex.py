@@ -31,16 +31,17 @@ _REWRITTEN = tuple(
         (r"\\frac *(\\pi(?![a-z])|[\da-z]) *(?=\{)", r"\\frac{\1}"),
         (r"\\?¢|\\text *\{ *\\?¢ *\}|\\(?:text)?cents?(?![a-z])", r"\\text{ cents}"),
         (
-            r"\\(?:mbox|textbf|textrm|textit|textsf|mathrm|mathbf|boldsymbol|bm|mathsf|mathit|operatorname|rm|bf)\s*(?=\{)",
+            r"\\(?:mbox|textbf|textrm|textit|textsf|mathrm|mathbf|boldsymbol|bm|mathsf|mathit|pmb|operatorname|rm|bf)\s*(?=\{)",
             r"\\text",
         ),
         (r"\\(?:mathrm|text|rm|mathbf|bf)\s+([a-zA-Z])(?![a-zA-Z])", r"\\text{\1}"),
-        (r"\\dots[cmo]?(?![a-z])|(?<=,) *\.{3,}(?= *,)", r"\\ldots "),
+        (r"\\dots[cmo]?(?![a-z])|(?<=,) *(?:\.{3,}|\\cdots)(?= *,)", r"\\ldots "),
         (
-            r"(?<=[\d}])((?:\\[,;: ]|[ ~])*)(?:\\text *\{ *(?:\\[,;: ] *)?(min|sec)s?\.? *\}|(?<=[ ~])(min|sec)s?\b)"
-            r"(?! *[\d(\\{}^])",
-            lambda match: rf"\text{{ {_SHORT[match[2] or match[3]]}}}",
+            r"(?<=[\d}])(?:\\[,;: ]|[ ~])*\\text *\{ *(?:\\[,;: ] *)?(min|sec)s?\.? *\}(?! *[\d(\\{}^])",
+            lambda match: rf"\text{{ {_SHORT[match[1]]}}}",
         ),
+        (r"(?<=\d)[ ~]*(min|sec)s?\b\.?(?! *[\d(\\{^])", lambda match: f" {_SHORT[match[1]]}"),
+        (r"(?<=[a-zA-Z])/ ?sec(?![a-z])", "/second"),
         (r"(?<=[\d}]) *\\text *\{ *(?:pct|per ?cent)\.? *\}", "%"),
         (r"(?<!\\)\\[,;: ]|\\(?:quad|qquad|enspace|thinspace)(?![a-zA-Z])|~|\s+", " "),
         (r"\^\s*(?:\{\s*\\circ\s*\}|\\circ(?![a-z]))\s*|\\degree(?![a-zA-Z])| ?\\text *\{ *degrees? *\}", r"^\\circ"),
@@ -67,7 +68,9 @@ _REWRITTEN = tuple(
 )
 """Rewrite rules (pattern, replacement), applied in this order."""
 _REWRITTEN_WITHOUT_COMMANDS = tuple(
-    rule for rule in _REWRITTEN if not re.fullmatch(r"\\\\(?:[^|()]|\([^|()]*\)|\((?:[^()]|\([^()]*\))*\))*", rule[0].pattern)
+    rule
+    for rule in _REWRITTEN
+    if not re.fullmatch(r"\\\\(?:[^|()]|\([^|()]*\)|\((?:[^()]|\([^()]*\))*\))*", rule[0].pattern)
 )
 """The rules without those whose matches begin with a backslash: most answers are plain numbers."""
 _FREE_SPACE = re.compile(r"(?<!\d) | (?!\d)")
@@ -107,6 +110,11 @@ def plain_spelling(text: str) -> str:
     text = _TIMES.sub(lambda match: "*" if match[1] else "", unquoted(text))
     text = _SLASH.sub(r"\\frac{\1}{\2}", text.replace(r"^\circ", ""))
     return _SINGLE.sub(r"\1", text).replace("{}", "").strip("$ ")
+
+
+def plain_words(text: str) -> str:
+    r"""Return the lower-case text with the content of every `\text{...}`."""
+    return " ".join(_TEXT.sub(r"\1", normalized(text)).replace(r"\&", "&").casefold().split())
 
 
 def words(text: str) -> str | None:

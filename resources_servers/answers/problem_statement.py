@@ -43,7 +43,7 @@ _CLAUSE_ENDS = re.compile(
 _ROUNDS = re.compile(r"nearest|approximat|round|estimat|decimal|significant", re.IGNORECASE)
 _WORD = re.compile(r"[^\W\d_]{2,}")
 _COUNTED = re.compile(r"\bhow (?:many|much) (?:more |less |fewer )?(\w+)", re.IGNORECASE)
-_MEASURED = re.compile(r"\b(?:in|how many|number of|nearest) (?:square |cubic )?([a-zA-Z]+)", re.IGNORECASE)
+_MEASURED = re.compile(r"\b(?:in|how many|number of|nearest) (?:square |cubic |fluid )?([a-zA-Z]+)", re.IGNORECASE)
 _PERCENT = re.compile(r"\b(?:what|which|how many|find the|by what|as a) percent|percentage", re.IGNORECASE)
 _COMPARED = re.compile(r"\bhow (?:many|much) (?:\w+ )?(more|less|fewer)\b", re.IGNORECASE)
 _TEXT = re.compile(r"\\text\s*\{[^{}]*\}")
@@ -83,7 +83,7 @@ class Problem:
     """Whether the problem mentions angles or temperatures, so the answer may be in degrees."""
     numbers: frozenset[str] = frozenset()
     variables: frozenset[str] = frozenset()
-    """Letters that occur in the formulas, other than names of points."""
+    """Letters that stand alone, in the formulas or between words."""
     positive: bool = False
     """Whether the problem says that its variables are positive."""
     text: str = ""
@@ -140,7 +140,8 @@ def read_problem(text: str) -> Problem:
         mentions_percent="%" in text or "percent" in prose.casefold(),
         mentions_angles=_ANGLES.search(text) is not None,
         numbers=frozenset(_NUMBER.findall(text.replace(",", ""))),
-        variables=frozenset(letter for formula in found for letter in _VARIABLE.findall(_TEXT.sub("", formula))),
+        variables=frozenset(letter for formula in found for letter in _VARIABLE.findall(_TEXT.sub("", formula)))
+        | {letter for letter in _VARIABLE.findall(prose) if letter not in "aAI"},
         positive=_POSITIVE.search(text) is not None,
         text=prose,
     )

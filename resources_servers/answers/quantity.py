@@ -153,6 +153,8 @@ def _unit(words: list[str], power: str) -> str | None:
     """Convert `square centimeters` to `cm^2` and `miles per hour` to `mi/h`; return None if there is no unit."""
     first, *others = re.split(r" ?/ ?| per ", " ".join(words))
     names, own = first.split(), ""
+    if names and (raised := re.fullmatch(r"([a-z.]+)\^?(\d)", names[0])):
+        names, own = [raised[1], *names[1:]], f"^{raised[2]}"
     if len(names) > 1 and names[0] in ("square", "sq", "cubic"):
         own = "^3" if names[0] == "cubic" else "^2"
         names = names[1:]

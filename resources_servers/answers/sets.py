@@ -27,6 +27,7 @@ _NONE = re.compile(
     re.IGNORECASE,
 )
 _VECTORS = frozenset(("vector", "vectors", "projection", "direction", "point", "intersection", "dilation"))
+_TRANSPOSED = re.compile(r"(?<=[)\]}]) *\^ *\{? *(?:T|\\top|\\text *\{ *T *\}) *\}?$")
 _MATRIX = re.compile(r"\\begin *\{[pb]?matrix\}((?:(?!\\begin|\\end).)*)\\end *\{[pb]?matrix\}", re.DOTALL)
 _TEXT = re.compile(r"\\text\s*\{([^{}]*)\}")
 _FOREIGN_INTERVAL = re.compile(
@@ -64,9 +65,10 @@ def same_vector(gold: str, answer: str, problem: Problem) -> tuple[str, str]:
 
 def _vector(text: str) -> str | None:
     """Return a vector as a tuple, or None for anything else."""
+    text = _TRANSPOSED.sub("", text)
     matrix = _MATRIX.fullmatch(text)
     if matrix is None:
-        return text if text.startswith("(") and text.endswith(")") and "," in text else None
+        return f"({text[1:-1]})" if text[:1] + text[-1:] in ("()", "[]") and "," in text else None
     columns, rows = matrix[1].split("&"), re.split(r"\\\\", matrix[1].strip().removesuffix("\\\\"))
     entries = rows if len(columns) == 1 else columns if len(rows) == 1 else []
     return f"({', '.join(entry.strip() for entry in entries)})" if len(entries) > 1 else None

@@ -22,7 +22,7 @@ _CHUNK = re.compile(
 )
 _WORD = re.compile(r"[^\W\d_]+(?:['.-][^\W\d_]+)*")
 _JOINING = frozenset({"and", "or"})
-_POWERS = frozenset({"square", "sq", "cubic", "squared", "cubed"})
+_POWERS = frozenset({"square", "sq", "cubic", "squared", "cubed", "fl", "fluid"})
 _APPROXIMATE = frozenset({"about", "around", "approximately", "approximate", "approx", "roughly"})
 _NEGATIVE = re.compile(
     r"(?:\\text\s*\{\s*(?:negative|minus)\s*\}|\b(?:negative|minus)\b)\s*(?=[\d\\.$])", re.IGNORECASE
@@ -105,8 +105,10 @@ def _kept(text: str, known: frozenset[str], problem: Problem) -> str:
         return text
     words = _WORD.findall(text)
     lone = text.strip()
-    if lone == "L" and "l" not in known and not {"L", "l"} & problem.variables:
-        return r"\text{ l}"
+    if words == [lone] and len(lone) == 1 and lone.casefold() in known:
+        return lone
+    if (lone == "L" and not {"L", "l"} & problem.variables) or (len(lone) > 1 and lone.isupper() and is_unit(lone)):
+        return rf"\text{{ {lone.casefold()}}}"
     if words == [lone] and lone.isascii() and ((lone.isupper() and len(lone) <= 5) or _is_symbol(lone)):
         return lone  # \text{i}, \mathrm{AB}
     for position, word in enumerate(words):

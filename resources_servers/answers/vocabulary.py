@@ -15,14 +15,17 @@ UNITS = {
         "mm": "mm millimeter millimetre", "cm": "cm centimeter centimetre", "m": "m meter metre",
         "km": "km kilometer kilometre", "in": "in inch inches", "ft": "ft foot feet", "yd": "yd yard",
         "mi": "mi mile", "mg": "mg milligram", "g": "g gram", "kg": "kg kilogram kilo", "lb": "lb lbs pound",
-        "oz": "oz ounce", "ton": "ton tonne", "s": "s sec second", "min": "min minute", "h": "h hr hour",
+        "oz": "oz ounce", "ton": "t ton tonne", "s": "s sec second", "min": "min minute", "h": "h hr hour",
         "day": "d day", "week": "week wk", "month": "month mo", "year": "y yr year y.o",
-        "cal": "cal calorie", "kcal": "kcal kilocalorie", "point": "pt point", "qt": "qt quart",
+        "cal": "cal calorie", "tbsp": "tbsp tablespoon",
+        "tsp": "tsp teaspoon", "cup": "cup", "pint": "pint", "ft^2": "sqft", "m/s": "mps",
+        "kb": "kb kilobyte", "mb": "mb megabyte", "gb": "gb gigabyte", "kcal": "kcal kilocalorie",
+        "point": "pt point", "qt": "qt quart",
         "decade": "decade", "century": "century centuries", "dm": "dm decimeter decimetre", "nm": "nm nanometer",
         "cl": "cl centiliter centilitre", "dl": "dl deciliter decilitre", "ml": "ml milliliter millilitre",
         "l": "l liter litre ltr",
-        "gal": "gal gallon", "dollar": "dollar usd buck", "cent": "cent penny pennies", "euro": "euro eur",
-        "degree": "degree deg", "radian": "radian rad", "mi/h": "mph", "km/h": "kph kmh", "unit": "unit",
+        "gal": "gal gallon", "dollar": "dollar usd buck dol", "cent": "cent penny pennies", "euro": "euro eur",
+        "degree": "degree deg", "radian": "radian rad", "mi/h": "mph", "km/h": "kph kmh kmph", "unit": "unit",
         "a.m.": "am a.m", "p.m.": "pm p.m",
     }.items()
     for name in names.split()
@@ -33,8 +36,9 @@ _DIMENSIONS = (
     word_set("mg g kg lb oz ton"),
     word_set("s min h day week month year decade century"),
     word_set("dollar cent euro"),
-    word_set("ml cl dl l gal qt"),
+    word_set("ml cl dl l gal qt pint cup tbsp tsp"),
     word_set("degree radian"),
+    word_set("kb mb gb"),
 )
 SCALES = {
     "hundred": 100, "thousand": 1000, "million": 10**6, "billion": 10**9, "trillion": 10**12, "dozen": 12,
@@ -43,8 +47,8 @@ _PROSE = frozenset(("in", "am", "as", "pt"))
 """Units that are other words in a sentence."""
 _MEASURES = word_set(
     """
-    percent percentage pct degrees celsius fahrenheit kelvin pint tbsp tsp cup tablespoon teaspoon acre hectare newton
-    joule watt volt amp ampere ohm hertz hz kilowatt kwh byte kilobyte megabyte gigabyte bit kb mb gb decade
+    percent percentage pct degrees celsius fahrenheit kelvin acre hectare newton
+    joule watt volt amp ampere ohm hertz hz kilowatt kwh byte bit decade
     century centuries knot light rupee peso pound yuan yen won ruble franc pence shilling nickel dime quarters
     penny square sq cubic squared cubed per each every a an
     """
@@ -70,7 +74,7 @@ _NOUNS = word_set(
     outcome solution root integer digit prime factor divisor multiple multiples element subset term pair triangle
     rectangle square circle edge face vertex vertices side diagonal angle line point path route handshake
     committee committees day night hour class grade test question problem lesson song movie video photo picture
-    star planet cell gift present meal lunch dinner breakfast snack drink
+    pc ppl pg pp star planet cell gift present meal lunch dinner breakfast snack drink
     sandwich sandwiches burger donut muffin cupcake brownie chocolate pancake potato potatoes tomato tomatoes
     carrot onion lemon lime pear peach grape cherry cherries berry berries strawberry strawberries
     """
@@ -160,6 +164,8 @@ def other_unit(unit: str, problem_asks: frozenset[str], problem_mentions: frozen
 
 def is_unit(word: str) -> bool:
     """Return whether the word is a unit of measure, singular or plural."""
+    if "-" in word:  # kilowatt-hours
+        return all(map(is_unit, word.split("-")))
     return any(stem in UNITS or stem in _MEASURES for stem in stems(word))
 
 

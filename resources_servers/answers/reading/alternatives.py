@@ -15,6 +15,7 @@ from rollyard.resources_servers.answers.reading.answer_phrases import phrased
 from rollyard.resources_servers.answers.reading.extraction import Found
 from rollyard.resources_servers.answers.reading.sentence_values import bare_value, is_value, sentence, values
 from rollyard.resources_servers.answers.reading.tags import hashes
+from rollyard.resources_servers.answers.splitting import parts
 
 _NEAR = 150
 """Maximum distance between an answer and an alternative, in characters."""
@@ -28,6 +29,8 @@ _MARKED = frozenset(("boxed", "answer_tag", "final_answer", "hashes"))
 _SOLUTION = re.compile(
     r"\bthe (?:final )?(?:solution|value|result|total) (?:is|equals)\b:? *(?=[-$\\\d(*]|[a-zA-Z] *=)", re.IGNORECASE
 )
+_SOLUTIONS = re.compile(r"\bsolutions\b", re.IGNORECASE)
+"""Matches `The solutions are`, which may explain an answer that counts or adds them."""
 _CORRECTED = re.compile(
     r"\bnot\b[^.!?\n]{1,60}?,? but(?: (?:rather|actually|it is))? +(?=[-$\\\d(*]|[A-Z]\b)", re.IGNORECASE
 )
@@ -35,6 +38,8 @@ _COMMENT = re.compile(
     r"\b(?:in|as|that|this|is|are|was|well|correct|right|wrong|reasonable|consistent|valid|unique|clear|obvious|above|below"
     r"|boxed|simple|complete|final|indeed|exact|confirmed|verified|only|now|then|the|it|we|therefore)\b"
 )
+_DIGIT = re.compile(r"\d")
+_SYMBOL = re.compile(r"\\(?:sqrt|pi)(?![a-z])|(?<![a-zA-Z\\])[a-z](?![a-zA-Z])")
 _FORMULA = re.compile(r"\d|\\[a-zA-Z]|[=^+]|[a-z]\b")
 _AND = re.compile(r"(?:[\s$*]|\\[)\]])*and\s+(?=\$?-?\d[\d.,/]*\$?\s*$)")
 
@@ -60,7 +65,11 @@ def _announced(text: str, found: Found) -> list[str]:
     rest = text[found.end :]
     if not rest.strip():
         return []
-    announced = [each.text for each in (phrased(rest), hashes(rest)) if each is not None]
+    announced = [
+        each.text
+        for each in (phrased(rest), hashes(rest))
+        if each is not None and not _SOLUTIONS.search(rest, max(each.end - len(each.text) - _NEAR, 0), each.end)
+    ]
     announced += [sentence(rest, match.end())[0] for match in (*_SOLUTION.finditer(rest), *_CORRECTED.finditer(rest))]
     named = [bare_value(value) for each in announced for value in values(each)]
     return [other for other in named if other and _differs(found.text, other)]
@@ -72,8 +81,13 @@ def _differs(answer: str, other: str) -> bool:
         return False
     number = quantity(answer, any_words=True)
     if number is not None:
-        read = quantity(other if "=" in answer else other.rpartition("=")[2], any_words=True)
-        return read is not None and read.value != number.value and read.percent == number.percent
+        other = other if "=" in answer else other.rpartition("=")[2]
+        read = quantity(other, any_words=True)
+        if read is None:
+            several = sum(bool(_DIGIT.search(part)) for part in parts(other.strip("()[]{}\\ "))) > 1
+            return is_value(other) and (several or (_DIGIT.search(other) and _SYMBOL.search(other)) is not None)
+        scale = 1 if read.percent == number.percent else 100
+        return read.value not in (number.value, number.value * scale, number.value / scale)
     chosen, given = words(answer), words(other)
     if choice(answer) is not None or (chosen is not None and len(chosen) == 1):
         letter = choice(other) or choice(other.partition(" ")[0])

@@ -20,17 +20,17 @@ _THINKING_BEGINS = re.compile(r"<(?:think|thinking)>", re.IGNORECASE)
 
 
 _TURN = re.compile(
-    r"<\|(?:im_end|im_start|user|assistant|system|endoftext|end_of_text|eot_id|eom_id|start_header_id|END_OF_TURN_TOKEN"
-    r"|START_OF_TURN_TOKEN)\|>|<(?:/s|eos|end_of_turn|start_of_turn)>|\[INST\]|<｜(?:User|Assistant|end▁of▁sentence)｜>"
+    r"<\|(?:im_end|return|im_start|user|assistant|system|endoftext|end_of_text|eot_id|eom_id|start_header_id|END_OF_TURN_TOKEN"
+    r"|START_OF_TURN_TOKEN)\|>|<(?:/s|eos|end_of_turn|start_of_turn)>|\[/?INST\]|<\|start\|>user|<｜(?:User|Assistant|end▁of▁sentence)｜>"
 )
 """Special tokens of chat templates that end a turn or open one."""
-_TURN_SIGNS = ("<|", "</s>", "<eos>", "_of_turn>", "[INST]", "<｜")
+_TURN_SIGNS = ("<|", "</s>", "<eos>", "_of_turn>", "INST]", "<｜")
 MAX_LABELS = 20
 _ROLE = re.compile(r"(?:\s|<\|end_header_id\|>|(?:assistant|model|CHATBOT_TOKEN)\b)*")
 _SPEAKER = re.compile(
     r"\n[ \t]*\n[ \t]*(?:#{1,4} ?)?(?:\*\*)?(?:"
     r"(?:User|Human|Question|Problem|Exercise|Q|Student)(?: ?\d{1,3})?(?:\*\*)?:"
-    r"|#{2,4} ?(?:Instruction|Input|User|Human|Question|Problem)\b)"
+    r"|#{2,4} ?(?:Instruction|Input|User|Human|Question|Problem)\b)|\n(?:User|Human):"
 )
 """The labels with which a next turn or a next problem begins."""
 
