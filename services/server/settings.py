@@ -17,8 +17,9 @@ SHORTEST_SECRET = 8
 """Secrets shorter than this are not searched for in texts: `EMPTY` or `x` would mangle unrelated words."""
 
 _SECRET = re.compile(
-    r"(^|_)(key|api_?keys?|access_?keys|private_?keys|token|access_?tokens|auth_?tokens|api_?tokens|secrets?|passwords?"
-    r"|passwd|pwd|passphrase|pat|credentials?|authorization|cookies?|sig|connection_?string)$",
+    r"password$|(^|_)(key|api_?keys?|access_?keys|private_?keys|token|access_?tokens|auth_?tokens|api_?tokens|secrets?"
+    r"|passwords?|passwd|pwd|passphrase|pat|bearer|webhook|webhook_url|x_amz_signature|credentials?|authorization"
+    r"|cookies?|sig|connection_?string)$",
     re.IGNORECASE,
 )
 _SIGNATURE = re.compile(r"(^|[_-])(signature|code)$", re.IGNORECASE)
