@@ -12,7 +12,7 @@ import orjson
 
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.services.http.ray_address import ray_authentication
-from rollyard.services.server.settings import REDACTED, is_secret
+from rollyard.services.server.settings import redacted
 from rollyard.services.types import Json
 
 _MAX_SOCKET_FOLDER_LENGTH = 60
@@ -71,14 +71,7 @@ def _flag(name: str, value: Any) -> list[str]:
 
 def shown(arguments: Sequence[str]) -> str:
     """Return the command line without secrets: extra_flags may contain --hf-token."""
-    flags_before = ["", *arguments]
-    return " ".join(
-        REDACTED if _is_secret_flag(flag) else argument for flag, argument in zip(flags_before, arguments, strict=False)
-    )
-
-
-def _is_secret_flag(flag: str) -> bool:
-    return flag.startswith("--") and is_secret(flag.lstrip("-").replace("-", "_"))
+    return " ".join(redacted(list(arguments)))
 
 
 def engine_environment(

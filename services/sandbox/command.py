@@ -63,6 +63,12 @@ def readable(python: PythonRuntime) -> tuple[str, ...]:
     return (*python.paths, str(_INSIDE), *_DEVICES)
 
 
+def tree(python: PythonRuntime) -> tuple[tuple[str, str], ...]:
+    """Return sources and targets of the files that exist for answers under Landlock, if the others can be hidden."""
+    same = (*python.paths, str(_INSIDE), *_DEVICES)
+    return tuple(dict.fromkeys([*((path, path) for path in same), *python.files]))
+
+
 def _environment(python: PythonRuntime, root: str) -> dict[str, str]:
     """Return the zygote's initial environment, which it clears. PYTHONHASHSEED makes set order reproducible."""
     return {"PYTHONPATH": root, "PYTHONHASHSEED": "0", "LD_LIBRARY_PATH": python.library_path, "LC_ALL": "C.UTF-8"}

@@ -35,6 +35,7 @@ class IsolationMode:
             landlock=self.landlock and features.landlock > 0,
             seccomp=self.seccomp and features.seccomp,
             readable=command.readable(python),
+            tree=command.tree(python) if self.landlock and features.private_tree else (),
             cpu_s=limits.cpu_s,
             wall_s=limits.wall_s,
             memory=limits.memory_mb * MIB,
@@ -66,6 +67,10 @@ class IsolationMode:
             found += ["private /tmp", "limit on processes"]
         if self.landlock:
             found += [f"Landlock {features.landlock}: only the Python interpreter readable"]
+            if features.private_tree:
+                found += ["mount namespace: the host's files do not exist"]
+            else:
+                missing += ["mount namespace (whether files exist, their sizes and times can be seen)"]
             found += ["no child processes, signals or changes to files", "bound on threads"]
             missing += ["namespaces", "private /tmp (no file can be written)"]
         if self.seccomp and features.seccomp:

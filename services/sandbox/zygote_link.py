@@ -30,6 +30,8 @@ class KernelFeatures:
     seccomp: bool
     landlock: int
     """Landlock version; 0 if not supported."""
+    private_tree: bool = False
+    """Whether the host's files can be hidden by a mount namespace."""
 
 
 class ZygoteClient:

@@ -17,8 +17,9 @@ SHORTEST_SECRET = 8
 """Secrets shorter than this are not searched for in texts: `EMPTY` or `x` would mangle unrelated words."""
 
 _SECRET = re.compile(
-    r"(^|_)(key|api_?keys?|access_?keys|private_?keys|token|access_?tokens|auth_?tokens|api_?tokens|secrets?|passwords?"
-    r"|passwd|pwd|passphrase|pat|credentials?|authorization|cookies?|sig|connection_?string)$",
+    r"password$|(^|_)(key|api_?keys?|access_?keys|private_?keys|token|access_?tokens|auth_?tokens|api_?tokens|secrets?"
+    r"|passwords?|passwd|pwd|passphrase|pat|bearer|webhook|webhook_url|x_amz_signature|credentials?|authorization"
+    r"|cookies?|sig|connection_?string)$",
     re.IGNORECASE,
 )
 _SIGNATURE = re.compile(r"(^|[_-])(signature|code)$", re.IGNORECASE)
@@ -31,6 +32,7 @@ _USER_IN_URL = re.compile(r"(?<![\w+.-])([A-Za-z][\w+.-]*://)[^/?#\s\"']*@")
 _QUERY = re.compile(r"([?&;])([\w.-]+)=([^&;#\s\"']+)")
 _ASSIGNED = re.compile(r"""(?<!\w)([A-Za-z][\w-]*)(=["']?|["']\s*:\s*["'])([^\s"',;&]+)""")
 """`NAME=value` as in a list of variables or flags, and `"name": "value"` as in JSON."""
+_FLAG = re.compile(r"""(?<![\w-])(--?[A-Za-z][\w-]*)([\s,"']+)([^\s,"'\]-][^\s,"'\]]*)""")
 _HEADER_LINE = re.compile(
     r"(?<![\w-])((?:proxy-)?authorization|[\w-]*api-key|(?:set-)?cookie)([\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE
 )
@@ -192,7 +194,7 @@ def without_credentials(text: str) -> str:
     if "://" in text:
         text = _QUERY.sub(hide_query, _USER_IN_URL.sub(rf"\g<1>{REDACTED}@", text))
     text = _HEADER_LINE.sub(rf"\g<1>\g<2>{REDACTED}", text)
-    return _BEARER.sub(rf"\g<1>{REDACTED}", _ASSIGNED.sub(hide, text))
+    return _BEARER.sub(rf"\g<1>{REDACTED}", _ASSIGNED.sub(hide, _FLAG.sub(hide, text)))
 
 
 def _hidden(name: str, header: bool) -> bool:

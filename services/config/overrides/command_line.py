@@ -8,7 +8,7 @@ from typing import Any
 from rollyard.services.config.overrides.hydra_grammar import format_value
 from rollyard.services.config.overrides.override import Override, parse_overrides, shown
 from rollyard.services.errors import OperatorError
-from rollyard.services.server.settings import redacted_at
+from rollyard.services.server.settings import is_secret, redacted_at
 
 _PLACEHOLDERS = frozenset({"dummy", "dummy_key", "empty", "none", "null", "unused"})
 """Keys for engines that require none."""
@@ -38,7 +38,7 @@ def refuse_secrets(overrides: Iterable[str | Override]) -> None:
     for override in parsed:
         if not override.delete and _is_exposed(override):
             name = override.key.rpartition(".")[2]
-            variable = name if override.key == name else "NAME"
+            variable = name if override.key == name and is_secret(name) else "NAME"
             raise OperatorError(
                 f"{override.shown!r} would be visible to all users in the list of processes: put the secret into an "
                 f"environment variable, export {variable}=..., and write {override.key}='${{oc.env:{variable}}}'"

@@ -22,7 +22,7 @@ from rollyard.services.head.activity import Collection
 from rollyard.services.http.response_failures import raise_for_status, with_server
 from rollyard.services.http.transport import Transport
 from rollyard.services.run_types import Directory, ServerCode
-from rollyard.services.server.settings import is_secret, redacted
+from rollyard.services.server.settings import is_secret, redacted, without_credentials, without_secrets
 from rollyard.services.types import Json, Record
 
 DEADLINE_S = 10.0
@@ -74,10 +74,13 @@ class NemoGymHead:
             servers={name: [url] for name, url in urls.items()},
             foreign={url: name for name, url in urls.items()},
             families={name: family for name, (family, _, _) in found.items()},
-            settings={
-                name: {"implementation": f"{family}/{implementation}", **_identity(raw)}
-                for name, (family, implementation, raw) in found.items()
-            },
+            settings=without_secrets(
+                {
+                    name: {"implementation": f"{family}/{implementation}", **_identity(raw)}
+                    for name, (family, implementation, raw) in found.items()
+                },
+                of=tree,
+            ),
             references={name: servers_named(raw, found) for name, (_, _, raw) in found.items()},
         )
 
@@ -126,7 +129,8 @@ class NemoGymHead:
             raise with_server(failure, "head") from failure
 
     def _malformed(self, path: str, body: bytes) -> Failure:
-        detail = f"the response of {self._url}{path} is not that of a NeMo Gym head: {body[:200]!r}"
+        excerpt = without_credentials(body[:200].decode("utf-8", "replace"))
+        detail = f"the response of {self._url}{path} is not that of a NeMo Gym head: {excerpt!r}"
         return Failure(FailureKind.MALFORMED_ANSWER, detail, server="head")
 
 

@@ -13,6 +13,7 @@ from rollyard.services.launchers.sagemaker.job_log import JobLog
 from rollyard.services.launchers.sagemaker.settings import SageMakerSettings
 from rollyard.services.launchers.sagemaker.submission import Plan, Submission
 from rollyard.services.launchers.sagemaker.target import ANY_ACCOUNT, Target
+from rollyard.services.server.settings import redacted
 
 _SECRET = re.compile(r"KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL", re.IGNORECASE)
 _HIDDEN = "(hidden)"
@@ -52,7 +53,9 @@ def describe(
         yield f"  {plain_line(file)}"
     yield plain_line(f"append to {log.path}: {name} | {plan.parameters.config or ''} | {plan.description}")
     request = submission.request(plan, name)
-    shown_values = {key: _HIDDEN if _SECRET.search(key) else value for key, value in request.environment.items()}
+    shown_values = {
+        key: _HIDDEN if _SECRET.search(key) else redacted(value, key) for key, value in request.environment.items()
+    }
     yield _call("sagemaker", "CreateTrainingJob", request.model_copy(update={"environment": shown_values}).arguments())
 
 

@@ -25,6 +25,8 @@ class Plan:
     open_files: int
     tmp_size: int
     output: int
+    tree: tuple[tuple[str, str], ...] = ()
+    """Sources and targets of the only files that exist for an answer under Landlock; empty: the host's file tree."""
     rules: int = -1
     """The zygote's file descriptor for the Landlock ruleset that allows `readable`."""
 
@@ -39,4 +41,5 @@ class Plan:
     @classmethod
     def from_fields(cls, fields: dict[str, Any]) -> Plan:
         """Rebuild a plan from the result of `fields`."""
-        return cls(**{**fields, "readable": tuple(fields["readable"])})
+        tree = tuple((source, target) for source, target in fields["tree"])
+        return cls(**{**fields, "readable": tuple(fields["readable"]), "tree": tree})

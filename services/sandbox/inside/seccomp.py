@@ -54,7 +54,11 @@ def _assemble(machine: str, namespaces: bool, shell: bool) -> bytes:
     architecture_index = 0 if machine == "x86_64" else 1
     refused = {
         **syscall_numbers.NEVER,
-        **({} if namespaces else syscall_numbers.NO_PROCESSES | syscall_numbers.NO_CHANGES),
+        **(
+            {}
+            if namespaces
+            else syscall_numbers.NO_PROCESSES | syscall_numbers.NO_CHANGES | syscall_numbers.NO_WATCHING
+        ),
     }
     instructions = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, _AUDIT[machine]), (_RETURN, 0, 0, _KILL)]
     instructions += [(_LOAD, 0, 0, _NUMBER)]

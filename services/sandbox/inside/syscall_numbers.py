@@ -49,6 +49,14 @@ NO_CHANGES = {
 Landlock does not restrict changes to modes, owners and times (and, before version 3, lengths) by a file's owner, who
 may be this user. A filter cannot read the arguments of openat2, which are in memory.
 """
+NO_WATCHING = {
+    "inotify_init": (253, None), "inotify_init1": (294, 26), "inotify_add_watch": (254, 27),
+    "fanotify_mark": (301, 263), "chdir": (80, 49), "fchdir": (81, 50), "readlink": (89, None),
+    "readlinkat": (267, 78), "getxattr": (191, 8), "lgetxattr": (192, 9), "fgetxattr": (193, 10),
+    "getxattrat": (464, 464), "listxattr": (194, 11), "llistxattr": (195, 12), "flistxattr": (196, 13),
+    "listxattrat": (465, 465), "statfs": (137, 43), "ustat": (136, None),
+}  # fmt: skip
+"""Calls that are refused without a mount namespace: Landlock does not keep them from files that cannot be opened."""
 SHELL = (
     "socket", "connect", "bind", "listen", "shmget", "semget", "msgget", "mq_open", "memfd_create", "mknodat", "mknod",
     "setpriority", "sched_setaffinity", "sched_setscheduler", "sched_setparam", "sched_setattr", "ioprio_set",

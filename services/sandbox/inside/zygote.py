@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from os import environ
 
-from rollyard.services.sandbox.inside import landlock, libc, privileges, seccomp
+from rollyard.services.sandbox.inside import landlock, libc, private_tree, privileges, seccomp
 from rollyard.services.sandbox.inside.channel import Channel
 from rollyard.services.sandbox.inside.jail_plan import Plan
 from rollyard.services.sandbox.inside.monitor import prepare, watch
@@ -37,9 +37,16 @@ def main() -> None:
     """
     control = socket.socket(fileno=0)
     libc.die_with_parent(signal.SIGKILL)
-    features = {"seccomp": _is_supported(lambda: seccomp.install(namespaces=True)), "landlock": landlock.version()}
+    stdlib = os.path.dirname(os.__file__)  # noqa: PTH120 (pathlib is not loaded)
+    features = {
+        "seccomp": _is_supported(lambda: seccomp.install(namespaces=True)),
+        "landlock": landlock.version(),
+        "private_tree": _is_supported(lambda: private_tree.enter([(stdlib, stdlib)])),
+    }
     Channel(control).send(features)
     plan = Plan.from_fields(Channel(control).receive())
+    if plan.tree:
+        private_tree.enter(plan.tree)
     if plan.landlock:
         rules = landlock.rules(plan.readable)  # while the files are still accessible
         plan = replace(plan, rules=fcntl.fcntl(rules, fcntl.F_DUPFD_CLOEXEC, _MIN_RULES_DESCRIPTOR))

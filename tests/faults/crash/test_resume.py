@@ -214,7 +214,7 @@ async def test_a_full_disk_stops_with_one_message_and_the_same_command_completes
     assert collection.read_bytes().endswith(b"\n")
     kept = essences(collection)
     assert 0 < len(kept) < ROLLOUTS
-    assert status(collection)["state"] == "stopped"
+    assert (status(collection)["state"], status(collection)["measured"]) == ("stopped", len(kept))
     exit_status, output_text = await run_collect(stack, collection)
     assert exit_status == 0, output_text
     assert essences(collection) == whole

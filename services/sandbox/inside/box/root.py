@@ -34,7 +34,7 @@ _FILES = {
 }
 _FOLDERS = {"/tmp": 0o1777, "/var/tmp": 0o1777, "/dev/shm": 0o1777, "/root": 0o700}
 _PLAIN_FOLDERS = ("/etc", "/home", "/opt", "/srv", "/mnt", "/media", "/run", "/var/lib", "/var/log", "/var/run")
-_STAGE = "/tmp"
+STAGE = "/tmp"
 _MS_REMOUNT, _MNT_DETACH = 32, 2
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 1
@@ -48,28 +48,38 @@ def build(plan: BoxPlan) -> list[str]:
     # Open before the stage hides /tmp, where visible folders may be.
     wanted = [*SYSTEM_PATHS, *(f"/etc/{name}" for name in _ETC), *(f"/dev/{name}" for name in _DEVICES), *plan.visible]
     sources = [(path, _opened(path)) for path in dict.fromkeys(wanted) if os.path.lexists(path)]
-    libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
-    libc.mount("tmpfs", _STAGE, "tmpfs", libc.MS_NOSUID, f"size={plan.storage},mode=755")
+    start_stage(plan.storage)
     for path in _PLAIN_FOLDERS:
-        os.makedirs(_STAGE + path, exist_ok=True)  # noqa: PTH103
+        os.makedirs(STAGE + path, exist_ok=True)  # noqa: PTH103
     for path, opened in sources:
-        _show(path, opened)
+        show(path, opened)
     for path, text in _FILES.items():
-        with open(_STAGE + path, "w") as file:  # noqa: PTH123
+        with open(STAGE + path, "w") as file:  # noqa: PTH123
             file.write(text)
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
-        os.symlink(f"/proc/self/fd{target}", f"{_STAGE}/dev/{name}")  # noqa: PTH211
+        os.symlink(f"/proc/self/fd{target}", f"{STAGE}/dev/{name}")  # noqa: PTH211
     missing = _mount_proc()
-    os.chdir(_STAGE)
-    libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")
-    _detach(b".")
-    os.chdir("/")
+    pivot()
     for path, mode in _FOLDERS.items():
         os.makedirs(path, exist_ok=True)  # noqa: PTH103
         os.chmod(path, mode)  # noqa: PTH101
     for path in plan.folders:
         os.makedirs(path, exist_ok=True)  # noqa: PTH103
     return missing
+
+
+def start_stage(size: int) -> None:
+    """Mount an empty file system of `size` bytes in memory on STAGE, invisible to the host."""
+    libc.mount("none", "/", "none", libc.MS_REC | libc.MS_PRIVATE)
+    libc.mount("tmpfs", STAGE, "tmpfs", libc.MS_NOSUID, f"size={size},mode=755")
+
+
+def pivot() -> None:
+    """Make STAGE this process's root, and let go of the host's."""
+    os.chdir(STAGE)
+    libc.syscall(_PIVOT_ROOT[os.uname().machine], b".", b".")
+    _detach(b".")
+    os.chdir("/")
 
 
 def start_loopback() -> None:
@@ -87,8 +97,9 @@ def _opened(path: str) -> int | str:
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
-def _show(path: str, opened: int | str) -> None:
-    target = _STAGE + path
+def show(path: str, opened: int | str) -> None:
+    """Show an opened file or folder of the host read-only at `path` below STAGE, or a link to `opened`."""
+    target = STAGE + path
     os.makedirs(os.path.dirname(target), exist_ok=True)  # noqa: PTH103, PTH120
     if isinstance(opened, str):
         os.symlink(opened, target)  # noqa: PTH211
@@ -96,7 +107,7 @@ def _show(path: str, opened: int | str) -> None:
     mode = os.fstat(opened).st_mode
     if stat.S_ISDIR(mode):
         os.makedirs(target, exist_ok=True)  # noqa: PTH103
-    else:
+    elif not os.path.exists(target):  # noqa: PTH110
         os.close(os.open(target, os.O_CREAT | os.O_WRONLY, 0o644))
     source = f"/proc/self/fd/{opened}"
     libc.mount(source, target, "none", libc.MS_BIND | libc.MS_REC)
@@ -108,9 +119,9 @@ def _show(path: str, opened: int | str) -> None:
 
 
 def _mount_proc() -> list[str]:
-    os.makedirs(f"{_STAGE}/proc", exist_ok=True)  # noqa: PTH103
+    os.makedirs(f"{STAGE}/proc", exist_ok=True)  # noqa: PTH103
     try:
-        libc.mount("proc", f"{_STAGE}/proc", "proc", libc.MS_NOSUID | libc.MS_NODEV)
+        libc.mount("proc", f"{STAGE}/proc", "proc", libc.MS_NOSUID | libc.MS_NODEV)
     except OSError as error:  # a container that hides parts of its own /proc
         return [f"/proc is empty: {error.strerror}"]
     return []

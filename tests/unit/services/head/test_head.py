@@ -32,9 +32,8 @@ class HeadHarness:
     def __init__(self, root: Path, keys: Keys = KEYS, title: str = "", family: str = "responses_api_agents") -> None:
         self.environment_folder, self.agent_folder = make_folder(root), make_folder(root, "agents")
         peer = f"{{peer: {{type: resources_servers, name: environment}}, title: '{title}'}}"
-        text = "policy_api_key: sk-1234\n" + server_yaml(
-            self.environment_folder, "{api_key: '${policy_api_key}', speed: 3}"
-        )
+        text = "policy_api_key: sk-1234\nclient: {default_headers: {x-api-key: sk-1234}, url: 'http://a:sk-1234@h'}\n"
+        text += server_yaml(self.environment_folder, "{api_key: '${policy_api_key}', speed: 3}")
         config = load_text(root, text + server_yaml(self.agent_folder, peer, "agent", family))
         self.transport = LocalTransport(HttpTransport())
         self.registry = registry = ServerRegistry(keys.run_id, config.servers, config.identity())

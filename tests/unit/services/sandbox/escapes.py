@@ -190,6 +190,27 @@ for limit in range(16):
         if hard != resource.RLIM_INFINITY: print("ESCAPED", limit, resource.setrlimit(limit, (hard, hard + 1)))
     except (OSError, ValueError): pass
 """,
+    "watches_the_hosts_files": """
+import ctypes, sys
+libc = ctypes.CDLL(None, use_errno=True)
+for folder in (b"/var/log", b"/home", b"/etc/ssl"):
+    watch = libc.inotify_init1(0)
+    if watch >= 0 and libc.inotify_add_watch(watch, folder, 2) >= 0: print("ESCAPED inotify", folder)
+if libc.syscall(300, 0, 0) >= 0: print("ESCAPED fanotify")
+""",
+    "enters_the_hosts_folders": """
+import os
+for folder in ("/var/log", "/home", "/etc/ssl", "/sys/kernel"):
+    try: print("ESCAPED", os.chdir(folder), os.getcwd())
+    except OSError: pass
+""",
+    "reads_links_and_attributes_of_the_hosts_files": """
+import os
+for name in ("/etc/mtab", "/etc/localtime", "/bin", "/etc/os-release"):
+    for look in (os.readlink, os.listxattr, os.statvfs):
+        try: print("ESCAPED", name, look(name))
+        except OSError: pass
+""",
     "blocks_other_processes_with_a_file_lease": """
 import fcntl, os
 for name in (os.__file__, "/tmp/own"):

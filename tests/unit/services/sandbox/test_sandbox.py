@@ -9,9 +9,11 @@ import orjson
 import pytest
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.sandbox import command
 from rollyard.services.sandbox.isolation_modes import IsolationMode
 from rollyard.services.sandbox.records import Ending, Limits, Trial
 from rollyard.services.sandbox.sandbox import Sandbox
+from tests.unit.services.sandbox.sandbox_start import start_or_skip
 from tests.unit.services.sandbox.trials import run_trial
 
 
@@ -218,6 +220,42 @@ async def test_without_bubblewrap_landlock_is_used_and_reported(tmp_path: Path) 
         assert "Error: [Errno" in outcome.reason
     finally:
         await sandbox.stop()
+
+
+LOOKS = """
+import ctypes, os
+libc = ctypes.CDLL(None, use_errno=True)
+def found(path):
+    try: return os.stat(path).st_size >= 0
+    except OSError: return False
+def entered(path):
+    try: return os.chdir(path) is None
+    except OSError: return False
+def watched(path):
+    return libc.inotify_add_watch(libc.inotify_init1(0), path.encode(), 2) >= 0
+def loaded():
+    import colorsys, sqlite3, ssl
+    return True
+"""
+
+
+@pytest.mark.parametrize("hides", [True, False], ids=["mount namespace", "without"])
+async def test_without_bubblewrap_an_answer_cannot_watch_or_enter_a_folder_of_the_host(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hides: bool
+) -> None:
+    if not hides:
+        monkeypatch.setattr(command, "tree", lambda python: ())
+    sandbox = Sandbox(Limits(cpu_s=1, wall_s=3), bubblewrap=None)
+    await start_or_skip(sandbox)
+    hides = hides and any("mount namespace" in layer for layer in sandbox.layers.in_force)
+    path, names = str(tmp_path), ("found", "entered", "watched", "loaded")
+    try:
+        tests = [f"assert not {name}({path!r})" for name in ("entered", "watched")]
+        tests += ["assert loaded()", f"assert not found({path!r}) or not {hides}"]
+        outcome = await run_trial(sandbox, LOOKS, *tests, names=names)
+    finally:
+        await sandbox.stop()
+    assert outcome.passed, outcome.reason
 
 
 async def test_without_any_isolation_it_starts_only_with_allow_unsandboxed(monkeypatch: pytest.MonkeyPatch) -> None:

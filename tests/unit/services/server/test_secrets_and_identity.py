@@ -116,6 +116,8 @@ HIDDEN = [
     {"engine": {"apiKey": SECRET, "deep": [{"client_secret": SECRET}]}},
     {"command": f"curl -H 'Authorization: Bearer {SECRET}' http://host"},
     {"api_keys": [SECRET, SECRET]},
+    {"environment": {"PGPASSWORD": SECRET, "SLACK_WEBHOOK_URL": SECRET}},
+    {"command": f"vllm serve --api-key {SECRET} --port 1"},
 ]
 
 

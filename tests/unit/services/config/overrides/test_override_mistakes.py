@@ -11,7 +11,10 @@ from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
 from rollyard.services.cli.options import Options, read_options
 from rollyard.services.cli.run import RunOptions
+from rollyard.services.cli.status import StatusOptions
 from rollyard.services.config.overrides import parse_overrides
+from rollyard.services.config.overrides.command_line import refuse_secrets
+from rollyard.services.config.overrides.override import shown
 from rollyard.services.errors import OperatorError
 
 PARSER_MESSAGE = re.compile(
@@ -170,3 +173,36 @@ def test_a_text_option_keeps_the_text_as_typed(typed: str) -> None:
 @pytest.mark.parametrize("value", ["", "${HOME}/x"])
 def test_a_path_with_an_unexpanded_shell_variable_is_rejected(value: str) -> None:
     assert "shell" in error_message(CollectOptions, f"+output_jsonl_fpath={value}")
+
+
+EXPOSED = (
+    "+policy_api_key=sk-1234",
+    "++policy_model.responses_api_models.openai_model.default_headers.Authorization='Bearer sk-1234'",
+    "++policy_model.responses_api_models.openai_model.default_headers={x-tenant: sk-1234}",
+    "+env={HF_TOKEN: sk-1234}",
+    "+policy_base_url='http://me:sk-1234@host/v1'",
+    "+policy_base_url='http://host/v1?api_key=sk-1234'",
+    "+extra_flags=[--hf-token,sk-1234]",
+)
+
+
+@pytest.mark.parametrize("text", EXPOSED)
+def test_a_key_in_a_command_line_is_refused_without_being_shown(text: str) -> None:
+    with pytest.raises(OperatorError, match="visible to all users") as raised:
+        refuse_secrets([text])
+    assert "sk-1234" not in str(raised.value) and "sk-1234" not in shown(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["+policy_api_key=dummy", "+policy_api_key=EMPTY", "+policy_api_key='${oc.env:KEY}'", "+max_tokens=3", "~key"],
+)
+def test_a_placeholder_or_reference_in_a_command_line_is_no_key(text: str) -> None:
+    refuse_secrets([text])
+
+
+def test_a_run_token_in_a_command_line_is_noted(capsys: pytest.CaptureFixture[str]) -> None:
+    options, _ = read_options(StatusOptions, ["+token=sk-1234-of-the-run"])
+    assert options.token == "sk-1234-of-the-run"
+    note = capsys.readouterr().err
+    assert "ROLLYARD_TOKEN" in note and "sk-1234" not in note

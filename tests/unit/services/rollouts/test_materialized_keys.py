@@ -1,0 +1,27 @@
+"""Materialized inputs contain no credentials."""
+
+from __future__ import annotations
+
+import orjson
+import pytest
+
+from rollyard.services.rollouts.output_row import without_keys
+
+KEY = "sk-1234-of-this-row"
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        {"policy_api_key": KEY, "policy_base_url": "http://host/v1"},
+        {"policy_base_url": [f"http://me:{KEY}@host/v1"]},
+        {"responses_create_params": {"input": "Hi", "extra_headers": {"x-tenant": KEY}}},
+    ],
+)
+def test_a_key_of_a_row_is_masked(row: dict[str, object]) -> None:
+    assert KEY.encode() not in without_keys(orjson.dumps(row))
+
+
+def test_a_row_without_keys_is_written_as_it_was_sent() -> None:
+    task = {"key": "C major", "token": "ab", "responses_create_params": {"input": f"api_key={KEY}", "temperature": 0.5}}
+    assert without_keys(orjson.dumps(task)) == orjson.dumps(task)
