@@ -167,13 +167,16 @@ def test_an_engine_that_hangs_is_noticed_by_its_health(served: ServedEval) -> No
         assert "GET /health" in running.printed
 
 
-def test_an_engine_that_cannot_start_ends_the_evaluation_with_its_message(served: ServedEval) -> None:
+@pytest.mark.parametrize(
+    "error", ["vllm serve: error: unrecognized arguments: --nonsense", "RuntimeError: Failed to infer device type"]
+)
+def test_an_engine_that_cannot_start_ends_the_evaluation_with_its_message(served: ServedEval, error: str) -> None:
     message = served.folder / "message"
-    message.write_text("vllm serve: error: unrecognized arguments: --nonsense")
+    message.write_text(error)
     environment = {**served.environment, "FAKE_FAILS": str(message)}
     with ng_eval(*served.arguments, cwd=served.folder, output="out", env=environment) as running:
         assert running.wait() == 2
-        assert "unrecognized arguments: --nonsense" in running.printed and "vllm_server.log" in running.printed
+        assert error in running.printed and "vllm_server.log" in running.printed
         assert running.state["state"] == "failed" and len(list(served.notes.iterdir())) == 1
 
 

@@ -25,12 +25,13 @@ REPORT_EVERY_S = 30.0
 HEALTH_EVERY_S = 2.0
 HEALTH_REQUEST_S = 10.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_PERMANENT = re.compile(
-    r"unrecognized arguments|error: argument|invalid tool call parser|not a valid model identifier|Repo id must"
-    r"|Invalid repository ID|Cannot find any model weights|RepositoryNotFoundError|GatedRepoError"
-    r"|Model architectures .* (?:are not supported|failed to be inspected)|No module named|max_model_len .* is greater"
+_TRANSIENT = re.compile(
+    r"EADDRINUSE|Errno 98|error while attempting to bind|out of memory|OutOfMemoryError|Free memory on device"
+    r"|Available memory on node|No space left on device|Timed out|[Tt]imeout|ConnectionError"
+    r"|Connection (?:reset|refused)|Temporary failure in name resolution|(?:429|50[0234]) (?:Client|Server) Error"
+    r"|NCCL|nccl|placement group"
 )
-"""Messages of vLLM after which another start would fail again."""
+"""Errors of vLLM that may go away: a port or memory that another program uses, the network."""
 
 
 class VllmStage:
@@ -49,9 +50,12 @@ class VllmStage:
         stages: RunningStages,
         ray_address: str | None,
         print_line: Callable[[str], None] = lambda text: None,
+        *,
+        has_worked: bool = False,
     ) -> VllmStage:
         """Start vLLM and wait until it is ready. Raises RunError, or OperatorError if a retry would fail again.
 
+        `has_worked`: it has answered before with these settings, so that any error may go away.
         `print_line` receives the last line of the log from time to time.
         """
         settings = plan.config.vllm
@@ -73,8 +77,11 @@ class VllmStage:
             while not await is_healthy(url):
                 await asyncio.wait({process.ended}, timeout=POLL_S)
                 if not process.running:
-                    message = ended_badly(process)
-                    raise OperatorError(message) if _PERMANENT.search(process.printed()) else RunError(message)
+                    message, status = ended_badly(process), process.ended.result()
+                    killed = status < 0 or status > 128
+                    if has_worked or killed or _TRANSIENT.search(process.printed()):
+                        raise RunError(message)
+                    raise OperatorError(message)
                 if time.monotonic() - reported > REPORT_EVERY_S:
                     reported = time.monotonic()
                     print_line(f"  {'vLLM':<10} {reported - started:.0f} s: {last_line(process)}")
