@@ -158,8 +158,9 @@ class Odd(Environment[EnvironmentSettings]):
         if self.task.get("place") == place:
             raise ODD_ERRORS[self.task["error"]]
 
-    async def seed(self) -> None:
+    async def seed(self) -> list[Json]:
         self._raise_in("seed")
+        return []
 
     @tool
     async def look(self) -> str:
