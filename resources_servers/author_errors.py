@@ -10,19 +10,25 @@ from pydantic import ValidationError
 from rollyard.resources_servers.environment import BadTask
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.rollouts.rewards import EXPECTED
+from rollyard.services.server.app import PLUGIN_EXITS
+from rollyard.services.server.error_responses import described
 from rollyard.services.types import Verdict
 
 T = TypeVar("T")
 
 
 async def bad_task_as_failure(work: Awaitable[T]) -> T:
-    """Await `work`. Raises Failure bad_task if it raises BadTask, and Failure server_error if it calls sys.exit."""
+    """Await `work`. Raises Failure bad_task if it raises BadTask, and Failure server_error if it raises what would end
+    the server, such as SystemExit.
+    """
     try:
         return await work
     except BadTask as error:
         raise Failure(FailureKind.BAD_TASK, str(error)) from error
-    except SystemExit as error:  # in a task it would end the server
+    except SystemExit as error:
         raise Failure(FailureKind.SERVER_ERROR, f"the environment called sys.exit({error.code!r})") from error
+    except PLUGIN_EXITS as error:
+        raise Failure(FailureKind.SERVER_ERROR, f"the environment raised {described(error)}") from error
 
 
 async def checked_verdict(work: Awaitable[Verdict]) -> Verdict:

@@ -10,6 +10,9 @@ import asyncio
 import logging
 from typing import Protocol
 
+from rollyard.services.server.app import PLUGIN_EXITS
+from rollyard.services.server.error_responses import described
+
 log = logging.getLogger(__name__)
 
 TURN_WAIT_S = 5.0
@@ -85,7 +88,10 @@ async def _close_episode(name: str, episode: Closable) -> bool:
     """Return whether the episode closed. Failures are logged."""
 
     async def close() -> None:
-        await episode.close()
+        try:
+            await episode.close()
+        except PLUGIN_EXITS as error:
+            raise RuntimeError(f"the environment raised {described(error)}") from error
 
     # In its own task, so that a `close` that swallows its cancellation does not delay other episodes.
     closing = asyncio.create_task(close())

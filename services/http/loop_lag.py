@@ -66,6 +66,11 @@ class LoopLag:
         late = now - self._due
         return now - self._lost - (late if late > SLACK_S else 0.0)
 
+    @property
+    def late_s(self) -> float:
+        """How long the loop has been blocked until now. May be read in any thread."""
+        return max(self._clock() - self._due, 0.0)
+
     def timeout(self, seconds: float) -> LagAwareTimeout:
         """Like `asyncio.timeout`, but measured with `now`. Use it as `async with lag.timeout(5.0): ...`."""
         return LagAwareTimeout(self, seconds)

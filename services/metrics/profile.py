@@ -84,7 +84,10 @@ def run_of(
         path=path,
         models=_names(columns.model),
         agents=_names(columns.agent),
-        notes=[*notes, *plan.notes, *_excess(covered), *_agent_datasets(columns), *silent(columns, rulings)],
+        notes=[
+            *(*notes, *plan.notes, *_excess(covered), *_several_models(columns.model)),
+            *(*_agent_datasets(columns), *silent(columns, rulings)),
+        ],
         coverage=covered,
         solved=None if solved is None or by_task is None else _solved(rule, solved, by_task, covered),
         rewards=None if by_task is None or groups is None else _rewards(columns, by_task, covered, groups),
@@ -266,6 +269,19 @@ def _names(column: CategoryColumn) -> list[str]:
     """Return the names, most frequent first."""
     codes, counts = np.unique(column.codes[column.codes >= 0], return_counts=True)
     return [column.names[code] for code in codes[np.argsort(-counts, kind="stable")].tolist()]
+
+
+def _several_models(column: CategoryColumn) -> list[str]:
+    """Return a note with the number of rollouts that each model answered, if there are several."""
+    names = _names(column)
+    if len(names) < 2:
+        return []
+    counts = np.bincount(column.codes[column.codes >= 0], minlength=len(column.names))
+    found = ", ".join(f"{name} {counts[column.names.index(name)]:,}" for name in names[:5])
+    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return [
+        f"Rollouts by the model that answered (response.model): {found}{more}. Check that each is the one you want."
+    ]
 
 
 def _tokens(columns: Columns, solved: NDArray[np.bool_] | None, groups: Groups | None) -> Tokens:

@@ -22,6 +22,7 @@ from rollyard.services.http.transport import HttpTransport, endpoint_transport
 from rollyard.services.io.terminal import plain, plain_output
 from rollyard.services.run_types import Launch
 from rollyard.services.runtime.hosting import HostedServer, bind_for
+from rollyard.services.runtime.loop_guard import guard_loop
 from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit, tune_gc
 from rollyard.services.runtime.server_log import configure_log
 from rollyard.services.server.app import Context
@@ -48,6 +49,7 @@ async def serve(
         await endpoints.close()
         return
     # Only the first replica uses a fixed port; the Supervisor gives the others port 0.
+    guard_loop(lag, launch.name)
     hosted = HostedServer(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
     joining = asyncio.create_task(hosted.join(launch.instance, head, book, loaded))
     stopping = asyncio.create_task(stop.wait())

@@ -26,11 +26,15 @@ from rollyard.services.http.client import RUN_HEADER, ServerClient
 from rollyard.services.http.request import Handler, RawRequest, RawResponse, cancel_on_disconnect, read_body
 from rollyard.services.http.transport import Receive, Scope, Send, Transport
 from rollyard.services.run_types import Keys
-from rollyard.services.server.error_responses import ErrorResponses
+from rollyard.services.server.error_responses import ErrorResponses, described
 from rollyard.services.server.metrics import CONTENT_TYPE, MetricSource, RouteMetrics, ServerMetrics
 from rollyard.services.server.openapi import document
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json
+
+PLUGIN_EXITS = (SystemExit, KeyboardInterrupt, GeneratorExit)
+"""What the code of a plug-in may raise besides an Exception. In a task, it would end the server, or the connection
+without a response."""
 
 
 @dataclass(slots=True)
@@ -214,7 +218,7 @@ class Server:
             return RawResponse(response) if isinstance(response, bytes) else response
         except Failure as failure:
             return self.__errors.failed(failure, scope["path"])
-        except (Exception, SystemExit) as error:  # code of a plug-in may call sys.exit
+        except (Exception, *PLUGIN_EXITS) as error:
             return self.__errors.raised(error, scope["path"])
         except asyncio.CancelledError as error:
             task = asyncio.current_task()
@@ -252,6 +256,11 @@ class Server:
 
         try:
             await self.app(scope, receive, send_with_run_header)
+        except PLUGIN_EXITS as error:
+            if status != 499:
+                raise RuntimeError(described(error)) from error
+            await self.__send(send, self.__errors.raised(error, scope["path"]))
+            status = 500
         except Exception:
             if not complete:  # Starlette re-raises exceptions that ErrorResponses has logged and responded to
                 raise

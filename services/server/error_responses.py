@@ -34,7 +34,7 @@ class ErrorResponses:
     def raised(self, error: BaseException, path: str) -> RawResponse:
         """Log an unexpected exception and return a problem response with status 500."""
         log.error("%s%s failed", self._name, path, exc_info=error)
-        detail = f"{type(error).__name__}: {error} (traceback in the log of {self._name})"
+        detail = f"{described(error)} (traceback in the log of {self._name})"
         return self.failed(Failure(FailureKind.SERVER_ERROR, detail), path)
 
     def handle_exceptions(self, app: FastAPI, paths: Callable[[], Collection[str]]) -> None:
@@ -63,6 +63,14 @@ class ErrorResponses:
         app.add_exception_handler(HTTPException, on_http_exception)
         app.add_exception_handler(RequestValidationError, on_invalid_request)
         app.add_exception_handler(Exception, on_exception)
+
+
+def described(error: BaseException) -> str:
+    """Return the type and message of any exception, also of one whose message cannot be printed."""
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception as unprintable:
+        return f"{type(error).__name__} (its message cannot be printed: {type(unprintable).__name__})"
 
 
 def _response(response: RawResponse) -> Response:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import runpy
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 

@@ -54,7 +54,11 @@ class Attempt:
         if source.kind == "served":
             self._starting("vllm", "vLLM", plan.folder.vllm_log)
             started = time.monotonic()
-            vllm = await stages.until_done(VllmStage.start(plan, self.environ, stages, ray, self.tracker.print_line))
+            starting = VllmStage.start(
+                *(plan, self.environ, stages, ray, self.tracker.print_line),
+                has_worked=self.tracker.state.measured > 0,
+            )
+            vllm = await stages.until_done(starting)
             stages.monitor(vllm.until_unhealthy(plan.config.vllm.health_timeout_s))
             await asyncio.to_thread(check_weights, plan.config, plan.identity, plan.here)
             self._ready("vLLM", started, vllm.base_url)

@@ -168,11 +168,7 @@ def test_an_engine_that_hangs_is_noticed_by_its_health(served: ServedEval) -> No
 
 
 @pytest.mark.parametrize(
-    "error",
-    [
-        "vllm serve: error: unrecognized arguments: --nonsense",
-        "RuntimeError: Failed to infer device type",
-    ],
+    "error", ["vllm serve: error: unrecognized arguments: --nonsense", "RuntimeError: Failed to infer device type"]
 )
 def test_an_engine_that_cannot_start_ends_the_evaluation_with_its_message(served: ServedEval, error: str) -> None:
     message = served.folder / "message"

@@ -18,7 +18,8 @@ from rollyard.resources_servers.base import (
 )
 from rollyard.resources_servers.grl_sokoban.app import GrlSokoban
 from rollyard.resources_servers.tools import tools_of
-from rollyard.services.errors import FailureKind
+from rollyard.services.errors import Failure, FailureKind
+from rollyard.services.http.session import Session
 from rollyard.services.types import Json
 from tests.support.in_process import InProcessServers, environment, in_process_servers
 from tests.support.stacks import EXAMPLES
@@ -135,3 +136,66 @@ async def test_example_rows_are_those_of_the_folder_that_defines_the_environment
     async with in_process_servers({"environment": environment(GrlSokoban)}) as stack:
         answer = await stack.transport.send("GET", "http://environment:1/examples", b"", {}, 5.0)
     assert len(orjson.loads(answer.body)) == len(EXAMPLES.read_bytes().splitlines())
+
+
+class Unprintable(Exception):
+    def __str__(self) -> str:
+        raise ValueError("no")
+
+
+ODD_ERRORS: dict[str, BaseException] = {
+    "unprintable": Unprintable(),
+    "exit": SystemExit(3),
+    "interrupt": KeyboardInterrupt(),
+    "generator": GeneratorExit("bye"),
+}
+
+
+class Odd(Environment[EnvironmentSettings]):
+    """Raises what the row says, where the row says."""
+
+    def _raise_in(self, place: str) -> None:
+        if self.task.get("place") == place:
+            raise ODD_ERRORS[self.task["error"]]
+
+    async def seed(self) -> list[Json]:
+        self._raise_in("seed")
+        return []
+
+    @tool
+    async def look(self) -> str:
+        """Look."""
+        self._raise_in("tool")
+        return "seen"
+
+    async def verify(self, response: Verification) -> Verdict:
+        self._raise_in("verify")
+        return Verdict(reward=1.0)
+
+    async def close(self) -> None:
+        self._raise_in("close")
+
+
+@pytest.mark.parametrize("error", ODD_ERRORS)
+@pytest.mark.parametrize("place", ["seed", "tool", "verify", "close"])
+async def test_whatever_an_environment_raises_is_its_own_failure_and_loses_no_other_session(
+    place: str, error: str
+) -> None:
+    async with in_process_servers({"environment": environment(Odd)}) as stack:
+        neighbour, ours = Session(stack.client, "environment"), Session(stack.client, "environment")
+        await neighbour.post("/seed_session", b"{}", 5.0)
+        caught: Failure | None = None
+        try:
+            await ours.post("/seed_session", orjson.dumps({"place": place, "error": error}), 5.0)
+            for path in ("/look", "/verify", "/close"):
+                await ours.post(path, b"{}", 5.0)
+        except Failure as failure:
+            caught = failure
+        assert await neighbour.post("/look", b"{}", 5.0) == b'"seen"'
+    if place == "close":  # it is logged: the episode has its verdict
+        assert caught is None
+        return
+    assert caught is not None
+    assert (caught.kind, caught.problem.server) == (FailureKind.SERVER_ERROR, "environment")
+    shown = "sys.exit" if (error, place) in {("exit", "seed"), ("exit", "verify")} else type(ODD_ERRORS[error]).__name__
+    assert shown in caught.problem.detail

@@ -25,18 +25,13 @@ REPORT_EVERY_S = 30.0
 HEALTH_EVERY_S = 2.0
 HEALTH_REQUEST_S = 10.0
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_PERMANENT = re.compile(
-    r"unrecognized arguments|error: argument|invalid (?:tool call|reasoning) parser|Reasoning parser .* not found"
-    r"|not a valid model identifier|Repo id must|HFValidationError|Invalid repository ID|RepositoryNotFoundError"
-    r"|GatedRepoError|40[13] Client Error|OfflineModeIsEnabled|Cannot find any model weights"
-    r"|Model architectures .* (?:are not supported|failed to be inspected)|model type `.*` but"
-    r"|Can't load tokenizer|Tokenizer class .* does not exist|chat template .* doesn't exist"
-    r"|max_model_len .* is greater|max seq len .* larger than the available KV cache"
-    r"|Failed to infer device type|No CUDA GPUs are available|no CUDA-capable device|Found no NVIDIA driver"
-    r"|NVIDIA driver on your system is too old|no kernel image is available|larger than the number of available GPUs"
-    r"|No module named|cannot open shared object file"
+_TRANSIENT = re.compile(
+    r"EADDRINUSE|Errno 98|error while attempting to bind|out of memory|OutOfMemoryError|Free memory on device"
+    r"|Available memory on node|No space left on device|Timed out|[Tt]imeout|ConnectionError"
+    r"|Connection (?:reset|refused)|Temporary failure in name resolution|(?:429|50[0234]) (?:Client|Server) Error"
+    r"|NCCL|nccl|placement group"
 )
-"""Messages of vLLM after which another start would fail again."""
+"""Errors of vLLM that may go away: a port or memory that another program uses, the network."""
 
 
 class VllmStage:
@@ -55,9 +50,12 @@ class VllmStage:
         stages: RunningStages,
         ray_address: str | None,
         print_line: Callable[[str], None] = lambda text: None,
+        *,
+        has_worked: bool = False,
     ) -> VllmStage:
         """Start vLLM and wait until it is ready. Raises RunError, or OperatorError if a retry would fail again.
 
+        `has_worked`: it has answered before with these settings, so that any error may go away.
         `print_line` receives the last line of the log from time to time.
         """
         settings = plan.config.vllm
@@ -79,8 +77,11 @@ class VllmStage:
             while not await is_healthy(url):
                 await asyncio.wait({process.ended}, timeout=POLL_S)
                 if not process.running:
-                    message = ended_badly(process)
-                    raise OperatorError(message) if _PERMANENT.search(process.printed()) else RunError(message)
+                    message, status = ended_badly(process), process.ended.result()
+                    killed = status < 0 or status > 128
+                    if has_worked or killed or _TRANSIENT.search(process.printed()):
+                        raise RunError(message)
+                    raise OperatorError(message)
                 if time.monotonic() - reported > REPORT_EVERY_S:
                     reported = time.monotonic()
                     print_line(f"  {'vLLM':<10} {reported - started:.0f} s: {last_line(process)}")

@@ -281,3 +281,14 @@ def test_rollouts_that_the_manifest_does_not_list_are_excluded(tmp_path: Path) -
     found = load(path).profile
     assert (found.coverage.measured, found.coverage.missing) == (2, 1)
     assert any("1 rows are excluded" in note and "task 7, repeat 0" in note for note in found.notes)
+
+
+def test_rollouts_that_another_model_answered_are_counted_in_a_note(tmp_path: Path) -> None:
+    rows = random_rows(2, 5)
+    for number, each in enumerate(rows):
+        each["response"]["model"] = "other" if number == 3 else "asked"
+    notes = load_run(tmp_path, rows).profile.notes
+    assert any("asked 9, other 1" in note for note in notes)
+    for each in rows:
+        each["response"]["model"] = "asked"
+    assert not any("asked" in note for note in load_run(tmp_path, rows).profile.notes)
