@@ -37,6 +37,15 @@ def is_reward(value: Any) -> bool:
     return is_number(value, MAX_REWARD)
 
 
+def tidy(value: Any) -> Any:
+    """Return a sum of decimal fractions as such: 0.7 for 0.7000000000000002. Any other number is returned unchanged."""
+    if not isinstance(value, float):
+        return value
+    rounded = round(value, 9) + 0.0
+    noise = max(1e-12, 1e-14 * abs(value)) if rounded else 1e-14
+    return rounded if abs(rounded - value) <= noise else value
+
+
 def check_reward(answer: Json, endpoint: str, server: str) -> None:
     """Raise Failure malformed_answer, attributed to `server`, unless the reward in `answer` is a finite number."""
     reward = answer.get("reward")
