@@ -44,7 +44,7 @@ from rollyard.services.http.session import Session
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.policy_endpoint import POLICY_HEADER, POLICY_PATH
 from rollyard.services.responses.stream_events import SSE, STREAM_HEADERS
-from rollyard.services.rollouts.rewards import check_reward
+from rollyard.services.rollouts.rewards import check_reward, with_verdict
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, encode_response, encode_row
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
@@ -167,7 +167,9 @@ class Agent(Server, Generic[S]):
         outcome = {"finish_reason": reason, "truncated": reason.truncated, "timings": timings}
         # Servers of other frameworks echo the request, which may be a finished rollout with these keys.
         identity = {key: value for key, value in row.items() if key == "agent_ref" or key.startswith("_ng_")}
-        rollout = {**played, **verdict, **outcome, **identity, **(policy.recorded if policy else {})}
+        rollout = {**with_verdict(row, played, verdict), **outcome, **identity}
+        if policy:
+            rollout |= policy.recorded
         if "response" in verdict:
             return RawResponse(orjson.dumps(rollout))
         length = (RESPONSE_BYTES_HEADER.encode(), str(len(response)).encode())

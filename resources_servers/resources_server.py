@@ -37,6 +37,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.client import OWNER_HEADER, RUN_HEADER, SESSION_END_HEADER, SESSION_HEADER
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
 from rollyard.services.responses.response_validity import check_graded
+from rollyard.services.rollouts.rewards import with_verdict
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.failure_rows import with_failure_rows
 from rollyard.services.server.settings import ServerSettings
@@ -243,7 +244,8 @@ class ResourcesServer(Server):
             found = await checked_verdict(session.episode.verify(verification))
             verdict = verdict_json(found, self._declared, turn_based=session.turn_based)
         if not ends:
-            body = encoded({**session.row, **verification.row, **verdict}, "verify returned a Verdict")
+            played = {**session.row, **verification.row}
+            body = encoded(with_verdict(session.row, played, verdict), "verify returned a Verdict")
             answer = self._with_cookie(call, session, body)
             await self._rows.end_verified(session, verification)
             return answer

@@ -11,6 +11,7 @@ from rollyard.resources_servers.result_encoding import storable
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.json_values import is_number
 from rollyard.services.rollout_types import TurnSteps
+from rollyard.services.rollouts.rewards import tidy
 from rollyard.services.types import MAX_REWARD, Json, Verdict, is_recorded
 
 _RECORDED_STEPS = TurnSteps.__optional_keys__
@@ -82,11 +83,19 @@ def verdict_json(found: Any, declared: Json | None = None, *, turn_based: bool =
     declared = declared or {}
     left_out = {name for name in ("success", "reward_components") if getattr(found, name) is None}
     try:
-        return {**found.model_dump(exclude=left_out), **declared}
+        return {**_tidied(found.model_dump(exclude=left_out)), **declared}
     except ValueError:  # nested too deeply for pydantic
         more = found.model_fields_set - Verdict.model_fields.keys()
         storable_verdict = found.model_copy(update={name: storable(getattr(found, name)) for name in more})
-        return {**storable_verdict.model_dump(exclude=left_out), **declared}
+        return {**_tidied(storable_verdict.model_dump(exclude=left_out)), **declared}
+
+
+def _tidied(verdict: Json) -> Json:
+    """Write sums of decimal fractions as such, so that equal rewards are equal numbers."""
+    verdict["reward"] = tidy(verdict["reward"])
+    if components := verdict.get("reward_components"):
+        verdict["reward_components"] = {name: tidy(value) for name, value in components.items()}
+    return verdict
 
 
 def _is_observation(found: Any) -> bool:

@@ -19,6 +19,7 @@ from rollyard.resources_servers.sessions import OpenEpisode, Sessions
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import RawRequest
 from rollyard.services.responses.response_validity import check_graded
+from rollyard.services.rollouts.rewards import with_verdict
 from rollyard.services.types import Json
 from rollyard.services.verdict_fields import declaration
 
@@ -61,7 +62,8 @@ class RowVerdicts:
         row = {key: value for key, value in request.row.items() if key != "response"}
         known = dataset.row_with_prompt(row.get("responses_create_params")) if dataset is not None else {}
         verdict = await self._verdict(call, {**known, **row}, request)
-        return encoded({**request.row, **verdict, **self._declared}, "verify returned a Verdict")
+        found = {**with_verdict(request.row, request.row, verdict), **self._declared}
+        return encoded(found, "verify returned a Verdict")
 
     async def verify_text(self, call: RawRequest, body: Json, dataset: ServedDataset | None) -> bytes:
         """Return the verdict on a text in NeMo Evaluator's format."""

@@ -20,7 +20,7 @@ from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status, with_server
 from rollyard.services.responses.server_answers import read_answer
 from rollyard.services.rollout_types import PlayedEpisode, Response, ResponseItem
-from rollyard.services.rollouts.rewards import check_reward
+from rollyard.services.rollouts.rewards import check_reward, tidy
 from rollyard.services.types import FinishReason, Json
 
 
@@ -77,7 +77,7 @@ class TurnEpisode(Episode):
         check_reward(answer, "/step", self._environment.server)
         terminated, truncated = self._flag(answer, "terminated"), self._flag(answer, "truncated")
         step = Step(float(answer["reward"]), terminated, truncated, answer["info"])
-        self._rewards.append(step.reward)
+        self._rewards.append(tidy(step.reward))
         self._last |= {"terminated": terminated, "info": step.info}
         if not step.ending:
             self._answer_calls(response, step.info.get("tool_outputs"))
@@ -111,11 +111,11 @@ class TurnEpisode(Episode):
                 )
                 self.closed = "response" not in verdict
                 return verdict
-        return {"reward": sum(self._rewards)}
+        return {"reward": tidy(sum(self._rewards))}
 
     def result(self) -> PlayedEpisode:
         """Return the result of Episode, with the step rewards (one number per model turn) and the final state."""
-        steps = {"step_rewards": self._rewards, "total_reward": sum(self._rewards)}
+        steps = {"step_rewards": self._rewards, "total_reward": tidy(sum(self._rewards))}
         return cast(PlayedEpisode, {**super().result(), **steps, **self._last})
 
     def _step_body(self, response: Response) -> bytes:

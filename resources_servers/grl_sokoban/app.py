@@ -23,6 +23,7 @@ from rollyard.resources_servers.grl_sokoban.observation import View
 from rollyard.resources_servers.grl_sokoban.settings import SokobanSettings
 from rollyard.resources_servers.grl_sokoban.solver import is_deadlocked
 from rollyard.resources_servers.grl_sokoban.task import puzzle_of, read_task
+from rollyard.services.rollouts.rewards import tidy
 from rollyard.services.types import Json
 from rollyard.services.verdict_fields import VerdictField
 
@@ -94,8 +95,8 @@ class GrlSokoban(Environment[SokobanSettings]):
     def _answer(self, reward: float) -> Json | list[Json]:
         game = self.episode.game
         state: Json = {
-            "reward": reward,
-            "total_reward": self.episode.total_reward,
+            "reward": tidy(reward),
+            "total_reward": tidy(self.episode.total_reward),
             "done": self.episode.over,
             "steps": game.steps,
         }
@@ -135,7 +136,7 @@ class GrlSokoban(Environment[SokobanSettings]):
             "room_seed": self.room.seed,
         }
         if self.episode.shaped is not None:
-            fields["shaping_reward"] = self.episode.shaped
+            fields["shaping_reward"] = tidy(self.episode.shaped)
         return Verdict(reward=self.episode.reward(), **fields)
 
     def _shown(self) -> str:

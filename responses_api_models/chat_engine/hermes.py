@@ -8,22 +8,34 @@ from __future__ import annotations
 import json
 import re
 import uuid
+from typing import Any
 
 from rollyard.responses_api_models.think_tags import split_thinking
 from rollyard.services.types import Json
 
-_CALL = re.compile(r"<tool_call>(.*?)(?:</tool_call>|$)", re.DOTALL)
+_OPENING, _CLOSING = "<tool_call>", "</tool_call>"
+_END = re.compile(r"\s*(?:<\|[^|<>]*\|>\s*)*\Z")
+"""Matches the end of a text, which may contain special tokens."""
+_DECODER = json.JSONDecoder(strict=False)  # models write line breaks in strings
 
 
 def read(text: str) -> Json:
-    """Parse `text` into an assistant message. Tool calls that cannot be parsed stay in the content unchanged."""
+    """Parse `text` into an assistant message. What cannot be parsed as a call stays in the content."""
     message = plain(text)
-    content = message["content"]
-    calls = [_call(found) for found in _CALL.findall(content)]
-    if not calls or None in calls:
+    content: str = message["content"]
+    before, opening, rest = content.partition(_OPENING)
+    calls: list[Json] = []
+    unreadable = ""
+    while opening:
+        found, rest = _calls(rest)
+        calls += found
+        # The end of the last object may be missing, but nothing else may be between it and the closing tag.
+        inside, rest, opening = _rest_of_tag(rest)
+        if not found or inside:
+            unreadable += f"{_OPENING}{inside}{_CLOSING}"
+    if not calls:
         return message
-    content_before = content.partition("<tool_call>")[0]  # as in vLLM's own parser
-    return {**message, "content": content_before or None, "tool_calls": calls}
+    return {**message, "content": before + unreadable or None, "tool_calls": calls}  # as in vLLM's own parser
 
 
 def plain(text: str) -> Json:
@@ -32,13 +44,41 @@ def plain(text: str) -> Json:
     return {"role": "assistant", "content": content, **({"reasoning_content": reasoning} if reasoning else {})}
 
 
-def _call(text: str) -> Json | None:
+def _calls(text: str) -> tuple[list[Json], str]:
+    """Return the calls at the start of the text, which is after an opening tag, and the text after them."""
+    calls: list[Json] = []
+    while True:
+        start = text.lstrip(" \t\r\n,") if calls else text.lstrip()
+        try:
+            # Decoded and not searched for the closing tag, which can be part of a string.
+            value, end = _DECODER.raw_decode(start)
+        except (ValueError, RecursionError):
+            return calls, text
+        found = [_call(one) for one in (value if isinstance(value, list) else [value])]
+        readable = [call for call in found if call is not None]
+        if not readable or len(readable) < len(found):
+            return calls, text
+        calls += readable
+        text = start[end:]
+
+
+def _rest_of_tag(text: str) -> tuple[str, str, str]:
+    """Return the text up to the end of a tag, the text after the next opening tag, and that tag if there is one."""
+    inside, closing, after = text.partition(_CLOSING)
+    if _OPENING in inside or not closing:  # the closing tag is missing
+        inside, opening, after = text.partition(_OPENING)
+    else:
+        _, opening, after = after.partition(_OPENING)
+    return "" if _END.match(inside) else inside, after, opening
+
+
+def _call(call: Any) -> Json | None:
     try:
-        call = json.loads(text)
+        name, given = call["name"], call.get("arguments")
         # The same spacing as in vLLM, which models also generate.
-        name, arguments = call["name"], json.dumps(call["arguments"], ensure_ascii=False)
+        arguments = json.dumps({} if given is None else given, ensure_ascii=False)
         f"{name}{arguments}".encode()  # raises for a lone surrogate, which could not be encoded later
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return None
     if not isinstance(name, str):
         return None

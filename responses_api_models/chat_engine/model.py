@@ -31,7 +31,12 @@ from rollyard.responses_api_models.streaming.events import ResponseEvents
 from rollyard.responses_api_models.streaming.first_events import ChatStreamStart
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
-from rollyard.responses_api_models.upstream.response_parsing import completion_bytes, encode_request, json_object
+from rollyard.responses_api_models.upstream.response_parsing import (
+    choices_of,
+    completion_reader,
+    encode_request,
+    json_object,
+)
 from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.request import Handler, RawRequest, RawResponse
@@ -156,7 +161,9 @@ class ChatEngineModel(ModelServer[S]):
         if self._turns is not None:
             return self._reply(orjson.dumps(await self._turns.make(body, request_context)), request_context)
         body, _ = await self._special_tokens.treated(body, request_context)
-        answer = await self.upstream.post("/chat/completions", encode_request(body), completion_bytes, request_context)
+        answer = await self.upstream.post(
+            "/chat/completions", encode_request(body), completion_reader(body), request_context
+        )
         return self._reply(answer, request_context)
 
     async def stream_responses(self, request: Json, call: RawRequest) -> RawResponse:
@@ -182,7 +189,9 @@ class ChatEngineModel(ModelServer[S]):
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body, _ = await self._special_tokens.treated(await self._chat_body(request), request_context)
         chunks = await self.upstream.stream("/chat/completions", encode_request(body), request_context, ChatStreamStart)
-        return self._stream(stream_proxy.chat(chunks, stream_proxy.event_reporter(self.name, call)), request_context)
+        return self._stream(
+            stream_proxy.chat(chunks, stream_proxy.event_reporter(self.name, call), choices_of(body)), request_context
+        )
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
         """Let the engine render and tokenize the prompt. Raises Failure (501) if it cannot."""

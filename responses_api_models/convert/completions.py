@@ -10,7 +10,7 @@ from rollyard.responses_api_models.convert.messages import Dialect
 from rollyard.responses_api_models.convert.requests import wants_logprobs
 from rollyard.responses_api_models.think_tags import split_thinking
 from rollyard.services.responses.lenient_json import as_text
-from rollyard.services.responses.response_validity import check_completion, check_response, malformed
+from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
 from rollyard.services.responses.tool_calls import read_arguments, read_id, read_name
 from rollyard.services.token_types import TokenHistory
 from rollyard.services.types import TOKEN_FIELDS, Json
@@ -22,7 +22,8 @@ _ECHOED = (
 """Request fields that are copied to the Response."""
 _ANSWER_KEYS = {"id", "object", "created", "model", "choices", "usage", "prompt_token_ids"}
 _MESSAGE_KEYS = frozenset(
-    {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations", *TOKEN_FIELDS}
+    {"role", "content", "tool_calls", "reasoning", "reasoning_content", "refusal", "annotations"}
+    | {"function_call", *TOKEN_FIELDS}
 )
 _CALL_KEYS = frozenset({"id", "type", "function", "index"})
 _ITEM_KEYS = frozenset(
@@ -101,7 +102,7 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
     if reasoning:
         summary = [{"type": "summary_text", "text": reasoning}]
         output.append({"id": f"rs_{serial}", "type": "reasoning", "summary": summary, "status": "completed"})
-    calls, refusal = message.get("tool_calls"), message.get("refusal")
+    calls, refusal = calls_of(message), message.get("refusal")
     if content or refusal or not (calls or output):
         parts: list[Json] = []
         if content or not refusal:
@@ -114,7 +115,7 @@ def _output(message: Json, serial: str, dialect: Dialect, logprobs: list[Json]) 
         item = {"id": f"msg_{serial}", "type": "message", "role": "assistant", "status": "completed", "content": parts}
         output.append(item)
     taken: set[str] = set()
-    for index, call in enumerate([calls] if isinstance(calls, dict) else calls or ()):
+    for index, call in enumerate(calls):
         output.append(call_item(call, f"fc_{serial}_{index}", taken))
     return output
 

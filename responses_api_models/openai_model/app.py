@@ -17,7 +17,8 @@ from rollyard.responses_api_models.upstream.endpoint_check import endpoint_advic
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.response_parsing import (
-    completion_bytes,
+    choices_of,
+    completion_reader,
     encode_request,
     json_object,
     response_bytes,
@@ -59,7 +60,7 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         """Forward a Chat Completions create request."""
         request_context = RequestContext.of(call, request.get("prompt_cache_key"))
         body = await self._upstream.post(
-            "/chat/completions", self._complete_body(request), completion_bytes, request_context
+            "/chat/completions", self._complete_body(request), completion_reader(request), request_context
         )
         return RawResponse(body, headers=request_context.answer_headers)
 
@@ -77,7 +78,10 @@ class OpenaiModel(ModelServer[EndpointSettings]):
         events = await self._upstream.stream(
             "/chat/completions", self._complete_body(request), request_context, ChatStreamStart
         )
-        return _stream(stream_proxy.chat(events, stream_proxy.event_reporter(self.name, call)), request_context)
+        return _stream(
+            stream_proxy.chat(events, stream_proxy.event_reporter(self.name, call), choices_of(request)),
+            request_context,
+        )
 
     async def count_tokens(self, request: Json, call: RawRequest) -> int:
         """Let the endpoint count the tokens, as OpenAI's does. Raises Failure (501) if it cannot."""

@@ -27,13 +27,20 @@ from rollyard.responses_api_models.streaming.unfinished_items import StreamedTex
 from rollyard.responses_api_models.think_tags import ThinkTags
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses import stream_events
-from rollyard.services.responses.response_validity import check_error, check_finish, malformed
+from rollyard.services.responses.response_validity import (
+    CALLED,
+    calls_of,
+    check_error,
+    check_finish,
+    lost_call,
+    malformed,
+)
 from rollyard.services.responses.stream_events import Event
 from rollyard.services.responses.tool_calls import read_arguments, read_name
 from rollyard.services.types import Json, Problem
 
 _STANDARD_KEYS = frozenset(
-    {"role", "content", "reasoning", "reasoning_content", "refusal", "annotations", "tool_calls"}
+    {"role", "content", "reasoning", "reasoning_content", "refusal", "annotations", "tool_calls", "function_call"}
 )
 
 
@@ -104,12 +111,16 @@ class ResponseEvents:
             self._answer = {"created": int(time.time()), **fields, "id": serial}
             yield from stream_events.began(self._response())
         for choice in chunk.get("choices") or ():
-            if choice.get("index"):
-                continue  # a Response has only one choice
+            if choice.get("index"):  # a Response has only one choice
+                if calls_of(choice.get("delta") or {}):
+                    raise lost_call(None, choice)
+                continue
             check_error(choice)
             yield from self._delta(choice.get("delta") or {}, choice)
             if reason := choice.get("finish_reason"):
                 check_finish(reason)
+                if reason in CALLED and not self._call_ids:
+                    raise lost_call(reason, choice)
                 self._finish_reason = reason
                 self._answer.update(stop_sequence_of(choice))
 
@@ -130,8 +141,7 @@ class ResponseEvents:
             yield from self._add_text("refusal", refusal)
         if self._annotations and self._open and isinstance(text := self._open[-1], StreamedText):
             self._annotations = text.annotate(self._annotations)
-        calls = delta.get("tool_calls") or ()
-        for call in [calls] if isinstance(calls, dict) else calls:
+        for call in calls_of(delta):
             yield from self._call(call if isinstance(call, dict) else {"function": {"arguments": call}})
         for key in delta.keys() - _STANDARD_KEYS:
             self._extra[key] = _joined(self._extra.get(key), delta[key])

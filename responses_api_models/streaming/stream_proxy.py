@@ -18,8 +18,17 @@ from rollyard.responses_api_models.streaming.sse import DONE, data_of, error_of,
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import to_problem
 from rollyard.services.http.request import RawRequest
+from rollyard.services.io.json_values import mapping
 from rollyard.services.responses import stream_events
-from rollyard.services.responses.response_validity import check_error, check_finish, malformed
+from rollyard.services.responses.response_validity import (
+    CALLED,
+    calls_of,
+    check_error,
+    check_finish,
+    lost_call,
+    malformed,
+)
+from rollyard.services.responses.tool_calls import normalize_calls
 from rollyard.services.types import Json, Problem
 
 log = logging.getLogger(__name__)
@@ -40,12 +49,13 @@ def event_reporter(server: str, call: RawRequest) -> Reporter:
     return report
 
 
-async def chat(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:
-    """Forward a stream of chat chunks; if it is interrupted, end it with an error event.
+async def chat(events: AsyncIterator[bytes], report: Reporter, requested: int = 1) -> AsyncIterator[bytes]:
+    """Forward a stream of chat chunks; if it is interrupted or loses a tool call, end it with an error event.
 
     It is complete when every choice has a finish_reason, also if the engine then closes it without `[DONE]`.
+    `requested`: the number of choices that the request asked for.
     """
-    choices = _Choices()
+    choices = _Choices(requested)
     try:
         try:
             async with contextlib.aclosing(events):  # type: ignore[type-var]
@@ -54,9 +64,7 @@ async def chat(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[
                     if data == DONE:
                         choices.ended = True
                         break
-                    if data:
-                        choices.read(_payload(event, data))
-                    yield event
+                    yield choices.read(event, data) if data else event
         except Failure as failure:
             if failure.kind not in _CUT_OFF or not choices.complete:
                 raise
@@ -68,10 +76,12 @@ async def chat(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[
 
 
 class _Choices:
-    """The choices of a chat stream, and which of them are finished."""
+    """The choices of a chat stream: which of them are finished, and which call a tool."""
 
-    def __init__(self) -> None:
+    def __init__(self, requested: int) -> None:
+        self._requested = requested
         self._finished: dict[str, bool] = {}
+        self._with_calls: set[str] = set()
         self.ended = False
         """Whether the engine sent `[DONE]`. It ends streams of an engine's own format, which have no choices."""
 
@@ -79,16 +89,29 @@ class _Choices:
     def complete(self) -> bool:
         return all(self._finished.values()) if self._finished else self.ended
 
-    def read(self, chunk: Json) -> None:
-        """Read a chunk. Raises Failure if the engine aborted a choice."""
+    def read(self, event: bytes, data: bytes) -> bytes:
+        """Return the event of a chunk, with arguments of tool calls that are text.
+
+        Raises Failure if the engine aborted a choice, or if a call is in a choice that was not requested or missing.
+        """
+        chunk, changed = _payload(event, data), False
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if not isinstance(choice, dict):
                 raise malformed("has a malformed chunk", chunk)
             check_error(choice)
-            check_finish(choice.get("finish_reason"))
-            index = str(choice.get("index", 0))
-            self._finished[index] = bool(choice.get("finish_reason")) or self._finished.get(index, False)
+            reason, delta = choice.get("finish_reason"), mapping(choice.get("delta"))
+            check_finish(reason)
+            index = str(choice.get("index") or 0)
+            self._finished[index] = bool(reason) or self._finished.get(index, False)
+            changed = normalize_calls(delta, absent="") or changed
+            if calls_of(delta):
+                if index != "0" and self._requested == 1:
+                    raise lost_call(None, choice)
+                self._with_calls.add(index)
+            if reason in CALLED and index not in self._with_calls:
+                raise lost_call(reason, choice)
+        return b"data: %b\n\n" % orjson.dumps(chunk) if changed else event
 
 
 async def responses(events: AsyncIterator[bytes], report: Reporter) -> AsyncIterator[bytes]:

@@ -7,14 +7,16 @@ import email.utils
 import math
 import re
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import orjson
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse
+from rollyard.services.io.json_values import mapping
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_completion, check_response
+from rollyard.services.responses.tool_calls import normalize_calls
 from rollyard.services.types import Json
 
 EXCERPT_CHARS = 300
@@ -49,10 +51,27 @@ def json_bytes(body: bytes) -> bytes:
     return body
 
 
-def completion_bytes(body: bytes) -> bytes:
-    """Return the body unchanged. Raises Failure if it is not a chat completion with output from the model."""
-    check_completion(json_object(body))
-    return body
+def completion_reader(request: Json) -> Callable[[bytes], bytes]:
+    """Return a function that checks the body of an answer, and returns it with calls that every client can read.
+
+    It raises Failure if the body is not a chat completion with output from the model that answers the request.
+    """
+    requested = choices_of(request)
+
+    def read(body: bytes) -> bytes:
+        completion = json_object(body)
+        check_completion(completion, requested)
+        messages = [mapping(mapping(choice).get("message")) for choice in completion["choices"]]
+        changed = [message for message in messages if normalize_calls(message)]
+        return encode_request(completion) if changed else body
+
+    return read
+
+
+def choices_of(request: Json) -> int:
+    """Return the number of choices that a chat request asks for."""
+    number = request.get("n")
+    return number if isinstance(number, int) and number > 1 else 1
 
 
 def response_bytes(body: bytes) -> bytes:

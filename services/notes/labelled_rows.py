@@ -10,12 +10,13 @@ from typing import Any
 from rollyard.services.datasets.data_files import DataFile
 from rollyard.services.datasets.rows import exact_objects
 from rollyard.services.errors import OperatorError
+from rollyard.services.io.json_values import mapping
 from rollyard.services.io.jsonl import lenient
 from rollyard.services.io.lines import line_at
 from rollyard.services.metrics.loader.columns import Columns
 from rollyard.services.notes.current_state import RolloutNotes
 from rollyard.services.notes.note_fields import note_values
-from rollyard.services.rollouts.rewards import is_measured
+from rollyard.services.rollouts.rewards import RENAMED, is_measured
 from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.types import Json
 from rollyard.services.verdict_fields import VERDICT_FIELDS
@@ -111,7 +112,9 @@ def task_of(row: Mapping[str, Any]) -> Json:
     names = list(row)
     first = names[: names.index("_ng_task_index")] if "_ng_task_index" in names else []
     if {"responses_create_params", "agent_ref"} <= set(first) and not {"response", "reward", "success"} & set(first):
-        return {name: row[name] for name in first}
+        renamed = mapping(row.get(RENAMED))
+        own = {name: row[new] for name, new in renamed.items() if str(new).startswith("row_") and new in row}
+        return {**{name: row[name] for name in first}, **own}
     return {name: value for name, value in row.items() if name not in _RESULTS and not name.startswith("_ng_")}
 
 

@@ -6,7 +6,9 @@
 3. A response without content is a turn only if the engine confirms it: it ended properly (stop, length) and counts at
    least one generated token, such as the end-of-turn token; or a content filter withheld it. White space counts as
    text if the generation ended properly.
-4. Every other response is a failed attempt: no choices, no message, no finish_reason and no text, `output: []` of a
+4. A response whose tool call is lost is a failed attempt: its finish_reason reports a call that it does not contain, or
+   the call is in a choice that nobody asked for.
+5. Every other response is a failed attempt: no choices, no message, no finish_reason and no text, `output: []` of a
    response that is still in progress, a stream that ends before any content.
 
 The caller retries failed attempts and never scores them.
@@ -18,13 +20,15 @@ import re
 from typing import Any
 
 from rollyard.services.errors import Failure, FailureKind
-from rollyard.services.io.json_values import json_kind
+from rollyard.services.io.json_values import json_kind, mapping
 from rollyard.services.types import Json
 
 _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overload|unavailable|insufficient", re.I)
 """Matches the finish reasons of an aborted generation, which is not a turn. A weight update may abort generations."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
+CALLED = frozenset({"tool_calls", "function_call", "tool_use"})
+"""Finish reasons of a turn that ends with tool calls."""
 _CONTENT_KEYS = (
     "reasoning",
     "reasoning_content",
@@ -77,8 +81,25 @@ def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = Fa
         raise malformed("has no content, and its usage reports no generated tokens", shown)
 
 
-def first_choice(response: Json) -> tuple[Json, Json]:
-    """Return the first choice of a chat completion and its message. Raises Failure if it is missing or aborted."""
+def calls_of(message: Json) -> list[Any]:
+    """Return the tool calls of a chat message or a delta, also one in the older field `function_call`."""
+    calls, older = message.get("tool_calls"), message.get("function_call")
+    if calls:
+        return calls if isinstance(calls, list) else [calls]
+    return [{"type": "function", "function": older}] if older else []
+
+
+def lost_call(finish_reason: Any, shown: Any) -> Failure:
+    """Return the Failure for a tool call that the response does not contain, or contains in another choice."""
+    if finish_reason is not None:
+        return malformed(f"ended with {str(finish_reason)[:100]!r}, but contains no tool call", shown)
+    return malformed("has a tool call in a second choice, although one choice was requested", shown)
+
+
+def first_choice(response: Json, requested: int = 1) -> tuple[Json, Json]:
+    """Return the first choice of a chat completion and its message. Raises Failure if it is missing or aborted, or if
+    a tool call is lost. `requested`: the number of choices that the request asked for.
+    """
     check_error(response)
     choices = response.get("choices")
     if not choices or not isinstance(choices, list):
@@ -88,13 +109,18 @@ def first_choice(response: Json) -> tuple[Json, Json]:
     if not isinstance(message, dict):
         raise malformed("has a choice without a message", response)
     check_error(choice)
-    check_finish(choice.get("finish_reason"))
+    finish_reason = choice.get("finish_reason")
+    check_finish(finish_reason)
+    if finish_reason in CALLED and not calls_of(message):
+        raise lost_call(finish_reason, response)
+    if requested == 1 and any(calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]):
+        raise lost_call(None, response)
     return choice, message
 
 
-def check_completion(response: Json) -> tuple[Json, Json]:
+def check_completion(response: Json, requested: int = 1) -> tuple[Json, Json]:
     """Return the first choice of a chat completion and its message. Raises Failure if the rules above reject it."""
-    choice, message = first_choice(response)
+    choice, message = first_choice(response, requested)
     if not has_content(message):
         ids = choice.get("token_ids") or message.get("generation_token_ids")
         tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "completion_tokens")
@@ -175,7 +201,8 @@ def _why_not_graded(response: Any) -> str:
         return f"is of a failed generation: {failure.problem.detail}"
     if status == "incomplete" and not output:
         tokens = _token_count(response.get("usage"), "output_tokens")
-        return "" if isinstance(tokens, int) and tokens > 0 else "is incomplete and has no output"
+        is_turn = (isinstance(tokens, int) and tokens > 0) or mapping(details).get("reason") == _WITHHELD
+        return "" if is_turn else "is incomplete and has no output"
     return next((why for item in output if (why := _why_unreadable(item))), "")
 
 

@@ -37,6 +37,26 @@ def read_arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else "{}" if arguments is None else as_text(arguments)
 
 
+def normalize_calls(message: Json, absent: str = "{}") -> bool:
+    """Change a chat message or a delta so that all clients can read its calls; return whether anything was changed.
+
+    An empty list of calls is removed, and arguments become a string. `absent`: the string for arguments that are null.
+    """
+    if "tool_calls" not in message:
+        return False
+    calls = message["tool_calls"]
+    if not calls:
+        del message["tool_calls"]
+        return True
+    changed = False
+    for call in calls if isinstance(calls, list) else ():
+        function = call.get("function") if isinstance(call, dict) else None
+        if isinstance(function, dict) and not isinstance(arguments := function.get("arguments", ""), str):
+            function["arguments"] = absent if arguments is None else as_text(arguments)
+            changed = True
+    return changed
+
+
 def read_id(call_id: Any, taken: set[str]) -> str:
     """Return a call's id, or a new one if it is missing or in `taken`, and add it to `taken`."""
     normalized = call_id if isinstance(call_id, str) else "" if call_id is None else as_text(call_id)
@@ -87,6 +107,8 @@ def sendable_arguments(arguments: str) -> str:
     """Return arguments that every engine accepts. Invalid arguments are wrapped in a JSON object, as a string."""
     if not arguments or arguments == "{}":
         return arguments
+    if not arguments.encode("utf-8", "replace").strip():
+        return "{}"  # with which the tool was called
     try:
         value = orjson.loads(arguments)
         if isinstance(value, dict):

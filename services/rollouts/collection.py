@@ -25,6 +25,7 @@ from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.progress import CollectionProgress
 from rollyard.services.rollouts.rollout_keys import PROMPT, Expected, KeySet
+from rollyard.services.rollouts.sampling import with_whole_numbers
 from rollyard.services.rollouts.shared.opening import check_no_workers
 from rollyard.services.rollouts.shared.shared_records import MergeResult
 from rollyard.services.rollouts.status_reporter import reporting
@@ -41,10 +42,10 @@ CREATE_PARAMS = frozenset(
         *("parallel_tool_calls", "previous_response_id", "prompt", "prompt_cache_key", "prompt_cache_options"),
         *("prompt_cache_retention", "reasoning", "safety_identifier", "seed", "service_tier", "store", "stream"),
         *("stream_options", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p", "truncation"),
-        "user",
+        *("user", "top_k", "min_p", "min_tokens", "repetition_penalty"),
     }
 )
-"""Create parameters of OpenAI's Responses API, and `seed`, which engines support."""
+"""Create parameters of OpenAI's Responses API, and `seed` and others that engines support."""
 
 
 @dataclass(frozen=True)
@@ -77,11 +78,14 @@ class CollectionPlan:
     """Rollouts per lease of the first worker; None: depending on the number of rollouts."""
 
     def __post_init__(self) -> None:
-        """Raises OperatorError for a name that is probably a typo. Other unknown names are sent to the endpoint."""
+        """Make whole numbers integers. Raises OperatorError for a name that is probably a typo, and for a value that is
+        no integer. Other unknown names are sent to the endpoint.
+        """
         object.__setattr__(self, "output", real_file(self.output))  # the class is frozen
         for name in self.params:
             if name not in CREATE_PARAMS and (hint := did_you_mean(name, CREATE_PARAMS)):
                 raise OperatorError(f"unknown create parameter {name!r}{hint}")
+        object.__setattr__(self, "params", with_whole_numbers(self.params))
 
 
 @dataclass(frozen=True)

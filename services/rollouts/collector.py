@@ -8,17 +8,18 @@ import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.rollout_types import RolloutKeys
+from rollyard.services.rollout_types import RolloutKeys, RolloutRow
 from rollyard.services.rollouts.output_row import encode_line, parse_row, without_keys
 from rollyard.services.rollouts.partial.agent_call import AgentCall
 from rollyard.services.rollouts.partial.failed_attempt import FailedAttempt, failure_row, first_failure
 from rollyard.services.rollouts.progress import CollectionProgress
+from rollyard.services.rollouts.rewards import RENAMED, SCORES, with_verdict
 from rollyard.services.rollouts.rollout_keys import Key, task_key
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.types import CollectionStatus, FailureRow, State
@@ -206,6 +207,8 @@ class Collector:
             try:
                 response = await self._run_agent(call)
                 row = parse_row(response, rollout.agent)
+                if RENAMED not in row and not SCORES.isdisjoint(rollout.row):  # of an agent of another framework
+                    row = cast(RolloutRow, with_verdict(rollout.row, rollout.row, row))
                 row.pop("_ng_code", None)  # a rollout used as input already has one
                 if self._store.code_mark:
                     rollout_keys["_ng_code"] = self._store.code_mark
@@ -227,6 +230,9 @@ class Collector:
                 continue
             self._store.append(key, line)
             self._progress.count(row)
+            if RENAMED in row and RENAMED not in self._reported_kinds:
+                self._reported_kinds.add(RENAMED)
+                self._print_line(_renamed_note(row))
             if self._on_rollout is not None:
                 self._on_rollout(line)
             return
@@ -291,3 +297,13 @@ class Collector:
                 self.cancel()
                 return
             await asyncio.sleep(STATUS_EVERY_S)
+
+
+def _renamed_note(row: Mapping[str, Any]) -> str:
+    """Return a note on the keys that a task and its verdict have in common, which is printed once."""
+    renamed = row[RENAMED]
+    pairs = ", ".join(f"{name} -> {new}" for name, new in renamed.items()) if isinstance(renamed, dict) else ""
+    return (
+        f"note: rows and verdicts have keys in common; no value is replaced, but stored under another key: {pairs} "
+        "(verdict_...: the verdict's value; row_...: the row's, which is no score)"
+    )

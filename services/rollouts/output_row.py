@@ -9,7 +9,7 @@ import orjson
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.rewards import check_reward
+from rollyard.services.rollouts.rewards import check_reward, tidy
 from rollyard.services.rollouts.rollout_keys import PROMPT
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_row
 from rollyard.services.server.settings import redacted
@@ -27,6 +27,7 @@ def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent)
     _check_failure_class(row, agent)
     check_reward(row, "/run", agent)
+    row["reward"] = tidy(row["reward"])
     return cast(RolloutRow, row)
 
 

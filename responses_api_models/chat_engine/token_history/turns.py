@@ -28,6 +28,7 @@ from rollyard.responses_api_models.upstream.upstream import Upstream
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.services.responses.response_validity import check_completion, malformed
+from rollyard.services.responses.tool_calls import normalize_calls
 from rollyard.services.token_types import PolicyVersion, SamplingRecord
 from rollyard.services.types import TOKEN_FIELDS, Json
 
@@ -88,6 +89,7 @@ class TokenTurns:
             turn = await self._as_messages(chat, turn, request_context)
         completion = turn.completion
         choice, message = check_completion(completion)
+        normalize_calls(message)
         message.update(token_fields(completion, choice, message))
         _check(message)
         # The message contains them. If the caller set return_token_ids, they are also in the engine's own fields.

@@ -24,6 +24,7 @@ from rollyard.services.http.session import Session
 from rollyard.services.interop.serving.tool_calls import arguments_error, is_tool_name
 from rollyard.services.interop.serving.transcript import Transcript, opening_messages, text_of
 from rollyard.services.responses.server_answers import read_answer
+from rollyard.services.rollouts.rewards import tidy
 from rollyard.services.types import Json
 
 CLOSE_S = 10.0
@@ -146,7 +147,7 @@ class ServedEpisode:
         response = await self._session.send("/verify", body, self._timeout_s, {SESSION_END_HEADER: "1"})
         problem = response.headers.get("content-type", "").startswith(PROBLEM_TYPE)
         if self._turn_based and response.status in (404, 405, 501) and not problem:
-            reward, facts = sum(self._step_rewards), dict[str, Any]()
+            reward, facts = tidy(sum(self._step_rewards)), dict[str, Any]()
         else:
             answer = raise_for_status(response, self._session.server).body
             verdict = read_answer(answer, self._session.server)

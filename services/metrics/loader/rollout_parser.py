@@ -30,7 +30,7 @@ from rollyard.services.metrics.loader.columns import (
     padded,
 )
 from rollyard.services.rollout_types import RolloutRow
-from rollyard.services.rollouts.rewards import mask_of
+from rollyard.services.rollouts.rewards import mask_of, tidy
 from rollyard.services.rollouts.rollout_keys import prompt_key
 from rollyard.services.types import MAX_REWARD, Json
 
@@ -60,7 +60,7 @@ class RolloutParser:
         invalid.
         """
         task, repeat = _index(row) if self._indexed else (offset, 0)
-        reward = number(row.get("reward"), math.nan, MAX_REWARD)
+        reward = tidy(number(row.get("reward"), math.nan, MAX_REWARD))
         response = mapping(row.get("response"))
         usage, timings = mapping(response.get("usage")), mapping(row.get("timings"))
         calls, turns = _count_calls_and_turns(response.get("output"))

@@ -7,10 +7,13 @@ from typing import Any
 import orjson
 
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.resources_servers.environment import Environment, EnvironmentSettings, Verification
 from rollyard.services.http.request import RawRequest
+from rollyard.services.rollouts.rewards import with_verdict
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
-from tests.support.in_process import Script, agent, in_process_servers, says
+from rollyard.services.types import Json, Verdict
+from tests.support.in_process import Script, agent, environment, in_process_servers, says
 
 STALE: dict[str, Any] = {"finish_reason": "max_steps", "truncated": True, "timings": {"total_s": -1}}
 
@@ -39,3 +42,40 @@ async def test_a_row_that_is_a_finished_rollout_is_recorded_as_what_happened_now
     assert rollout["timings"]["total_s"] > 0
     assert (rollout["_ng_task_index"], rollout["agent_ref"]) == (3, {"name": "agent"})
     assert (rollout["reward"], rollout["library_reward"]) == (1.0, 0.5)
+
+
+class Own(Environment[EnvironmentSettings]):
+    """Its verdict has a field with the name of a key of the row."""
+
+    async def verify(self, response: Verification) -> Verdict:
+        return Verdict(reward=1.0, reason="right", level="hard")
+
+
+ROW: Json = {"responses_create_params": {"input": "Hi"}, "reason": "too easy", "level": "hard", "success": True}
+
+
+async def test_a_value_of_the_row_stays_and_the_verdicts_is_stored_under_a_name_that_the_row_tells() -> None:
+    make = {"environment": environment(Own), "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
+    async with in_process_servers(make) as stack:
+        rollout = await stack.run(ROW)
+        body = {**ROW, "response": {"output": [says("Hello.")]}}
+        foreign = await stack.transport.send("POST", "http://environment:1/verify", orjson.dumps(body), {}, 5.0)
+    for found in (rollout, orjson.loads(foreign.body)):
+        assert (found["reason"], found["verdict_reason"], found["level"]) == ("too easy", "right", "hard")
+        assert found["_ng_renamed"] == {"reason": "verdict_reason", "success": "row_success"}
+        assert "verdict_level" not in found
+
+
+async def test_success_in_the_row_is_no_success_of_an_environment_that_reports_none() -> None:
+    for kind in (environment(Own), Echoing):
+        make = {"environment": kind, "model": Script([[says("Hello.")]]).model, "agent": agent(SimpleAgent)}
+        async with in_process_servers(make) as stack:
+            rollout = await stack.run(ROW)
+        assert (rollout["reward"], rollout["row_success"]) == (1.0, True)
+        assert "success" not in rollout
+
+
+def test_a_verdict_on_a_finished_rollout_replaces_its_old_verdict() -> None:
+    finished = {"response": {"output": []}, "reward": 0.0, "success": False, "reason": "wrong", "expected_answer": "4"}
+    found = with_verdict(finished, finished, {"reward": 1.0, "reason": "right"})
+    assert found == {"response": {"output": []}, "reward": 1.0, "reason": "right", "expected_answer": "4"}

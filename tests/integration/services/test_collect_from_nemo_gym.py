@@ -7,6 +7,7 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from fastapi.responses import JSONResponse
 
@@ -18,6 +19,7 @@ from rollyard.services.cli.find_run import find_run
 from rollyard.services.interop.nemo_gym.head import NemoGymHead
 from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
 from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.rewards import is_masked_line
 from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.training.endings import EndingRules, Treatment
@@ -130,6 +132,39 @@ async def test_a_masked_row_is_kept_never_run_again_and_measured_by_nobody(tmp_p
     assert aggregate(rows)["agent_metrics"]["left_out/rollouts"] == 1
     assert [EndingRules().of_row(row)[1] for row in rows].count(Treatment.LEFT_OUT) == 1
     assert [RolloutMetrics().add(row) for row in rows] == [True, False, True]
+
+
+async def test_success_that_a_row_brings_along_is_counted_by_nobody_and_said_once(tmp_path: Path) -> None:
+    lines: list[str] = []
+    async with (
+        nemo_gym_stack(NemoGymStack(lambda row, attempt: {**row, **graded(row, attempt)})) as stack,
+        rollyard.connect(stack.url, folder=tmp_path) as connection,
+    ):
+        rows = [{**row, "success": True} for row in ROWS]
+        summary = await rollyard.collect(connection, rows, tmp_path / "out.jsonl", print_line=lines.append)
+    assert summary.success_rate is None
+    assert np.isnan(load(tmp_path / "out.jsonl").columns.success).all()
+    assert [row["row_success"] for row in read_rows(tmp_path / "out.jsonl")] == [True] * 3
+    assert len([line for line in lines if "success -> row_success" in line]) == 1
+
+
+@pytest.mark.parametrize(
+    ("given", "sent"),
+    [({"max_output_tokens": 1e3}, {"max_output_tokens": 1000}), ({"top_k": 10.0, "n": 1.0}, {"top_k": 10, "n": 1})],
+)
+async def test_a_whole_number_is_sent_as_an_integer(tmp_path: Path, given: Json, sent: Json) -> None:
+    async with nemo_gym_stack(NemoGymStack()) as stack:
+        await collect(stack, tmp_path, responses_create_params=given, num_repeats=1)
+    for request in stack.requests:
+        params = request["responses_create_params"]
+        assert {name: (type(params[name]), params[name]) for name in sent} == {n: (int, v) for n, v in sent.items()}
+
+
+@pytest.mark.parametrize("name", ["max_output_tokens", "top_logprobs", "top_k", "n", "seed", "max_tool_calls"])
+@pytest.mark.parametrize("value", [1.5, "1000", True, float("inf"), [1]])
+def test_a_value_that_is_no_integer_is_refused_where_one_is_expected(name: str, value: Any) -> None:
+    with pytest.raises(OperatorError, match=f"responses_create_params.{name} is .*expected an integer"):
+        CollectionPlan(Path("out.jsonl"), params={name: value})
 
 
 @pytest.mark.parametrize("reward", [None, "1", True])

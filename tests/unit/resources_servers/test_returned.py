@@ -14,6 +14,7 @@ import pytest
 
 from rollyard import Environment, ToolResult, Turn, Verdict, Verification, serve, tool
 from rollyard.agents.simple_agent.app import SimpleAgent
+from rollyard.resources_servers.returned import verdict_json
 from rollyard.services.errors import Failure, OperatorError
 from rollyard.testing import calls, play
 
@@ -285,3 +286,26 @@ def test_an_exception_that_quotes_the_model_is_a_bounded_failure_that_can_be_sen
     with pytest.raises(Failure, match=r"ValueError: \?xxx") as caught:
         asyncio.run(play(Quoting, {}, ["Hi."]))
     assert len(caught.value.problem.detail) < 11_000
+
+
+@pytest.mark.parametrize(
+    ("summed", "written"),
+    [
+        (sum([0.1] * 7), 0.7),
+        (sum([-0.1] * 100), -10.0),
+        (10.9 - sum([0.1] * 102), 0.7),
+        (0.3 - 0.1 - 0.1 - 0.1, 0.0),
+        (0.1 + 0.2, 0.3),
+        (1 / 3, 1 / 3),
+        (2 / 3, 2 / 3),
+        (1e-12, 1e-12),
+        (1e60, 1e60),
+        (0.123456789123, 0.123456789123),
+        (3.0, 3.0),
+    ],
+)
+def test_a_sum_of_decimal_fractions_is_written_as_such_and_any_other_number_as_it_is(
+    summed: float, written: float
+) -> None:
+    found = verdict_json(Verdict(reward=summed, reward_components={"steps": summed}))
+    assert (found["reward"], found["reward_components"]) == (written, {"steps": written})

@@ -97,7 +97,7 @@ async def test_recorded_trajectories_are_reproduced_exactly_over_http() -> None:
                 if done:
                     break
             verdict = await get_verdict(stack, cookie, row)
-            assert (verdict["reward"], verdict["success"]) == (total, solved)
+            assert (verdict["reward"], verdict["success"]) == (round(total, 9), solved)
 
 
 async def test_the_verdict_reports_the_optimum_and_the_outcome() -> None:

@@ -57,6 +57,25 @@ EMPTY_COMPLETIONS: list[Json] = [
     {**completion({"content": "half a text"}), "object": "error", "message": "the provider died"},
     {"choices": [{**completion({"content": "half a text"})["choices"][0], "error": {"message": "the provider died"}}]},
 ]
+CALL: Json = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+
+
+def split(first: Json, second: Json, finish_reason: str = "stop") -> Json:
+    """A completion with two choices, although one was requested."""
+    choices = [completion(message, finish_reason)["choices"][0] for message in (first, second)]
+    return {**COMPLETION, "choices": [choice | {"index": number} for number, choice in enumerate(choices)]}
+
+
+LOST_CALLS: list[Json] = [
+    split({"content": "I look."}, {"content": None, "tool_calls": [CALL]}),
+    split({"content": "I look."}, {"content": None, "tool_calls": [CALL]}, "tool_calls"),
+    split({"content": "I look."}, {"content": None, "function_call": CALL["function"]}),
+    split({"tool_calls": [CALL]}, {"tool_calls": [CALL | {"id": "c2"}]}, "tool_calls"),
+    *(completion({"content": "I look."}, reason) for reason in ("tool_calls", "function_call", "tool_use")),
+    completion({"content": "I look.", "tool_calls": []}, "tool_calls"),
+    completion({"content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "look"}]}, "tool_calls"),
+]
+EMPTY_COMPLETIONS += LOST_CALLS
 GENUINE_COMPLETIONS: list[Json] = [
     empty("stop", **ONE_TOKEN),
     empty("stop", None, **ONE_TOKEN),
@@ -210,6 +229,80 @@ EMPTY_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
     "a broken generation": (ROLE, chunk({}, "engine_error"), USAGE, DONE),
     "an error": (ROLE, {"error": {"message": "EngineCore died"}}, DONE),
 }
+
+
+def second(delta: Json) -> Json:
+    found = chunk(delta)
+    return {**found, "choices": [found["choices"][0] | {"index": 1}]}
+
+
+TEXT = chunk({"content": "I look."})
+DELTA: Json = {"tool_calls": [CALL | {"index": 0}]}
+LOST_IN_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
+    "a call in a second choice": (ROLE, TEXT, second(DELTA), chunk({}, "stop"), DONE),
+    "an older call in a second choice": (ROLE, TEXT, second({"function_call": CALL["function"]}), DONE),
+    "no call": (ROLE, TEXT, chunk({}, "tool_calls"), DONE),
+    "no older call": (ROLE, TEXT, chunk({}, "function_call"), DONE),
+    "an empty list of calls": (ROLE, TEXT, chunk({"tool_calls": []}, "tool_calls"), DONE),
+}
+
+
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])
+@pytest.mark.parametrize("case", LOST_IN_STREAMS)
+async def test_a_stream_that_loses_a_call_ends_with_an_error(path: str, case: str, kind: type[Server]) -> None:
+    if kind is OpenaiModel and path == "/v1/responses":
+        return  # its endpoint streams Responses itself
+    async with (
+        engine(Step(events=LOST_IN_STREAMS[case])) as fake,
+        model_server(kind, base_url=fake.url, max_attempts=1) as server,
+    ):
+        answer, _ = await post_json(server, path, {**CHAT, **HI, "stream": True})
+    assert b"malformed_answer" in answer.body
+    assert b"[DONE]" not in answer.body and b"response.completed" not in answer.body
+
+
+async def test_calls_in_all_choices_that_were_requested_are_forwarded() -> None:
+    whole = split({"content": "I look."}, {"content": None, "tool_calls": [CALL]})
+    events = (ROLE, TEXT, second(DELTA), chunk({}, "stop"), DONE)
+    async with engine(whole, Step(events=events)) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        _, body = await post_json(server, "/v1/chat/completions", {**CHAT, "n": 2})
+        answer, _ = await post_json(server, "/v1/chat/completions", {**CHAT, "n": 2, "stream": True})
+    assert body["choices"][1]["message"]["tool_calls"] == [CALL]
+    assert b"[DONE]" in answer.body and b"error" not in answer.body.replace(b'"error":null', b"")
+
+
+async def test_a_call_in_the_older_field_is_read() -> None:
+    older = {"content": None, "function_call": CALL["function"]}
+    events = (ROLE, chunk({"function_call": CALL["function"]}), chunk({}, "function_call"), DONE)
+    steps = (completion(older, "function_call"), Step(events=events))
+    async with engine(*steps) as fake, model_server(VllmModel, base_url=fake.url) as server:
+        _, body = await post_json(server, "/v1/responses", dict(HI))
+        answer, _ = await post_json(server, "/v1/responses", {**HI, "stream": True})
+    assert [(item["type"], item["name"]) for item in body["output"]] == [("function_call", "look")]
+    assert b"response.function_call_arguments.done" in answer.body
+
+
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+@pytest.mark.parametrize(("given", "sent"), [(None, "{}"), ({"a": 1}, '{"a":1}'), (" ", " ")])
+async def test_arguments_of_a_forwarded_call_are_text(kind: type[Server], given: Any, sent: str) -> None:
+    called = CALL | {"function": {"name": "look", "arguments": given}}
+    events = (ROLE, chunk({"tool_calls": [called | {"index": 0}]}), chunk({}, "tool_calls"), DONE)
+    steps = (completion({"content": None, "tool_calls": [called]}, "tool_calls"), Step(events=events))
+    async with engine(*steps) as fake, model_server(kind, base_url=fake.url) as server:
+        _, body = await post_json(server, "/v1/chat/completions", CHAT)
+        answer, _ = await post_json(server, "/v1/chat/completions", {**CHAT, "stream": True})
+    assert body["choices"][0]["message"]["tool_calls"][0]["function"] == {"name": "look", "arguments": sent}
+    assert b'"arguments":null' not in answer.body.replace(b" ", b"") and b'"arguments":{' not in answer.body
+
+
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+@pytest.mark.parametrize("calls", [[], None])
+async def test_a_forwarded_answer_without_calls_has_no_list_of_calls(kind: type[Server], calls: Any) -> None:
+    answers = (completion({"content": "hello", "tool_calls": calls}),)
+    async with engine(*answers) as fake, model_server(kind, base_url=fake.url) as server:
+        _, body = await post_json(server, "/v1/chat/completions", CHAT)
+    assert body["choices"][0]["message"] == {"role": "assistant", "content": "hello"}
 
 
 @pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -46,14 +47,49 @@ def test_a_call_without_its_closing_tag_is_parsed() -> None:
     assert functions(hermes.read(CALL.removesuffix("\n</tool_call>"))) == [("push", '{"to": "up"}')]
 
 
-UNREADABLE = ("not json", '{"name": "push"', "[]", '"push"', '{"arguments": {}}', '{"name": "push"}', "", "[" * 2000)
+UNREADABLE = ("not json", '{"name": "push"', "[]", '"push"', '{"arguments": {}}', "", "[" * 2000)
 HALF_SURROGATE = '{"name": "push", "arguments": {"a": "\\ud800"}}'
 
 
-def test_unreadable_calls_stay_in_the_content_unchanged() -> None:
-    for inside in (*UNREADABLE, HALF_SURROGATE, '{"name": 3, "arguments": {}}'):
-        text = f"{CALL}<tool_call>{inside}</tool_call>"
-        assert hermes.read(text) == {"role": "assistant", "content": text}
+@pytest.mark.parametrize("inside", [*UNREADABLE, HALF_SURROGATE, '{"name": 3, "arguments": {}}'])
+def test_unreadable_calls_stay_in_the_content_and_good_ones_beside_them_are_calls(inside: str) -> None:
+    bad = f"<tool_call>{inside}</tool_call>"
+    assert hermes.read(f"I go. {bad} so") == {"role": "assistant", "content": f"I go. {bad} so"}
+    for text in (f"I go. {CALL}{bad}", f"I go. {bad}\n{CALL}"):
+        message = hermes.read(text)
+        assert functions(message) == [("push", '{"to": "up"}')]
+        assert message["content"] == f"I go. {bad}"
+
+
+@pytest.mark.parametrize(
+    ("text", "calls"),
+    [
+        (
+            '<tool_call>{"name": "note", "arguments": {"text": "a </tool_call> b <tool_call> c"}}</tool_call>',
+            [("note", {"text": "a </tool_call> b <tool_call> c"})],
+        ),
+        (
+            '<tool_call>{"name": "note", "arguments": {"text": "one\ntwo\tthree"}}</tool_call>',
+            [("note", {"text": "one\ntwo\tthree"})],
+        ),
+        ('<tool_call>{"name":"now"}</tool_call>', [("now", {})]),
+        ('<tool_call>{"name":"now", "arguments": null}</tool_call>', [("now", {})]),
+        ('<tool_call>{"name": "a"}\n{"name": "b", "arguments": {"x": 1}}</tool_call>', [("a", {}), ("b", {"x": 1})]),
+        ('<tool_call>{"name": "a"}, {"name": "b"}</tool_call>', [("a", {}), ("b", {})]),
+        ('<tool_call>[{"name": "a"}, {"name": "b"}]</tool_call>', [("a", {}), ("b", {})]),
+        ('<tool_call>{"name": "a"}\n<tool_call>{"name": "b"}</tool_call>', [("a", {}), ("b", {})]),
+        ('<tool_call>{"name": "a"}\n{"name": broken}</tool_call><tool_call>{"name": "b"}', [("a", {}), ("b", {})]),
+        ('<tool_call>{"name": "a"}<|im_end|>', [("a", {})]),
+    ],
+)
+def test_every_call_that_can_be_read_is_read(text: str, calls: list[tuple[str, Json]]) -> None:
+    found = functions(hermes.read(text))
+    assert [(name, json.loads(arguments)) for name, arguments in found] == calls
+
+
+def test_a_malformed_object_after_a_good_one_in_the_same_tag_stays_in_the_content() -> None:
+    message = hermes.read('Go. <tool_call>{"name": "a"}\n{"name": broken}</tool_call>')
+    assert message["content"] == 'Go. <tool_call>\n{"name": broken}</tool_call>'
 
 
 def test_reasoning_is_not_content_whether_the_prompt_or_the_model_opened_it() -> None:

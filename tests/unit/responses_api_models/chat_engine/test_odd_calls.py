@@ -138,6 +138,13 @@ async def test_the_record_keeps_what_the_model_wrote() -> None:
     assert sent["function"] == {"name": "look_at_it", "arguments": '{"invalid_arguments":"{\\"a\\": "}'}
 
 
+@pytest.mark.parametrize("blank", [" ", "\n\t "])
+async def test_a_call_with_blank_arguments_is_sent_back_as_it_was_run(blank: str) -> None:
+    answer = completion({"tool_calls": [call(arguments=blank)]}, "tool_calls")
+    _, requests = await play_rollout(Step(answer), Step(COMPLETION))
+    assert requests[1]["messages"][1]["tool_calls"][0]["function"]["arguments"] == "{}"
+
+
 async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_error_text() -> None:
     items: list[Json] = [
         {"type": "function_call", "name": None, "arguments": None, "call_id": None},
@@ -157,7 +164,7 @@ async def test_an_agent_answers_odd_calls_of_a_foreign_model_server_with_an_erro
 
 
 def test_a_sanitized_call_does_not_change_when_it_is_sanitized_again() -> None:
-    for odd in ('{"a": 1}', "", "7", "not JSON", '{"a": NaN}', "[" * 3000):
+    for odd in ('{"a": 1}', "", " ", "7", "not JSON", '{"a": NaN}', "[" * 3000):
         once = sendable_arguments(odd)
         assert sendable_arguments(once) == once
     for name in ("look", "a.b", "", "x" * 99, "смотри", "_"):

@@ -139,6 +139,11 @@ def test_a_row_without_a_valid_reward_is_a_failure(tmp_path: Path, failed: dict[
     assert [(found.kind, found.attempts, found.lost) for found in profile.failures.kinds] == [(kind, 1, 1)]
 
 
+def test_rewards_of_older_rows_that_are_sums_of_tenths_are_read_as_such(tmp_path: Path) -> None:
+    rows = [row(0, 0, sum([0.1] * 7)), row(0, 1, 0.7), row(0, 2, 1 / 3)]
+    assert load_run(tmp_path, rows).columns.reward.tolist() == [0.7, 0.7, 1 / 3]
+
+
 def test_rewards_of_nan_and_infinity_are_failures(tmp_path: Path) -> None:
     path = tmp_path / "x.jsonl"
     rows = [row(0, 0, float("nan")), row(0, 1, float("inf")), row(0, 2, 0.5)]
