@@ -17,8 +17,8 @@ The model, and the judge of environments that ask one, is a scripted server that
 wrongly. *Equal* means that every row has exactly the same reward on both sides.
 
 Agents with a program of their own are replaced by `simple_agent` on both sides. Servers run on a CPU, without
-downloads, with the packages of `requirements/nemo-gym.lock`. A constant 0 can also mean that a service is missing on both
-sides.
+downloads, with the packages of `requirements/nemo-gym.lock`. A constant 0 can also mean that a service is missing on
+both sides.
 """
 
 
