@@ -212,6 +212,9 @@ class RolloutRow(RolloutKeys, total=False):
     """The parts of the reward by name; present if the environment reports them."""
     _ng_verdict_fields: list[dict[str, Any]]
     """The fields that explain the reward, as VerdictField; present if the environment declares them."""
+    _ng_renamed: dict[str, str]
+    """Maps keys that the task and the verdict have in common to the key that was used instead: `verdict_<key>` for the
+    verdict's value, `row_<key>` for a value of the task that is no score; present if there are any."""
     finish_reason: FinishReason | str
     """Why the episode ended; absent in rows of NeMo Gym's agents."""
     truncated: bool

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pydantic import AliasChoices, Field, SecretStr, field_validator
+from pydantic import AliasChoices, Field, SecretStr, ValidationInfo, field_validator
 from yarl import URL
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.rollouts.sampling import with_whole_numbers
 from rollyard.services.server.settings import ServerSettings, redacted
 from rollyard.services.types import Json
 
@@ -38,6 +39,11 @@ class CallSettings(ServerSettings):
     another attempt, and training sees only the faster one."""
     retry_pause_s: float = Field(0.5, ge=0)
     """Pause before the second attempt, with jitter. It doubles with each further attempt."""
+
+    @field_validator("extra_body", "sampling_overrides", check_fields=False)
+    @classmethod
+    def _with_whole_numbers(cls, body: Json | None, info: ValidationInfo) -> Json | None:
+        return None if body is None else with_whole_numbers(body, str(info.field_name))
 
 
 class EndpointSettings(CallSettings):

@@ -207,7 +207,8 @@ def histogram(values: Floats) -> list[Bin]:
     found, counts = distinct(values)
     if len(found) <= _BARS:
         return [Bin(low=v, high=v, rollouts=n) for v, n in zip(found.tolist(), counts.tolist(), strict=True)]
-    counts, edges = np.histogram(values, bins=_BARS)
+    # Rounded like the values, so that a value at an edge is in the bar that begins there.
+    counts, edges = np.histogram(_rounded(values), _rounded(np.linspace(found[0], found[-1], _BARS + 1)))
     return [
         Bin(low=low, high=high, rollouts=n)
         for low, high, n in zip(edges[:-1].tolist(), edges[1:].tolist(), counts.tolist(), strict=True)

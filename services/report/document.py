@@ -52,7 +52,7 @@ METHOD = (
     "definition of NeMo-RL; the idea is self-consistency, Wang et al. 2022, arXiv:2203.11171). Mean over tasks.",
     "Tool calls: the items of type function_call in response.output; their correlation with the reward is Pearson's.",
     "Turns: the model calls in timings; without them, the uninterrupted sequences of model items in response.output.",
-    "Rollouts without a finite reward and masked ones (mask_sample, failure_kind) are failures and in no mean.",
+    "Rollouts without a finite reward and masked ones (mask_sample, failure_kind) are failures and not in the means.",
 )
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from rollyard.responses_api_models.vllm_model.app import VllmModelSettings
+from rollyard.services.errors import OperatorError
 from rollyard.services.types import Json
 from tests.support.token_clients import TEXT_TURN, open_episode
 from tests.support.token_engine import TokenEngine
@@ -40,3 +42,12 @@ async def test_a_limit_that_leaves_no_token_is_also_refused_in_settings_and_row_
         async with open_episode(TokenEngine([TEXT_TURN]), **settings) as client:
             status, problem = await client.send("/v1/responses", {"input": "hi", **params})
         assert (status, problem["type"]) == (400, "urn:rollyard:bad_request")
+
+
+@pytest.mark.parametrize("setting", ["extra_body", "sampling_overrides"])
+def test_whole_numbers_in_settings_are_integers_and_others_are_refused(setting: str) -> None:
+    base: Json = {"base_url": "http://127.0.0.1:1/v1", "model": "m"}
+    found = VllmModelSettings(**base, **{setting: {"top_k": 1e1, "temperature": 1.0, "seed": None}})
+    assert repr(getattr(found, setting)["top_k"]) == "10"
+    with pytest.raises(OperatorError, match=rf"{setting}\.top_k is 1\.5; expected an integer"):
+        VllmModelSettings(**base, **{setting: {"top_k": 1.5}})

@@ -17,6 +17,7 @@ def table() -> pd.DataFrame:
     """The rows of `varied(20, 8)` as a pandas table."""
     rows = random_rows(20, 8)
     table = pd.DataFrame([{k: row.get(k) for k in ("_ng_task_index", "reward", "success")} for row in rows])
+    table["reward"] = table.reward.round(9)  # sums of tenths are read as such
     outputs = [row["response"]["output"] for row in rows]
     table["calls"] = [sum(item["type"] == "function_call" for item in output) for output in outputs]
     return table
