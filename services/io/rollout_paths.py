@@ -16,11 +16,14 @@ class RolloutPaths:
     """Paths of a collection's output and its sidecar files."""
 
     output: Path
+    """If it is a link when this object is made, the file that it refers to."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "output", real_file(self.output))  # the class is frozen
 
     def sidecar(self, suffix: str) -> Path:
-        """Return the path `X_suffix` for an output `X.jsonl`; for a link, beside the file that it refers to."""
-        output = real_file(self.output)
-        return output.with_name(f"{output.stem}_{suffix}")
+        """Return the path `X_suffix` for an output `X.jsonl`."""
+        return self.output.with_name(f"{self.output.stem}_{suffix}")
 
     @property
     def failures(self) -> Path:

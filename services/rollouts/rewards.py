@@ -15,6 +15,7 @@ import orjson
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.io.json_values import is_number
 from rollyard.services.types import MAX_REWARD, Json
+from rollyard.services.verdict_fields import VERDICT_FIELDS
 
 MASKED = "masked"
 """Kind of a row that was masked without a reason."""
@@ -113,7 +114,17 @@ def with_verdict(row: Mapping[str, Any], played: Mapping[str, Any], verdict: Map
         merged[name if replaces else renamed[name]] = value
     if renamed:
         merged[RENAMED] = renamed
+        if isinstance(declared := merged.get(VERDICT_FIELDS), list):
+            merged[VERDICT_FIELDS] = [_moved(field, renamed) for field in declared]
     return merged
+
+
+def _moved(field: Any, renamed: Mapping[str, str]) -> Any:
+    """Return the declaration of a verdict's field with the name under which the row has it."""
+    path = field.get("path") if isinstance(field, dict) else None
+    top, dot, rest = path.partition(".") if isinstance(path, str) else ("", "", "")
+    name = renamed.get(top, top)
+    return field if name == top or top in SCORES else {**field, "path": f"{name}{dot}{rest}"}
 
 
 def _free(name: str, row: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:

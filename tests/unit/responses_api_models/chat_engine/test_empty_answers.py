@@ -231,8 +231,8 @@ EMPTY_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
 }
 
 
-def second(delta: Json) -> Json:
-    found = chunk(delta)
+def second(delta: Json, finish_reason: str | None = None) -> Json:
+    found = chunk(delta, finish_reason)
     return {**found, "choices": [found["choices"][0] | {"index": 1}]}
 
 
@@ -264,7 +264,7 @@ async def test_a_stream_that_loses_a_call_ends_with_an_error(path: str, case: st
 
 async def test_calls_in_all_choices_that_were_requested_are_forwarded() -> None:
     whole = split({"content": "I look."}, {"content": None, "tool_calls": [CALL]})
-    events = (ROLE, TEXT, second(DELTA), chunk({}, "stop"), DONE)
+    events = (ROLE, TEXT, second(DELTA), chunk({}, "stop"), second({}, "tool_calls"), DONE)
     async with engine(whole, Step(events=events)) as fake, model_server(VllmModel, base_url=fake.url) as server:
         _, body = await post_json(server, "/v1/chat/completions", {**CHAT, "n": 2})
         answer, _ = await post_json(server, "/v1/chat/completions", {**CHAT, "n": 2, "stream": True})

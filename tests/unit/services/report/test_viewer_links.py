@@ -14,7 +14,7 @@ BASE = "http://127.0.0.1:8080"
 
 def links(folder: Path, *options: str) -> set[str]:
     run([*options, f"+viewer={BASE}", f"+output_dir={folder}"])
-    return set(re.findall(rf"\(<{BASE}/#([^>]*)>\)", (folder / "profile.md").read_text()))
+    return set(re.findall(rf"\(<{BASE}/#([^>]*)>\)", next(folder.glob("profile*.md")).read_text()))
 
 
 def test_in_a_series_links_name_the_files_by_their_place_in_the_command_not_by_their_step(tmp_path: Path) -> None:
