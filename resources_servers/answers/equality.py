@@ -50,6 +50,8 @@ def compare_without_algebra(gold: str, answer: str, *, problem: str = "") -> Com
         return Comparison(equal=False, reason="the answer is empty")
     if without_spaces(gold) == without_spaces(answer) or unquoted(gold) == unquoted(answer):
         return Comparison(equal=True, reason="the same text")
+    if _LETTERS.fullmatch(gold) and _letters(gold.casefold()) == _letters(words(answer) or ""):
+        return Comparison(equal=True, reason="the same letters")
     if choice(answer) is None and (error := bracket_error(with_usual_sets(answer))) is not None:
         return Comparison(equal=False, reason=error)
     if (error := why_too_costly(gold, answer)) is not None:
@@ -134,6 +136,10 @@ def _same_time(gold: str, answer: str) -> Comparison | None:
 def _is_short_afternoon(time: re.Match[str], *both: re.Match[str]) -> bool:
     """Return whether `time` is a p.m. time that is compared with a 24-hour time, as in 4:30 p.m. and 16:30."""
     return (time[3] or "").lower() == "p" and int(time[1]) < 12 and any(int(one[1]) > 12 and one[2] for one in both)
+
+
+_LETTERS = re.compile(r"[A-Z](?:\s*,\s*[A-Z])+")
+"""Several choices, as MATH writes them."""
 
 
 def _same_words(gold: str, answer: str) -> Comparison | None:

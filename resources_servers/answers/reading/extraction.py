@@ -30,7 +30,8 @@ _ROLE = re.compile(r"(?:\s|<\|end_header_id\|>|(?:assistant|model|CHATBOT_TOKEN)
 _SPEAKER = re.compile(
     r"\n[ \t]*\n[ \t]*(?:#{1,4} ?)?(?:\*\*)?(?:"
     r"(?:User|Human|Question|Problem|Exercise|Q|Student)(?: ?\d{1,3})?(?:\*\*)?:"
-    r"|#{2,4} ?(?:Instruction|Input|User|Human|Question|Problem)\b)|\n(?:User|Human):"
+    r"|#{2,4} ?(?:Instruction|Input|User|Human|Question|Problem)\b)"
+    r"|\n(?:(?:User|Human):|#{2,4} ?(?:Instruction|Input|User|Human)\b)"
 )
 """The labels with which a next turn or a next problem begins."""
 

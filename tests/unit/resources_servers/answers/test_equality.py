@@ -287,6 +287,7 @@ async def test_a_number_beside_a_binomial_or_a_bracket_is_a_factor(patient_worke
             [r"\begin{pmatrix}1&2\end{pmatrix}", r"\langle 1,2\rangle", "(1,2)"],
             [r"\langle 2,1\rangle", r"\{1,2\}", r"\begin{pmatrix}2&1\end{pmatrix}"],
         ),
+        ("Which?", "B,E,G", [r"\text{B, E, and G}", r"\text{E, B and G}"], [r"\text{B, E, or G}", r"\text{B, E}"]),
         ("Which?", r"\text{B, E, G}", [r"\text{B, E, and G}"], [r"\text{B, E, or G}", r"\text{B, E}"]),
         ("Which graph?", "A", [r"\text{Graph A}"], [r"\text{Graph B}", r"\text{not A}"]),
         (
