@@ -36,9 +36,17 @@ def tables(found: Found) -> str:
         lines.append(f"| {' | '.join(cells)} |")
     for right, title in ((True, "Right answers"), (False, "Wrong answers")):
         error = "refused" if right else "not scored 0"
+        classes = found.classes(right)
+        mistaken = {name: scored for name, scored in classes.items() if _is_hard(scored)}
         lines += ["", f"**{title}** {error} by {', '.join(GRADERS)}, both halves together:", ""]
-        lines += [_class(style, scored) for style, scored in found.classes(right).items()]
+        lines += [_class(style, scored) for style, scored in mistaken.items()]
+        if easy := [style for style in classes if style not in mistaken]:
+            lines += ["", f"No mistake of rollyard and math-verify: {', '.join(easy)}."]
     return "\n".join(lines) + "\n"
+
+
+def _is_hard(scored: Sequence[Scored]) -> bool:
+    return any(one.mistaken(grader) for one in scored for grader in ("rollyard", "math-verify"))
 
 
 def _class(style: str, scored: Sequence[Scored]) -> str:

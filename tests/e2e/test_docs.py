@@ -389,5 +389,5 @@ def test_every_environment_has_example_rows() -> None:
 def test_the_known_create_parameters_are_openais_and_those_of_engines() -> None:
     from openai.types.responses.response_create_params import ResponseCreateParamsBase
 
-    engines = {"seed", "top_k", "min_p", "min_tokens", "repetition_penalty"}
-    assert {*ResponseCreateParamsBase.__annotations__, *engines, "stream"} == CREATE_PARAMS
+    of_engines = {"seed", "top_k", "min_p", "min_tokens", "repetition_penalty"}
+    assert {*ResponseCreateParamsBase.__annotations__, "stream", *of_engines} == CREATE_PARAMS

@@ -43,7 +43,7 @@ async def test_rows_of_csv_of_a_hub_data_set_and_of_a_mixture_are_prepared_and_c
         for words, count in ((collect, 2), (collect_mixture, 2)):
             collected = await command(*words, cwd=tmp_path)
             assert collected.status == 0, collected.err
-            output = tmp_path / words[words.index("--output-jsonl-fpath") + 1]
+            output = tmp_path / words[words.index("--output") + 1]
             assert len({row["_ng_task_index"] for row in read_rows(output)}) == count
     mixed = {row["responses_create_params"]["input"][0]["content"] for row in read_rows(tmp_path / "results/mix.jsonl")}
     assert "Solve this problem.\nWhat is 19 + 23?" in mixed

@@ -48,7 +48,7 @@ def test_a_wrong_response_that_our_grader_fails_to_verify_is_a_mistake_but_not_a
 
 
 def test_the_tables_replace_only_the_text_between_the_markers(tmp_path: Path) -> None:
-    triples = [make_triple("right", right=True), make_triple("wrong", right=False, response="a | `b`")]
+    triples = [make_triple("right", right=True, response="a | `b`"), make_triple("wrong", right=False)]
     found = Found(triples, {grader: [hendrycks(triple) for triple in triples] for grader in GRADERS})
     page = tmp_path / "page.md"
     page.write_text(f"before {BEGIN} old {END} after")
@@ -57,8 +57,16 @@ def test_the_tables_replace_only_the_text_between_the_markers(tmp_path: Path) ->
     write(page, found)
     assert page.read_text() == first
     assert first.startswith("before ") and first.endswith(" after") and " old " not in first
-    assert r"- a class: 0, 0, 0 of 1; `\boxed{8}` for `8`" in first
-    assert "`a | 'b'`" in first
+    assert "- a class: 1, 1, 1 of 1; `a | 'b'` for `8`" in first
+    assert r"- a class: 1, 1, 1 of 1; `\boxed{8}` for `8`" in first
+
+
+def test_a_class_without_a_mistake_is_only_named(tmp_path: Path) -> None:
+    triples = [make_triple("right", right=True)]
+    page = tmp_path / "page.md"
+    page.write_text(f"{BEGIN} {END}")
+    write(page, Found(triples, {grader: [hendrycks(triple) for triple in triples] for grader in GRADERS}))
+    assert "\nNo mistake of rollyard and math-verify: a class.\n" in page.read_text()
 
 
 def test_a_page_without_markers_is_rejected(tmp_path: Path) -> None:
