@@ -178,7 +178,8 @@ def redacted(value: Any, key: str = "") -> Any:
 def redacted_at(path: str, value: Any) -> Any:
     """Return `value` as `redacted` shows it below the dotted `path`, such as `default_headers.Authorization`."""
     *parents, last = path.split(".")
-    return redacted({last: value}, parents[-1] if parents else "")[last]
+    shown = redacted({last: value}, parents[-1] if parents else "")
+    return shown[last] if isinstance(shown, dict) else shown  # all of it if a part above is a secret
 
 
 def without_credentials(text: str) -> str:

@@ -82,9 +82,9 @@ def test_errors_never_show_the_parsers_own_message() -> None:
 @pytest.mark.parametrize(
     ("model", "typed", "suggestion"),
     [
-        (LmEvalOptions, "--benchmarks gsm8k:8,ifeval", "'--benchmarks=[gsm8k:8,ifeval]'"),
+        (LmEvalOptions, "--benchmarks gsm8k:8,", "'--benchmarks=[gsm8k:8]'"),
         (RunOptions, "+config_paths = a.yaml", "+config_paths=a.yaml"),
-        (RunOptions, "+config_paths=a.yaml,b.yaml", "'+config_paths=[a.yaml,b.yaml]'"),
+        (RunOptions, "+config_paths=a.yaml,,b.yaml", "'+config_paths=[a.yaml,b.yaml]'"),
         (RunOptions, "'+config_paths=(a.yaml,b.yaml)'", "'+config_paths=[a.yaml, b.yaml]'"),
         (RunOptions, "+config_paths=[a.yaml", "'+config_paths=[a.yaml]'"),
         (RunOptions, "+config_paths=a.yaml +dry_run", "+dry_run=true"),
