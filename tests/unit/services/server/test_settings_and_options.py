@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
@@ -423,6 +424,37 @@ def script_parser() -> ScriptParser:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("words", nargs="*")
     return parser
+
+
+def parser_of_options() -> ScriptParser:
+    parser = ScriptParser(allow_abbrev=False)
+    parser.add_argument("--learning-rate", type=float, default=0.5)
+    parser.add_argument("--final-save", action="store_true")
+    return parser
+
+
+@pytest.mark.parametrize("typed", ["--learning-rate -1e-3", "learning_rate=-1e-3", "learning-rate=-1e-3"])
+def test_a_script_that_has_only_options_reads_all_forms(typed: str) -> None:
+    assert parser_of_options().parse_args(typed.split()).learning_rate == -0.001
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [("=yes", True), (" on", True), ("=1", True), ("=0", False), (" no", False), ("=OFF", False), ("=null", False)],
+)
+def test_a_script_reads_the_words_of_a_flag(typed: str, value: bool) -> None:
+    assert parser_of_options().parse_args(f"--final-save{typed}".split()).final_save is value
+
+
+def test_a_flag_of_a_script_is_false_after_no() -> None:
+    assert not parser_of_options().parse_args(["--no-final-save"]).final_save
+
+
+@pytest.mark.parametrize("form", ["--{}", "+{}", "{}"])
+def test_a_script_names_the_nearest_option_in_the_form_that_was_typed(form: str) -> None:
+    meant = "learning-rate" if form == "--{}" else "learning_rate"
+    with pytest.raises(OperatorError, match=re.escape(f"did you mean '{form.format(meant)}'")):
+        parser_of_options().parse_args([form.format("learning_rat=1")])
 
 
 @pytest.mark.parametrize(
