@@ -68,21 +68,19 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         else:
             node[last] = _typed_value(override, fields[override.top])
     if files:
-        _add_files(model, values, files)
+        _add_file(model, values, files)
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
-        if absent and did_you_mean(override.top.replace("-", "_"), absent):
-            raise OperatorError(unknown_option(override, absent, {}))
+        if absent and did_you_mean(
+            override.top.replace("-", "_"), fields
+        ):  # it may have taken the absent one as its value
+            raise OperatorError(unknown_option(override, fields, below))
     return parse_settings(model, values, COMMAND_LINE), others
 
 
-def _add_files(model: type[Options], values: dict[str, Any], files: list[str]) -> None:
-    """Add the arguments without a name to the option that they belong to."""
+def _add_file(model: type[Options], values: dict[str, Any], files: list[str]) -> None:
+    """Add the argument without a name to the option that it belongs to."""
     subject = model.SUBJECT
-    if takes_list(model.model_fields[subject].annotation):
-        given = values.get(subject, [])
-        values[subject] = [*files, *(given if isinstance(given, list | tuple) else [given])]
-        return
     if len(files) > 1 or subject in values:
         found = [*files, *([values[subject]] if subject in values else [])]
         raise OperatorError(f"expected one {dashed(subject)}, found {' and '.join(repr(str(one)) for one in found)}")

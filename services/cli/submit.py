@@ -42,7 +42,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
 def run(arguments: Sequence[str]) -> int:
     """Submit a job, or show or stop one."""
     options = parse_arguments(arguments)
-    if options is None:  # --help
+    if options is None:  # --help or --version
         return EXIT_DONE
     project = (options.project or _project(Path.cwd())).resolve()
     given = {"region": options.region, "endpoint_url": options.endpoint_url, "job_log": options.job_log}

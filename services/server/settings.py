@@ -178,8 +178,8 @@ def redacted(value: Any, key: str = "") -> Any:
 def redacted_at(path: str, value: Any) -> Any:
     """Return `value` as `redacted` shows it below the dotted `path`, such as `default_headers.Authorization`."""
     *parents, last = path.split(".")
-    found = redacted({last: value}, parents[-1] if parents else "")
-    return found[last] if isinstance(found, dict) else found
+    shown = redacted({last: value}, parents[-1] if parents else "")
+    return shown[last] if isinstance(shown, dict) else shown  # all of it if a part above is a secret
 
 
 def without_credentials(text: str) -> str:

@@ -205,6 +205,16 @@ def test_the_summary_of_a_collection_keeps_each_name_on_one_line(
     assert "\nfaked" not in output_of(main, capsys)
 
 
+@pytest.mark.parametrize("kind", ["server_error", "timeout"])
+def test_after_an_error_in_a_server_the_next_step_names_its_restart(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str
+) -> None:
+    progress = CollectionProgress(2)
+    progress.kinds[kind] += 1
+    summary("incomplete", progress, RolloutPaths(tmp_path / "x.jsonl"), "", 0)
+    assert ("restart ng_run" in capsys.readouterr().out) is (kind == "server_error")
+
+
 def test_reports_of_hostile_rollouts_and_data_are_plain(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     name = HOSTILE.replace("/", "").replace("\x00", "").replace("\ud800", "")[:60]
     text = HOSTILE.replace("\ud800", "")

@@ -51,7 +51,7 @@ class Options(BaseModel):
 ALIASES = {
     "agent": ("agent_name",),
     "input": ("input_jsonl_fpath",),
-    "output": ("output_jsonl_fpath", "output_dir"),
+    "output": ("output_jsonl_fpath", "output_dir", "output_json_fpath"),
     "concurrency": ("num_samples_in_parallel",),
     "resume_from_cache": ("resume",),
 }
@@ -91,10 +91,11 @@ def before_end(arguments: Sequence[str]) -> Sequence[str]:
 def read_command_line(
     model: type[Options], arguments: Sequence[str], *, rest: bool = False
 ) -> tuple[list[Override], list[str]]:
-    """Return the options, and the arguments without a name if the command has a subject.
+    """Return the options, and the arguments without a name if the command has a subject that is one value.
 
-    Repeated values of a list are one list. `null` is the default of an option that does not accept None. With `rest`,
-    unknown options are returned as well. Raises OperatorError.
+    Repeated values of a list are one list, and so are the arguments of a subject that is a list: in the order in which
+    they stand. `null` is the default of an option that does not accept None. With `rest`, unknown options are returned
+    as well. Raises OperatorError.
     """
     reader = _Reader(model, arguments, rest)
     return list(_merged(model, reader.read())), reader.files
@@ -110,7 +111,8 @@ def unknown_option(override: Override, names: Collection[str], below: Mapping[st
         hint = f", did you mean +{meant}=...?" if meant else did_you_mean(top, names)
         known = "" if hint else f" (known: {', '.join(sorted(names))})"
         return f"unknown option {top!r} in {override.shown!r}{hint}{known}"
-    near = did_you_mean(top.replace("-", "_"), [*names, *ALIASES])
+    aliases = (alias for alias, ours in ALIASES.items() if any(one in names for one in ours))
+    near = did_you_mean(top.replace("-", "_"), [*names, *aliases])
     hint = f", did you mean {dashed(meant)}?" if meant else near.replace("_", "-").replace(" '", " '--")
     return f"unknown option {override.source.partition('=')[0]!r}{hint} (--help lists the options)"
 
@@ -148,17 +150,28 @@ class _Reader:
             if option := _OPTION.fullmatch(word):
                 yield self._dashed(option[1], option[2])
             elif self._is_file(word):
-                self.files.append(word)
+                yield from self._file(_home(word))
             else:
                 yield self._hydra(word)
             self._done = [word]
         if self._ending and not self._model.SUBJECT:
             raise OperatorError(f"unexpected argument {self._ending[0]!r} after --; this command takes only options")
-        self.files += self._ending
+        for word in self._ending:
+            yield from self._file(word)
+
+    def _file(self, word: str) -> Iterator[Override]:
+        """Yield a file of a list, which has a place among its option's values; keep one that is no part of a list."""
+        subject = self._model.SUBJECT
+        if takes_list(self._names[subject].annotation):
+            yield Override("", subject, [word], source=word)
+        else:
+            self.files.append(word)
 
     def _is_file(self, word: str) -> bool:
-        if not self._model.SUBJECT or word[:1] in _MARKS or not word.strip() or not is_path(word):
+        if not self._model.SUBJECT or not word.strip() or not is_path(word):
             return False
+        if word[:1] in _MARKS:
+            return word.startswith("~/") or (word[:1] == "-" and Path(word).is_file())
         # `key = value` and `key: value` are mistakes, not files.
         name = word.strip().rstrip(":").partition(":")[0]
         return not (name in self._names and (word != name or (self._words[:1] and self._words[0].startswith("="))))
@@ -172,6 +185,8 @@ class _Reader:
             if name in self._model.EXPRESSIONS and "=" in word and not key[3]:
                 value = _without_quotes(text.partition("=")[2].strip())
                 return Override(text, name, None if value == "null" else value, source=word)
+            if "=" in word and not key[3] and _items(self._names[name], text.partition("=")[2]):
+                return self._override(name, text.partition("=")[2], word, self._names[name])
         (override,) = parse_overrides([text], self._samples, around=(self._done, self._words))
         return replace(override, source=word)
 
@@ -180,6 +195,9 @@ class _Reader:
         name = self._known(top)
         source = f"--{typed}" if value is None else f"--{typed}={value}"
         if name is None:
+            negated = self._known(typed[3:]) if typed[:3] in ("no-", "no_") and value is None else None
+            if negated and _is_flag(self._names[negated]):
+                return self._override(negated, "false", source, self._names[negated])
             if not self._rest:
                 override = Override(source, typed, None, source=source)
                 below_names = {key.replace("_", "-"): meant for key, meant in self._below.items()} | self._below
@@ -247,11 +265,13 @@ class _Reader:
         holds_text = field is not None and takes_text(field.annotation)
         if key in self._model.EXPRESSIONS or (holds_text and not (value[:1] in ("[", "{") and _has_mapping(kinds))):
             return value if key in self._model.EXPRESSIONS else _text(value)
+        if field is not None and (items := _items(field, value)):
+            return items
         try:
             return parse_overrides([f"{key}={value}"])[0].value
         except OperatorError as error:
-            is_list = field is not None and takes_list(field.annotation) and _has_commas(value)
-            if value.strip()[:1] not in ("[", "{") and not (is_list and not Path(value).exists()):
+            has_commas = field is not None and takes_list(field.annotation) and "," in value
+            if value.strip()[:1] not in ("[", "{") and not (has_commas and not Path(value).exists()):
                 return value
             try:
                 found = yaml.safe_load(value)  # JSON
@@ -274,27 +294,42 @@ def _merged(model: type[Options], overrides: Iterator[Override]) -> Iterator[Ove
                 if field.is_required():
                     raise OperatorError(f"{dashed(override.key)} is null, but it has no default; expected a value")
                 override = replace(override, value=field.get_default(call_default_factory=True))
+            elif isinstance(override.value, bool) and _is_number(field):
+                override = replace(override, value=override.typed)  # an error: true is no number
             before = last.get(override.key)
-            if takes_list(field.annotation) and before and not isinstance(override.value, list | tuple):
-                values = before.value if isinstance(before.value, list) else [before.value]
-                override = replace(override, value=[*values, override.value])
+            is_file = not override.text or (before is not None and not before.text)
+            if takes_list(field.annotation) and before and (is_file or not isinstance(override.value, list | tuple)):
+                values = [*_as_list(before.value), *_as_list(override.value)]
+                override = replace(override, value=values, text="" if is_file else override.text)
                 order.remove(before)
             last[override.key] = override
         order.append(override)
     yield from order
 
 
-def _has_commas(value: str) -> bool:
-    """Return whether the value is a list without its brackets."""
-    marks = {piece for kind, piece in pieces(value) if kind == "mark"}
-    return "," in marks and not {"[", "{"} & marks
+def _as_list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else [value]
+
+
+def _items(field: FieldInfo, value: str) -> list[str]:
+    """Return the items of a list that is written as plain words, `a,b`; empty if the value can mean something else."""
+    found = list(pieces(value))
+    separators = [number for number, piece in enumerate(found) if piece == ("mark", ",")]
+    is_plain = all(kind in ("text", "quoted") or piece == "," for kind, piece in found)
+    if not takes_list(field.annotation) or not separators or not is_plain or "(" in value or Path(value).exists():
+        return []
+    edges = zip([-1, *separators], [*separators, len(found)], strict=True)
+    items = [_text("".join(piece for _, piece in found[start + 1 : end]).strip()) for start, end in edges]
+    return items if all(items) else []
 
 
 def _text(value: str) -> str:
     """Return a text as typed; quotes around all of it are removed, and ~/ is the home folder."""
-    if value == "~" or value.startswith("~/"):
-        return str(Path.home()) + value[1:]
-    return _without_quotes(value)
+    return _without_quotes(_home(value))
+
+
+def _home(value: str) -> str:
+    return str(Path.home()) + value[1:] if value == "~" or value.startswith("~/") else value
 
 
 def _without_quotes(text: str) -> str:
@@ -306,6 +341,11 @@ def _without_quotes(text: str) -> str:
 def _is_flag(field: FieldInfo) -> bool:
     kinds = alternatives(field.annotation)
     return bool(kinds) and all(kind is bool for kind in kinds)
+
+
+def _is_number(field: FieldInfo) -> bool:
+    kinds = alternatives(field.annotation)
+    return bool(kinds) and all(kind in (int, float) for kind in kinds)
 
 
 def _is_model(kind: Any) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from argparse import SUPPRESS, ArgumentTypeError, Namespace, RawDescriptionHelpFormatter
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 from rollyard.services.errors import OperatorError
@@ -22,7 +23,7 @@ Account, bucket, role and image repository are settings in sagemaker.yaml, see d
 
 
 def parse_arguments(words: Sequence[str]) -> Namespace | None:
-    """Return the options; None if only the help was asked for. Raises OperatorError for invalid ones."""
+    """Return the options; None if only the help or the version was asked for. Raises OperatorError for invalid ones."""
     command = words[0] if words and words[0] in ("eval", *COMMANDS) else "train"
     parser = _existing_job(command) if command in COMMANDS else _new_job(command)
     try:
@@ -30,6 +31,9 @@ def parse_arguments(words: Sequence[str]) -> Namespace | None:
     except SystemExit:
         return None
     options.command = command
+    subject = str((options.job if command in COMMANDS else options.config) or "")
+    if subject.startswith("+"):
+        parser.error(f"unrecognized arguments: {subject}")
     if command not in COMMANDS:
         _check(options)
     return options
@@ -134,6 +138,7 @@ def _shared(parser: ScriptParser) -> None:
     add("--endpoint-url", metavar="URL", help="endpoint of all AWS services, such as a local server")
     add("--poll-interval", type=float, help=SUPPRESS)
     add("--debug", action="store_true", help="show a traceback if an error occurs")
+    add("--version", action="version", version=f"ng_submit (rollyard {version('rollyard')})", help="print the version")
 
 
 def _gpus(text: str) -> str:

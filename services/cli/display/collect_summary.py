@@ -44,7 +44,8 @@ def summary(state: State, progress: CollectionProgress, paths: RolloutPaths, why
         reason = "their environment or agent says that they have no score (mask_sample, failure_kind)"
         print(f"  masked        {pluralize(masked, 'rollout')} in the file: {reason}")
     if (open_count := missing - refused - masked) > 0:
-        print(f"  next          repeat the command to collect the {open_count} missing rollouts")
+        changed = "restart ng_run if you changed a server's code; " if progress.kinds["server_error"] else ""
+        print(f"  next          {changed}repeat the command to collect the {open_count} missing rollouts")
     elif not missing:
         print(f"  next          ng_reward_profile {paths.output}  (a report)")
         print(f"                ng_viewer {paths.output}  (the rollouts, in a browser)")

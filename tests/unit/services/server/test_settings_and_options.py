@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -275,6 +277,21 @@ def test_a_flag_needs_no_value(typed: str, value: bool) -> None:
     assert options(*typed.split()).overwrite is value
 
 
+@pytest.mark.parametrize("typed", ["--no-overwrite", "--no_overwrite", "--overwrite --no-overwrite"])
+def test_a_flag_is_false_after_no(typed: str) -> None:
+    assert options(*typed.split()).overwrite is False
+
+
+@pytest.mark.parametrize("typed", ["--no-overwrite=true", "--no-count", "--no-overwrit"])
+def test_only_a_flag_without_a_value_can_begin_with_no(typed: str) -> None:
+    assert "unknown option '--no-" in error_message(typed)
+
+
+@pytest.mark.parametrize("value", ["true", "False"])
+def test_true_is_no_number(value: str) -> None:
+    assert f"--count is '{value.lower()}'" in error_message("--input-path", "a", "--count", value)
+
+
 def test_null_is_the_default() -> None:
     assert options("--count", "null").count == options("+count=null").count == 4
 
@@ -289,6 +306,23 @@ def test_a_required_option_cannot_be_null() -> None:
 
 def test_arguments_without_a_name_belong_to_the_subject() -> None:
     assert options("b.jsonl", "--count", "3", "d/c=1.jsonl", "--paths", "f").paths == ("b.jsonl", "d/c=1.jsonl", "f")
+
+
+@pytest.mark.parametrize(
+    "typed", ["--paths a b c", "a --paths b c", "--paths [a,b] c", "a --paths [b,c]", "--paths a,b -- c"]
+)
+def test_files_keep_the_order_in_which_they_were_typed(typed: str) -> None:
+    assert options(*typed.split()).paths == ("a", "b", "c")
+
+
+def test_a_file_in_the_home_folder_needs_no_shell() -> None:
+    assert options("~/a.jsonl").paths == (str(Path.home() / "a.jsonl"),)
+
+
+def test_a_file_may_begin_with_a_dash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "-x.jsonl").touch()
+    assert options("-x.jsonl").paths == ("-x.jsonl",)
 
 
 def test_two_dashes_end_the_options() -> None:
@@ -315,12 +349,32 @@ def test_lists_and_mappings_are_read_as_in_an_override() -> None:
     assert found.steps == [1, 2] and found.params == {"t": 1, "m": ["a", "b"], "max_x": 3}
 
 
+@pytest.mark.parametrize("form", ["--{} {}", "--{}={}", "+{}={}", "++{}={}", "{}={}"])
+def test_a_list_of_plain_words_needs_no_brackets(form: str) -> None:
+    assert options(*form.format("steps", "0,300").split()).steps == [0, 300]
+    assert options(*form.format("paths", "lr=0.1,007,it's,1e3").split()).paths == ("lr=0.1", "007", "it's", "1e3")
+
+
+def test_commas_in_a_list_of_plain_words_can_be_quoted() -> None:
+    assert options("--paths", "'a,b',c").paths == ("a,b", "c") and options("--paths", "'a,b'").paths == ("a,b",)
+
+
+def test_a_file_with_a_comma_in_its_name_is_one_file(tmp_path: Path) -> None:
+    (tmp_path / "a,b").touch()
+    assert options("--paths", f"{tmp_path}/a,b").paths == (f"{tmp_path}/a,b",)
+
+
+@pytest.mark.parametrize("value", ["1,", ",", "1,,2"])
+def test_a_list_with_an_empty_place_is_refused(value: str) -> None:
+    assert "several values" in error_message("--input-path", "a", "--steps", value)
+
+
 def test_a_mapping_may_be_json() -> None:
     assert options("--params", '{"t": 1, "m": {"a": null}}').params == {"t": 1, "m": {"a": None}}
 
 
 def test_a_list_that_the_shell_split_is_rejoined() -> None:
-    assert options("--paths", "[b,", "c]", "d").paths == ("d", "b", "c")
+    assert options("--paths", "[b,", "c]", "d").paths == ("b", "c", "d")
 
 
 def test_the_last_of_a_repeated_option_is_valid() -> None:
@@ -345,6 +399,10 @@ def test_an_unknown_option_is_named_as_it_was_typed_with_the_nearest_name() -> N
     assert "'input_pth' in '+input_pth=a', did you mean 'input_path'?" in error_message("+input_pth=a")
 
 
+def test_only_an_alias_of_this_command_is_suggested() -> None:
+    assert "did you mean" not in error_message("--input-path", "a", "--output", "b")
+
+
 @pytest.mark.parametrize("arguments", [["--count"], ["--count", "--overwrite"], ["--count", "+overwrite=true"]])
 def test_an_option_without_its_value_is_refused(arguments: list[str]) -> None:
     assert "--count needs a value, such as --count 4" in error_message("--input-path", "a", *arguments)
@@ -366,6 +424,37 @@ def script_parser() -> ScriptParser:
     parser.add_argument("--dry-run", action="store_true")
     parser.add_argument("words", nargs="*")
     return parser
+
+
+def parser_of_options() -> ScriptParser:
+    parser = ScriptParser(allow_abbrev=False)
+    parser.add_argument("--learning-rate", type=float, default=0.5)
+    parser.add_argument("--final-save", action="store_true")
+    return parser
+
+
+@pytest.mark.parametrize("typed", ["--learning-rate -1e-3", "learning_rate=-1e-3", "learning-rate=-1e-3"])
+def test_a_script_that_has_only_options_reads_all_forms(typed: str) -> None:
+    assert parser_of_options().parse_args(typed.split()).learning_rate == -0.001
+
+
+@pytest.mark.parametrize(
+    ("typed", "value"),
+    [("=yes", True), (" on", True), ("=1", True), ("=0", False), (" no", False), ("=OFF", False), ("=null", False)],
+)
+def test_a_script_reads_the_words_of_a_flag(typed: str, value: bool) -> None:
+    assert parser_of_options().parse_args(f"--final-save{typed}".split()).final_save is value
+
+
+def test_a_flag_of_a_script_is_false_after_no() -> None:
+    assert not parser_of_options().parse_args(["--no-final-save"]).final_save
+
+
+@pytest.mark.parametrize("form", ["--{}", "+{}", "{}"])
+def test_a_script_names_the_nearest_option_in_the_form_that_was_typed(form: str) -> None:
+    meant = "learning-rate" if form == "--{}" else "learning_rate"
+    with pytest.raises(OperatorError, match=re.escape(f"did you mean '{form.format(meant)}'")):
+        parser_of_options().parse_args([form.format("learning_rat=1")])
 
 
 @pytest.mark.parametrize(

@@ -82,9 +82,9 @@ def test_errors_never_show_the_parsers_own_message() -> None:
 @pytest.mark.parametrize(
     ("model", "typed", "suggestion"),
     [
-        (LmEvalOptions, "--benchmarks gsm8k:8,ifeval", "'--benchmarks=[gsm8k:8,ifeval]'"),
+        (LmEvalOptions, "--benchmarks gsm8k:8,", "'--benchmarks=[gsm8k:8]'"),
         (RunOptions, "+config_paths = a.yaml", "+config_paths=a.yaml"),
-        (RunOptions, "+config_paths=a.yaml,b.yaml", "'+config_paths=[a.yaml,b.yaml]'"),
+        (RunOptions, "+config_paths=a.yaml,,b.yaml", "'+config_paths=[a.yaml,b.yaml]'"),
         (RunOptions, "'+config_paths=(a.yaml,b.yaml)'", "'+config_paths=[a.yaml, b.yaml]'"),
         (RunOptions, "+config_paths=[a.yaml", "'+config_paths=[a.yaml]'"),
         (RunOptions, "+config_paths=a.yaml +dry_run", "+dry_run=true"),
@@ -206,3 +206,7 @@ def test_a_run_token_in_a_command_line_is_noted(capsys: pytest.CaptureFixture[st
     assert options.token == "sk-1234-of-the-run"
     note = capsys.readouterr().err
     assert "ROLLYARD_TOKEN" in note and "sk-1234" not in note
+
+
+def test_a_mistyped_option_that_took_the_next_file_is_named() -> None:
+    assert "'--dry_rn', did you mean '--dry-run'?" in error_message(RunOptions, "--dry_rn", "a.yaml")

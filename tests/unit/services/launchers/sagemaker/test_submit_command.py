@@ -166,3 +166,15 @@ def test_gpus_need_docker(project: Path, capsys: pytest.CaptureFixture[str], mon
     assert (
         shown.startswith("$ docker run --rm") and """'"device=0,1"'""" in shown and f"'{project}:/opt/ml/code'" in shown
     )
+
+
+@pytest.mark.parametrize("words", [["--version"], ["eval", "--version"], ["status", "--version"]])
+def test_the_version_is_printed(project: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    done = submit(capsys, *words)
+    assert done.status == 0 and "ng_submit (rollyard" in done.out
+
+
+@pytest.mark.parametrize("words", [["+instance_typ=x"], ["configs/a.yaml", "+instance_typ=x"]])
+def test_a_mistyped_override_is_no_config(project: Path, capsys: pytest.CaptureFixture[str], words: list[str]) -> None:
+    done = submit(capsys, *words)
+    assert done.status == 2 and "did you mean '+instance_type'" in done.err
