@@ -43,6 +43,13 @@ _CALLS = re.compile(r"_call$|_call_output$|^mcp_|^compaction$|^program")
 """Types of items that always count as content: tool calls and their outputs, including the endpoint's own tools."""
 _TEXTS = frozenset({"output_text", "text", "input_text", None})
 """Types of the parts of a message that hold text; None: the part has no type."""
+_ROLES = frozenset({"assistant", "user", "system", "developer", "tool", None})
+_MESSAGE_PARTS = frozenset({"role", "content", "text", "message", "error"})
+"""Keys by which an item of an unknown type may hold the answer, or says that there is none."""
+_OUTSIDE = frozenset({"text", "tool_calls", "function_call"})
+"""Keys of other APIs' messages that hold what a Response has in `content`, and in items of its own."""
+_ELSEWHERE = frozenset({"choices", "content", "output_text", "message"})
+"""The same of a whole response: what an answer with an empty output may hold outside of it."""
 _INCOMPLETE = frozenset({"max_output_tokens", _WITHHELD})
 
 
@@ -193,6 +200,8 @@ def _why_not_graded(response: Any) -> str:
     if not isinstance(output, list):
         kind = "a chat completion, with `choices`" if "choices" in response else json_kind(output)
         return "has no `output`" if output is None and "choices" not in response else f"has as its output {kind}"
+    if not output and (elsewhere := sorted(key for key in _ELSEWHERE if response.get(key))):
+        return f"has an empty output, but `{elsewhere[0]}`"
     try:
         check_error(response)
         check_finish(response.get("finish_reason"))
@@ -203,24 +212,55 @@ def _why_not_graded(response: Any) -> str:
         tokens = _token_count(response.get("usage"), "output_tokens")
         is_turn = (isinstance(tokens, int) and tokens > 0) or mapping(details).get("reason") == _WITHHELD
         return "" if is_turn else "is incomplete and has no output"
-    return next((why for item in output if (why := _why_unreadable(item))), "")
+    if unreadable := next((why for item in output if (why := _why_unreadable(item))), ""):
+        return unreadable
+    if status is None and any(item.get("status") == "in_progress" for item in output):
+        return "has an item that is still in progress"
+    return ""
 
 
 def _why_unreadable(item: Any) -> str:
-    if not isinstance(item, dict):
-        return f"has an output item that is {json_kind(item)}"
-    if item.get("type", "message") != "message":
-        return ""
-    content = item.get("content")
-    if not isinstance(content, str | list | None):
+    """Return why an item of the output, which may hold the model's answer, cannot be read; empty if it can."""
+    if not isinstance(item, dict) or not item:
+        return f"has an output item that is {'empty' if item == {} else json_kind(item)}"
+    kind = item.get("type")
+    if not isinstance(kind, str | None):
+        return f"has an output item whose type is {json_kind(kind)}"
+    if not _is_message(item):
+        odd = kind != "reasoning" and not _CALLS.search(kind or "") and item.keys() & _MESSAGE_PARTS
+        return f"has an output item of the type {kind!r:.100} with {'`, `'.join(sorted(odd)).join('``')}" if odd else ""
+    role, content = item.get("role"), item.get("content")
+    if not isinstance(role, str | None) or role not in _ROLES:
+        return f"has a message with the role {str(role)[:100]!r}"
+    if content is None:
+        return "has a message with text or tool calls, but without `content`" if item.keys() & _OUTSIDE else ""
+    if not isinstance(content, str | list):
         return f"has a message whose content is {json_kind(content)}"
-    odd = next((part for part in content if not isinstance(part, dict | str)), None) if content else None
-    return "" if odd is None else f"has a message with a part that is {json_kind(odd)}"
+    return next((why for part in content if (why := _why_unreadable_part(part))), "")
+
+
+def _why_unreadable_part(part: Any) -> str:
+    if isinstance(part, str):
+        return ""
+    if not isinstance(part, dict):
+        return f"has a message with a part that is {json_kind(part)}"
+    kind = part.get("type")
+    if not isinstance(kind, str | None):
+        return f"has a message with a part whose type is {json_kind(kind)}"
+    if kind not in _TEXTS:
+        is_lost = "text" in part and kind not in ("reasoning_text", "summary_text")
+        return f"has a message with text in a part of the type {kind!r:.100}" if is_lost else ""
+    text = part.get("text", ...)
+    return "" if isinstance(text, str | None) else f"has a message with a part of the type {kind!r} without text"
+
+
+def _is_message(item: Json) -> bool:
+    return item.get("type") in (None, "message")
 
 
 def is_answer(item: Json) -> bool:
     """Return whether an item of the output is a message of the model. Some servers leave out its type and its role."""
-    return item.get("type", "message") == "message" and item.get("role") in (None, "assistant")
+    return _is_message(item) and item.get("role") in (None, "assistant")
 
 
 def message_text(item: Json) -> str:
@@ -233,7 +273,7 @@ def message_text(item: Json) -> str:
 
 
 def _has_item_content(item: Json) -> bool:
-    kind = item.get("type", "message")
+    kind = item.get("type")
     if isinstance(kind, str) and _CALLS.search(kind):
         return True
     return bool(item.get("encrypted_content")) or any(text.strip() for text in _texts(item))
