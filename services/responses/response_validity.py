@@ -27,8 +27,10 @@ _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overl
 """Matches the finish reasons of an aborted generation, which is not a turn. A weight update may abort generations."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
-CALLED = frozenset({"tool_calls", "function_call", "tool_use"})
-"""Finish reasons of a turn that ends with tool calls."""
+_CALLED = re.compile(r"(tool|function)_?(call|use)", re.I)
+"""Matches the finish reasons of a turn that ends with tool calls."""
+_CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
+"""Types of the parts of a message by which other APIs call a tool."""
 _CONTENT_KEYS = (
     "reasoning",
     "reasoning_content",
@@ -88,8 +90,20 @@ def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = Fa
         raise malformed("has no content, and its usage reports no generated tokens", shown)
 
 
+def ends_with_calls(finish_reason: Any) -> bool:
+    """Return whether a generation with this finish_reason ended with tool calls."""
+    return isinstance(finish_reason, str) and _CALLED.search(finish_reason) is not None
+
+
 def calls_of(message: Json) -> list[Any]:
-    """Return the tool calls of a chat message or a delta, also one in the older field `function_call`."""
+    """Return the tool calls of a chat message or a delta, also one in the older field `function_call`.
+
+    Raises Failure if the content holds a call, where no client looks for one.
+    """
+    if isinstance(content := message.get("content"), list) and any(
+        isinstance(kind := mapping(part).get("type"), str) and kind in _CALL_PARTS for part in content
+    ):
+        raise malformed("has a tool call in its content instead of in tool_calls", message)
     calls, older = message.get("tool_calls"), message.get("function_call")
     if calls:
         return calls if isinstance(calls, list) else [calls]
@@ -118,10 +132,11 @@ def first_choice(response: Json, requested: int = 1) -> tuple[Json, Json]:
     check_error(choice)
     finish_reason = choice.get("finish_reason")
     check_finish(finish_reason)
-    if finish_reason in CALLED and not calls_of(message):
+    if not calls_of(message) and ends_with_calls(finish_reason):
         raise lost_call(finish_reason, response)
-    if requested == 1 and any(calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]):
-        raise lost_call(None, response)
+    if len(choices) > 1 and any([calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]]):
+        if requested == 1:
+            raise lost_call(None, response)
     return choice, message
 
 

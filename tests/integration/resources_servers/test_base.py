@@ -187,8 +187,8 @@ async def test_whatever_an_environment_raises_is_its_own_failure_and_loses_no_ot
         caught: Failure | None = None
         try:
             await ours.post("/seed_session", orjson.dumps({"place": place, "error": error}), 5.0)
-            for path in ("/look", "/verify", "/close"):
-                await ours.post(path, b"{}", 5.0)
+            for path, body in (("/look", b"{}"), ("/verify", b'{"response": {"output": []}}'), ("/close", b"{}")):
+                await ours.post(path, body, 5.0)
         except Failure as failure:
             caught = failure
         assert await neighbour.post("/look", b"{}", 5.0) == b'"seen"'
