@@ -134,9 +134,9 @@ def first_choice(response: Json, requested: int = 1) -> tuple[Json, Json]:
     check_finish(finish_reason)
     if not calls_of(message) and ends_with_calls(finish_reason):
         raise lost_call(finish_reason, response)
-    if len(choices) > 1 and any([calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]]):
-        if requested == 1:
-            raise lost_call(None, response)
+    others = [calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]]
+    if requested == 1 and any(others):
+        raise lost_call(None, response)
     return choice, message
 
 
@@ -175,6 +175,7 @@ def check_response(response: Json) -> None:
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
         raise malformed("has an output that is not a list of items", {key: response[key] for key in sorted(response)})
     check_finish(response.get("finish_reason"))
+    _check_calls(response)
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     check_finish(reason)
@@ -188,6 +189,14 @@ def check_response(response: Json) -> None:
     ids = output[-1].get("generation_token_ids") if output else None
     tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "output_tokens")
     check_empty(finish_reason, tokens, response, blank=any(_texts(item) for item in output))
+
+
+def _check_calls(response: Json) -> None:
+    """Raise Failure malformed_answer for a Response that reports a tool call and has none."""
+    if ends_with_calls(finish_reason := response.get("finish_reason")) and not any(
+        isinstance(item, dict) and _CALLS.search(str(item.get("type"))) for item in response["output"]
+    ):
+        raise lost_call(finish_reason, response)
 
 
 def check_graded(response: Any) -> None:
@@ -221,6 +230,7 @@ def _why_not_graded(response: Any) -> str:
         check_error(response)
         check_finish(response.get("finish_reason"))
         check_finish(details.get("reason") if isinstance(details, dict) else None)
+        _check_calls(response)
     except Failure as failure:
         return f"is of a failed generation: {failure.problem.detail}"
     if status == "incomplete" and not output:
@@ -263,8 +273,8 @@ def _why_unreadable_part(part: Any) -> str:
     if not isinstance(kind, str | None):
         return f"has a message with a part whose type is {json_kind(kind)}"
     if kind not in _TEXTS:
-        is_lost = "text" in part and kind not in ("reasoning_text", "summary_text")
-        return f"has a message with text in a part of the type {kind!r:.100}" if is_lost else ""
+        is_lost = kind in _CALL_PARTS or ("text" in part and kind not in ("reasoning_text", "summary_text"))
+        return f"has a message whose content has a part of the type {kind!r:.100}" if is_lost else ""
     text = part.get("text", ...)
     return "" if isinstance(text, str | None) else f"has a message with a part of the type {kind!r} without text"
 

@@ -175,6 +175,7 @@ UNREADABLE_ITEMS: list[Json] = [
 ]
 UNREADABLE_PARTS: list[Json] = [
     {"type": "markdown", "text": "42"},
+    {"type": "tool_use", "name": "add", "input": {}},
     {"type": ["text"], "text": "42"},
     {"type": "text", "content": "42"},
     {"type": "text", "text": {"value": "42"}},
@@ -191,6 +192,7 @@ UNREADABLE_PARTS: list[Json] = [
         {"output": [says("42")], "status": "completed", "error": {"message": "the engine died"}},
         {"output": [says("42")], "incomplete_details": {"reason": "aborted"}},
         {"output": [], "status": "incomplete"},
+        {"output": [says("42")], "finish_reason": "tool_calls"},
         {"output": [], "choices": CHAT["choices"]},
         {"output": [], "output_text": "42"},
         {"output": [], "type": "message", "role": "assistant", "content": [{"type": "text", "text": "42"}]},
