@@ -74,7 +74,7 @@ def _rest_of_tag(text: str) -> tuple[str, str, str]:
 
 def _call(call: Any) -> Json | None:
     try:
-        name, given = call["name"], call.get("arguments")
+        name, given = call["name"], call.get("arguments", call.get("parameters"))
         # The same spacing as in vLLM, which models also generate.
         arguments = json.dumps({} if given is None else given, ensure_ascii=False)
         f"{name}{arguments}".encode()  # raises for a lone surrogate, which could not be encoded later

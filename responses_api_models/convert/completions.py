@@ -9,9 +9,8 @@ from typing import Any, cast
 from rollyard.responses_api_models.convert.messages import Dialect
 from rollyard.responses_api_models.convert.requests import wants_logprobs
 from rollyard.responses_api_models.think_tags import split_thinking
-from rollyard.services.responses.lenient_json import as_text
 from rollyard.services.responses.response_validity import calls_of, check_completion, check_response, malformed
-from rollyard.services.responses.tool_calls import read_arguments, read_id, read_name
+from rollyard.services.responses.tool_calls import call_function, read_arguments, read_id, read_name
 from rollyard.services.token_types import TokenHistory
 from rollyard.services.types import TOKEN_FIELDS, Json
 
@@ -134,17 +133,13 @@ def call_item(call: Any, item_id: str, taken: set[str]) -> Json:
 
     `taken` contains the ids of earlier calls.
     """
-    if not isinstance(call, dict):
-        call = {"function": {"arguments": as_text(call)}}
-    function = call.get("function") or call.get(str(call.get("type")))
-    if not isinstance(function, dict):
-        function = {"arguments": {key: call[key] for key in call.keys() - {"id", "type", "index"}}}
+    call, function = call_function(call)
     item = {
         "id": item_id,
         "type": "function_call",
         "call_id": read_id(call.get("id"), taken),
         "name": read_name(function.get("name")),
-        "arguments": read_arguments(function.get("arguments", function.get("input"))),
+        "arguments": read_arguments(function.get("arguments")),
         "status": "completed",
     }
     if extra := call.keys() - _CALL_KEYS - item.keys():

@@ -28,10 +28,10 @@ from rollyard.responses_api_models.think_tags import ThinkTags
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.response_validity import (
-    CALLED,
     calls_of,
     check_error,
     check_finish,
+    ends_with_calls,
     lost_call,
     malformed,
 )
@@ -119,7 +119,7 @@ class ResponseEvents:
             yield from self._delta(choice.get("delta") or {}, choice)
             if reason := choice.get("finish_reason"):
                 check_finish(reason)
-                if reason in CALLED and not self._call_ids:
+                if ends_with_calls(reason) and not self._call_ids:
                     raise lost_call(reason, choice)
                 self._finish_reason = reason
                 self._answer.update(stop_sequence_of(choice))

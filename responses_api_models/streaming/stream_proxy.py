@@ -21,10 +21,10 @@ from rollyard.services.http.request import RawRequest
 from rollyard.services.io.json_values import mapping
 from rollyard.services.responses import stream_events
 from rollyard.services.responses.response_validity import (
-    CALLED,
     calls_of,
     check_error,
     check_finish,
+    ends_with_calls,
     lost_call,
     malformed,
 )
@@ -104,12 +104,12 @@ class _Choices:
             check_finish(reason)
             index = str(choice.get("index") or 0)
             self._finished[index] = bool(reason) or self._finished.get(index, False)
-            changed = normalize_calls(delta, absent="") or changed
+            changed = normalize_calls(delta, is_delta=True) or changed
             if calls_of(delta):
                 if index != "0" and self._requested == 1:
                     raise lost_call(None, choice)
                 self._with_calls.add(index)
-            if reason in CALLED and index not in self._with_calls:
+            if ends_with_calls(reason) and index not in self._with_calls:
                 raise lost_call(reason, choice)
         return b"data: %b\n\n" % orjson.dumps(chunk) if changed else event
 

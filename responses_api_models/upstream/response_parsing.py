@@ -13,10 +13,10 @@ import orjson
 
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.io.json_values import mapping
+from rollyard.services.io.json_values import is_number, mapping
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.responses.response_validity import check_completion, check_response
-from rollyard.services.responses.tool_calls import normalize_calls
+from rollyard.services.responses.tool_calls import normalize_calls, read_items
 from rollyard.services.types import Json
 
 EXCERPT_CHARS = 300
@@ -71,13 +71,19 @@ def completion_reader(request: Json) -> Callable[[bytes], bytes]:
 def choices_of(request: Json) -> int:
     """Return the number of choices that a chat request asks for."""
     number = request.get("n")
-    return number if isinstance(number, int) and number > 1 else 1
+    return int(number) if is_number(number) and number > 1 else 1
 
 
 def response_bytes(body: bytes) -> bytes:
-    """Return the body unchanged. Raises Failure if it is not a Response with output from the model."""
-    check_response(json_object(body))
-    return body
+    """Return the body of a Response, with calls that every client can read; unchanged if they are.
+
+    Raises Failure if it is not a Response with output from the model.
+    """
+    response = json_object(body)
+    check_response(response)
+    read = read_items(response["output"])
+    changed = any(item is not before for item, before in zip(read, response["output"], strict=True))
+    return encode_request({**response, "output": read}) if changed else body
 
 
 def encode_request(request: Json) -> bytes:

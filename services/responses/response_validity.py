@@ -27,8 +27,10 @@ _ABORTED = re.compile(r"abort|error|cancel|fail|time_?(d_?)?out|disconnect|overl
 """Matches the finish reasons of an aborted generation, which is not a turn. A weight update may abort generations."""
 _PROPER = frozenset({"stop", "length", "eos", "eos_token", "end_turn", "stop_sequence", "max_tokens", "model_length"})
 _WITHHELD = "content_filter"
-CALLED = frozenset({"tool_calls", "function_call", "tool_use"})
-"""Finish reasons of a turn that ends with tool calls."""
+_CALLED = re.compile(r"(tool|function)_?(call|use)", re.I)
+"""Matches the finish reasons of a turn that ends with tool calls."""
+_CALL_PARTS = frozenset({"tool_use", "tool_call", "function_call"})
+"""Types of the parts of a message by which other APIs call a tool."""
 _CONTENT_KEYS = (
     "reasoning",
     "reasoning_content",
@@ -43,6 +45,13 @@ _CALLS = re.compile(r"_call$|_call_output$|^mcp_|^compaction$|^program")
 """Types of items that always count as content: tool calls and their outputs, including the endpoint's own tools."""
 _TEXTS = frozenset({"output_text", "text", "input_text", None})
 """Types of the parts of a message that hold text; None: the part has no type."""
+_ROLES = frozenset({"assistant", "user", "system", "developer", "tool", None})
+_MESSAGE_PARTS = frozenset({"role", "content", "text", "message", "error"})
+"""Keys by which an item of an unknown type may hold the answer, or says that there is none."""
+_OUTSIDE = frozenset({"text", "tool_calls", "function_call"})
+"""Keys of other APIs' messages that hold what a Response has in `content`, and in items of its own."""
+_ELSEWHERE = frozenset({"choices", "content", "output_text", "message"})
+"""The same of a whole response: what an answer with an empty output may hold outside of it."""
 _INCOMPLETE = frozenset({"max_output_tokens", _WITHHELD})
 
 
@@ -81,8 +90,20 @@ def check_empty(finish_reason: Any, tokens: Any, shown: Any, *, blank: bool = Fa
         raise malformed("has no content, and its usage reports no generated tokens", shown)
 
 
+def ends_with_calls(finish_reason: Any) -> bool:
+    """Return whether a generation with this finish_reason ended with tool calls."""
+    return isinstance(finish_reason, str) and _CALLED.search(finish_reason) is not None
+
+
 def calls_of(message: Json) -> list[Any]:
-    """Return the tool calls of a chat message or a delta, also one in the older field `function_call`."""
+    """Return the tool calls of a chat message or a delta, also one in the older field `function_call`.
+
+    Raises Failure if the content holds a call, where no client looks for one.
+    """
+    if isinstance(content := message.get("content"), list) and any(
+        isinstance(kind := mapping(part).get("type"), str) and kind in _CALL_PARTS for part in content
+    ):
+        raise malformed("has a tool call in its content instead of in tool_calls", message)
     calls, older = message.get("tool_calls"), message.get("function_call")
     if calls:
         return calls if isinstance(calls, list) else [calls]
@@ -111,9 +132,10 @@ def first_choice(response: Json, requested: int = 1) -> tuple[Json, Json]:
     check_error(choice)
     finish_reason = choice.get("finish_reason")
     check_finish(finish_reason)
-    if finish_reason in CALLED and not calls_of(message):
+    if not calls_of(message) and ends_with_calls(finish_reason):
         raise lost_call(finish_reason, response)
-    if requested == 1 and any(calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]):
+    others = [calls_of(mapping(mapping(other).get("message"))) for other in choices[1:]]
+    if requested == 1 and any(others):
         raise lost_call(None, response)
     return choice, message
 
@@ -153,6 +175,7 @@ def check_response(response: Json) -> None:
     if not isinstance(output, list) or not all(isinstance(item, dict) for item in output):
         raise malformed("has an output that is not a list of items", {key: response[key] for key in sorted(response)})
     check_finish(response.get("finish_reason"))
+    _check_calls(response)
     details = response.get("incomplete_details")
     reason = details.get("reason") if isinstance(details, dict) else None
     check_finish(reason)
@@ -166,6 +189,14 @@ def check_response(response: Json) -> None:
     ids = output[-1].get("generation_token_ids") if output else None
     tokens = len(ids) if isinstance(ids, list) else _token_count(response.get("usage"), "output_tokens")
     check_empty(finish_reason, tokens, response, blank=any(_texts(item) for item in output))
+
+
+def _check_calls(response: Json) -> None:
+    """Raise Failure malformed_answer for a Response that reports a tool call and has none."""
+    if ends_with_calls(finish_reason := response.get("finish_reason")) and not any(
+        isinstance(item, dict) and _CALLS.search(str(item.get("type"))) for item in response["output"]
+    ):
+        raise lost_call(finish_reason, response)
 
 
 def check_graded(response: Any) -> None:
@@ -193,34 +224,68 @@ def _why_not_graded(response: Any) -> str:
     if not isinstance(output, list):
         kind = "a chat completion, with `choices`" if "choices" in response else json_kind(output)
         return "has no `output`" if output is None and "choices" not in response else f"has as its output {kind}"
+    if not output and (elsewhere := sorted(key for key in _ELSEWHERE if response.get(key))):
+        return f"has an empty output, but `{elsewhere[0]}`"
     try:
         check_error(response)
         check_finish(response.get("finish_reason"))
         check_finish(details.get("reason") if isinstance(details, dict) else None)
+        _check_calls(response)
     except Failure as failure:
         return f"is of a failed generation: {failure.problem.detail}"
     if status == "incomplete" and not output:
         tokens = _token_count(response.get("usage"), "output_tokens")
         is_turn = (isinstance(tokens, int) and tokens > 0) or mapping(details).get("reason") == _WITHHELD
         return "" if is_turn else "is incomplete and has no output"
-    return next((why for item in output if (why := _why_unreadable(item))), "")
+    if unreadable := next((why for item in output if (why := _why_unreadable(item))), ""):
+        return unreadable
+    if status is None and any(item.get("status") == "in_progress" for item in output):
+        return "has an item that is still in progress"
+    return ""
 
 
 def _why_unreadable(item: Any) -> str:
-    if not isinstance(item, dict):
-        return f"has an output item that is {json_kind(item)}"
-    if item.get("type", "message") != "message":
-        return ""
-    content = item.get("content")
-    if not isinstance(content, str | list | None):
+    """Return why an item of the output, which may hold the model's answer, cannot be read; empty if it can."""
+    if not isinstance(item, dict) or not item:
+        return f"has an output item that is {'empty' if item == {} else json_kind(item)}"
+    kind = item.get("type")
+    if not isinstance(kind, str | None):
+        return f"has an output item whose type is {json_kind(kind)}"
+    if not _is_message(item):
+        odd = kind != "reasoning" and not _CALLS.search(kind or "") and item.keys() & _MESSAGE_PARTS
+        return f"has an output item of the type {kind!r:.100} with {'`, `'.join(sorted(odd)).join('``')}" if odd else ""
+    role, content = item.get("role"), item.get("content")
+    if not isinstance(role, str | None) or role not in _ROLES:
+        return f"has a message with the role {str(role)[:100]!r}"
+    if content is None:
+        return "has a message with text or tool calls, but without `content`" if item.keys() & _OUTSIDE else ""
+    if not isinstance(content, str | list):
         return f"has a message whose content is {json_kind(content)}"
-    odd = next((part for part in content if not isinstance(part, dict | str)), None) if content else None
-    return "" if odd is None else f"has a message with a part that is {json_kind(odd)}"
+    return next((why for part in content if (why := _why_unreadable_part(part))), "")
+
+
+def _why_unreadable_part(part: Any) -> str:
+    if isinstance(part, str):
+        return ""
+    if not isinstance(part, dict):
+        return f"has a message with a part that is {json_kind(part)}"
+    kind = part.get("type")
+    if not isinstance(kind, str | None):
+        return f"has a message with a part whose type is {json_kind(kind)}"
+    if kind not in _TEXTS:
+        is_lost = kind in _CALL_PARTS or ("text" in part and kind not in ("reasoning_text", "summary_text"))
+        return f"has a message whose content has a part of the type {kind!r:.100}" if is_lost else ""
+    text = part.get("text", ...)
+    return "" if isinstance(text, str | None) else f"has a message with a part of the type {kind!r} without text"
+
+
+def _is_message(item: Json) -> bool:
+    return item.get("type") in (None, "message")
 
 
 def is_answer(item: Json) -> bool:
     """Return whether an item of the output is a message of the model. Some servers leave out its type and its role."""
-    return item.get("type", "message") == "message" and item.get("role") in (None, "assistant")
+    return _is_message(item) and item.get("role") in (None, "assistant")
 
 
 def message_text(item: Json) -> str:
@@ -233,7 +298,7 @@ def message_text(item: Json) -> str:
 
 
 def _has_item_content(item: Json) -> bool:
-    kind = item.get("type", "message")
+    kind = item.get("type")
     if isinstance(kind, str) and _CALLS.search(kind):
         return True
     return bool(item.get("encrypted_content")) or any(text.strip() for text in _texts(item))

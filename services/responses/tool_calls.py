@@ -37,24 +37,71 @@ def read_arguments(arguments: Any) -> str:
     return arguments if isinstance(arguments, str) else "{}" if arguments is None else as_text(arguments)
 
 
-def normalize_calls(message: Json, absent: str = "{}") -> bool:
+def normalize_calls(message: Json, *, is_delta: bool = False) -> bool:
     """Change a chat message or a delta so that all clients can read its calls; return whether anything was changed.
 
-    An empty list of calls is removed, and arguments become a string. `absent`: the string for arguments that are null.
+    `tool_calls` becomes a list of calls, without one that is empty, and arguments become a string. A call of a message
+    also gets a name and an id; a delta may continue an earlier one.
     """
+    changed = False
+    older = message.get("function_call")
+    if isinstance(older, dict) and not isinstance(arguments := older.get("arguments", ""), str):
+        older["arguments"] = "" if is_delta and arguments is None else read_arguments(arguments)
+        changed = True
     if "tool_calls" not in message:
-        return False
+        return changed
     calls = message["tool_calls"]
     if not calls:
         del message["tool_calls"]
         return True
-    changed = False
-    for call in calls if isinstance(calls, list) else ():
-        function = call.get("function") if isinstance(call, dict) else None
-        if isinstance(function, dict) and not isinstance(arguments := function.get("arguments", ""), str):
-            function["arguments"] = absent if arguments is None else as_text(arguments)
+    if not isinstance(calls, list):
+        message["tool_calls"] = calls = [{"index": 0, **calls} if is_delta and isinstance(calls, dict) else calls]
+        changed = True
+    taken: set[str] = set()
+    for number, call in enumerate(calls):
+        normalized = _normalized_delta(call) if is_delta else _normalized_call(call, taken)
+        if normalized is not call:
+            calls[number] = normalized
             changed = True
     return changed
+
+
+def _normalized_call(call: Any, taken: set[str]) -> Json:
+    function = call.get("function") if isinstance(call, dict) else None
+    if isinstance(function, dict):
+        if all(isinstance(part, str) for part in (call.get("id"), function.get("name"), function.get("arguments"))):
+            return call  # type: ignore[no-any-return]
+    elif isinstance(call, dict) and isinstance(call.get(str(call.get("type"))), dict):
+        return call  # a call of another type, such as `custom`
+    call, function = call_function(call)
+    normalized = {"name": read_name(function.get("name")), "arguments": read_arguments(function.get("arguments"))}
+    kept = {key: value for key, value in call.items() if key not in ("name", "arguments", "input")}
+    own = {"id": read_id(call.get("id"), taken), "type": "function", "function": {**function, **normalized}}
+    return {**kept, **own}
+
+
+def _normalized_delta(call: Any) -> Json:
+    if not isinstance(call, dict):
+        return {"index": 0, "function": {"arguments": as_text(call)}}
+    function = call.get("function")
+    if isinstance(function, dict) and not isinstance(arguments := function.get("arguments", ""), str):
+        return {**call, "function": {**function, "arguments": "" if arguments is None else as_text(arguments)}}
+    return call
+
+
+def call_function(call: Any) -> tuple[Json, Json]:
+    """Return a chat call and its function as objects. What has another form is kept as the function's arguments."""
+    if not isinstance(call, dict):
+        call = {"function": {"arguments": as_text(call)}}
+    function = call.get("function") or call.get(str(call.get("type")))
+    if not isinstance(function, dict):
+        names = call.keys() - {"id", "type", "index"}
+        is_flat = isinstance(call.get("name"), str) and names <= {"name", "arguments", "input"}
+        function = dict(call) if is_flat else {"arguments": {key: call[key] for key in names}}
+        function = {key: function[key] for key in function.keys() - {"id", "type", "index"}}
+    if "arguments" not in function and "input" in function:
+        function = {**function, "arguments": function["input"]}
+    return call, function
 
 
 def read_id(call_id: Any, taken: set[str]) -> str:

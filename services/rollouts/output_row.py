@@ -12,7 +12,7 @@ from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.rewards import check_reward, tidy
 from rollyard.services.rollouts.rollout_keys import PROMPT
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_row
-from rollyard.services.server.settings import redacted
+from rollyard.services.server.settings import is_secret, redacted
 
 
 def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
@@ -44,6 +44,19 @@ def without_keys(body: bytes) -> bytes:
     return body if shown == row else orjson.dumps(shown)
 
 
+def _without_keys_in_params(row: RolloutRow) -> RolloutRow:
+    params = row.get("responses_create_params")
+    carriers = [key for key in params if _can_carry_keys(key)] if isinstance(params, dict) else ()
+    if not carriers:
+        return row
+    shown = {**params, **{key: redacted(params[key], key) for key in carriers}}
+    return cast(RolloutRow, {**row, "responses_create_params": shown})
+
+
+def _can_carry_keys(name: str) -> bool:
+    return name.startswith("extra_") or name.endswith("headers") or (name not in PROMPT and is_secret(name))
+
+
 def _check_failure_class(row: dict[str, object], agent: str) -> None:
     """Raise the Failure that an agent of NeMo Gym reports in a response with status 200.
 
@@ -60,12 +73,12 @@ def _check_failure_class(row: dict[str, object], agent: str) -> None:
 
 
 def encode_line(row: RolloutRow, agent: str) -> bytes:
-    """Encode the row as JSON.
+    """Encode the row as JSON, without the keys that its parameters may carry, such as `extra_headers`.
 
     Raises Failure malformed_answer if it is nested too deeply: orjson can parse deeper nesting than it can write.
     """
     try:
-        return orjson.dumps(row)
+        return orjson.dumps(_without_keys_in_params(row))
     except TypeError as error:
         detail = f"/run's response cannot be stored ({error})"
         raise Failure(FailureKind.MALFORMED_ANSWER, detail, server=agent) from error

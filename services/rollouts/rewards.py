@@ -91,7 +91,7 @@ def with_verdict(row: Mapping[str, Any], played: Mapping[str, Any], verdict: Map
 
     A value of the row is never replaced by the verdict's: that one is stored as `verdict_<key>`. Nor does a value of
     the row count as a score: it is stored as `row_<key>`. If the row itself is a finished rollout, its old verdict is
-    replaced.
+    replaced, and so is what masked it.
     """
     if row.keys().isdisjoint(verdict) and row.keys().isdisjoint(SCORES):
         return {**played, **verdict}
@@ -99,6 +99,11 @@ def with_verdict(row: Mapping[str, Any], played: Mapping[str, Any], verdict: Map
     known = row.get(RENAMED)
     renamed: dict[str, str] = dict(known) if is_finished and isinstance(known, dict) else {}
     merged = dict(played)
+    if is_finished:
+        for name in (*_FLAGS, *_KINDS):
+            merged.pop(name, None)
+        if isinstance(config := merged.get("instance_config"), dict):
+            merged["instance_config"] = {key: config[key] for key in config.keys() - {"mask_sample", "mask_reason"}}
     for name in sorted(SCORES & row.keys()):
         value = merged.pop(name, None)
         if not is_finished:

@@ -18,10 +18,21 @@ SHORTEST_SECRET = 8
 
 _SECRET = re.compile(
     r"password$|(^|_)(key|api_?keys?|access_?keys|private_?keys|token|access_?tokens|auth_?tokens|api_?tokens|secrets?"
-    r"|passwords?|passwd|pwd|passphrase|pat|bearer|webhook|webhook_url|x_amz_signature|credentials?|authorization"
-    r"|cookies?|sig|connection_?string)$",
+    r"|access_?key_?ids?|passwords?|passwd|pwd|(db|pg|mysql|redis|smtp|user)_?pass|passphrase|pat|jwt|bearer|webhook|webhook_url|x_amz_signature|credentials?|authorization"
+    r"|cookies?|sig|connection_?string)$|^(basic_|http_|proxy_)?auth$",
     re.IGNORECASE,
 )
+_NO_SECRET = re.compile(
+    r"(^|_)((dataset|column|field|row|task|input|output|prompt|question|problem|answer|solution|gold|expected|label"
+    r"|target|response|completion|messages?|instruction|context|text|image|audio|video|chosen|rejected|reward|score"
+    r"|metric|id|index|json|lookup|sort|group|partition|primary|foreign|cache)_key"
+    r"|(eos|bos|pad|unk|sep|cls|mask|stop|start|end|begin|eot|eom|turn|think|thinking|special|image|audio|video|eval"
+    r"|first|last|next|per)_token)$",
+    re.IGNORECASE,
+)
+"""Names of columns, and of tokens of a vocabulary."""
+_COLUMN = re.compile(r"[a-z]+(_[a-z]+)*")
+"""What a setting named just `key` holds if it names a column."""
 _SIGNATURE = re.compile(r"(^|[_-])(signature|code)$", re.IGNORECASE)
 """Further names of secrets in the query of a URL."""
 _HARMLESS_HEADERS = frozenset(
@@ -36,6 +47,16 @@ _FLAG = re.compile(r"""(?<![\w-])(--?[A-Za-z][\w-]*)([\s,"']+)([^\s,"'\]-][^\s,"
 _HEADER_LINE = re.compile(
     r"(?<![\w-])((?:proxy-)?authorization|[\w-]*api-key|(?:set-)?cookie)([\"']?\s*:\s*[\"']?)[^\"'\n]+", re.IGNORECASE
 )
+_USER_FLAG = re.compile(r"(?<![\w-])((?:-u|--user|--proxy-user)[\s=]+[\"']?[^\s:\"']+:)[^\s\"']+")
+_KNOWN_KEY = re.compile(
+    r"(?<![\w-])(?=[\w-]*\d)(?:(?:sk|xox[abp])-[\w-]{12,}|(?:hf|gh[pousr]|github_pat)_\w{12,}|AKIA[0-9A-Z]{12,})"
+)
+"""Keys of OpenAI, Slack, Hugging Face, GitHub and AWS, which their first letters tell."""
+_KEY_IN_TEXT = re.compile(
+    r"(?<!\w)((?:api|secret|access|private)_?key|(?:access|auth|api)_?token)(\s*[:=]\s*[\"']?)(?=[^\s\"']*\d)[^\s\"',;]{8,}",
+    re.IGNORECASE,
+)
+"""A key in a text, such as YAML or TOML."""
 _BEARER = re.compile(r"\b(Bearer\s+)(?=\S*\d)[\w.~+/=-]{8,}", re.IGNORECASE)
 
 M = TypeVar("M", bound=BaseModel)
@@ -112,7 +133,7 @@ def _check_argument(owner: type, generic: Any) -> None:
 def is_secret(name: str) -> bool:
     """Return True for the name of a setting, variable, flag or header whose value must never be logged or served."""
     words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])|-", "_", name)
-    return bool(_SECRET.search(words)) and name != "dataset_key"  # NeMo-RL's name for a split
+    return bool(_SECRET.search(words)) and not _NO_SECRET.search(words)
 
 
 COMMAND_LINE = "command line"
@@ -148,15 +169,16 @@ def redacted(value: Any, key: str = "") -> Any:
     """Return `value` with `***` for everything that can be a secret: the values of secret keys, of headers that are not
     known to be harmless, of secret flags and variables in lists, and credentials in URLs.
     """
-    if isinstance(value, SecretStr) or (is_secret(key) and value not in (None, "")):
+    if isinstance(value, SecretStr) or _is_secret_value(key, value):
         return REDACTED
-    headers = key.lower().endswith("headers")
+    headers = key.lower().endswith("headers") or (key.lower().endswith("header") and isinstance(value, dict))
     if isinstance(value, dict):
-        named = value.get("name", value.get("key"))  # {name: HF_TOKEN, value: ...}
+        named = next((value[name] for name in ("name", "key", "Name", "Key") if name in value), None)
+        # {name: HF_TOKEN, value: ...}
         pair = isinstance(named, str) and _hidden(named, headers)
         return {
             name: REDACTED
-            if (pair and name == "value") or (headers and not pair and _hidden_header(str(name), item))
+            if (pair and name in ("value", "Value")) or (headers and not pair and _hidden_header(str(name), item))
             else redacted(item, str(name))
             for name, item in value.items()
         }
@@ -173,6 +195,12 @@ def redacted(value: Any, key: str = "") -> Any:
     if headers and ":" in value and _hidden(name := value.partition(":")[0].strip(), headers):
         return f"{name}: {REDACTED}"
     return without_credentials(value)
+
+
+def _is_secret_value(key: str, value: Any) -> bool:
+    if not is_secret(key) or value in (None, "") or isinstance(value, bool):
+        return False
+    return not (key == "key" and isinstance(value, str) and _COLUMN.fullmatch(value))
 
 
 def redacted_at(path: str, value: Any) -> Any:
@@ -195,6 +223,8 @@ def without_credentials(text: str) -> str:
     if "://" in text:
         text = _QUERY.sub(hide_query, _USER_IN_URL.sub(rf"\g<1>{REDACTED}@", text))
     text = _HEADER_LINE.sub(rf"\g<1>\g<2>{REDACTED}", text)
+    text = _USER_FLAG.sub(rf"\g<1>{REDACTED}", _KEY_IN_TEXT.sub(rf"\g<1>\g<2>{REDACTED}", text))
+    text = _KNOWN_KEY.sub(REDACTED, text)
     return _BEARER.sub(rf"\g<1>{REDACTED}", _ASSIGNED.sub(hide, _FLAG.sub(hide, text)))
 
 
@@ -273,7 +303,7 @@ def _secret_values(node: Any, key: str = "") -> Iterator[str]:
     elif isinstance(node, list):
         for item in node:
             yield from _secret_values(item, key)
-    elif isinstance(node, str) and node and is_secret(key):
+    elif isinstance(node, str) and _is_secret_value(key, node):
         yield node
         yield node.split()[-1] if node.strip() else node  # the key of `Authorization: Bearer KEY`
 

@@ -9,7 +9,7 @@ import orjson
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.resources_servers.environment import Environment, EnvironmentSettings, Verification
 from rollyard.services.http.request import RawRequest
-from rollyard.services.rollouts.rewards import with_verdict
+from rollyard.services.rollouts.rewards import is_measured, with_verdict
 from rollyard.services.server.app import Context, Server
 from rollyard.services.server.settings import ServerSettings
 from rollyard.services.types import Json, Verdict
@@ -79,3 +79,12 @@ def test_a_verdict_on_a_finished_rollout_replaces_its_old_verdict() -> None:
     finished = {"response": {"output": []}, "reward": 0.0, "success": False, "reason": "wrong", "expected_answer": "4"}
     found = with_verdict(finished, finished, {"reward": 1.0, "reason": "right"})
     assert found == {"response": {"output": []}, "reward": 1.0, "reason": "right", "expected_answer": "4"}
+
+
+def test_a_verdict_on_a_rollout_that_was_masked_is_no_longer_masked() -> None:
+    masked = {"mask_sample": True, "failure_kind": "timeout", "instance_config": {"mask_sample": True, "kept": 1}}
+    finished = {"response": {"output": []}, "reward": 0.0, **masked}
+    assert not is_measured(finished)
+    found = with_verdict(finished, finished, {"reward": 1.0})
+    assert is_measured(found) and found["instance_config"] == {"kept": 1}
+    assert not is_measured(with_verdict(finished, finished, {"reward": 1.0, "mask_sample": True}))

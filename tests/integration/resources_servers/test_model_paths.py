@@ -146,6 +146,7 @@ async def test_a_result_beyond_64_bits_is_sent_and_one_with_too_many_digits_retu
         ([{"type": "message", "content": [{"type": "output_text", "text": None}]}], ""),
         ([{"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}], ""),
         ([{"role": "assistant", "content": "42"}], "42"),
+        ([{"type": None, "role": "assistant", "content": [{"type": None, "text": "42"}]}], "42"),
         ([{"content": [{"type": "text", "text": "4"}, {"text": "2"}]}], "42"),
         ([{"type": "message", "role": "assistant", "content": [{"type": "input_text", "text": "42"}]}], "42"),
         ([{"type": "message", "role": "assistant", "content": ["4", "2"]}], "42"),
@@ -163,6 +164,23 @@ async def test_what_is_readable_in_a_response_is_read(output: Any, text: str, st
 
 
 CHAT: Json = {"object": "chat.completion", "choices": [{"message": {"role": "assistant", "content": "42"}}]}
+UNREADABLE_ITEMS: list[Json] = [
+    *({**says("42"), "role": role} for role in ("model", "Assistant", 5, ["assistant"])),
+    *({**says("42"), "type": kind} for kind in ("Message", "chat", 5, ["message"])),
+    *({"type": kind, "text": "42"} for kind in ("output_text", "text")),
+    {},
+    {"text": "42"},
+    {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]},
+    {"type": "error", "message": "the engine died"},
+]
+UNREADABLE_PARTS: list[Json] = [
+    {"type": "markdown", "text": "42"},
+    {"type": "tool_use", "name": "add", "input": {}},
+    {"type": ["text"], "text": "42"},
+    {"type": "text", "content": "42"},
+    {"type": "text", "text": {"value": "42"}},
+    {"type": "output_text", "text": ["42"]},
+]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +192,13 @@ CHAT: Json = {"object": "chat.completion", "choices": [{"message": {"role": "ass
         {"output": [says("42")], "status": "completed", "error": {"message": "the engine died"}},
         {"output": [says("42")], "incomplete_details": {"reason": "aborted"}},
         {"output": [], "status": "incomplete"},
+        {"output": [says("42")], "finish_reason": "tool_calls"},
+        {"output": [], "choices": CHAT["choices"]},
+        {"output": [], "output_text": "42"},
+        {"output": [], "type": "message", "role": "assistant", "content": [{"type": "text", "text": "42"}]},
+        {"output": [{**says("42"), "status": "in_progress"}]},
+        *({"output": [item]} for item in UNREADABLE_ITEMS),
+        *({"output": [{"role": "assistant", "content": [part]}]} for part in UNREADABLE_PARTS),
     ],
 )
 async def test_what_is_no_finished_response_is_never_scored(response: Any) -> None:

@@ -72,7 +72,9 @@ LOST_CALLS: list[Json] = [
     split({"content": "I look."}, {"content": None, "function_call": CALL["function"]}),
     split({"tool_calls": [CALL]}, {"tool_calls": [CALL | {"id": "c2"}]}, "tool_calls"),
     *(completion({"content": "I look."}, reason) for reason in ("tool_calls", "function_call", "tool_use")),
+    *(completion({"content": "I look."}, reason) for reason in ("TOOL_CALLS", "tool_call", "MALFORMED_FUNCTION_CALL")),
     completion({"content": "I look.", "tool_calls": []}, "tool_calls"),
+    completion({"content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "look"}]}, "stop"),
     completion({"content": [{"type": "text", "text": "I look."}, {"type": "tool_use", "name": "look"}]}, "tool_calls"),
 ]
 EMPTY_COMPLETIONS += LOST_CALLS
@@ -242,6 +244,13 @@ LOST_IN_STREAMS: dict[str, tuple[Json | bytes, ...]] = {
     "a call in a second choice": (ROLE, TEXT, second(DELTA), chunk({}, "stop"), DONE),
     "an older call in a second choice": (ROLE, TEXT, second({"function_call": CALL["function"]}), DONE),
     "no call": (ROLE, TEXT, chunk({}, "tool_calls"), DONE),
+    "a call in the content": (
+        ROLE,
+        chunk({"content": [{"type": "tool_use", "name": "look"}]}),
+        chunk({}, "stop"),
+        DONE,
+    ),
+    "no call in capitals": (ROLE, TEXT, chunk({}, "TOOL_CALLS"), DONE),
     "no older call": (ROLE, TEXT, chunk({}, "function_call"), DONE),
     "an empty list of calls": (ROLE, TEXT, chunk({"tool_calls": []}, "tool_calls"), DONE),
 }

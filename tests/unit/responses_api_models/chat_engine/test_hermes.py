@@ -74,6 +74,7 @@ def test_unreadable_calls_stay_in_the_content_and_good_ones_beside_them_are_call
         ),
         ('<tool_call>{"name":"now"}</tool_call>', [("now", {})]),
         ('<tool_call>{"name":"now", "arguments": null}</tool_call>', [("now", {})]),
+        ('<tool_call>{"name":"a", "parameters": {"x": 1}}</tool_call>', [("a", {"x": 1})]),
         ('<tool_call>{"name": "a"}\n{"name": "b", "arguments": {"x": 1}}</tool_call>', [("a", {}), ("b", {"x": 1})]),
         ('<tool_call>{"name": "a"}, {"name": "b"}</tool_call>', [("a", {}), ("b", {})]),
         ('<tool_call>[{"name": "a"}, {"name": "b"}]</tool_call>', [("a", {}), ("b", {})]),

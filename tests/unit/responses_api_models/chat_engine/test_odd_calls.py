@@ -7,16 +7,18 @@ from typing import Any
 
 import orjson
 import pytest
+from openai.types.chat import ChatCompletion
 
 from rollyard.agents.simple_agent.app import SimpleAgent
 from rollyard.responses_api_models.convert.conversion import chat_to_response, response_to_chat
+from rollyard.responses_api_models.openai_model.app import OpenaiModel
 from rollyard.responses_api_models.vllm_model.app import VllmModel, VllmModelSettings
 from rollyard.services.responses.tool_calls import sendable_arguments, sendable_name
 from rollyard.services.server.app import Context, Server
 from rollyard.services.types import Json
 from tests.support.endpoint_matrix import LookEnvironment
 from tests.support.in_process import Script, agent, environment, in_process_servers, says
-from tests.support.scripted_engine import COMPLETION, Step, completion, engine
+from tests.support.scripted_engine import COMPLETION, Step, completion, engine, model_server, post_json
 
 
 def call(name: Any = "look", arguments: Any = "{}", **more: Any) -> Json:
@@ -118,6 +120,41 @@ async def test_half_a_surrogate_pair_in_an_answer_does_not_fail_the_rollout(mess
     assert rollout["finish_reason"] == "answered"
     assert requests[0]["messages"]
     orjson.dumps(rollout)
+
+
+NO_LISTS: dict[str, Json] = {
+    "a call instead of a list": {"tool_calls": call(arguments=None)},
+    "text instead of a list": {"tool_calls": "look()"},
+    "a null in the list": {"tool_calls": [None]},
+    "no id": {"tool_calls": [{"function": {"name": "look", "arguments": "{}"}}]},
+    "no arguments": {"tool_calls": [{"id": "c1", "function": {"name": "look"}}]},
+    "a flat call": {"tool_calls": [{"id": "c1", "type": "function", "name": "look", "arguments": {}}]},
+    "an older call with an object": {"function_call": {"name": "look", "arguments": {}}},
+    "an older call with null": {"function_call": {"name": "look", "arguments": None}},
+    "no calls": {"content": "a", "tool_calls": []},
+    "null for calls": {"content": "a", "tool_calls": None},
+}
+
+
+@pytest.mark.parametrize("message", [*NO_LISTS.values(), *({"tool_calls": [one]} for one in ODD_NAMES.values())])
+@pytest.mark.parametrize("kind", [VllmModel, OpenaiModel])
+async def test_every_call_has_the_form_that_chat_clients_read(message: Json, kind: type[Server]) -> None:
+    answer = completion({"content": None, **message}, "stop")
+    async with engine(answer) as fake, model_server(kind, base_url=fake.url) as server:
+        _, body = await post_json(server, "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]})
+    read = ChatCompletion.model_validate(body).choices[0].message
+    assert read.tool_calls != []
+    for one in read.tool_calls or ():
+        assert one.type == "function" and one.id
+        assert isinstance(one.function.name, str) and isinstance(one.function.arguments, str)
+
+
+async def test_a_call_in_an_endpoints_response_has_arguments_that_are_text() -> None:
+    item = {"type": "function_call", "id": "f", "call_id": "c1", "name": "look", "arguments": None}
+    response = {"id": "r", "object": "response", "status": "completed", "output": [item]}
+    async with engine(response) as fake, model_server(OpenaiModel, base_url=fake.url) as server:
+        _, body = await post_json(server, "/v1/responses", {"input": "hi"})
+    assert body == {**response, "output": [{**item, "arguments": "{}"}]}
 
 
 async def test_calls_of_one_turn_never_share_an_id() -> None:

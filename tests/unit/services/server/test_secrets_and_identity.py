@@ -118,6 +118,12 @@ HIDDEN = [
     {"api_keys": [SECRET, SECRET]},
     {"environment": {"PGPASSWORD": SECRET, "SLACK_WEBHOOK_URL": SECRET}},
     {"command": f"vllm serve --api-key {SECRET} --port 1"},
+    {"env": [{"Name": "HF_TOKEN", "Value": SECRET}]},
+    {"header": {"X-Whatever": SECRET}},
+    {"command": f"curl -u me:{SECRET} http://host"},
+    {"auth": SECRET, "basic_auth": ["me", SECRET], "jwt": SECRET, "db_pass": SECRET, "aws_access_key_id": SECRET},
+    {"settings": f"port: 1\napi_key: {SECRET}\n", "toml": f'api_key = "{SECRET}"'},
+    {"note": "the key is hf_" + "a1" * 17, "key": SECRET},
 ]
 
 
@@ -135,6 +141,9 @@ def test_whatever_can_carry_a_key_is_masked(tree: Json) -> None:
         {"system_prompt": "The key: think. Basic arithmetic; mail me@host. Bearer of bad news = none."},
         {"extra_flags": ["--max-model-len", "4096", "--tokenizer", "x"], "env": {"HF_HOME": "/x"}},
         {"api_key": "", "token": None},
+        {"key": "dataset_key", "title": "the dataset_key of a split", "auth": False},
+        {"input_key": "problem", "label_key": "answer_text", "sort_key": "a", "url": "http://host?sort_key=x"},
+        {"eos_token": "<|im_end|>", "pad_token": "</s>", "text": "<|im_end|>", "flags": ["--eos-token", "</s>"]},
     ],
     ids=str,
 )
