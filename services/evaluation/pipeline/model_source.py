@@ -106,5 +106,6 @@ def _unknown(model: str, provider: str) -> str:
     hint = did_you_mean(provider, [*PROVIDERS, "vllm", BUILTIN]) if "/" in model else did_you_mean(model, [BUILTIN])
     return (
         f"model={model!r} does not say where the model runs{hint}: write vllm/{model} to serve it with vLLM, or add "
-        f"policy_base_url=http://HOST:PORT/v1 if it is already served (known providers: {known})"
+        f"policy_base_url=http://HOST:PORT/v1 if it is already served (known providers: {known}); a model server of "
+        "your own is chosen by --config-paths with its config, without --model"
     )
