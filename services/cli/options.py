@@ -71,9 +71,8 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         _add_file(model, values, files)
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
-        if absent and did_you_mean(
-            override.top.replace("-", "_"), fields
-        ):  # it may have taken the absent one as its value
+        # It may have taken the absent one as its value.
+        if absent and did_you_mean(override.top.replace("-", "_"), [*fields, "help"]):
             raise OperatorError(unknown_option(override, fields, below))
     return parse_settings(model, values, COMMAND_LINE), others
 

@@ -208,5 +208,10 @@ def test_a_run_token_in_a_command_line_is_noted(capsys: pytest.CaptureFixture[st
     assert "ROLLYARD_TOKEN" in note and "sk-1234" not in note
 
 
+@pytest.mark.parametrize("model", [RunOptions, CollectOptions])
+def test_a_mistyped_help_is_named(model: type[Options]) -> None:
+    assert "'--helpp', did you mean '--help'?" in error_message(model, "--helpp")
+
+
 def test_a_mistyped_option_that_took_the_next_file_is_named() -> None:
     assert "'--dry_rn', did you mean '--dry-run'?" in error_message(RunOptions, "--dry_rn", "a.yaml")
