@@ -50,7 +50,9 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
     for override in overrides:
         if override.top not in fields:
             if not rest:
-                raise OperatorError(unknown_option(override, fields, below))
+                is_file = model.SUBJECT and override.source[:1].isalnum() and Path(override.source).suffix
+                hint = f"; a file of this name is written ./{override.shown}" if is_file else ""
+                raise OperatorError(unknown_option(override, fields, below) + hint)
             refuse_secrets([override])
             others.append(override)
             continue

@@ -447,6 +447,10 @@ def test_an_unknown_option_is_named_as_it_was_typed_with_the_nearest_name() -> N
     assert "'input_pth' in '+input_pth=a', did you mean 'input_path'?" in error_message("+input_pth=a")
 
 
+def test_a_file_with_an_equals_sign_that_does_not_exist_is_named() -> None:
+    assert "; a file of this name is written ./lr=1.jsonl" in error_message("--input-path", "a", "lr=1.jsonl")
+
+
 def test_only_an_alias_of_this_command_is_suggested() -> None:
     assert "did you mean" not in error_message("--input-path", "a", "--output", "b")
 
