@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from typing import NoReturn
 
+from rollyard.services.cli.arguments.command_line import wants_help
 from rollyard.services.cli.diagnostics import machine, sandbox, tokens
 from rollyard.services.cli.diagnostics.environment import command as environment
 from rollyard.services.cli.options import run_command
@@ -26,7 +27,7 @@ def main() -> None:
     if word == "sandbox":
         command = "ng_doctor sandbox"
         run_command(command, sandbox.SandboxOptions, sandbox.EXAMPLE, sandbox.run, arguments)
-    if word.isalpha() and word != "help":
+    if word.isalpha() and word != "help" and not wants_help(arguments):
         _reject(word)
     given = ["--help" if argument == "help" else argument for argument in sys.argv[1:]]
     run_command("ng_doctor", machine.DoctorOptions, machine.EXAMPLE, machine.run, given)

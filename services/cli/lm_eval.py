@@ -31,8 +31,7 @@ from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERR
 from rollyard.services.run_types import Keys
 
 EXAMPLE = (
-    "ng_lm_eval --model-server policy_model --model Qwen/Qwen3-4B --benchmarks [gsm8k:8,ifeval] "
-    "--output-dir results/eval"
+    "ng_lm_eval --model-server policy_model --model Qwen/Qwen3-4B --benchmarks gsm8k:8,ifeval --output-dir results/eval"
 )
 BASELINES: dict[str, tuple[Baseline, ...]] = {"none": (), "qwen3-1.7b-base": QWEN3_1_7B_BASE}
 

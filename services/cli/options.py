@@ -50,7 +50,9 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
     for override in overrides:
         if override.top not in fields:
             if not rest:
-                raise OperatorError(unknown_option(override, fields, below))
+                is_file = model.SUBJECT and override.source[:1].isalnum() and Path(override.source).suffix
+                hint = f"; a file of this name is written ./{override.shown}" if is_file else ""
+                raise OperatorError(unknown_option(override, fields, below) + hint)
             refuse_secrets([override])
             others.append(override)
             continue
@@ -71,9 +73,8 @@ def read_options(model: type[O], arguments: Sequence[str], *, rest: bool = False
         _add_file(model, values, files)
     absent = [name for name, field in model.model_fields.items() if field.is_required() and name not in values]
     for override in others:
-        if absent and did_you_mean(
-            override.top.replace("-", "_"), fields
-        ):  # it may have taken the absent one as its value
+        # It may have taken the absent one as its value.
+        if absent and did_you_mean(override.top.replace("-", "_"), [*fields, "help"]):
             raise OperatorError(unknown_option(override, fields, below))
     return parse_settings(model, values, COMMAND_LINE), others
 

@@ -185,7 +185,7 @@ def _steps(options: ProfileOptions, paths: Sequence[Path]) -> list[int] | None:
     if steps is None:
         raise OperatorError(
             "the steps of the files are unknown: expected different numbers in their names (step_25.jsonl), folders or "
-            "manifests; state them with --steps [0,25,50]"
+            "manifests; state them with --steps 0,25,50"
         )
     return steps
 

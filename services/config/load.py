@@ -94,8 +94,12 @@ def _check_top_level_keys(tree: DictConfig, overrides: Sequence[Override], optio
         if override.adds and names_a_family:
             continue  # the command line defines an entire server
         hint = did_you_mean(override.top, [*known, *options])
+        found = f"{override.top!r} in {override.shown!r}"
+        if override.is_dashed:
+            found = repr(override.source.partition("=")[0])
+            hint = hint.replace("_", "-").replace(" '", " '--")
         raise OperatorError(
-            f"unknown option {override.top!r} in {override.shown!r}{hint}: "
+            f"unknown option {found}{hint}: "
             "it is neither an option of this command, nor a server in the configs, nor a ${...} variable that they use"
         )
 

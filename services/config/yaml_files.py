@@ -51,8 +51,9 @@ def find_config(path: str, roots: Sequence[Path]) -> Path:
     if any((root / path).is_dir() for root in roots):
         raise OperatorError(f"{path!r} is a folder; expected a config file in it, such as configs/sokoban_builtin.yaml")
     known = [str(found.relative_to(root)) for root in roots for found in _known_configs(root)]
+    same = [one for one in known if Path(one).name == Path(path).name]  # in another family
     searched = ", ".join(str(root) for root in roots)
-    raise OperatorError(f"config file {path!r} not found{did_you_mean(path, known)} (looked in {searched})")
+    raise OperatorError(f"config file {path!r} not found{did_you_mean(path, same or known)} (looked in {searched})")
 
 
 def _known_configs(root: Path) -> Iterator[Path]:

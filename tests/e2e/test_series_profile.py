@@ -76,7 +76,7 @@ def test_the_steps_can_be_stated(tmp_path: Path, capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["+series=true"], "--steps"),
+        (["+series=true"], "--steps 0,25,50"),
         (["+steps=[1,1]"], "[1, 1]"),
         (["+steps=[1,2]", "+where=reward > 0"], "where"),
     ],

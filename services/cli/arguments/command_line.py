@@ -112,7 +112,7 @@ def unknown_option(override: Override, names: Collection[str], below: Mapping[st
         known = "" if hint else f" (known: {', '.join(sorted(names))})"
         return f"unknown option {top!r} in {override.shown!r}{hint}{known}"
     aliases = (alias for alias, ours in ALIASES.items() if any(one in names for one in ours))
-    near = did_you_mean(top.replace("-", "_"), [*names, *aliases])
+    near = did_you_mean(top.replace("-", "_"), [*names, *aliases, "help", "version"])
     hint = f", did you mean {dashed(meant)}?" if meant else near.replace("_", "-").replace(" '", " '--")
     return f"unknown option {override.source.partition('=')[0]!r}{hint} (--help lists the options)"
 

@@ -53,7 +53,7 @@ def _is_exposed(override: Override) -> bool:
 def _without_references(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _without_references(item) for key, item in value.items()}
-    if isinstance(value, list):
+    if isinstance(value, list | tuple):  # a default is a tuple
         return [_without_references(item) for item in value]
     harmless = isinstance(value, str) and ("${" in value or value.lower() in _PLACEHOLDERS)
     return "" if harmless else value

@@ -54,7 +54,7 @@ def decide(
         )
         raise OperatorError(
             f"the runs were sampled differently:\n{listed}\nCollect one of them again with the other's settings, or "
-            f"accept the difference with --allow-different [{','.join(names)}]"
+            f"accept the difference with --allow-different {','.join(names)}"
         )
     paired = _paired(pairing, baseline, candidate, allow_different)
     wanted = expected(paired)
@@ -95,7 +95,7 @@ def _paired(pairing: Pairing, baseline: Run, candidate: Run, allow_different: Se
             raise OperatorError(
                 f"the runs have different tasks: {absent:,} tasks of {other.run.profile.name} are not in "
                 f"{one.run.profile.name} ({len(pairing.here):,} are in both). Collect both runs from the same dataset, "
-                f"or compare only the common tasks with --allow-different [{TASKS}]"
+                f"or compare only the common tasks with --allow-different {TASKS}"
             )
     return paired
 

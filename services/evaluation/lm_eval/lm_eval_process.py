@@ -101,7 +101,7 @@ class Harness:
         if not self.command or shutil.which(self.command[0]) is None:
             raise OperatorError(
                 f"{' '.join(self.command[:1])} was not found: run pip install 'rollyard[lm-eval]', or pass the program "
-                "from a different virtual environment with --lm-eval-command [/path/to/env/bin/lm_eval]"
+                "from a different virtual environment with --lm-eval-command /path/to/env/bin/lm_eval"
             )
 
     def command_line(self, benchmark: Benchmark, model: Model, output: Path) -> list[str]:

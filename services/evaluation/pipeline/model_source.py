@@ -104,7 +104,8 @@ def _hosted(config: EvalConfig, provider: str, name: str, environ: Mapping[str, 
 def _unknown(model: str, provider: str) -> str:
     known = ", ".join(sorted(PROVIDERS))
     hint = did_you_mean(provider, [*PROVIDERS, "vllm", BUILTIN]) if "/" in model else did_you_mean(model, [BUILTIN])
+    own = "" if "/" in model else "; a model server of your own is chosen by --config-paths, without --model"
     return (
         f"model={model!r} does not say where the model runs{hint}: write vllm/{model} to serve it with vLLM, or add "
-        f"policy_base_url=http://HOST:PORT/v1 if it is already served (known providers: {known})"
+        f"policy_base_url=http://HOST:PORT/v1 if it is already served (known providers: {known}){own}"
     )

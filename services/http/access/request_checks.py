@@ -79,7 +79,7 @@ class Access:
             return _forbidden("the request has no Host header; expected the name or address of this server", 400)
         if self._hosts.knows(host):
             return None
-        remedy = f"to allow another name, start it with {self._command} --allowed-hosts [NAME]"
+        remedy = f"to allow another name, start it with {self._command} --allowed-hosts NAME"
         return _forbidden(
             f"{_excerpt(host)} is not a name of this server; expected 127.0.0.1 or localhost: {remedy}", 421
         )

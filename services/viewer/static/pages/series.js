@@ -34,7 +34,7 @@ function Curves({ route, overview }) {
     ${error && html`<${Notice} error=${error} />`}
     ${!value && !error && html`<${Notice} busy="Reading …" />`}
     ${value && html`
-      ${!overview.training && !overview.series && html`<p class="message">The steps of these files are unknown, so that they are numbered in the order given. State them with --steps [0,25,50].</p>`}
+      ${!overview.training && !overview.series && html`<p class="message">The steps of these files are unknown, so that they are numbered in the order given. State them with --steps 0,25,50.</p>`}
       ${value.read < value.total && html`<p role="status" class="small soft"><progress max="1" value=${value.read / value.total} aria-label="Reading the files"></progress>
         ${` reading: ${percent(value.read / value.total, 0)} of ${bytes(value.total)}${value.seconds_left === null ? '' : `, about ${seconds(value.seconds_left)} left`}; curves show the steps read so far`}</p>`}
       ${value.notes.length > 0 && html`<ul class="notes">${value.notes.map((note) => html`<li><${Name} value=${note} /></li>`)}</ul>`}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from rollyard.services.config.yaml_files import find_config
 from rollyard.services.errors import OperatorError
 from tests.support.stacks import load_config
 
@@ -26,6 +29,14 @@ from tests.support.stacks import load_config
 def test_an_invalid_override_is_rejected_with_its_reason(override: str, message: str) -> None:
     with pytest.raises(OperatorError, match=message):
         load_config(override)
+
+
+def test_a_config_in_the_folder_of_another_family_is_suggested(tmp_path: Path) -> None:
+    for path in ("agents/my_name/configs/my_name.yaml", "resources_servers/my_names/configs/my_names.yaml"):
+        (tmp_path / path).parent.mkdir(parents=True)
+        (tmp_path / path).touch()
+    with pytest.raises(OperatorError, match=r"did you mean 'agents/my_name/configs/my_name\.yaml'"):
+        find_config("resources_servers/my_name/configs/my_name.yaml", [tmp_path])
 
 
 def test_a_server_may_be_added_with_a_plus() -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -8,6 +9,10 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import BaseModel, Field, model_validator
 
+from rollyard.services.cli.arguments import eval_arguments, train_arguments
+from rollyard.services.cli.arguments.command_line import option_name
+from rollyard.services.cli.arguments.eval_arguments import EvalOptions
+from rollyard.services.cli.arguments.train_arguments import TrainOptions
 from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.io.script import ScriptParser
@@ -296,6 +301,49 @@ def test_null_is_the_default() -> None:
     assert options("--count", "null").count == options("+count=null").count == 4
 
 
+def _own_options(command: str) -> type[Options]:
+    module = importlib.import_module(f"rollyard.services.cli.{command}")
+    (model,) = (
+        one
+        for one in vars(module).values()
+        if isinstance(one, type) and issubclass(one, Options) and one.__module__ == module.__name__
+    )
+    return model
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        *("collect_rollouts", "compare", "gate", "init", "lm_eval", "notes", "prepare_data", "reward_profile", "run"),
+        *("serve", "status", "track", "viewer", "diagnostics.tokens", "diagnostics.machine", "diagnostics.sandbox"),
+        "diagnostics.environment.command",
+    ],
+)
+def test_null_is_the_default_of_every_option_in_every_form(command: str) -> None:
+    model = _own_options(command)
+    values = {"to": "wandb", "protocol": "openenv"}
+    required = [f"+{name}={values.get(name, 'x')}" for name, field in model.model_fields.items() if field.is_required()]
+    expected = read_options(model, required)[0]
+    for name, field in model.model_fields.items():
+        for typed in (
+            [f"--{option_name(name, field).replace('_', '-')}", "null"],
+            [f"+{option_name(name, field)}=null"],
+        ):
+            assert field.is_required() or read_options(model, [*required, *typed])[0] == expected, typed
+
+
+@pytest.mark.parametrize(
+    ("read", "model"), [(eval_arguments.read_arguments, EvalOptions), (train_arguments.read_arguments, TrainOptions)]
+)
+def test_null_is_the_default_of_every_key_of_a_config(read: Any, model: type[Options], tmp_path: Path) -> None:
+    given = {"model": "builtin", "output_dir": "o", "environments": "x"}
+    expected = read([f"+{key}={value}" for key, value in given.items()], tmp_path)
+    for key in (option_name(name, field) for name, field in model.model_fields.items()):
+        if key not in given:
+            typed = [f"+{name}={value}" for name, value in given.items()] + [f"--{key.replace('_', '-')}", "null"]
+            assert read(typed, tmp_path) == expected, typed
+
+
 def test_null_is_none_where_none_is_a_value() -> None:
     assert options("--limit", "null").limit is None
 
@@ -397,6 +445,10 @@ def test_an_expression_is_taken_as_typed() -> None:
 def test_an_unknown_option_is_named_as_it_was_typed_with_the_nearest_name() -> None:
     assert "'--input-pth', did you mean '--input-path'?" in error_message("--input-pth", "a")
     assert "'input_pth' in '+input_pth=a', did you mean 'input_path'?" in error_message("+input_pth=a")
+
+
+def test_a_file_with_an_equals_sign_that_does_not_exist_is_named() -> None:
+    assert "; a file of this name is written ./lr=1.jsonl" in error_message("--input-path", "a", "lr=1.jsonl")
 
 
 def test_only_an_alias_of_this_command_is_suggested() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.lm_eval import LmEvalOptions
 from rollyard.services.cli.options import Options, read_options
-from rollyard.services.cli.run import RunOptions
+from rollyard.services.cli.run import RunOptions, run
 from rollyard.services.cli.status import StatusOptions
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.overrides.command_line import refuse_secrets
@@ -208,5 +208,15 @@ def test_a_run_token_in_a_command_line_is_noted(capsys: pytest.CaptureFixture[st
     assert "ROLLYARD_TOKEN" in note and "sk-1234" not in note
 
 
+@pytest.mark.parametrize("model", [RunOptions, CollectOptions])
+def test_a_mistyped_help_is_named(model: type[Options]) -> None:
+    assert "'--helpp', did you mean '--help'?" in error_message(model, "--helpp")
+
+
 def test_a_mistyped_option_that_took_the_next_file_is_named() -> None:
     assert "'--dry_rn', did you mean '--dry-run'?" in error_message(RunOptions, "--dry_rn", "a.yaml")
+
+
+def test_a_mistyped_option_next_to_the_servers_settings_is_named_as_it_was_typed() -> None:
+    with pytest.raises(OperatorError, match="unknown option '--dry-rn', did you mean '--dry-run'"):
+        run(["configs/sokoban_builtin.yaml", "--dry-rn"])

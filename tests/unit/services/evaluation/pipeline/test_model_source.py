@@ -67,6 +67,10 @@ def test_a_bare_hub_name_is_refused_with_both_ways_to_write_it() -> None:
     assert "vllm/Qwen/Qwen3-4B" in error and "policy_base_url=" in error
 
 
+def test_the_name_of_a_model_server_is_refused_with_the_option_that_chooses_it() -> None:
+    assert "--config-paths" in refusal(model="halving")
+
+
 def test_a_misspelt_provider_is_suggested() -> None:
     assert "'openai'" in refusal(model="openia/gpt-4.1")
 
