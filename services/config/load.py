@@ -23,7 +23,7 @@ from rollyard.services.config.run_config import RunConfig
 from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.config.server_entries import ServerEntries
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
-from rollyard.services.config.yaml_files import config_files, describe_error, read_yaml
+from rollyard.services.config.yaml_files import check_expansion, config_files, describe_error, read_yaml, resolved
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.server.settings import dashed
 from rollyard.services.types import Json
@@ -57,21 +57,22 @@ def load(
         tree = _merge(tree, read_yaml(path) if isinstance(path, Path) else OmegaConf.create(dict(path)))
     if env_path is not None and env_path.is_file():
         tree = _merge(tree, read_yaml(env_path))
+    check_expansion(tree)
     _check_top_level_keys(tree, overrides, options)
     apply(tree, overrides)
     tree = expand(tree)
     _fill_from_environment(tree, environ)
-    resolved = _resolve(tree)
+    resolved_tree = _resolve(tree)
     searched = with_roots_of((path for path in given if isinstance(path, Path)), roots)
-    entries = ServerEntries(resolved, searched)
+    entries = ServerEntries(resolved_tree, searched)
     servers = entries.servers()
     if not servers:
         expected = f"a server name with one of {', '.join(FAMILIES)} as a key under it"
         raise OperatorError(
-            f"the configs define no server (found keys: {', '.join(resolved) or 'none'}); expected {expected}"
+            f"the configs define no server (found keys: {', '.join(resolved_tree) or 'none'}); expected {expected}"
         )
     check_references(servers)
-    return RunConfig(servers, resolved, files, tuple(entries.notes))
+    return RunConfig(servers, resolved_tree, files, tuple(entries.notes))
 
 
 def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:
@@ -134,8 +135,7 @@ def _resolve(tree: DictConfig) -> Json:
             f"add '++{missing[0]}=...', or set it in env.yaml or in a config file"
         )
     try:
-        resolved = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+        plain = resolved(tree)
     except OmegaConfBaseException as error:
         raise OperatorError(f"config value {describe_error(error)}") from error
-    assert isinstance(resolved, dict)
-    return {str(key): value for key, value in resolved.items()}
+    return {str(key): value for key, value in plain.items()}

@@ -8,11 +8,10 @@ from pathlib import Path
 from typing import Any, TypeVar, get_args
 
 import yaml
-from omegaconf import OmegaConf
 from pydantic import BaseModel
 
 from rollyard.services.config.overrides import Override
-from rollyard.services.config.yaml_files import describe_error, find_config, read_yaml
+from rollyard.services.config.yaml_files import describe_error, find_config, read_yaml, resolved
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.setting_types import alternatives, takes_list, takes_text
 from rollyard.services.server.settings import parse_settings
@@ -60,7 +59,9 @@ def _escaped(value: Any) -> Any:
 def _read(path: Path) -> Json:
     tree = read_yaml(path)
     try:
-        plain: Any = OmegaConf.to_container(tree, resolve=True, throw_on_missing=True)
+        plain: Any = resolved(tree)
+    except OperatorError as error:
+        raise OperatorError(f"{path}: {error}") from error
     except Exception as error:
         if error.__class__.__module__.startswith("omegaconf"):
             raise OperatorError(f"{path}: {describe_error(error)}") from error  # type: ignore[arg-type]
