@@ -27,7 +27,7 @@ async def check_in_process(spec: ServerSpec, keys: Keys, launcher: Launcher) -> 
         check_only=True,
     )
     with tempfile.TemporaryFile() as unnamed:  # it disappears even if this process is killed
-        log = Path(f"/proc/self/fd/{unnamed.fileno()}")
+        log = Path(f"/proc/{os.getpid()}/fd/{unnamed.fileno()}")  # also for a process that a launcher asks to open it
         process = await launcher.launch(launch, log)
         try:
             status = await process.wait()

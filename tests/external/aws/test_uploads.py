@@ -168,16 +168,16 @@ def test_an_object_that_is_encrypted_with_a_key_of_kms_is_not_taken_for_a_damage
 
 
 def test_a_copy_from_s3_is_complete_or_absent_and_follows_changes(account: Account, tmp_path: Path) -> None:
-    account.put("datasets/gsm8k_train/a.arrow", b"a" * 100)
-    account.put("datasets/gsm8k_train/deep/b.json", b"{}")
-    account.put("datasets/gsm8k_train-other/c", b"other")
+    account.put("datasets/copied_train/a.arrow", b"a" * 100)
+    account.put("datasets/copied_train/deep/b.json", b"{}")
+    account.put("datasets/copied_train-other/c", b"other")
     cache = S3Cache(tmp_path / "cache", account.client("s3"))
-    address = f"s3://{BUCKET}/{PREFIX}/datasets/gsm8k_train"
+    address = f"s3://{BUCKET}/{PREFIX}/datasets/copied_train"
     copy = cache.get(address + "/")
     assert copy is not None and sorted(p.name for p in copy.rglob("*") if p.is_file()) == ["a.arrow", "b.json"]
     (copy / "a.arrow").unlink()  # a damaged copy is not used
     assert (cache.get(address) or tmp_path).joinpath("a.arrow").read_bytes() == b"a" * 100
-    account.put("datasets/gsm8k_train/a.arrow", b"new")
+    account.put("datasets/copied_train/a.arrow", b"new")
     assert (cache.get(address) or tmp_path).joinpath("a.arrow").read_bytes() == b"new"
     assert cache.get(f"s3://{BUCKET}/{PREFIX}/datasets/absent") is None
     account.put("curricula/order.txt", b"gsm8k_1\n")
