@@ -13,6 +13,7 @@ from rollyard.services.rollouts.rewards import check_reward, tidy
 from rollyard.services.rollouts.rollout_keys import PROMPT
 from rollyard.services.rollouts.run_answer import RESPONSE_BYTES_HEADER, decode_row
 from rollyard.services.server.settings import is_secret, redacted
+from rollyard.services.types import Json
 
 
 def parse_row(response: HttpResponse, agent: str) -> RolloutRow:
@@ -45,9 +46,8 @@ def without_keys(body: bytes) -> bytes:
 
 
 def _without_keys_in_params(row: RolloutRow) -> RolloutRow:
-    params = row.get("responses_create_params")
-    carriers = [key for key in params if _can_carry_keys(key)] if isinstance(params, dict) else ()
-    if not carriers:
+    params = cast(Json, row.get("responses_create_params"))
+    if not isinstance(params, dict) or not (carriers := [key for key in params if _can_carry_keys(key)]):
         return row
     shown = {**params, **{key: redacted(params[key], key) for key in carriers}}
     return cast(RolloutRow, {**row, "responses_create_params": shown})
