@@ -106,7 +106,7 @@ def test_a_server_that_cannot_start_is_named_with_the_end_of_its_log(cluster: st
 
 @pytest.mark.parametrize(
     ("address", "status", "named"),
-    [("127.0.0.1:{free}", 1, "ray_head_node_address="), ("ray://a:1", 2, "HOST:PORT")],
+    [("127.0.0.1:{free}", 1, "--ray-head-node-address"), ("ray://a:1", 2, "HOST:PORT")],
 )
 def test_an_address_without_a_cluster_is_one_line(address: str, status: int, named: str, tmp_path: Path) -> None:
     with Run(tmp_path, address.format(free=free_port())) as run:
