@@ -28,15 +28,15 @@ def compare(environment: Environment, python: Path, folder: Path) -> Result:
     if not theirs.starts:
         return _result(environment, False, (), (), reason(theirs.problem or "", environment.folder))
     if not any((row.get("responses_create_params") or {}).get("input") for row in environment.rows()):
-        return _result(environment, True, tuple(theirs.rewards), (), WITHOUT_PROMPT)
+        return _result(environment, True, tuple(map(tidy, theirs.rewards)), (), WITHOUT_PROMPT)
     if all(reward is None for reward in theirs.rewards):
         why = reason(theirs.problem or "", environment.folder)
-        return _result(environment, True, tuple(theirs.rewards), (), f"no row plays: {why}")
+        return _result(environment, True, tuple(map(tidy, theirs.rewards)), (), f"no row plays: {why}")
     own = _played(environment, python, folder, "ours")
-    rewards = tuple(theirs.rewards), tuple(own.rewards)
+    rewards = tuple(map(tidy, theirs.rewards)), tuple(own.rewards)  # as rows of a collection are written
     if not own.starts:
         return _result(environment, False, *rewards, f"does not start from ng_run: {_last_line(own.problem)}")
-    if tuple(map(tidy, rewards[0])) == rewards[1]:  # as rows of a collection are written
+    if rewards[0] == rewards[1]:
         why = f"some rows fail: {reason(theirs.problem or '', environment.folder)}" if None in rewards[0] else ""
         return _result(environment, True, *rewards, why)
     again = _played(environment, python, folder, "again")
