@@ -10,6 +10,7 @@ from playwright.sync_api import Locator, expect
 from tests.external.browser.browser_tab import Tab
 from tests.external.browser.recordings import Recordings
 from tests.external.browser.viewer import exported, running_stack, viewing
+from tests.support.stacks import read_rows
 
 Open = Callable[..., Tab]
 ROWS = "table.wide tbody tr"
@@ -67,25 +68,32 @@ def test_a_chart_keeps_the_focus_when_it_is_redrawn(open_tab: Open, recordings: 
         tab.close()
 
 
-def test_the_pointer_shows_the_exact_log_probability_of_a_token(open_tab: Open) -> None:
+def last_token(recordings: Recordings) -> int:
+    """The number of the last generated token of TOKENS; each model call has 8."""
+    keys = ("_ng_task_index", "_ng_rollout_index")
+    (row,) = (row for row in read_rows(recordings.tokens) if [row[key] for key in keys] == [0, 1])
+    return 8 * sum("generation_token_ids" in item for item in row["response"]["output"]) - 1
+
+
+def test_the_pointer_shows_the_exact_log_probability_of_a_token(open_tab: Open, recordings: Recordings) -> None:
     tab = open_tab(TOKENS)
     chart = tab.find("section.tokens .figure")
     chart.scroll_into_view_if_needed()
-    point(tab, chart, 4 / 39)
+    point(tab, chart, 4 / last_token(recordings))
     expect(chart.locator(".readout")).to_have_text("token 4: log-probability −6, 0.2%")
 
 
-def check_zoom(tab: Tab) -> None:
-    """A drag zooms in; the button and a double click zoom out."""
+def check_zoom(tab: Tab, last: int) -> None:
+    """A drag zooms in; the button and a double click zoom out. `last`: the number of the last token."""
     chart = tab.find("section.tokens .figure")
     chart.scroll_into_view_if_needed()
     ticks = chart.locator(".tick").all_text_contents()
     for back in ("button", "double click"):
-        point(tab, chart, 0.25)
+        point(tab, chart, 10 / last)
         tab.page.mouse.down()
-        point(tab, chart, 0.4)
+        point(tab, chart, 0.7)
         expect(chart.locator(".dragged")).to_have_count(1)
-        point(tab, chart, 0.5)
+        point(tab, chart, 0.9)
         tab.page.mouse.up()
         expect(chart.locator("svg.chart > text.start").last).to_have_text("10")
         point(tab, chart, 0.0)
@@ -98,8 +106,8 @@ def check_zoom(tab: Tab) -> None:
         expect(chart.locator(".tick").last).to_have_text(ticks[-1])
 
 
-def test_a_drag_zooms_in(open_tab: Open) -> None:
-    check_zoom(open_tab(TOKENS))
+def test_a_drag_zooms_in(open_tab: Open, recordings: Recordings) -> None:
+    check_zoom(open_tab(TOKENS), last_token(recordings))
 
 
 def test_an_exported_page_has_the_charts_and_zooms_without_a_server(
@@ -108,7 +116,7 @@ def test_an_exported_page_has_the_charts_and_zooms_without_a_server(
     page = exported([recordings.played, recordings.again, recordings.tokens], tmp_path / "page.html").as_uri()
     charts = [open_tab("#/", at=at).find(".run").first.locator("svg.chart") for at in (page, open_tab().url)]
     assert charts[0].count() == charts[1].count() >= 4
-    check_zoom(open_tab(TOKENS, at=page))
+    check_zoom(open_tab(TOKENS, at=page), last_token(recordings))
 
 
 def test_the_text_of_charts_keeps_its_size_on_a_phone(open_tab: Open) -> None:

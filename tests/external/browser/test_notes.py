@@ -212,7 +212,7 @@ def test_a_read_only_viewer_shows_notes_and_says_why_it_writes_none(open_tab: Op
         tab = open_tab("#/runs/0/tasks/0/0", url)
         expect(tab.find(".notespanel .mark")).to_have_text("loop")
         type_keys(tab, "c")
-        says(tab, "Notes cannot be written: this viewer is read only (+read_only=true).")
+        says(tab, "Notes cannot be written: this viewer is read only (--read-only).")
         expect(tab.find(".notespanel button")).to_have_count(0)
         tab.page.goto("about:blank")  # so that the page asks nothing of a viewer that has ended
     assert notes_at(path, 0, 0).override is None
