@@ -179,7 +179,7 @@ async def foreign_head(context: FaultContext, rng: random.Random) -> None:
         injected("port 11000 is taken" not in command.output, "port 11000 is taken")
         injected("/control" in paths, f"the foreign head does not answer: {command.output[-500:]}")
         hold(status in (1, 2), f"{name} ended with {status}: {command.output[-300:]}")
-        hold("+head" in command.output, f"{name} does not ask for +head: {command.output[-400:]}")
+        hold("--head" in command.output, f"{name} does not ask for --head: {command.output[-400:]}")
         hold(
             not {"/directory", "/run", "/server_instances"} & set(paths),
             f"{name} called the foreign head: {paths}",
