@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from functools import cache
 from time import process_time
@@ -37,11 +38,17 @@ _FILLERS = [" ", "\t", "*", "-", "|", "= "]
 
 @cache
 def seconds(text: str) -> float:
+    """The CPU time of one reading: the best of up to five, because a collection of garbage may fall into one."""
     response = verification_of(text)
     assert response.text == text
-    start = process_time()
-    read(response, EVERY_FORM)
-    return process_time() - start
+    best = math.inf
+    for _ in range(5):
+        start = process_time()
+        read(response, EVERY_FORM)
+        best = min(best, process_time() - start)
+        if best < NEGLIGIBLE_S:
+            break
+    return best
 
 
 def test_the_cost_of_extraction_is_linear_in_the_text() -> None:
