@@ -4,6 +4,7 @@ import { IS_EXPORT, useData } from './data.js';
 import { Help } from './parts/help.js';
 import { Notice, Breadcrumbs } from './parts/notice.js';
 import { useKeys } from './keys.js';
+import { stepKeys } from './parts/steplinks.js';
 import { nextTheme, theme } from './theme.js';
 import { go, link, useRoute } from './route.js';
 import { ClusterChanges, Clusters } from './pages/clusters.js';
@@ -91,6 +92,7 @@ export function App() {
     'g a': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'attempts'])),
     'g t': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'tokens'])),
     'g l': () => go(link(['live'])),
+    ...(overview?.training ? stepKeys(overview.training) : {}),
   });
   return html`
     <a class="skip" href="#main" onClick=${skip}>Skip to the content</a>
