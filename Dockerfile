@@ -11,7 +11,12 @@ RUN python3 requirements/subset.py aws hub ifeval math zstd >/tmp/requirements.t
     && /opt/venv/bin/pip install --no-cache-dir --require-hashes --no-deps -r /tmp/requirements.txt
 COPY setup.py README.md LICENSE ./
 COPY src src
+COPY records records
 COPY services services
+COPY analysis analysis
+COPY launchers launchers
+COPY training training
+COPY cli cli
 COPY resources_servers resources_servers
 COPY responses_api_models responses_api_models
 COPY agents agents

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-PACKAGES = ("services", "resources_servers", "responses_api_models", "agents", "interop")
+PLUGINS = ("resources_servers", "responses_api_models", "agents")
+PACKAGES = ("records", "services", *PLUGINS, "analysis", "launchers", "training", "cli", "interop")
 """The folders of the product, to which links in src/rollyard lead."""
 TEST_PACKAGES = ("tests", "benchmarks", "examples")
 

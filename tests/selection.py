@@ -6,7 +6,7 @@ only the names of those that run in full. A suite is a target of the Makefile wh
 - the folders and files of tests that its recipe names, and the locks of the environments that it needs (the Makefile);
 - every module that these tests import, directly or through helpers of tests;
 - the commands and server folders that run in other processes: named by strings in the tests, or on pages named there;
-- what is imported from there within a package (a folder of services/, or a server's folder). Imports of other packages
+- what is imported from there within a package (a folder of a part, or a server's folder). Imports of other packages
   are not followed: each suite would reach half of the code. Faults there are for `make test` and the smoke tests;
 - records and wire types;
 - other files, such as scripts and configs, in packages on which it depends, and those that the tests name.
@@ -31,7 +31,7 @@ from tests.modules import ROOT, TEST_PACKAGES, imported, modules
 
 ALWAYS = (".ci/", "tests/selection.py", "tests/modules.py")
 """What decides which suites run: a change of it runs all of them."""
-RECORDS = re.compile(r"rollyard\.services\.(?:\w*types|verdict_fields|errors)")
+RECORDS = re.compile(r"rollyard\.records\.(?:\w*types|verdict_fields|errors)")
 """Modules of records and wire types, on which every suite depends."""
 WORD = re.compile(r"[\w.-]*\w")
 NAMES_NO_DEPENDENCY = ("Makefile", "README.md")
@@ -65,7 +65,7 @@ class Tree:
         """What runs in another process, by the word with which tests name it: commands, and folders of servers."""
         found: dict[str, set[str]] = {}
         for module in self.modules:
-            if command := re.fullmatch(r"rollyard\.services\.cli\.(\w+)", module):
+            if command := re.fullmatch(r"rollyard\.cli\.(\w+)", module):
                 found.setdefault(f"ng_{command[1]}", set()).add(module)
             elif server := re.fullmatch(r"rollyard\.\w+\.(\w+)\.app", module):
                 found.setdefault(server[1], set()).add(module)
@@ -118,7 +118,7 @@ class Tree:
             module = pending.pop()
             if module not in found:
                 found.add(module)
-                leads_on = is_test(module) or module.startswith("rollyard.services.cli.")
+                leads_on = is_test(module) or module.startswith("rollyard.cli.")
                 pending += (used for used in self.uses(module) if leads_on or package(used) == package(module))
         return found
 
@@ -148,8 +148,8 @@ class Tree:
 
 
 def package(module: str) -> str:
-    """The package of a module: `rollyard.services.http` for what is below it."""
-    return ".".join(module.split(".")[:3])
+    """The package of a module: `rollyard.services.http` for what is below it, all of `rollyard.training`."""
+    return ".".join(module.split(".")[: 2 if module.startswith("rollyard.training.") else 3])
 
 
 def is_test(module: str) -> bool:

@@ -13,29 +13,34 @@ from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.modules import PACKAGES, ROOT, imported
+from tests.modules import PACKAGES, PLUGINS, ROOT, imported
 from tests.modules import modules as modules_of_checkout
 from tests.support.jsonl_parsers import parses_jsonl
 
 SOURCE = ROOT / "src"
 JSONL_PARSERS = 1
-LAYERS = (
-    ("types", "run_types", "rollout_types", "token_types", "verdict_fields", "errors", "backoff"),
-    ("io",),
-    ("http", "responses"),
-    ("server",),
-    ("config", "head", "datasets", "expressions"),
-    ("rollouts", "notes", "metrics", "sandbox"),
-    PACKAGES[1:4],
-    ("runtime",),
-    ("charts",),
-    ("findings", "clusters"),
-    ("report", "viewer", "tracking", "evaluation"),
-    ("browse",),
-    ("interop", "launchers", "training"),
-    ("cli",),
-)
-"""Packages from the lowest layer up: a module imports from its own layer and from those below it."""
+PARTS = {
+    "records": (),
+    "play": ("records",),
+    "read": ("records",),
+    "launch": ("records", "play"),
+    "learn": ("records", "play"),
+    "cli": ("records", "play", "read", "launch", "learn", "api"),
+    "api": ("records", "play", "read"),
+}
+"""The parts of the code, and what a module of each may import besides its own part (ARCHITECTURE.md)."""
+FORBIDDEN_IMPORTS = 24
+FOLDER_CIRCLES = 19
+"""How many imports against the table and circles of folders are left. The redesign ends with 0 of both."""
+PART_OF_FOLDER = {
+    "records": "records",
+    **dict.fromkeys(("services", *PLUGINS), "play"),
+    "analysis": "read",
+    "launchers": "launch",
+    "training": "learn",
+    "cli": "cli",
+}
+"""The part of a folder at the root. What is in src/rollyard itself is the part `api`."""
 
 
 @cache
@@ -89,22 +94,62 @@ def import_circle() -> list[str]:
     return []
 
 
-def upward_imports() -> list[str]:
-    """Imports of a package in a higher layer. Programs (`if __name__ == "__main__"`) are above all layers."""
-    layers = {package: number for number, packages in enumerate(LAYERS) for package in packages}
+def forbidden_imports() -> list[str]:
+    """Imports that the table of parts does not allow. Programs (`if __name__ == "__main__"`) may import every part."""
     return [
         f"{name} imports {used}"
         for name, path in modules().items()
         if 'if __name__ == "__main__"' not in path.read_text()
         for used in sorted(imports_of(name))
-        if layers[_package(used)] > layers[_package(name)]
+        if part_of(used) not in (part_of(name), *PARTS[part_of(name)])
     ]
 
 
-def _package(name: str) -> str:
-    """The package of `services/` that contains a module, or the plug-in family."""
-    _, family, *rest = name.split(".")
-    return rest[0] if family == "services" and rest else family
+def part_of(name: str) -> str:
+    """The part of a module."""
+    return PART_OF_FOLDER.get(f"{name}.".split(".")[1], "api")
+
+
+def folder_circles() -> list[list[str]]:
+    """Folders whose modules import each other, directly or through other folders; the largest circle first."""
+    graph: dict[str, set[str]] = {}
+    for name, path in modules().items():
+        folder = str(path.parent)
+        used = {str(modules()[other].parent) for other in imports_of(name)}
+        graph.setdefault(folder, set()).update(used - {folder})
+    circles = [circle for circle in strongly_connected(graph) if len(circle) > 1]
+    return sorted(
+        ([folder.removeprefix(f"{SOURCE}/rollyard/") for folder in sorted(circle)] for circle in circles),
+        key=len,
+        reverse=True,
+    )
+
+
+def strongly_connected(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Return the strongly connected components of a directed graph (Tarjan 1972, SIAM J. Comput. 1(2))."""
+    index: dict[str, int] = {}
+    low: dict[str, int] = {}
+    stack: list[str] = []
+    found: list[set[str]] = []
+
+    def visit(node: str) -> None:
+        index[node] = low[node] = len(index)
+        stack.append(node)
+        for other in graph.get(node, ()):
+            if other not in index:
+                visit(other)
+                low[node] = min(low[node], low[other])
+            elif other in stack:
+                low[node] = min(low[node], index[other])
+        if low[node] == index[node]:
+            at = stack.index(node)
+            found.append(set(stack[at:]))
+            del stack[at:]
+
+    for node in graph:
+        if node not in index:
+            visit(node)
+    return found
 
 
 def line_counts() -> dict[str, int]:
@@ -115,7 +160,7 @@ def line_counts() -> dict[str, int]:
 
 def folder_sizes() -> Counter[str]:
     """Number of Python and JavaScript files directly in each folder, without `__init__.py` and vendored files."""
-    scripts = (SOURCE / "rollyard" / "services" / ".").rglob("*.js")
+    scripts = (SOURCE / "rollyard" / "analysis" / ".").rglob("*.js")
     files = [*modules().values(), *(path for path in scripts if "vendor" not in path.parts)]
     return Counter(str(path.parent.relative_to(SOURCE / "rollyard")) for path in files if path.name != "__init__.py")
 
@@ -126,7 +171,7 @@ def modules_parsing_jsonl() -> list[str]:
 
 def broken_bounds() -> list[str]:
     """Return a sentence for each rule that is broken."""
-    broken = upward_imports()
+    broken = forbidden_imports()
     if circle := import_circle():
         broken.append(f"import circle: {' -> '.join(circle)}")
     if len(parsers := modules_parsing_jsonl()) > JSONL_PARSERS:
@@ -143,7 +188,8 @@ def main() -> int:
     print(f"longest file          {lines[longest]} lines, {longest}")
     print(f"largest flat folder   {files} files, {folder}")
     print(f"import circles        {int(bool(import_circle()))} (0)")
-    print(f"upward imports        {len(upward_imports())} (0)")
+    print(f"forbidden imports     {len(forbidden_imports())} (0)")
+    print(f"circles of folders    {len(folder_circles())} (0)")
     print(f"modules parsing JSONL {len(modules_parsing_jsonl())} ({JSONL_PARSERS})")
     broken = broken_bounds()
     for sentence in broken:

@@ -1,4 +1,4 @@
-"""Tests the layout of the code: imports run downwards, `services/` imports no plug-in, and the core starts light."""
+"""Tests the layout of the code: the parts, no circles, plug-ins that nothing imports, and a core that starts light."""
 
 from __future__ import annotations
 
@@ -11,31 +11,36 @@ from types import ModuleType
 
 import pytest
 
-from tests.modules import PACKAGES, ROOT
+from tests.modules import PACKAGES, PLUGINS, ROOT
 from tests.structure import (
+    FOLDER_CIRCLES,
+    FORBIDDEN_IMPORTS,
+    folder_circles,
+    forbidden_imports,
     import_circle,
     imports_of,
     modules,
     modules_parsing_jsonl,
     read_sources,
     sources,
-    upward_imports,
 )
-
-PLUGINS = PACKAGES[1:]
 
 
 def test_there_is_no_import_cycle() -> None:
     assert import_circle() == []
 
 
-def test_imports_run_downwards() -> None:
-    assert upward_imports() == []
+def test_imports_follow_the_table_of_parts() -> None:
+    assert len(forbidden_imports()) <= FORBIDDEN_IMPORTS, forbidden_imports()
 
 
-def test_services_imports_no_plugin_folder_and_plugin_folders_do_not_know_each_other() -> None:
+def test_no_folder_imports_one_that_imports_it() -> None:
+    assert len(folder_circles()) <= FOLDER_CIRCLES, folder_circles()
+
+
+def test_nothing_imports_a_plugin_folder_and_plugin_folders_do_not_know_each_other() -> None:
     for name in modules():
-        family = name.split(".")[1]
+        family = f"{name}.".split(".")[1]
         forbidden = [other for other in PLUGINS if other != family]
         wrong = {used for used in imports_of(name) if used.split(".")[1] in forbidden}
         assert not wrong, f"{name} imports {sorted(wrong)}"
@@ -57,17 +62,17 @@ def test_one_server_folder_does_not_import_another() -> None:
 
 
 def test_one_module_parses_json_lines() -> None:
-    assert modules_parsing_jsonl() == ["rollyard.services.io.jsonl"]
+    assert modules_parsing_jsonl() == ["rollyard.records.io.jsonl"]
     assert not any(source.parses_jsonl for source in read_sources((ROOT / "benchmarks").rglob("*.py")))
 
 
 def test_commands_start_without_what_is_heavy() -> None:
     """One process imports one command after the other, because the start of each takes half a second."""
     heavy = {"torch", "ray", "vllm", "openai", "httpx", "sklearn", "scipy"}
-    shared = ["runtime.serve", "cli.collect_rollouts", "cli.run"]
+    commands = [f"rollyard.cli.{name}" for name in ("collect_rollouts", "run", "reward_profile", "viewer")]
     code = "import importlib, sys\n"
-    code += f"for name in {[*shared, 'cli.reward_profile', 'cli.viewer']}:\n"
-    code += f"    importlib.import_module('rollyard.services.' + name); print(name, *({heavy} & sys.modules.keys()))"
+    code += f"for name in {['rollyard.services.runtime.serve', *commands]}:\n"
+    code += f"    importlib.import_module(name); print(name, *({heavy} & sys.modules.keys()))"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     loaded = {name: found for name, *found in map(str.split, done.stdout.splitlines())}
     assert len(loaded) == 5
@@ -77,17 +82,18 @@ def test_commands_start_without_what_is_heavy() -> None:
 def test_only_the_command_line_reads_the_environment() -> None:
     # Launchers hand the environment on to the processes they start, whose command line is serve.py.
     readers = {
-        "services/cli",
-        "services/launchers/conversion/__main__.py",
+        "cli",
+        "launchers/conversion/__main__.py",
         "services/runtime/serve.py",
         "services/runtime/launcher.py",
         "services/runtime/ray_launcher.py",
         "services/runtime/ray_actor.py",
-        "services/launchers/slurm/job_runner.py",
+        "launchers/slurm/job_runner.py",
         "services/interop/nemo_gym/trainer/run_helper.py",  # trainers have a command line of their own
-        "services/launchers/sagemaker/container/__main__.py",
+        "launchers/sagemaker/container/__main__.py",
     }
-    for path in (ROOT / "services").rglob("*.py"):
+    folders = [folder for folder in PACKAGES if folder not in PLUGINS and (ROOT / folder).is_dir()]
+    for path in (path for folder in folders for path in (ROOT / folder).rglob("*.py")):
         place = str(path.relative_to(ROOT))
         if not any(place.startswith(allowed) for allowed in readers):
             assert not re.search(r"os\.environ|getenv", path.read_text()), place

@@ -5,6 +5,8 @@ its module when it is first used. This keeps the import cheap in every process, 
 Python has no other packages.
 """
 
+import sys
+
 TYPE_CHECKING = False  # type checkers treat it as True; importing it from `typing` would load that module
 if TYPE_CHECKING:
     from rollyard import errors, testing
@@ -12,6 +14,8 @@ if TYPE_CHECKING:
     from rollyard.agents.episode import Episode
     from rollyard.api import annotate, collect, connect, read_rollouts, stack
     from rollyard.failures import compare_failures, failure_clusters
+    from rollyard.records.types import FinishReason
+    from rollyard.records.verdict_fields import VerdictField
     from rollyard.resources_servers.base import (
         BadTask,
         Environment,
@@ -29,8 +33,6 @@ if TYPE_CHECKING:
     from rollyard.resources_servers.rubric import Rubric, Score
     from rollyard.responses_api_models.base import ModelServer
     from rollyard.services.server.settings import ServerSettings
-    from rollyard.services.types import FinishReason
-    from rollyard.services.verdict_fields import VerdictField
 
     __version__: str
 
@@ -82,8 +84,8 @@ _HOMES = {
     "rollyard.resources_servers.rubric": ("Rubric", "Score"),
     "rollyard.responses_api_models.base": ("ModelServer",),
     "rollyard.services.server.settings": ("ServerSettings",),
-    "rollyard.services.types": ("FinishReason",),
-    "rollyard.services.verdict_fields": ("VerdictField",),
+    "rollyard.records.types": ("FinishReason",),
+    "rollyard.records.verdict_fields": ("VerdictField",),
 }
 
 
@@ -105,3 +107,18 @@ def __getattr__(name: str) -> object:
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
+
+
+class _FormerPaths:
+    """Finds modules under the paths below `rollyard.services` that they had before 0.2. Goes with 0.3."""
+
+    @staticmethod
+    def find_spec(name: str, path: object = None, target: object = None) -> object:
+        if not name.startswith("rollyard.services."):
+            return None
+        from rollyard.former_paths import find_spec
+
+        return find_spec(name)
+
+
+sys.meta_path.append(_FormerPaths)  # type: ignore[arg-type]  # its type would import a module
