@@ -31,7 +31,6 @@ LAYERS = (
     ("charts",),
     ("findings", "clusters"),
     ("report", "viewer", "tracking", "evaluation"),
-    ("browse",),
     ("interop", "launchers", "training"),
     ("cli",),
 )

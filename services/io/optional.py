@@ -38,7 +38,6 @@ EXTRAS = {
     "openenv": Extra(("websockets",), "ng_serve"),
     "gymnasium": Extra(("gymnasium",), "the environment gymnasium_text"),
     "verifiers": Extra(("verifiers",), "the environment verifiers_environment"),
-    "browse": Extra(("textual",), "ng_browse"),
     "ray": Extra(("ray",), "servers on a Ray cluster (--ray-head-node-address)"),
 }
 

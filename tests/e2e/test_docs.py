@@ -19,7 +19,6 @@ from rollyard import collect
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.services.cli.arguments.submit_options import parse_arguments
 from rollyard.services.cli.arguments.train_arguments import read_arguments
-from rollyard.services.cli.browse import BrowseOptions
 from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.compare import CompareOptions
 from rollyard.services.cli.diagnostics.environment.command import EnvironmentOptions
@@ -222,7 +221,6 @@ def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
 
 
 OPTIONS: dict[str, type[Options]] = {
-    "ng_browse": BrowseOptions,
     "ng_collect_rollouts": CollectOptions,
     "ng_compare": CompareOptions,
     "ng_doctor": DoctorOptions,
