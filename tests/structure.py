@@ -29,7 +29,7 @@ LAYERS = (
     PACKAGES[1:4],
     ("runtime",),
     ("charts",),
-    ("findings", "clusters"),
+    ("findings",),
     ("report", "viewer", "tracking", "evaluation"),
     ("interop", "launchers", "training"),
     ("cli",),

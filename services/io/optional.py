@@ -24,7 +24,6 @@ EXTRAS = {
     "math": Extra(("math_verify",), "the environments gsm8k and math"),
     "ifeval": Extra(("langdetect", "nltk"), "the environment ifeval"),
     "hub": Extra(("huggingface_hub", "pyarrow"), "rows from the Hugging Face hub; Parquet and Arrow files"),
-    "clusters": Extra(("sklearn",), "clusters of failed rollouts"),
     "zstd": Extra(("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",), "rows in .zst files"),
     "aws": Extra(("boto3",), "rows, orders and checkpoints at s3://"),
     "inspect": Extra(("inspect_ai",), "the environment inspect_task"),
