@@ -6,8 +6,7 @@ import sys
 from typing import NoReturn
 
 from rollyard.services.cli.arguments.command_line import wants_help
-from rollyard.services.cli.diagnostics import machine, sandbox, tokens
-from rollyard.services.cli.diagnostics.environment import command as environment
+from rollyard.services.cli.diagnostics import environment, machine, sandbox, tokens
 from rollyard.services.cli.options import run_command
 from rollyard.services.errors import did_you_mean
 from rollyard.services.io.exit_status import EXIT_USAGE

@@ -21,7 +21,7 @@ from rollyard.services.cli.arguments.submit_options import parse_arguments
 from rollyard.services.cli.arguments.train_arguments import read_arguments
 from rollyard.services.cli.collect_rollouts import CollectOptions
 from rollyard.services.cli.compare import CompareOptions
-from rollyard.services.cli.diagnostics.environment.command import EnvironmentOptions
+from rollyard.services.cli.diagnostics.environment import EnvironmentOptions
 from rollyard.services.cli.diagnostics.machine import DoctorOptions
 from rollyard.services.cli.diagnostics.tokens import TokenOptions
 from rollyard.services.cli.eval import ACTIONS

@@ -13,8 +13,7 @@ from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
 from rollyard.resources_servers.inspect_task import prepare
 from rollyard.resources_servers.inspect_task.app import InspectTask
-from rollyard.services.cli.diagnostics.environment import checks
-from rollyard.services.cli.diagnostics.environment.target import Target
+from rollyard.services.cli.diagnostics.environment import Target, findings
 from rollyard.services.errors import Failure, FailureKind, OperatorError
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.types import Json
@@ -235,13 +234,8 @@ async def test_the_environment_passes_ng_doctor_env(tmp_path: Path) -> None:
     async with in_process_servers({"server": server}) as servers:
         found = [
             finding
-            async for finding in checks.findings(
-                Target("server", "http://server:1", servers.transport),
-                rows_file=tmp_path / "rows.jsonl",
-                examples=1,
-                episodes=8,
-                timeout_s=deadline_s(),
-                progress=lambda _: None,
+            async for finding in findings(
+                Target("server", "http://server:1", servers.transport, deadline_s()), tmp_path / "rows.jsonl"
             )
         ]
     assert [finding for finding in found if finding.status == "failed"] == []
