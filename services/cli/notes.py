@@ -132,9 +132,9 @@ def _print_verdicts(loaded: Run, notes: Mapping[int, RolloutNotes], threshold: f
         if one.override is not None:
             verdict = one.override.verdict
             judged.setdefault(verdict if isinstance(verdict, str) else "a reward", []).append(offset)
-    for verdict, offsets in sorted(judged.items()):
+    for name, offsets in sorted(judged.items()):
         shown = "" if solved is None else f"  {len(solved.intersection(offsets)):,} of them solved"
-        print(f"  {f'verdict: {verdict}':<24} {len(offsets):>7,}{shown}")
+        print(f"  {f'verdict: {name}':<24} {len(offsets):>7,}{shown}")
 
 
 def _rollouts(count: int) -> str:

@@ -33,14 +33,14 @@ from rollyard.services.errors import Failure, OperatorError, RollyardError, RunE
 from rollyard.services.http.client import SESSION_HEADER
 from rollyard.services.http.transport import HttpTransport, Transport
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
-from rollyard.services.io.json_values import is_number
+from rollyard.services.io.json_values import is_number, number
 from rollyard.services.io.jsonl import iter_jsonl, refuse
 from rollyard.services.runtime.launcher import LocalLauncher
 from rollyard.services.runtime.process_setup import raise_file_limit
 from rollyard.services.runtime.run_dir import RunFolder
 from rollyard.services.runtime.stack import Stack, new_keys
 from rollyard.services.types import MAX_REWARD, Json
-from rollyard.services.verdict_fields import VERDICT_FIELDS, fields_of
+from rollyard.services.verdict_fields import VERDICT_FIELDS, Role, fields_of
 
 EXAMPLE = "ng_doctor env grl_sokoban"
 FAMILY = "resources_servers"
@@ -53,6 +53,7 @@ GOLD_FIELDS = ("expected_answer", "answer", "target", "solution")
 """Fields in which datasets store the expected answer."""
 FORMS = ("{}", "\\boxed{{{}}}", "The answer is {}.", "#### {}", "<answer>{}</answer>", "```python\n{}\n```")
 """How environments expect the final answer."""
+_EXPECTED: tuple[Role, ...] = ("expected",)
 _MAX_DEPTH = 8
 
 
@@ -263,7 +264,7 @@ def _tools(row: Json, episode: Episode | None, listed: Any) -> list[Json]:
 async def _calls(episode: Episode, tools: Sequence[Json]) -> list[Json]:
     """Call every tool once with the smallest arguments of its schema. Raises RunError if one fails."""
     items: list[Json] = []
-    for number, tool in enumerate(tools):
+    for at, tool in enumerate(tools):
         schema = tool.get("parameters") or {}
         arguments = _smallest({**schema, "type": "object"}, schema)
         reply = await episode.post(f"/{tool['name']}", arguments)
@@ -271,10 +272,10 @@ async def _calls(episode: Episode, tools: Sequence[Json]) -> list[Json]:
         if reply.status == 404 or reply.status >= 500:
             raise RunError(f"the tool {tool['name']} failed with {reply}; arguments: {written:.200}")
         text = reply.content if isinstance(reply.content, str) else orjson.dumps(reply.content).decode()
-        call = {"call_id": f"call_{number}", "name": tool["name"], "arguments": written, "status": "completed"}
+        call = {"call_id": f"call_{at}", "name": tool["name"], "arguments": written, "status": "completed"}
         items += [
             {"type": "function_call", **call},
-            {"type": "function_call_output", "call_id": f"call_{number}", "output": text},
+            {"type": "function_call_output", "call_id": f"call_{at}", "output": text},
         ]
         if reply.object.get("done") is True:
             break
@@ -362,8 +363,8 @@ async def _right_answer(target: Target, row: Json, path: str, verdict: Json) -> 
 async def _wrong_answer(target: Target, row: Json, path: str, right: float | None) -> Finding:
     """Try a wrong answer. It must not solve the task if the expected answer does."""
     reply = await _grade(target, row, path, WRONG)
-    reward = reply.object.get("reward")
-    if reply.status != 200 or not is_number(reward):
+    reward = number(reply.object.get("reward"), None)
+    if reply.status != 200 or reward is None:
         return failed("wrong answer", f"is not graded: {reply}", "a wrong answer gets a verdict, and no second attempt")
     if right is not None and (_is_solved(reply.object) or reward >= right):
         return failed("wrong answer", f"{WRONG!r} gets the reward {reward}", "reward only what the task asks for")
@@ -378,7 +379,7 @@ async def _grade(target: Target, row: Json, path: str, answer: str) -> Reply:
 def _gold(row: Json, verdict: Json) -> str | None:
     """Return the expected answer: the one that verdict_fields names, else one with a common name in the row."""
     if VERDICT_FIELDS in verdict:
-        named = [one for one in fields_of(verdict, ("expected",)) if one.exact]
+        named = [one for one in fields_of(verdict, _EXPECTED) if one.exact]
         found = [one.value(verdict) if one.is_in(verdict) else one.value(row) for one in named]
     else:
         found = [row.get(name) for name in GOLD_FIELDS]
@@ -386,8 +387,7 @@ def _gold(row: Json, verdict: Json) -> str | None:
 
 
 def _is_solved(verdict: Json) -> bool:
-    reward = verdict.get("reward")
-    return bool(verdict.get("success", is_number(reward) and reward > 0))
+    return bool(verdict.get("success", number(verdict.get("reward"), 0.0) > 0))
 
 
 def _message(text: str) -> Json:
