@@ -1,0 +1,20 @@
+"""Finds the rollouts of a finding in the table of a run."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rollyard.analysis.findings.find import Found
+from rollyard.analysis.viewer.api.rollout_list import Indexes
+from rollyard.analysis.viewer.index.table import Table
+
+
+def rows_of(table: Table, found: Found) -> Indexes:
+    """Return the rows of the table that belong to a finding; attempts at the same rollout are one row."""
+    tasks, repeats = found.task.astype(np.int64), found.repeat.astype(np.int64)
+    known = np.stack([table.task, table.repeat], axis=1)
+    wanted = np.unique(np.stack([tasks, repeats], axis=1), axis=0)
+    pairs = np.dtype([("task", np.int64), ("repeat", np.int64)])
+    return np.flatnonzero(
+        np.isin(np.ascontiguousarray(known).view(pairs).ravel(), np.ascontiguousarray(wanted).view(pairs).ravel())
+    )
