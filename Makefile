@@ -146,9 +146,8 @@ test-browser: $(EXTERNAL)/.ready  ## test the viewer in Chromium and Firefox (ap
 test-js:  ## test the viewer's pure functions (node 18 or newer; no browser)
 	node --test tests/viewer_js/*.test.mjs
 
-pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer and of ng_browse in docs/pictures
+pictures: $(EXTERNAL)/.ready  ## take the screenshots of the viewer in docs/pictures
 	$(EXTERNAL)/bin/python -m tests.external.browser.screenshots
-	$(EXTERNAL)/bin/python -m tests.support.terminal_pictures
 
 test-nemo-gym: $(DEV) $(NEMO_GYM)/.ready  ## test with NeMo Gym's environments, agents and head (Python 3.12 or newer)
 	$(BIN)/python -m pytest tests/external/nemo_gym $(SMOKE)

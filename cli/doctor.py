@@ -6,8 +6,7 @@ import sys
 from typing import NoReturn
 
 from rollyard.cli.arguments.command_line import wants_help
-from rollyard.cli.diagnostics import machine, sandbox, tokens
-from rollyard.cli.diagnostics.environment import command as environment
+from rollyard.cli.diagnostics import environment, machine, sandbox, tokens
 from rollyard.cli.options import run_command
 from rollyard.records.errors import did_you_mean
 from rollyard.records.io.exit_status import EXIT_USAGE

@@ -10,13 +10,10 @@ from typing import ClassVar
 import orjson
 from pydantic import Field
 
-from rollyard.analysis.metrics.agreement import Agreement
-from rollyard.analysis.metrics.estimate import Estimate
 from rollyard.analysis.metrics.loader.load_run import load
 from rollyard.analysis.metrics.loader.where import parsed_condition, rollouts_where
 from rollyard.analysis.metrics.profile import Run
 from rollyard.analysis.metrics.solved import which_solved, with_solved
-from rollyard.analysis.notes.agreement_of_verdicts import correct_from, with_verifier
 from rollyard.analysis.notes.file_notes import notes_in
 from rollyard.analysis.notes.labelled_rows import labelled_rows, scale_of, tasks_by_key, with_labels
 from rollyard.cli.arguments.positional import rollout_files
@@ -65,7 +62,7 @@ def main() -> None:
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Count labels and verdicts, compare the verdicts with the verifier, and write labelled rollouts as a data set."""
+    """Count labels and verdicts, and write labelled rollouts as a data set."""
     options, _ = read_options(NotesOptions, arguments)
     given = [*options.jsonl_fpath, *options.rollouts_jsonl_fpath]
     files = named_files(rollout_files(given), [])
@@ -81,7 +78,7 @@ def run(arguments: Sequence[str]) -> int:
         notes = _selected(path, loaded, options)
         print(f"{name}: {_rollouts(len(notes))} with notes" + (_missing_file(path) if not notes else ""))
         _print_labels(notes)
-        _print_agreement(loaded, notes, options.pass_threshold)
+        _print_verdicts(loaded, notes, options.pass_threshold)
         if output is not None:
             scale = scale_of(loaded.columns, options.correct_reward, options.wrong_reward)
             before = len(rows)
@@ -125,37 +122,19 @@ def _print_labels(notes: Mapping[int, RolloutNotes]) -> None:
         print(f"  {label:<24} {count:>7,}  by {', '.join(authors)}")
 
 
-def _print_agreement(loaded: Run, notes: Mapping[int, RolloutNotes], threshold: float | None) -> None:
+def _print_verdicts(loaded: Run, notes: Mapping[int, RolloutNotes], threshold: float | None) -> None:
+    """Print how many rollouts have each verdict, and how many of those the verifier calls solved."""
     columns = loaded.columns
     _, flags = which_solved(columns, threshold)
-    least = correct_from(columns, threshold)
-    found = with_verifier(columns, None if flags is None else flags.astype(float), notes, least)
-    if found.agreement is not None:
-        _print_table(found.agreement)
-    if found.uncounted:
-        print(
-            f"  not counted: {found.uncounted:,} verdicts that are rewards, because it is unknown from which reward a "
-            "rollout is correct; pass --pass-threshold ..."
-        )
-
-
-def _print_table(agreement: Agreement) -> None:
-    (both, missed), (exploited, neither) = agreement.counts
-    print(f"  {'verdict':<24} {'solved':>7} {'not solved':>12}")
-    print(f"  {'correct':<24} {both:>7,} {missed:>12,}")
-    print(f"  {'wrong':<24} {exploited:>7,} {neither:>12,}")
-    kappa = agreement.kappa
-    shown = "undefined (only one category occurs)" if kappa is None else f"{kappa.mean:.3f}{_interval(kappa, '.3f')}"
-    print(
-        f"  agreement {agreement.agreed.mean:.1%}{_interval(agreement.agreed, '.1%')}, Cohen's kappa {shown}, "
-        f"n = {agreement.n:,} in {agreement.tasks:,} tasks"
-    )
-
-
-def _interval(estimate: Estimate, form: str) -> str:
-    if estimate.low is None or estimate.high is None:
-        return ""
-    return f" (95% interval {estimate.low:{form}} to {estimate.high:{form}})"
+    solved = None if flags is None else set(columns.offset[flags].tolist())
+    judged: dict[str, list[int]] = {}
+    for offset, one in notes.items():
+        if one.override is not None:
+            verdict = one.override.verdict
+            judged.setdefault(verdict if isinstance(verdict, str) else "a reward", []).append(offset)
+    for name, offsets in sorted(judged.items()):
+        shown = "" if solved is None else f"  {len(solved.intersection(offsets)):,} of them solved"
+        print(f"  {f'verdict: {name}':<24} {len(offsets):>7,}{shown}")
 
 
 def _rollouts(count: int) -> str:

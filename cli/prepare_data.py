@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -24,7 +24,6 @@ from rollyard.records.rollouts.rollout_files import check_output
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.datasets.dataset import Dataset, with_settings
 from rollyard.services.datasets.mixture import Mixture
-from rollyard.services.datasets.overlap import DEFAULT_N
 from rollyard.services.datasets.settings import DatasetSettings, MixtureSettings, read_mixture
 from rollyard.services.datasets.split_names import stem_of
 from rollyard.services.datasets.validate import validate
@@ -38,6 +37,9 @@ EXAMPLE = (
 class PrepareOptions(Options):
     EXPRESSIONS: ClassVar[Collection[str]] = ("prompt",)
     SUBJECT: ClassVar[str] = "input_jsonl_fpath"
+    RETIRED: ClassVar[Mapping[str, str]] = {
+        "against_words": "--against compares whole questions, in whatever prompt they are written"
+    }
 
     input_jsonl_fpath: list[str] = Field(default_factory=list)
     """Datasets to check: local files or s3:// URLs in JSON Lines, CSV or TSV (also compressed), Parquet or Arrow
@@ -56,9 +58,7 @@ class PrepareOptions(Options):
     output_jsonl_fpath: Path | None = None
     """Output file for the tasks in order, each with its prompt_id, dataset_name and agent_ref."""
     against: list[str] = Field(default_factory=list)
-    """Files that must not share tasks with the input, such as a test set; compares rows, ids, questions and words."""
-    against_words: int = Field(default=DEFAULT_N, ge=4)
-    """Number of consecutive words shared with a row of `against` that counts as an overlap."""
+    """Files that must not share tasks with the input, such as a test set; compares rows, ids and questions."""
     rollouts_jsonl_fpath: Path | None = None
     """Rollouts collected on this dataset; the curriculum orders the tasks by their difficulty in these rollouts."""
     order_fpath: Path | None = None
@@ -89,7 +89,7 @@ def run(arguments: Sequence[str]) -> int:
     against = [files.get(address) for address in options.against]
     if options.output_jsonl_fpath is not None:
         check_output(options.output_jsonl_fpath, [file for file in (*sources, *against) if isinstance(file, Path)])
-    found = validate(given, against, n=options.against_words)
+    found = validate(given, against)
     if options.json_output:
         print(orjson.dumps([one.model_dump() for one in found], option=orjson.OPT_INDENT_2).decode())
     else:

@@ -7,7 +7,7 @@ import os
 import re
 import sys
 import time
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -17,9 +17,6 @@ import orjson
 from pydantic import Field
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
-from rollyard.analysis.clusters.cluster_records import ClusterReport
-from rollyard.analysis.clusters.compare import changes_of
-from rollyard.analysis.clusters.find_clusters import clusters_of
 from rollyard.analysis.findings.find import findings_of
 from rollyard.analysis.findings.finding import Findings
 from rollyard.analysis.metrics.comparison import difference
@@ -54,7 +51,10 @@ PARALLEL_MIN_BYTES = 256 << 20
 
 class ProfileOptions(Options):
     SUBJECT: ClassVar[str] = "jsonl_fpath"
-    EXPRESSIONS: ClassVar[Collection[str]] = ("where", "clusters_where")
+    EXPRESSIONS: ClassVar[Collection[str]] = ("where",)
+    RETIRED: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("clusters", "clusters_where"), "the report's findings say what failed rollouts have in common"
+    )
 
     jsonl_fpath: list[Path] = Field(default_factory=list)
     """Rollout files. The first is compared with each of the others, task by task."""
@@ -85,12 +85,6 @@ class ProfileOptions(Options):
     """NeMo Gym's materialized inputs, one row per rollout. They define the number of expected rollouts."""
     findings: bool = True
     """Also look for what stands out in the rollouts, such as give-ups and exploits. Reads each file a second time."""
-    clusters: bool = False
-    """Also group the failed rollouts by what they do wrong. With several files, the first is compared with each of the
-    others. Needs scikit-learn (the extra `clusters`)."""
-    clusters_where: str | None = None
-    """Which rollouts count as failed for --clusters, such as `reward < 0.5`; default: those that did not solve their
-    task."""
     viewer: str | None = Field(default=None, pattern=r"^https?://[^\s<>]+$")
     """Address of an ng_viewer with the same files in the same order, such as http://127.0.0.1:8080. The report links to
     its rollouts."""
@@ -131,10 +125,9 @@ def run(arguments: Sequence[str]) -> int:
         runs=found,
         differences=[difference(runs[0], other) for other in runs[1:]],
         findings=_all_findings(runs, options),
-        clusters=_clusters(runs, options),
         series=None if steps is None else _series(steps, files, runs, options),
     )
-    links = ViewerLinks(options.viewer or "", tuple(places), options.where or "", options.clusters_where or "")
+    links = ViewerLinks(options.viewer or "", tuple(places), options.where or "")
     written = _write(report, folder, _report_name(options), links)
     if options.output_jsonl_fpath is not None:
         rows = task_rows(runs[0], options.pass_threshold, inputs)
@@ -246,17 +239,6 @@ def _progress(name: str, size: int) -> Iterator[ReportProgress]:
 def _findings(run: Run, options: ProfileOptions) -> Findings | None:
     # Failed attempts meet no condition, so a selection of rollouts has none.
     return findings_of(run, workers=_workers(run.file, options), has_attempts=options.where is None)
-
-
-def _clusters(runs: Sequence[Run], options: ProfileOptions) -> ClusterReport:
-    if not options.clusters:
-        if options.clusters_where is not None:
-            raise OperatorError("clusters_where needs --clusters")
-        return ClusterReport()
-    where = options.clusters_where
-    each = [clusters_of(run, where=where, workers=_workers(run.file, options)).record for run in runs]
-    others = [changes_of(runs[0], run, where=where, workers=_workers(run.file, options)).record for run in runs[1:]]
-    return ClusterReport(runs=each, changes=others)
 
 
 def _workers(path: Path | None, options: ProfileOptions) -> int:

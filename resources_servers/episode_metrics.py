@@ -1,4 +1,4 @@
-"""Metrics of a resources server that reveal episodes that are not cleaned up; `ng_doctor env` reads them."""
+"""Metrics of a resources server that reveal episodes that are not cleaned up."""
 
 from __future__ import annotations
 

@@ -68,7 +68,7 @@ def test_one_module_parses_json_lines() -> None:
 
 def test_commands_start_without_what_is_heavy() -> None:
     """One process imports one command after the other, because the start of each takes half a second."""
-    heavy = {"torch", "ray", "vllm", "openai", "httpx", "sklearn", "scipy"}
+    heavy = {"torch", "ray", "vllm", "openai", "httpx", "scipy"}
     commands = [f"rollyard.cli.{name}" for name in ("collect_rollouts", "run", "reward_profile", "viewer")]
     code = "import importlib, sys\n"
     code += f"for name in {['rollyard.services.runtime.serve', *commands]}:\n"

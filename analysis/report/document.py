@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rollyard.analysis.clusters.cluster_records import ClusterReport
 from rollyard.analysis.findings.finding import Findings
 from rollyard.analysis.metrics.comparison import Difference
 from rollyard.analysis.metrics.profile_records import Profile
 from rollyard.analysis.metrics.training.series_profile import SeriesProfile
 from rollyard.analysis.report import run_comparison, run_sections, series_sections
-from rollyard.analysis.report.cluster_sections import changes_section, clusters_section
 from rollyard.analysis.report.finding_sections import compared_findings, findings_section
 from rollyard.analysis.report.section import Section
 from rollyard.analysis.report.viewer_links import ViewerLinks
 from rollyard.records.types import Record
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 """Version of the format of `profile.json`, described by `schemas/profile-N.json`. It is incremented when a field is
 removed, renamed or gets another meaning; new fields may be added at any time.
 """
@@ -33,8 +31,6 @@ class Report(Record):
     """The difference between each later run and the first."""
     findings: list[Findings | None] = Field(default_factory=list)
     """What stands out in each of the runs, in their order; None for a run whose findings were not computed."""
-    clusters: ClusterReport = Field(default_factory=ClusterReport)
-    """The failed rollouts of each run, grouped by what they do wrong; empty without `--clusters`."""
     series: SeriesProfile | None = None
     """The files as steps of a series; `runs` are then those of the first and the last step."""
 
@@ -78,13 +74,10 @@ def document(report: Report, viewer: ViewerLinks | str = "") -> tuple[str, list[
         series = series_sections.sections(report.series)
     comparison = run_comparison.sections(runs, report.differences, links)
     found = compared_findings(runs, report.findings, links)
-    changes = [changes_section(one) for one in report.clusters.changes]
-    return title, [*series, *comparison, *found, *changes, *parts, method]
+    return title, [*series, *comparison, *found, *parts, method]
 
 
 def _run_sections(report: Report, number: int, links: ViewerLinks) -> list[Section]:
     found = report.findings[number] if number < len(report.findings) else None
     first = [] if found is None else [findings_section(found, number, links)]
-    clusters = report.clusters.runs[number : number + 1]
-    second = [clusters_section(one, number, links) for one in clusters]
-    return [*first, *second, *run_sections.sections(report.runs[number])]
+    return [*first, *run_sections.sections(report.runs[number])]

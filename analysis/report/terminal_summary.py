@@ -27,9 +27,6 @@ from rollyard.records.io.terminal import plain_line
 _FINDINGS = 3
 """Maximum number of findings that are printed; the report contains all of them."""
 
-_CLUSTERS = 5
-"""Maximum number of clusters that are printed."""
-
 
 def summary(report: Report, written: Sequence[Path]) -> None:
     """Print each run's headline numbers with their coverage, the differences between runs, and the paths of the
@@ -42,10 +39,6 @@ def summary(report: Report, written: Sequence[Path]) -> None:
         outstanding = report.findings[number] if number < len(report.findings) else None
         for index, one in enumerate(outstanding.findings[:_FINDINGS] if outstanding else ()):
             print(f"  {'findings' if index == 0 else '':<22}  {plain_line(one.sentence)}")
-        for index, cluster in enumerate(
-            report.clusters.runs[number].clusters[:_CLUSTERS] if report.clusters.runs else ()
-        ):
-            print(f"  {'clusters' if index == 0 else '':<22}  {plain_line(f'{cluster.count:,} {cluster.name}')}")
     for found in report.differences:
         if not found.tasks:
             print(plain_line(f"{found.name} against {found.baseline}: not compared"))

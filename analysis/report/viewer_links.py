@@ -17,8 +17,6 @@ class ViewerLinks:
     """The number of each run in the viewer; empty: that in the report."""
     where: str = ""
     """The expression that the counted rollouts meet; empty: all are counted."""
-    clusters_where: str = ""
-    """Which rollouts count as failed for clusters; empty: those that did not solve their task."""
 
     def __bool__(self) -> bool:
         return bool(self.address)
@@ -40,11 +38,6 @@ class ViewerLinks:
         conditions = [text for text in (self.where, filters.get("where", "")) if text]
         both = " and ".join(f"({text})" for text in conditions) if len(conditions) > 1 else "".join(conditions)
         return f"{self._run(run)}?{urlencode({**filters, **({'where': both} if both else {})})}"
-
-    def cluster(self, run: int, key: str) -> str:
-        """Return the address of all rollouts of a cluster; empty if the viewer clusters others than the report."""
-        rule = {"clusters_where": self.clusters_where} if self.clusters_where else {}
-        return "" if self.where else f"{self._run(run)}?{urlencode({'cluster': key, **rule})}"
 
     def comparison(self, first: int, second: int) -> str:
         """Return the address of the comparison of two runs; empty if the viewer compares other rollouts."""

@@ -15,8 +15,6 @@ from rollyard.analysis.viewer.api.live_route import live_router
 from rollyard.analysis.viewer.api.replays import Replays
 from rollyard.analysis.viewer.app import viewer_app
 from rollyard.analysis.viewer.attempts.attempt_routes import attempt_router
-from rollyard.analysis.viewer.clusters.cluster_index import ClusterIndex
-from rollyard.analysis.viewer.clusters.cluster_routes import cluster_router
 from rollyard.analysis.viewer.counterparts.counterpart_routes import counterpart_router
 from rollyard.analysis.viewer.fields.field_routes import field_router
 from rollyard.analysis.viewer.findings.finding_index import FindingIndex
@@ -72,16 +70,13 @@ class Viewer:
         self._file_index = file_index
         self._reader = StepReader(threshold=settings.threshold, workers=settings.workers)
         self._findings = FindingIndex(file_index.find, workers=workers)
-        self._clusters = ClusterIndex(file_index.find, workers=workers)
         self._tokens = TokenIndex(file_index.find)
-        file_index.clusters = self._clusters.select
         routers: list[APIRouter] = [
             live_router(transport, find_head),
             tail_router(EpisodeTails(transport, find_head, replays)),
             field_router(file_index.find),
             finding_router(file_index, self._findings),
             note_router(file_index.find, author=settings.author or user_name(), read_only=settings.read_only),
-            cluster_router(self._clusters),
             counterpart_router(file_index),
             attempt_router(file_index, self._findings, replays),
             series_router(file_index, series, self._reader),
@@ -99,7 +94,7 @@ class Viewer:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        for index in (self._findings, self._clusters, self._tokens):
+        for index in (self._findings, self._tokens):
             index.close()
         await asyncio.to_thread(self._file_index.close)
         await asyncio.to_thread(self._reader.close)

@@ -44,6 +44,9 @@ class Options(BaseModel):
     EXPRESSIONS: ClassVar[Collection[str]] = ()
     """Options whose value is an expression. It is taken as typed, because `<`, `=` and quotes have meanings there."""
 
+    RETIRED: ClassVar[Mapping[str, str]] = {}
+    """Option that no longer exists -> what to do instead."""
+
     debug: bool = False
     """Show a traceback if an error occurs."""
 
@@ -97,6 +100,10 @@ def read_command_line(
     they stand. `null` is the default of an option that does not accept None. With `rest`, unknown options are returned
     as well. Raises OperatorError.
     """
+    for word in before_end(arguments):
+        typed = word.partition("=")[0]
+        if typed != word.lstrip("+-") and (instead := model.RETIRED.get(typed.lstrip("+-").replace("-", "_"))):
+            raise OperatorError(f"{typed} is no longer an option: {instead}")
     reader = _Reader(model, arguments, rest)
     return list(_merged(model, reader.read())), reader.files
 

@@ -1,4 +1,4 @@
-"""Opens the rollout files, or the training run, that ng_viewer and ng_browse show."""
+"""Opens the rollout files, or the training run, that ng_viewer shows."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
 
-from rollyard.analysis.metrics.loader.parallel_reader import PART
 from rollyard.analysis.viewer.index.library import FileIndex
 from rollyard.analysis.viewer.series.step_files import SeriesSource, files_as_series, training_series
 from rollyard.analysis.viewer.training.training_folder import TrainingFolder
@@ -35,10 +34,10 @@ def open_files(
     *,
     threshold: float | None = None,
     workers: int | None = None,
-    part: int = PART,
 ) -> tuple[FileIndex, SeriesSource]:
-    """Return the index of the files and their series, in the order of their steps. `part`: number of bytes after which
-    the rollouts read so far can be shown. Raises OperatorError if the files cannot be shown together.
+    """Return the index of the files and their series, in the order of their steps.
+
+    Raises OperatorError if the files cannot be shown together.
     """
     files = named_files(rollout_files(given), names)
     known = file_steps([path for _, path in files], steps)
@@ -51,7 +50,6 @@ def open_files(
         version=version("rollyard"),
         threshold=threshold,
         workers=workers,
-        part=part,
         series=known is not None,
     )
     return index, source

@@ -10,7 +10,7 @@ from rollyard.services.datasets.validate import FileReport, Repetition
 
 MAX_EXAMPLES = 2
 """Maximum number of examples shown for each kind of overlap."""
-_KINDS = {"row": "same row", "id": "same id", "question": "same question", "words": "words in common"}
+_KINDS = {"row": "same row", "id": "same id", "question": "same question"}
 MAX_LISTED = 5
 """Maximum number of problems and of duplicates that are listed."""
 

@@ -24,7 +24,6 @@ EXTRAS = {
     "math": Extra(("math_verify",), "the environments gsm8k and math"),
     "ifeval": Extra(("langdetect", "nltk"), "the environment ifeval"),
     "hub": Extra(("huggingface_hub", "pyarrow"), "rows from the Hugging Face hub; Parquet and Arrow files"),
-    "clusters": Extra(("sklearn",), "clusters of failed rollouts"),
     "zstd": Extra(("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd",), "rows in .zst files"),
     "aws": Extra(("boto3",), "rows, orders and checkpoints at s3://"),
     "inspect": Extra(("inspect_ai",), "the environment inspect_task"),
@@ -38,7 +37,6 @@ EXTRAS = {
     "openenv": Extra(("websockets",), "ng_serve"),
     "gymnasium": Extra(("gymnasium",), "the environment gymnasium_text"),
     "verifiers": Extra(("verifiers",), "the environment verifiers_environment"),
-    "browse": Extra(("textual",), "ng_browse"),
     "ray": Extra(("ray",), "servers on a Ray cluster (--ray-head-node-address)"),
 }
 

@@ -14,7 +14,7 @@ from rollyard.records.datasets.rows import agent_of, id_of_row, rows_of
 from rollyard.records.datasets.spread import Spread, spread
 from rollyard.records.types import Json, Record
 from rollyard.services.datasets.dataset import fingerprint
-from rollyard.services.datasets.overlap import DEFAULT_N, KINDS, Match, TestSets
+from rollyard.services.datasets.overlap import KINDS, Match, TestSets
 
 MAX_LISTED = 20
 """Maximum number of problems and duplicates that are listed individually."""
@@ -59,19 +59,18 @@ class FileReport(Record):
     """Number of duplicate tasks: rows that equal an earlier row of any file, except for ids and agents."""
     first_duplicates: list[Repetition]
     overlap: dict[str, int]
-    """Number of rows that overlap with a test set, by kind: the same row (except for ids and agents), the same id, the
-    same question, or shared words. A row may be counted under several kinds."""
+    """Number of rows that overlap with a test set, by kind: the same row (except for ids and agents), the same id, or
+    the same question. A row may be counted under several kinds."""
     first_overlap: list[Match]
     """The first matches of each kind."""
 
 
-def validate(files: Iterable[DataFile], against: Iterable[DataFile] = (), *, n: int = DEFAULT_N) -> list[FileReport]:
+def validate(files: Iterable[DataFile], against: Iterable[DataFile] = ()) -> list[FileReport]:
     """Read each of `files` once and report on it. Raises OperatorError if a file cannot be read.
 
-    `against`: files that must contain different tasks, such as a test set. `n`: the number of consecutive shared words
-    that counts as overlap.
+    `against`: files that must contain different tasks, such as a test set.
     """
-    test_sets = TestSets(against, n)
+    test_sets = TestSets(against)
     seen = _Seen()
     return [_file(file, seen, test_sets) for file in files]
 

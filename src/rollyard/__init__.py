@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rollyard.agents.base import Agent, AgentSettings
     from rollyard.agents.episode import Episode
     from rollyard.api import annotate, collect, connect, read_rollouts, stack
-    from rollyard.failures import compare_failures, failure_clusters
     from rollyard.records.types import FinishReason
     from rollyard.records.verdict_fields import VerdictField
     from rollyard.resources_servers.base import (
@@ -59,10 +58,8 @@ __all__ = [
     "__version__",
     "annotate",
     "collect",
-    "compare_failures",
     "connect",
     "errors",
-    "failure_clusters",
     "read_rollouts",
     "serve",
     "stack",
@@ -74,7 +71,6 @@ _HOMES = {
     "rollyard.agents.base": ("Agent", "AgentSettings"),
     "rollyard.agents.episode": ("Episode",),
     "rollyard.api": ("annotate", "collect", "connect", "read_rollouts", "stack"),
-    "rollyard.failures": ("compare_failures", "failure_clusters"),
     "rollyard.resources_servers.base": (
         *("BadTask", "Environment", "EnvironmentSettings", "InvalidToolCall", "ToolResult", "Turn"),
         *("Verdict", "Verification", "serve", "tool"),

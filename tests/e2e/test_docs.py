@@ -18,10 +18,9 @@ import rollyard
 from rollyard import collect
 from rollyard.cli.arguments.submit_options import parse_arguments
 from rollyard.cli.arguments.train_arguments import read_arguments
-from rollyard.cli.browse import BrowseOptions
 from rollyard.cli.collect_rollouts import CollectOptions
 from rollyard.cli.compare import CompareOptions
-from rollyard.cli.diagnostics.environment.command import EnvironmentOptions
+from rollyard.cli.diagnostics.environment import EnvironmentOptions
 from rollyard.cli.diagnostics.machine import DoctorOptions
 from rollyard.cli.diagnostics.tokens import TokenOptions
 from rollyard.cli.eval import ACTIONS
@@ -222,7 +221,6 @@ def test_every_documented_line_runs_a_program_that_is_checked_here() -> None:
 
 
 OPTIONS: dict[str, type[Options]] = {
-    "ng_browse": BrowseOptions,
     "ng_collect_rollouts": CollectOptions,
     "ng_compare": CompareOptions,
     "ng_doctor": DoctorOptions,

@@ -49,12 +49,6 @@ class Query(BaseModel):
     max_tool_calls: float | None = None
     end: str | None = None
     agent: str | None = None
-    cluster: str = Field(default="", max_length=100)
-    """The key of a cluster of failed rollouts, to which they must belong."""
-    clusters_where: str = Field(default="", max_length=2000)
-    """Which rollouts count as failed for `cluster`; empty: those that did not solve their task."""
-    clusters_of: str = Field(default="", pattern=r"^(\d{1,9}-\d{1,9})?$")
-    """The two runs whose rollouts were clustered together, such as `0-1`; empty: only this run's."""
     q: str = Field(default="", max_length=1000)
     """Text that the row must contain."""
     start: int = Field(default=0, ge=0)

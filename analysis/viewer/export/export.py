@@ -21,7 +21,7 @@ from rollyard.analysis.viewer.findings.finding_routes import FindingsView, view_
 from rollyard.analysis.viewer.index.library import FileIndex
 from rollyard.analysis.viewer.index.run_file import RunFile
 from rollyard.analysis.viewer.index.table import Table
-from rollyard.analysis.viewer.notes.agreement_view import agreement_view
+from rollyard.analysis.viewer.notes.notes_summary import notes_summary
 from rollyard.analysis.viewer.notes.notes_view import READ_ONLY_FILE, notes_view
 from rollyard.analysis.viewer.tokens.decoded_rollout import decoded_rollout
 from rollyard.analysis.viewer.tokens.decoder import TokenDecoder
@@ -66,7 +66,7 @@ def export(
         data["profiles"][str(run.number)] = numbers_of(run)
         listing, table = run.listing, run.listing.table
         data["notes"][str(run.number)] = notes_view(run.notes, "", "", READ_ONLY_FILE)
-        data["notes"][f"{run.number}/agreement"] = agreement_view(run)
+        data["notes"][f"{run.number}/summary"] = notes_summary(run)
         found = view_of(examined_now(run))
         data["findings"][str(run.number)] = found
         selected = view.indexes(run)

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from rollyard.analysis.findings.find import Found
 from rollyard.analysis.viewer.api.rollout_list import Indexes
-from rollyard.analysis.viewer.findings.finding_index import FindingIndex
 from rollyard.analysis.viewer.index.table import Table
 
 
@@ -21,14 +18,3 @@ def rows_of(table: Table, found: Found) -> Indexes:
     return np.flatnonzero(
         np.isin(np.ascontiguousarray(known).view(pairs).ravel(), np.ascontiguousarray(wanted).view(pairs).ravel())
     )
-
-
-def rows_of_kind(findings: FindingIndex, run: int, kind: str) -> Callable[[Table], Indexes]:
-    """Return a function that returns the rollouts of a finding in the part of the file that has been examined."""
-
-    def rows(table: Table) -> Indexes:
-        findings.progress(run)
-        found = next((one for one in findings.found(run).found if one.finding.kind == kind), None)
-        return np.empty(0, np.intp) if found is None else rows_of(table, found)
-
-    return rows

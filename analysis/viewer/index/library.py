@@ -10,13 +10,9 @@ from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
-import numpy as np
-
-from rollyard.analysis.metrics.loader.columns import Ints
 from rollyard.analysis.metrics.loader.parallel_reader import PART, reading_pool
 from rollyard.analysis.viewer.api.api_records import Overview
-from rollyard.analysis.viewer.api.rollout_list import Query
-from rollyard.analysis.viewer.index.run_file import ClusterMembers, RunFile
+from rollyard.analysis.viewer.index.run_file import RunFile
 
 log = logging.getLogger(__name__)
 
@@ -53,8 +49,6 @@ class FileIndex:
         is the number of processes that read a large file (default: one per CPU), and `part` is the number of bytes they
         read per step. `series`: the files are the steps of a series.
         """
-        self.clusters: ClusterMembers | None = None
-        """Selects the rollouts of a cluster, for queries of the list. Set before the first request."""
         self._series = series
         self._threshold, self._part = threshold, part
         self._runs: dict[int, RunFile] = {}
@@ -107,11 +101,7 @@ class FileIndex:
         return Overview(title=names, version=self._version, runs=runs, series=self._series)
 
     def _opened(self, number: int, name: str, path: Path) -> RunFile:
-        return RunFile(number, path, name, threshold=self._threshold, part=self._part, clusters=self._members)
-
-    def _members(self, number: int, query: Query) -> tuple[Ints, float]:
-        """Return the rollouts of a query's cluster; none without an index of clusters, as in an export."""
-        return (np.empty(0, np.int64), 1.0) if self.clusters is None else self.clusters(number, query)
+        return RunFile(number, path, name, threshold=self._threshold, part=self._part)
 
     def _read(self) -> None:
         more = True

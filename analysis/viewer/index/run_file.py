@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import numpy as np
-
-from rollyard.analysis.metrics.loader.columns import CategoryColumn, Ints, chosen, displayable
+from rollyard.analysis.metrics.loader.columns import CategoryColumn, chosen, displayable
 from rollyard.analysis.metrics.loader.load_run import run_from_columns
 from rollyard.analysis.metrics.loader.parallel_reader import PART, Read
 from rollyard.analysis.metrics.profile import Run
@@ -34,11 +31,6 @@ _SILENT_S = 60.0
 _SEARCH_WAIT_S = 0.2
 
 
-ClusterMembers = Callable[[int, Query], tuple[Ints, float]]
-"""Returns the byte offsets of the rollouts of a query's cluster in a run, ascending, and the share of the clustering
-that is done."""
-
-
 class RunFile:
     """A rollout file in the viewer. One thread calls `advance`; any thread may query it."""
 
@@ -50,9 +42,8 @@ class RunFile:
         *,
         threshold: float | None = None,
         part: int = PART,
-        clusters: ClusterMembers | None = None,
     ) -> None:
-        """Rewards of at least `threshold` count as solved. `clusters` selects the rollouts of a query's cluster."""
+        """Rewards of at least `threshold` count as solved."""
         self.number = number
         self.name = name
         self.path = path
@@ -68,7 +59,6 @@ class RunFile:
         self._threshold = threshold
         self._searches = SearchCache(path)
         self._snippets = Snippets(path)
-        self._clusters = clusters or _no_members
         self._generation = 0
         self._running_since: float | None = None
         self._numbers = ThrottledCache[tuple[int, Run]]()
@@ -147,9 +137,6 @@ class RunFile:
         listing, searched, found = self.listing, 1.0, None
         if query.q:
             found, searched = self._searches.of(query.q).progress(self.file.snapshot.end, _SEARCH_WAIT_S)
-        if query.cluster:
-            members, share = self._clusters(self.number, query)
-            found, searched = members if found is None else np.intersect1d(found, members), min(searched, share)
         name = query.sort.removeprefix("-")
         field = "" if name in SORTS else name
         measured = listing.table.measured
@@ -194,10 +181,6 @@ class RunFile:
 
     def _torn(self) -> int:
         return max(self.file.size - self.file.reached, 0) if self.file.at_end else 0
-
-
-def _no_members(number: int, query: Query) -> tuple[Ints, float]:
-    return np.empty(0, np.int64), 1.0
 
 
 def _final_attempts(failed: Failed, since: float | None) -> Failed:

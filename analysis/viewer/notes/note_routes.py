@@ -14,9 +14,9 @@ from starlette.concurrency import run_in_threadpool
 
 from rollyard.analysis.viewer.api.rollout_view import row_of
 from rollyard.analysis.viewer.index.run_file import RunFile
-from rollyard.analysis.viewer.notes.agreement_view import agreement_view
 from rollyard.analysis.viewer.notes.next_unlabelled import NextQuery, next_unlabelled
 from rollyard.analysis.viewer.notes.note_records import NoteRequest, NoteWritten
+from rollyard.analysis.viewer.notes.notes_summary import notes_summary
 from rollyard.analysis.viewer.notes.notes_view import NO_NOTES, notes_view, shown_notes
 from rollyard.records.errors import RunError
 from rollyard.records.notes.record import RolloutRef, new_record, what_is_wrong
@@ -37,9 +37,9 @@ def note_router(find: Callable[[int], RunFile], *, author: str, read_only: bool 
     async def notes(run: int, since: Annotated[str, Query(max_length=80)] = "") -> Response:
         return await _json(lambda: notes_view(find(run).notes, since, author, why_read_only))
 
-    @router.get("/agreement")
-    async def agreement(run: int) -> Response:
-        return await _json(lambda: agreement_view(find(run)))
+    @router.get("/summary")
+    async def summary(run: int) -> Response:
+        return await _json(lambda: notes_summary(find(run)))
 
     @router.get("/next")
     async def next_rollout(run: int, query: Annotated[NextQuery, Query()]) -> Response:

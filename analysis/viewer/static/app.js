@@ -7,7 +7,6 @@ import { useKeys } from './keys.js';
 import { stepKeys } from './parts/steplinks.js';
 import { nextTheme, theme } from './theme.js';
 import { go, link, useRoute } from './route.js';
-import { ClusterChanges, Clusters } from './pages/clusters.js';
 import { Attempt } from './pages/attempt.js';
 import { Attempts } from './pages/attempts.js';
 import { Compare } from './pages/compare.js';
@@ -57,13 +56,11 @@ function pageFor(path, overview) {
     if (second === 'attempts' && path.length === 6 && path.slice(3).every((part) => NUMBER.test(part))) return Attempt;
     if (second === 'findings' && path.length <= 4) return Findings;
     if (second === 'notes' && path.length === 3) return NotesPage;
-    if (second === 'clusters' && path.length === 3 && !IS_EXPORT) return Clusters;
     if (second === 'tokens' && path.length === 3) return Tokens;
     if (second === 'tasks' && NUMBER.test(third) && path.length === 4) return Task;
     if (second === 'tasks' && NUMBER.test(third) && NUMBER.test(fourth) && path.length === 5) return Rollout;
   }
   if (section === 'side-by-side' && run(first) && run(fourth) && path.length === 7 && path.slice(1).every((part) => NUMBER.test(part))) return SideBySide;
-  if (section === 'clusters' && run(first) && run(second) && path.length === 3 && !IS_EXPORT) return ClusterChanges;
   if (section === 'series' && !IS_EXPORT) return Series;
   if (section === 'mismatch' && overview.training && path.length === 1) return Mismatch;
   if (section === 'compare' && run(first) && run(second)) {
@@ -88,7 +85,6 @@ export function App() {
     'g r': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview)])),
     'g f': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'findings'])),
     'g n': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'notes'])),
-    'g c': () => mainRun(overview) !== null && !IS_EXPORT && go(link(['runs', mainRun(overview), 'clusters'])),
     'g a': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'attempts'])),
     'g t': () => mainRun(overview) !== null && go(link(['runs', mainRun(overview), 'tokens'])),
     'g l': () => go(link(['live'])),
@@ -108,8 +104,7 @@ function skip(event) {
 }
 
 /** The pages of a run, by the part of their address. */
-const CLUSTERS = ['clusters', 'Clusters'];
-const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], CLUSTERS, ['notes', 'Notes'], ['tokens', 'Tokens']];
+const SECTIONS = [['', 'Rollouts'], ['findings', 'Findings'], ['notes', 'Notes'], ['tokens', 'Tokens']];
 
 function Bar({ route, overview, help }) {
   const main = mainRun(overview);
@@ -126,7 +121,7 @@ function Bar({ route, overview, help }) {
   return html`<header class="bar">
     <nav aria-label="Pages">
       <a class="brand" href=${link([])} aria-current=${current(undefined)}>Rollyard</a>
-      ${main !== null && SECTIONS.filter((one) => !IS_EXPORT || one !== CLUSTERS).map((one) => html`
+      ${main !== null && SECTIONS.map((one) => html`
         <a href=${link(['runs', run, one[0]].filter((part) => part !== ''))} aria-current=${current('runs') && one === open ? 'page' : undefined}>${one[1]}</a>`)}
       ${compared && html`<a href=${link(['compare', ...compared])} aria-current=${current('compare')}>Compare</a>`}
       ${!IS_EXPORT && hasSeries(overview) && html`<a href=${link(['series'])} aria-current=${current('series')}>Series</a>`}

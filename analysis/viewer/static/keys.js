@@ -3,7 +3,7 @@ import { useLayoutEffect, useRef } from './vendor/htm-preact.js';
 
 /** The shortcuts that `?` shows. @type {[string, [string, string][]][]} */
 export const KEYS = [
-  ['Everywhere', [['?', 'show keyboard shortcuts'], ['g o', 'overview'], ['g r', 'rollouts of the first run, or of the last step'], ['g f', 'findings'], ['g t', 'tokens'], ['g a', 'failed attempts'], ['g n', 'notes and labels'], ['g c', 'clusters of failures'], ['g l', 'live'], ['t', 'light or dark theme']]],
+  ['Everywhere', [['?', 'show keyboard shortcuts'], ['g o', 'overview'], ['g r', 'rollouts of the first run, or of the last step'], ['g f', 'findings'], ['g t', 'tokens'], ['g a', 'failed attempts'], ['g n', 'notes and labels'], ['g l', 'live'], ['t', 'light or dark theme']]],
   ['List', [['j  k  ↓  ↑', 'next, previous rollout'], ['Enter', 'open it'], ['/', 'search'], ['e', 'expression'], ['n  p', 'next, previous page'],
     ['[  ]', 'previous, next step of a training run']]],
   ['Rollout', [['[  ]', 'previous, next rollout'], ['u', 'back to the list'], ['Space', 'play or pause the board'],

@@ -29,7 +29,6 @@ PLACES = {
     "task": "#/runs/0/tasks/3",
     "compare": "#/compare/0/1",
     "side-by-side": "#/side-by-side/0/3/1/1/3/1",
-    "clusters": "#/runs/0/clusters",
     "notes": "#/runs/1/notes",
 }
 HUNT = INSTALLED / "examples" / "hunt" / "recorded"
@@ -95,9 +94,8 @@ def _take(tab: Tab, place: str, path: Path) -> None:
     if "tokens" in path.name:
         tab.find("section.tokens").scroll_into_view_if_needed()
         tab.page.evaluate("scrollTo(0, document.querySelector('section.tokens').offsetTop - 60)")
-    for name, card in (("findings", ".finding"), ("clusters", ".cluster")):
-        if path.name.startswith(name):
-            tab.find(card).first.wait_for()  # the file is examined while the page is open
+    if path.name.startswith("findings"):
+        tab.find(".finding").first.wait_for()  # the file is examined while the page is open
     if path.name.startswith("series"):
         tab.page.evaluate("scrollTo(0, document.querySelector('section[aria-label=Results]').offsetTop - 60)")
     shot = Image.open(io.BytesIO(tab.page.screenshot()))

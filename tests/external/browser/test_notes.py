@@ -178,34 +178,6 @@ def test_what_somebody_else_writes_appears_without_a_reload(path: Path, at: str,
     expect(tab.find("article.card .marks")).to_have_text("note")
 
 
-def test_every_cell_of_the_confusion_table_leads_to_its_rollouts(path: Path, at: str, open_tab: Open) -> None:
-    judged = [(0, "correct"), (3, "wrong"), (6, "wrong"), (1, "wrong"), (2, "correct"), (4, 1.0), (5, 0.0)]
-    write_notes(path, *(record(ROLLOUTS[number], "override", verdict=verdict) for number, verdict in judged))
-    tab = open_tab("#/runs/0/notes", at)
-    cells = tab.find(".confusion tbody td")
-    assert cells.all_inner_texts() == ["1", "2", "2", "2"]
-    expect(tab.find(".confusion dl")).to_contain_text("n7 of 3 tasks")
-    for number in range(4):
-        expected = int(cells.nth(number).inner_text())
-        cells.nth(number).locator("a").click()
-        expect(tab.find(ROWS)).to_have_count(expected)
-        tab.go("#/runs/0/notes")
-
-
-def test_the_notes_page_compares_two_authors(path: Path, at: str, open_tab: Open) -> None:
-    for author, labelled in (("ann", (0, 1, 3)), ("bob", (0, 1, 4))):
-        write_notes(path, *(record(ROLLOUTS[number], "label", author, label="loop") for number in labelled))
-        write_notes(
-            path, *(record(ROLLOUTS[number], "override", author, verdict="wrong") for number in (0, 1, 3, 4, 7))
-        )
-    tab = open_tab("#/runs/0/notes", at)
-    row = tab.find(".matrices table tbody tr", has_text="loop")
-    assert row.locator("td").all_inner_texts()[:4] == ["2", "1", "1", "1"]
-    row.locator("td a").nth(1).click()
-    expect(tab.find(ROWS)).to_have_count(1)
-    expect(tab.find(f"{ROWS} a")).to_have_attribute("aria-label", "Task 1, repeat 0")
-
-
 def test_a_read_only_viewer_shows_notes_and_says_why_it_writes_none(open_tab: Open, path: Path) -> None:
     write_notes(path, record(ROLLOUTS[0], "label", label="loop"))
     with viewing([path], path.parent, "+read_only=true") as url:
@@ -233,7 +205,7 @@ def test_an_exported_page_has_the_notes_and_cannot_change_them(open_tab: Open, p
     expect(tab.find(".notespanel li")).to_have_count(2)
     expect(tab.find(".notespanel button")).to_have_count(0)
     tab.go("#/runs/0/notes")
-    expect(tab.find(".confusion tbody td").nth(2)).to_have_text("1")
+    expect(tab.find("section.block table").first).to_contain_text("loop")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

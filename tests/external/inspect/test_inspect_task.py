@@ -11,8 +11,7 @@ import orjson
 import pytest
 from inspect_ai.model import ModelOutput, ModelUsage, get_model
 
-from rollyard.cli.diagnostics.environment import checks
-from rollyard.cli.diagnostics.environment.target import Target
+from rollyard.cli.diagnostics.environment import Target, findings
 from rollyard.records.errors import Failure, FailureKind, OperatorError
 from rollyard.records.io.search_path import INSTALLED
 from rollyard.records.types import Json
@@ -235,13 +234,8 @@ async def test_the_environment_passes_ng_doctor_env(tmp_path: Path) -> None:
     async with in_process_servers({"server": server}) as servers:
         found = [
             finding
-            async for finding in checks.findings(
-                Target("server", "http://server:1", servers.transport),
-                rows_file=tmp_path / "rows.jsonl",
-                examples=1,
-                episodes=8,
-                timeout_s=deadline_s(),
-                progress=lambda _: None,
+            async for finding in findings(
+                Target("server", "http://server:1", servers.transport, deadline_s()), tmp_path / "rows.jsonl"
             )
         ]
     assert [finding for finding in found if finding.status == "failed"] == []

@@ -31,7 +31,6 @@ export function Compare({ route, overview }) {
       <div class="row"><${RunSelect} label="First" runs=${choices(overview)} at=${first} choose=${(run) => go(link(['compare', run, second]))} />
         <${RunSelect} label="Second" runs=${choices(overview)} at=${second} choose=${(run) => go(link(['compare', first, run]))} />
         ${!IS_EXPORT && html`<a class="button" href=${link(['series', 'changes', first, second])}>Learned and forgotten</a>
-          <a class="button" href=${link(['clusters', first, second])}>Clusters of failures</a>
           <a class="button" href=${link(['compare', first, second, 'tokens'])}>Tokens</a>`}</div>
     <//>
     ${error && html`<${Notice} error=${error} />`}

@@ -26,7 +26,6 @@ function Ranked({ run, runs }) {
   return html`
     <${Breadcrumbs} name=${`Findings in ${run.name}`} steps=${[['Overview', link([])], ['Rollouts', link(['runs', run.run])]]}
       title=${html`Findings in <${Name} value=${run.name} />`}>
-      ${!IS_EXPORT && html`<a class="button" href=${link(['runs', run.run, 'clusters'])}>Clusters of failures</a>`}
       ${runs.length > 1 && html`<nav class="row small" aria-label="Findings of other runs">
         ${runs.filter((one) => one.run !== run.run).map((one) => html`<a href=${link(['runs', one.run, 'findings'])}><${Name} value=${one.name} /></a>`)}
       </nav>`}

@@ -5,7 +5,6 @@ import { useKeys } from '../keys.js';
 import { Filters } from '../parts/filters.js';
 import { FilterFold } from '../parts/list/filterfold.js';
 import { ListTools } from '../parts/list/listtools.js';
-import { ClusterFilter } from '../parts/clusters/clusterfilter.js';
 import { RolloutTable } from '../parts/rollouttable.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
 import { Annotator, useAnnotator } from '../parts/notes/annotator.js';
@@ -103,7 +102,6 @@ export function List({ route, overview }) {
       <${Filters} query=${query} page=${page} search=${search} change=${filter} />
       ${!IS_EXPORT && html`<${ListTools} run=${run} query=${query} change=${filter} expression=${expression} />`}
     <//>
-    <${ClusterFilter} run=${run.run} query=${query} change=${filter} />
     ${error && html`<${Notice} error=${error} />`}
     ${!page && !error && html`<${Notice} busy="Reading …" />`}
     ${page && html`<div ref=${list} class=${stale ? 'stale' : ''}>

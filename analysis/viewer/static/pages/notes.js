@@ -1,8 +1,7 @@
-/** The labels of a run, its authors, and how well they agree with the verifier and with each other. */
+/** The labels of a run and their authors. */
 import { html } from '../vendor/htm-preact.js';
 import { IS_EXPORT, useData } from '../data.js';
 import { Notice, Breadcrumbs } from '../parts/notice.js';
-import { Agreements } from '../parts/notes/agreements.js';
 import { useNotes } from '../parts/notes/notestore.js';
 import { link } from '../route.js';
 import { runOf } from '../runs.js';
@@ -18,7 +17,7 @@ export function NotesPage({ route, overview }) {
   const store = useNotes(run.run);
   const { view: notes } = store;
   // The version is part of the request, so that it is repeated when somebody writes something.
-  const { value: view, error, stale } = useData(notes && `runs/${run.run}/notes/agreement${IS_EXPORT ? '' : `?version=${notes.version}.${run.indexed}`}`);
+  const { value: view, error, stale } = useData(notes && `runs/${run.run}/notes/summary${IS_EXPORT ? '' : `?version=${notes.version}.${run.indexed}`}`);
   return html`
     <${Breadcrumbs} name=${`Notes on ${run.name}`} steps=${[['Overview', link([])], ['Rollouts', link(['runs', run.run])]]}
       title=${html`Notes on <${Name} value=${run.name} />`}>
@@ -34,7 +33,6 @@ export function NotesPage({ route, overview }) {
       ${store.notes.size === 0 && html`<${Notice} text=${IS_EXPORT ? NONE : EMPTY} />`}
       ${view.labels.length > 0 && html`<${Labels} run=${run.run} view=${view} />`}
       ${view.authors.length > 0 && html`<${Authors} run=${run.run} authors=${view.authors} />`}
-      ${store.notes.size > 0 && html`<${Agreements} run=${run.run} view=${view} />`}
     </div>`}`;
 }
 

@@ -21,7 +21,7 @@ def test_the_schema_is_the_published_one_of_its_version() -> None:
 
 def test_fields_of_the_first_version_keep_their_names() -> None:
     """Guards against a published file that was overwritten: these names are in other people's programs."""
-    names = set(_definition(orjson.loads(committed(1)), "Profile"))
+    names = set(_definition(orjson.loads(committed()), "Profile"))
     assert {"name", "path", "coverage", "solved", "rewards", "tool_calls", "tasks", "tokens", "failures"} <= names
 
 

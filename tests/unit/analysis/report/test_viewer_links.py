@@ -36,8 +36,7 @@ def test_a_report_on_an_expression_does_not_link_to_the_findings_of_all_rollouts
 
 
 def test_the_conditions_of_a_report_are_part_of_its_links() -> None:
-    pages = ViewerLinks(f"{BASE}/", where="task > 1", clusters_where="reward < 0.5")
+    pages = ViewerLinks(f"{BASE}/", where="task > 1")
     assert pages.finding(0, "loop", {"end": "max_steps"}) == f"{BASE}/#/runs/0?end=max_steps&where=task+%3E+1"
     assert pages.finding(0, "x", {"where": "turns > 2"}).endswith("?where=%28task+%3E+1%29+and+%28turns+%3E+2%29")
-    assert pages.cluster(0, "a") == "" == pages.comparison(0, 1)
-    assert ViewerLinks(BASE, clusters_where="x").cluster(0, "a") == f"{BASE}/#/runs/0?cluster=a&clusters_where=x"
+    assert pages.comparison(0, 1) == ""

@@ -39,15 +39,15 @@ FORMS: dict[str, Callable[[str], Json]] = {
     "parts": lambda question: row("", responses_create_params={
         "input": [{"role": "user", "content": [{"type": "input_text", "text": question}]}]}),
     "messages": lambda question: {"messages": [{"role": "user", "content": question}, {"role": "assistant"}]},
-    "instructed": lambda question: chat(f"Solve this:  {question}\n\nPlease reason, and put it in \\boxed{{}}."),
+    "instructed": lambda question: chat(f"{question}\n\nPlease reason, and put it in \\boxed{{}}."),
     "shouted": lambda question: chat(question.upper().replace(",", " ,").replace("?", "")),
     "LaTeX": lambda question: {"problem": question.replace("$\\text{", "\\(\\mathrm{").replace("}$", "}\\)")},
 }  # fmt: skip
 
 
-def overlap_report(tmp_path: Path, train: list[Json], test: list[Json], n: int = 13) -> FileReport:
+def overlap_report(tmp_path: Path, train: list[Json], test: list[Json]) -> FileReport:
     files = [write_rows(tmp_path / f"{name}.jsonl", [*lines]) for name, lines in (("train", train), ("test", test))]
-    (report,) = validate(files[:1], files[1:], n=n)
+    (report,) = validate(files[:1], files[1:])
     return report
 
 
@@ -65,7 +65,7 @@ def test_the_same_questions_are_found_in_any_pair_of_forms(tmp_path: Path, train
     questions = LONG if length == "long" else SHORT
     report = overlap_report(tmp_path, [FORMS[train](q) for q in questions], [FORMS[test](q) for q in questions])
     assert report.problems == 0
-    assert max(report.overlap["question"], report.overlap["words"], report.overlap["row"]) == len(questions)
+    assert max(report.overlap["question"], report.overlap["row"]) == len(questions)
 
 
 @pytest.mark.parametrize(
@@ -95,25 +95,15 @@ def test_a_short_question_is_not_searched_inside_longer_ones(tmp_path: Path) -> 
     assert not report.overlap["question"]
 
 
-def test_ids_questions_and_words_are_counted_with_an_example_each(tmp_path: Path) -> None:
-    words = "the quick brown fox jumps over the lazy dog while seven silent owls watch"
-    train = [row("Something else", id="x1"), row(f"First, {words}. What then?", id="x2"), row(LONG[0], id="x3")]
-    test = [{"id": "x1", "question": LONG[0]}, {"id": "y", "question": f"Say why {words} from far away."}]
+def test_ids_and_questions_are_counted_with_an_example_each(tmp_path: Path) -> None:
+    train = [row("Something else", id="x1"), row("Something new", id="x2"), row(LONG[0], id="x3")]
+    test = [{"id": "x1", "question": LONG[0]}, {"id": "y", "question": LONG[1]}]
     report = overlap_report(tmp_path, train, test)
-    assert report.overlap == {"row": 0, "id": 1, "question": 1, "words": 2}
+    assert report.overlap == {"row": 0, "id": 1, "question": 1}
     assert [(match.kind, match.line, match.first_line) for match in report.first_overlap] == [
         ("id", 1, 1),
         ("question", 3, 1),
-        ("words", 2, 2),
-        ("words", 3, 1),
     ]
-    assert report.first_overlap[2].evidence.startswith(words[:20])
-
-
-def test_the_number_of_consecutive_words_is_configurable(tmp_path: Path) -> None:
-    train, test = [row("a b c d e f g h x1 x2 x3 x4 x5")], [{"question": "y1 y2 a b c d e f g h y3 y4 y5 y6"}]
-    assert overlap_report(tmp_path, train, test, n=8).overlap["words"] == 1
-    assert overlap_report(tmp_path, train, test, n=9).overlap["words"] == 0
 
 
 def test_overlap_is_found_with_a_test_set_in_two_forms(tmp_path: Path) -> None:

@@ -51,7 +51,7 @@ def test_overlap_with_a_test_set_is_counted_by_task_and_by_question(tmp_path: Pa
         tmp_path / "test.jsonl", [row("2+2?", gold="4", id="t"), row("what is $2+3$", gold="5"), row("7?", gold="7")]
     )
     (found,) = validate([train], [test])
-    assert found.overlap == {"row": 1, "id": 0, "question": 2, "words": 0}
+    assert found.overlap == {"row": 1, "id": 0, "question": 2}
     assert [(match.kind, match.line) for match in found.first_overlap] == [("row", 1), ("question", 1), ("question", 2)]
 
 

@@ -316,7 +316,7 @@ def _own_options(command: str) -> type[Options]:
     [
         *("collect_rollouts", "compare", "gate", "init", "lm_eval", "notes", "prepare_data", "reward_profile", "run"),
         *("serve", "status", "track", "viewer", "diagnostics.tokens", "diagnostics.machine", "diagnostics.sandbox"),
-        "diagnostics.environment.command",
+        "diagnostics.environment",
     ],
 )
 def test_null_is_the_default_of_every_option_in_every_form(command: str) -> None:

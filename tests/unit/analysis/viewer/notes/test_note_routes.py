@@ -204,42 +204,23 @@ async def test_a_body_without_end_is_refused(path: Path) -> None:
     assert "at most" in refused["detail"]
 
 
-async def test_the_agreement_has_labels_authors_and_both_tables(path: Path) -> None:
+async def test_the_summary_has_labels_and_authors(path: Path) -> None:
     judged = (
         ("ann", 0, "correct"),
         ("ann", 1, "wrong"),
         ("ann", 2, "wrong"),
         ("bob", 0, "correct"),
-        ("bob", 2, "correct"),
+        ("bob", 2, "wrong"),
     )
     write_notes(path, *(record(ROWS[at], "override", author, verdict=verdict) for author, at, verdict in judged))
     write_notes(path, record(ROWS[0], "label", "ann", label="loop"), record(ROWS[5], "note", "ann", text="look"))
     async with client_of(open_index(path)) as client:
-        found = await get(client, "notes/agreement")
-        cells = [
-            (await get(client, "rollouts", where=where, success=success))["total"]
-            for where in found["verifier"]["where"]
-            for success in ("true", "false")
-        ]
-        (pair,) = found["pairs"]
-        between = [(await get(client, "rollouts", where=where))["total"] for row in pair["where"] for where in row]
+        found = await get(client, "notes/summary")
     assert found["labels"] == [{"label": "loop", "rollouts": 1, "authors": ["ann"], "measured": 1, "solved": 1}]
     assert [(one["author"], one["rollouts"], one["verdicts"], one["notes"]) for one in found["authors"]] == [
         ("ann", 4, 3, 1),
         ("bob", 2, 2, 0),
     ]
-    assert found["verifier"]["agreement"]["counts"] == [[2, 0], [0, 1]]  # the last verdict on the third one is bob's
-    assert cells == [2, 0, 0, 1]
-    assert (pair["authors"], pair["verdicts"]["counts"], between) == (["ann", "bob"], [[1, 0], [1, 0]], [1, 0, 1, 0])
-
-
-@pytest.mark.parametrize("threshold", [1 / 3, 0.1234567, 1.0])
-async def test_the_links_of_the_agreement_have_all_digits_of_the_threshold(path: Path, threshold: float) -> None:
-    write_notes(path, record(ROWS[0], "override", verdict=threshold), record(ROWS[2], "override", verdict="wrong"))
-    async with client_of(open_index(path, threshold=threshold)) as client:
-        found = (await get(client, "notes/agreement"))["verifier"]
-        rows = [(await get(client, "rollouts", where=where))["total"] for where in found["where"]]
-    assert rows == [sum(counts) for counts in found["agreement"]["counts"]] == [1, 1]
 
 
 async def test_the_next_rollout_is_the_first_that_the_author_has_not_labelled(path: Path) -> None:

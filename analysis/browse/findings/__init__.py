@@ -1,1 +1,0 @@
-"""The findings of a file, each one key away from its rollouts."""

@@ -1,1 +1,0 @@
-"""One rollout: its verdict, conversation, failed attempts and board."""

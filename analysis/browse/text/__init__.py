@@ -1,1 +1,0 @@
-"""Turns untrusted text into lines of a terminal: visible characters, numbers, Markdown, boards within prose."""

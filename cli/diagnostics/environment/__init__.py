@@ -1,1 +1,0 @@
-"""Checks of one environment, over its HTTP API: `ng_doctor env`."""

@@ -1,1 +1,0 @@
-"""ng_browse: its pages with real keys, in a terminal that exists only in memory."""
