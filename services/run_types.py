@@ -69,15 +69,6 @@ class ServerCode(Record):
     """The server's own folder, as in the paths of `files`; empty in records of older versions."""
 
 
-class CodeSources(Record):
-    """Locations of the files of a `ServerCode` on the server's host."""
-
-    paths: dict[str, str]
-    """File name in `ServerCode.files` -> absolute path."""
-    folders: dict[str, str]
-    """Folders whose code files are all included: prefix of the names in `ServerCode.files` -> absolute path."""
-
-
 class Registration(Record):
     """Announces where a server process listens, before and after it is ready."""
 
@@ -90,7 +81,6 @@ class Registration(Record):
     """What the server is doing while it starts."""
     code: ServerCode | None = None
     """None if the process does not report its code."""
-    sources: CodeSources | None = None
 
 
 class Heartbeat(Record):
@@ -138,8 +128,6 @@ class ServerInstance(Record):
     """The startup phase, the recovery in progress, or why the server does not respond."""
     origin: str = ""
     """Where a server runs that is not Rollyard's own: its URL, or the interpreter of its program."""
-    changed_files: list[str] = Field(default_factory=list)
-    """Code files that have changed on disk since the instance loaded them, with names as in `ServerCode.files`."""
 
 
 class Directory(Record):
@@ -162,10 +150,6 @@ class Directory(Record):
     """Server name -> the servers that its settings refer to."""
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> digest of the code of its instances, if they report it."""
-    changed_files: dict[str, list[str]] = Field(default_factory=dict)
-    """Server name -> code files that have changed on disk since the server loaded them."""
-    reloading: list[str] = Field(default_factory=list)
-    """Servers whose changed code is being checked, or that are restarting with it."""
     changed_code: dict[str, str] = Field(default_factory=dict)
     """Server name -> how the code of a rejected instance differs from the code with which the run started."""
     foreign: dict[str, str] = Field(default_factory=dict)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Set
+from collections.abc import Callable
 
 from rollyard.services.config.server_code.code_history import difference
 from rollyard.services.errors import RunError
@@ -11,33 +10,6 @@ from rollyard.services.head.client import Registry
 from rollyard.services.rollouts.collector import Collector
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.run_types import Directory, ServerCode
-
-RELOAD_S = 60.0
-"""How long a new collection waits for servers that are reloading. It then starts, and its calls wait for them."""
-_POLL_S = 0.2
-
-
-async def wait_for_reload(
-    registry_client: Registry, directory: Directory, servers: Set[str], *, print_line: Callable[[str], None]
-) -> Directory:
-    """Wait until none of `servers` is reloading, so that a new collection uses the new code. Return the directory."""
-    for number in range(round(RELOAD_S / _POLL_S)):
-        if not (reloading := servers & set(directory.reloading)):
-            break
-        if number == 0:
-            print_line(f"waiting for {', '.join(sorted(reloading))}: ng_run reloads changed code")
-        await asyncio.sleep(_POLL_S)
-        directory = await registry_client.directory()
-    return directory
-
-
-def stale_code_notes(directory: Directory, servers: Set[str]) -> list[str]:
-    """Return a note for each of `servers` that runs older code than the code on disk."""
-    return [
-        f"note: {name} runs older code than is on disk ({', '.join(files)})"
-        for name, files in sorted(directory.changed_files.items())
-        if name in servers
-    ]
 
 
 class CodeFollower:

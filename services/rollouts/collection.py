@@ -19,7 +19,7 @@ from rollyard.services.http.client import ServerClient
 from rollyard.services.io.rollout_paths import RolloutPaths, real_file
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
+from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.manifest import ChangedParameters
@@ -101,18 +101,15 @@ Watch = Callable[[Collector], Awaitable[State]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a collection is made from, once none of the servers is reloading its code."""
+    """What a collection is made from."""
 
     identity: Json
     code: dict[str, ServerCode]
     """The code of every server that the rows use."""
     input_path: str
-    notes: list[str]
 
 
-async def prepare(
-    plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, print_line: Callable[[str], None]
-) -> Prepared:
+async def prepare(plan: CollectionPlan, tasks: Tasks, stack: StackClients) -> Prepared:
     """Check the agents and the output of a collection.
 
     Raises OperatorError if an agent is unknown or the output is an input, and Failure if the head does not respond.
@@ -121,13 +118,11 @@ async def prepare(
     _check_agents(tasks.agents, directory)
     _check_inputs(RolloutPaths(plan.output), tasks.files)
     reached = reachable(tasks.agents, directory.references)
-    directory = await wait_for_reload(stack.registry, directory, reached, print_line=print_line)
     code = await stack.registry.code()
     return Prepared(
         _identity(plan, tasks, directory, reached),
         {name: found for name, found in code.items() if name in reached},
         _input_path(tasks),
-        stale_code_notes(directory, reached),
     )
 
 
@@ -162,10 +157,8 @@ class OpenCollection:
 
     @classmethod
     @asynccontextmanager
-    async def opened(
-        cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, print_line: Callable[[str], None]
-    ) -> AsyncIterator[OpenCollection]:
-        """Open the output and its sidecar files, once none of the servers is reloading its code.
+    async def opened(cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients) -> AsyncIterator[OpenCollection]:
+        """Open the output and its sidecar files.
 
         Raises OperatorError or RunError if an agent is unknown or a file cannot be used, and Failure if the head does
         not respond.
@@ -175,7 +168,7 @@ class OpenCollection:
         if isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
             subset, problem = subset_of_original(tasks, paths, plan.agent)
             tasks = subset or tasks
-        prepared = await prepare(plan, tasks, stack, print_line=print_line)
+        prepared = await prepare(plan, tasks, stack)
         check_no_workers(plan.output, overwrite=False)
         try:
             store = RolloutStore(
@@ -192,7 +185,6 @@ class OpenCollection:
             )
         except ChangedParameters as error:
             raise ChangedParameters(f"{error} {problem}".rstrip()) from error
-        store.notes.extend(prepared.notes)
         try:
             # Again, now that the output is locked: a worker checks the lock after it has begun its round.
             if note := check_no_workers(plan.output, overwrite=plan.overwrite):

@@ -12,7 +12,6 @@ from functools import partial
 
 import uvicorn
 
-from rollyard.services.config.server_code.code_version import LoadedCode
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.access.peer_protocol import PeerProtocol
@@ -20,7 +19,7 @@ from rollyard.services.http.access.peer_user import Peers
 from rollyard.services.http.client import AddressBook
 from rollyard.services.http.listener import BoundedProtocol, Listener, ListenerLimits
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.run_types import Heartbeat, Registration
+from rollyard.services.run_types import Heartbeat, Registration, ServerCode
 from rollyard.services.runtime.ports import owner_of_port
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import ServerSettings
@@ -131,18 +130,11 @@ class HostedServer:
         self.server.ready = True
 
     async def join(
-        self, instance: str, head: RegistryClient, book: AddressBook, loaded: LoadedCode | None = None
+        self, instance: str, head: RegistryClient, book: AddressBook, code: ServerCode | None = None
     ) -> None:
         """Listen, register with the head, start, report ready, and then send heartbeats."""
         await self.listen()
-        registration = Registration(
-            name=self.server.name,
-            instance=instance,
-            url=self.url,
-            pid=os.getpid(),
-            code=loaded.code if loaded else None,
-            sources=loaded.sources if loaded else None,
-        )
+        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid(), code=code)
         await head.register(registration)
         reporting = asyncio.create_task(self._report_phase(registration, head))
         try:

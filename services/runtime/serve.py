@@ -34,7 +34,7 @@ async def serve(
 ) -> None:
     """Host the server until `stop` is set. Call `print_line` with a status line when the server is ready."""
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
-    loaded = loaded_code(Path(launch.folder), kind, FAMILIES, launch.settings)
+    code = loaded_code(Path(launch.folder), kind, FAMILIES, launch.settings)
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
     lag = LoopLag()
     transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)
@@ -51,7 +51,7 @@ async def serve(
     # Only the first replica uses a fixed port; the Supervisor gives the others port 0.
     guard_loop(lag, launch.name)
     hosted = HostedServer(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
-    joining = asyncio.create_task(hosted.join(launch.instance, head, book, loaded))
+    joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)

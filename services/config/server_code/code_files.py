@@ -32,14 +32,6 @@ def files_of(folder: Path) -> Iterator[Path]:
             yield path
 
 
-def folders_of(folder: Path) -> Iterator[Path]:
-    """Yield the folder and all folders under it that `files_of` searches."""
-    yield folder
-    for path in folder.iterdir():
-        if not path.name.startswith(".") and path.is_dir() and _is_included(path):
-            yield from folders_of(path)
-
-
 def _is_included(folder: Path) -> bool:
     return (
         folder.name not in _EXCLUDED_FOLDERS and folder.suffix != ".egg-info" and not (folder / "pyvenv.cfg").exists()

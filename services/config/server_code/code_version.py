@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rollyard.services.config.nemo_gym.folders import installed_version
 from rollyard.services.config.plugins import PLUGINS
@@ -25,7 +25,7 @@ from rollyard.services.config.server_code.file_name_literals import FileNames
 from rollyard.services.config.server_code.requirements import declared_packages
 from rollyard.services.config.server_code.source_scan import Source, read_source
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.run_types import CodeSources, ServerCode
+from rollyard.services.run_types import ServerCode
 from rollyard.services.server.app import Server
 from rollyard.services.server.settings import is_secret
 from rollyard.services.types import Json
@@ -34,14 +34,7 @@ _OWN = "rollyard"
 _SYSTEM = tuple(map(Path, ("/bin", "/dev", "/etc", "/lib", "/proc", "/run", "/sys", "/usr")))
 
 
-class LoadedCode(NamedTuple):
-    """The code that a server has loaded, and where its files are."""
-
-    code: ServerCode
-    sources: CodeSources
-
-
-def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], settings: Json) -> LoadedCode:
+def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], settings: Json) -> ServerCode:
     """Return the code that a server in `folder` has loaded. Call this in the server's process, right after loading.
 
     `families`: top-level packages that contain plug-ins.
@@ -56,9 +49,7 @@ def loaded_code(folder: Path, kind: type[Server], families: Iterable[str], setti
     absolute = (text for source in closure.sources.values() for text in source.texts if text.startswith("/"))
     paths |= {name: path for name in absolute if (path := _named_file(name)) and not _is_system(path)}
     packages = declared_packages(folder, {extra for source in closure.sources.values() for extra in source.extras})
-    code = _server_code(paths, packages, closure.display_name(folder))
-    folders = {closure.display_name(folder): str(folder) for folder in closure.folders}
-    return LoadedCode(code, CodeSources(paths={name: str(path) for name, path in paths.items()}, folders=folders))
+    return _server_code(paths, packages, closure.display_name(folder))
 
 
 def foreign_code(folder: Path, entrypoint: str, root: Path) -> ServerCode:

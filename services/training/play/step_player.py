@@ -176,7 +176,7 @@ class StepPlayer:
             is_final=lambda kind, server: self._rules.is_final(kind, server, agents),
         )
         try:
-            async with OpenCollection.opened(plan, tasks, self._stack.clients, print_line=self._print_line) as opened:
+            async with OpenCollection.opened(plan, tasks, self._stack.clients) as opened:
                 for note in opened.notes:
                     self._print_line(note)
                 if record.played == tasks.count:

@@ -138,7 +138,6 @@ async def forked(
     folder: Path,
     launcher: ForkLauncher | None = None,
     restart_pause_s: float = 0.02,
-    reloads: bool = False,
 ) -> AsyncIterator[Stack]:
     """A stack with forked servers; dead ones are restarted almost immediately."""
     keys = new_keys()
@@ -151,7 +150,6 @@ async def forked(
         head_port=0,
         ready_timeout_s=deadline_s(),
         restarts=Restarts(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
-        reloads=reloads,
     )
     try:
         await stack.start()

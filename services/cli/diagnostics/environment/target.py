@@ -112,7 +112,7 @@ def config_for(
     config = load(paths, overrides, roots, environ, options=options)
     spec = _chosen(config, name)
     needed = _needed(config, spec)
-    return RunConfig(tuple(needed), config.tree, config.files), spec.name
+    return RunConfig(tuple(needed), config.tree), spec.name
 
 
 def _own_config(folder: Path) -> str | Mapping[str, Any]:

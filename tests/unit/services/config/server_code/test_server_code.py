@@ -23,7 +23,7 @@ def folder_of(root: Path, app: str = PLAIN_APP, **files: str) -> Path:
 
 def code(folder: Path, settings: Json | None = None) -> ServerCode:
     kind = load_server("resources_servers", folder, "app.py")
-    return loaded_code(folder, kind, FAMILIES, settings or {}).code
+    return loaded_code(folder, kind, FAMILIES, settings or {})
 
 
 @pytest.mark.parametrize(

@@ -156,24 +156,6 @@ def test_a_run_rejects_an_instance_whose_code_changed(tmp_path: Path) -> None:
     assert registry.directory().servers["environment"] == ["http://a"] and registry.directory().changed_code == {}
 
 
-async def test_reloaded_code_enters_the_directory_once_running_collections_know_it(tmp_path: Path) -> None:
-    config = load_text(tmp_path, server_yaml(make_folder(tmp_path)))
-    registry = ServerRegistry("run", config.servers, config.identity(), reloads=True)
-    known = {"old"}
-    registry.withhold_while(lambda name, digest: digest not in known)
-    register(registry, "environment#1", OLD["environment"])
-    with pytest.raises(Failure, match=r"changed app\.py.*reload"):
-        register(registry, "environment#2", NEW["environment"])
-    assert registry.directory().changed_code == {}  # collections continue: the reload is still to come
-    registry.remove("environment#1")
-    registry.renew_code("environment")
-    register(registry, "environment#3", NEW["environment"])
-    directory = registry.directory()
-    assert directory.servers["environment"] == [] and directory.code == {"environment": "new"}
-    known.add("new")
-    assert registry.directory().servers["environment"] == ["http://a"]
-
-
 def test_code_that_changes_during_a_collection_marks_later_rows(tmp_path: Path) -> None:
     output = tmp_path / "run.jsonl"
     store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False, code=OLD)
