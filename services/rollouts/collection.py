@@ -19,7 +19,6 @@ from rollyard.services.http.client import ServerClient
 from rollyard.services.io.rollout_paths import RolloutPaths, real_file
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.manifest import ChangedParameters
@@ -224,9 +223,7 @@ class OpenCollection:
                 materialize=materialized.append if materialized else None,
                 on_rollout=on_rollout,
             )
-            registry, accept = self._stack.registry, plan.accept_changed_code
-            follower = CodeFollower(registry, collector, self.store, accept=accept, print_line=print_line)
-            async with reporting(registry, self.paths.output, collector, follower):
+            async with reporting(self._stack.registry, self.paths.output, collector, self.store.code):
                 state = await watch(collector)
             self.store.check()  # the files may have changed during the last report to the head
         finally:

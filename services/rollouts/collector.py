@@ -13,7 +13,6 @@ from typing import Any, cast
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.services.http.client import ServerClient
-from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollout_types import RolloutKeys, RolloutRow
 from rollyard.services.rollouts.output_row import encode_line, parse_row, without_keys
 from rollyard.services.rollouts.partial.agent_call import AgentCall
@@ -205,7 +204,7 @@ class Collector:
             }
             call = AgentCall(self._client, rollout, body, self._limits.rollout_timeout_s, self._limits.partial_bytes)
             try:
-                response = await self._run_agent(call)
+                response = await call.send()
                 row = parse_row(response, rollout.agent)
                 if RENAMED not in row and not SCORES.isdisjoint(rollout.row):  # of an agent of another framework
                     row = cast(RolloutRow, with_verdict(rollout.row, rollout.row, row))
@@ -236,14 +235,6 @@ class Collector:
             if self._on_rollout is not None:
                 self._on_rollout(line)
             return
-
-    async def _run_agent(self, call: AgentCall) -> HttpResponse:
-        """Return the agent's response. If a server's code changes meanwhile, run the rollout again."""
-        while True:
-            code_changes = self._store.code_changes
-            response = await call.send()
-            if code_changes == self._store.code_changes:
-                return response
 
     def _record(self, rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, permanent: bool) -> None:
         terminal = failure.terminal or self._store.is_final(failure.kind, failure.problem.server)

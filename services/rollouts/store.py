@@ -14,7 +14,7 @@ from typing import cast
 
 import orjson
 
-from rollyard.services.config.server_code.code_history import accepted, changes, mark_of, version_of
+from rollyard.services.config.server_code.code_history import changes, mark_of, version_of
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import open_locked, unused
@@ -80,14 +80,10 @@ class RolloutStore:
             if overwrite:
                 self._move_aside()
             self.code = dict(code or {})
-            """Current code of the servers that the rows use."""
-            self.code_changes = 0
-            """How many times servers were reloaded with different code during this command."""
-            self._writing_manifest = threading.Lock()
+            """Code of the servers that the rows use."""
             manifest = origin or self._manifest(identity, versions, resume, accept_changed_code, input_path, adopter)
             # Locked before the manifest is written: an output with the same manifest locks the same failures file.
             self._failures = self._open_failures()
-            self._current = manifest
             self._encoded = encode_manifest(manifest)
             if not paths.manifest.exists() or paths.manifest.read_bytes() != self._encoded:
                 replace(paths.manifest, self._encoded)
@@ -199,31 +195,14 @@ class RolloutStore:
         if found:
             raise RunError("; ".join(found))
 
-    def set_code(self, code: Mapping[str, ServerCode]) -> None:
-        """Record that the servers now run this code, and mark new rows with it.
-
-        Rollouts in flight may have used both versions and must not be appended.
-        """
-        now = version_of(code, time.time())
-        versions = accepted(self._current.code, now, self.paths.output, accept=True)
-        self._current = self._current.model_copy(update={"code": versions})
-        self.code = dict(code)
-        self.code_mark = mark_of(versions, now)
-        self.code_changes += 1
-        with self._writing_manifest:
-            if (text := encode_manifest(self._current)) != self._encoded:
-                replace(self.paths.manifest, text)
-                self._encoded = text
-
     def _manifest_changed(self) -> list[str]:
         path = self.paths.manifest
-        with self._writing_manifest:
-            try:
-                now = path.read_bytes()
-            except OSError:
-                now = b""
-            if now == self._encoded or not path.parent.exists():
-                return []  # the folder was moved, which `JsonLines.check` reports
+        try:
+            now = path.read_bytes()
+        except OSError:
+            now = b""
+        if now == self._encoded or not path.parent.exists():
+            return []  # the folder was moved, which `JsonLines.check` reports
         target = unused(path.with_name(f"{path.stem}_recovered.json")) if path.exists() else path
         try:
             replace(target, self._encoded)

@@ -13,7 +13,6 @@ from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, Prepared, StackClients, Watch, prepare
 from rollyard.services.rollouts.collector import Collector
 from rollyard.services.rollouts.manifest import ChangedParameters
@@ -201,10 +200,8 @@ class SharedCollection:
             on_end=source.ended,
             draining=draining,
         )
-        accept = plan.accept_changed_code
-        follower = CodeFollower(registry, collector, store, accept=accept, print_line=print_line)
         try:
-            async with reporting(registry, store.paths.output, collector, follower):
+            async with reporting(registry, store.paths.output, collector, store.code):
                 try:
                     state = await watch(collector)
                     store.check()

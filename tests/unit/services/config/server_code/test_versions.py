@@ -154,19 +154,3 @@ def test_a_run_rejects_an_instance_whose_code_changed(tmp_path: Path) -> None:
     assert registry.directory().changed_code.keys() == {"environment"}
     register(registry, "environment#3", OLD["environment"])
     assert registry.directory().servers["environment"] == ["http://a"] and registry.directory().changed_code == {}
-
-
-def test_code_that_changes_during_a_collection_marks_later_rows(tmp_path: Path) -> None:
-    output = tmp_path / "run.jsonl"
-    store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False, code=OLD)
-    store.load()
-    assert store.code_mark == ""
-    store.set_code(NEW)
-    new = store.code_mark
-    store.check()
-    store.set_code(OLD)
-    assert store.code_mark == "" and store.code_changes == 2
-    store.append((0, 0), orjson.dumps({"_ng_task_index": 0, "_ng_rollout_index": 0, "reward": 1.0}))
-    store.verify()
-    store.close()
-    assert new != "" and collect_one(output, NEW) == new  # both versions are recorded and need no acceptance
