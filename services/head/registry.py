@@ -11,7 +11,6 @@ from urllib.parse import urlsplit
 
 from rollyard.services.config.references import servers_of
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.config.server_code.code_history import difference
 from rollyard.services.errors import Failure, FailureKind, did_you_mean
 from rollyard.services.run_types import Directory, Heartbeat, Registration, ServerCode, ServerInstance
 from rollyard.services.types import Json
@@ -118,7 +117,7 @@ class ServerRegistry:
         if first.digest == code.digest:
             self._changed_code.pop(name, None)
             return
-        changes = difference(first, code)
+        changes = first.changes_to(code)
         self._changed_code[name] = changes
         detail = (
             f"the code of {name} changed since this run started ({changes}): restart ng_run to use the "

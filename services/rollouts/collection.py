@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from rollyard.services.config.server_code.code_history import reachable
 from rollyard.services.datasets.tasks import TaskFile, Tasks
 from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.head.client import Registry
@@ -231,6 +230,17 @@ class OpenCollection:
                 materialized.close()
         self.stopped_because = collector.stopped_because
         return state
+
+
+def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the agents and all servers that their settings refer to, directly or indirectly."""
+    found: set[str] = set()
+    waiting = list(agents)
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            waiting += references.get(name, ())
+    return found
 
 
 def max_turns(settings: Iterable[Mapping[str, Any]]) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rollyard.services.config.server_code.code_history import CodeVersion
+from rollyard.services.run_types import CodeVersion
 from rollyard.services.types import Json, Record
 
 

@@ -14,7 +14,6 @@ from typing import cast
 
 import orjson
 
-from rollyard.services.config.server_code.code_history import changes, mark_of, version_of
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import open_locked, unused
@@ -23,12 +22,18 @@ from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.adoption import Adopter, adoption_note
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
-from rollyard.services.rollouts.manifest import check_not_shared, encode_manifest, new_manifest, resumed_manifest
+from rollyard.services.rollouts.manifest import (
+    check_not_shared,
+    code_mark,
+    encode_manifest,
+    new_manifest,
+    resumed_manifest,
+)
 from rollyard.services.rollouts.manifest_records import Manifest
 from rollyard.services.rollouts.partial.failed_attempt import encode_failure
 from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
-from rollyard.services.run_types import ServerCode
+from rollyard.services.run_types import CodeVersion, ServerCode
 from rollyard.services.types import CollectionStatus, FailureRow, Json
 
 
@@ -87,7 +92,7 @@ class RolloutStore:
             self._encoded = encode_manifest(manifest)
             if not paths.manifest.exists() or paths.manifest.read_bytes() != self._encoded:
                 replace(paths.manifest, self._encoded)
-            self.code_mark = mark_of(manifest.code, version_of(self.code, 0.0))
+            self.code_mark = code_mark(manifest.code, CodeVersion.of(self.code, 0.0))
             """Value of `_ng_code` in new rows; empty for the first version of the code."""
             for lines in (self._rows, self._failures):
                 if lines.tail_file:
@@ -95,7 +100,8 @@ class RolloutStore:
                         f"the last line of {lines.path} was incomplete; it was moved to {lines.tail_file}"
                     )
             if len(manifest.code) > 1:
-                self.notes += [f"code changed: {line}" for line in changes(*manifest.code[-2:])]
+                before, last = manifest.code[-2:]
+                self.notes += [f"code changed: {line}" for line in before.changes_to(last)]
                 self.notes.append(
                     f"{paths.output} contains rollouts of {len(manifest.code)} versions of the servers' code; _ng_code "
                     f"identifies a row's version ({paths.manifest.name} lists them)"
@@ -269,7 +275,14 @@ class RolloutStore:
             has_rollouts = output.stat().st_size > 0
             accept = accept_changed_code and has_rollouts
             try:
-                return resumed_manifest(self.paths.manifest, output, identity, self.code, accept_changed_code=accept)
+                return resumed_manifest(
+                    self.paths.manifest,
+                    output,
+                    identity,
+                    self.code,
+                    accept_changed_code=accept,
+                    note=self.notes.append,
+                )
             except OperatorError:
                 if has_rollouts:
                     raise

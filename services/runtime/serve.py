@@ -12,8 +12,7 @@ from pathlib import Path
 import uvloop
 
 from rollyard.services.config.plugins import load_server
-from rollyard.services.config.server_code.code_version import loaded_code
-from rollyard.services.config.server_folders import FAMILIES
+from rollyard.services.config.server_code import server_code
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
@@ -34,7 +33,7 @@ async def serve(
 ) -> None:
     """Host the server until `stop` is set. Call `print_line` with a status line when the server is ready."""
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
-    code = loaded_code(Path(launch.folder), kind, FAMILIES, launch.settings)
+    code = server_code(Path(launch.folder))
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
     lag = LoopLag()
     transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)

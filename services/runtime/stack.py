@@ -15,8 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from rollyard.services.backoff import Restarts
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.config.server_code.code_version import loaded_code
-from rollyard.services.config.server_folders import FAMILIES
+from rollyard.services.config.server_code import server_code
 from rollyard.services.errors import OperatorError, RollyardError, RunError
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
@@ -211,7 +210,7 @@ class Stack:
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
-            code = loaded_code(spec.folder, kind, FAMILIES, spec.raw)
+            code = server_code(spec.folder)
             server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
             hosted = HostedServer(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server)

@@ -7,12 +7,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rollyard.services.config.server_code.code_history import ChangedCode
 from rollyard.services.datasets.tasks import Rollout, Tasks
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import Limits
-from rollyard.services.rollouts.manifest import ChangedParameters
+from rollyard.services.rollouts.manifest import ChangedCode, ChangedParameters
 from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.training.batch import Batch
 from rollyard.services.training.groups.advantages import Group, groups_of

@@ -8,11 +8,11 @@ from pathlib import Path
 import orjson
 import pytest
 
-from rollyard.services.config.server_code.code_history import reachable
 from rollyard.services.errors import Failure, OperatorError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.loader.load_run import load
+from rollyard.services.rollouts.collection import reachable
 from rollyard.services.rollouts.store import RolloutStore
 from rollyard.services.run_types import Registration, ServerCode
 from rollyard.services.types import Json
@@ -33,7 +33,7 @@ def test_reachable_servers_are_found_through_settings_transitively(tmp_path: Pat
 
 
 def code_of(tag: str, **files: str) -> ServerCode:
-    return ServerCode(digest=tag, files=files, packages={})
+    return ServerCode(digest=tag, files=files, revision="")
 
 
 OLD = {"environment": code_of("old", **{"app.py": "1", "gone.py": "2"})}
@@ -65,34 +65,13 @@ def test_changed_code_is_rejected_with_the_server_and_its_files(tmp_path: Path) 
         collect_one(tmp_path / "run.jsonl", NEW)
 
 
-def own_code(**files: str) -> dict[str, ServerCode]:
-    """The code of an environment in resources_servers/mine, with the given files."""
-    digest = str(sorted(files.items()))
-    return {"environment": ServerCode(digest=digest, files=files, packages={}, folder="resources_servers/mine")}
-
-
-MINE = {"resources_servers/mine/app.py": "1", "resources_servers/answers/grade.py": "1"}
-
-
-def test_only_the_servers_own_folder_makes_different_code(tmp_path: Path) -> None:
-    collect_one(tmp_path / "run.jsonl", own_code(**MINE))
-    mark = collect_one(tmp_path / "run.jsonl", own_code(**{**MINE, "resources_servers/answers/grade.py": "2"}))
-    assert mark == "" and "versions" not in " ".join(load(tmp_path / "run.jsonl").profile.notes)
-
-
-def test_a_changed_file_in_the_servers_folder_is_named_in_one_line(tmp_path: Path) -> None:
-    collect_one(tmp_path / "run.jsonl", own_code(**MINE))
-    with pytest.raises(OperatorError, match=r"server code: environment: changed \S+/mine/app\.py\n"):
-        collect_one(tmp_path / "run.jsonl", own_code(**dict.fromkeys(MINE, "2")))
-
-
 @pytest.mark.parametrize("accept", [False, True])
 def test_an_output_without_rollouts_protects_nothing(tmp_path: Path, accept: bool) -> None:
     output = tmp_path / "run.jsonl"
     paths = RolloutPaths(output)
-    RolloutStore(paths, {"n": 1}, {}, resume=True, overwrite=False, code=own_code(**MINE)).close()
+    RolloutStore(paths, {"n": 1}, {}, resume=True, overwrite=False, code=OLD).close()
     paths.failures.write_bytes(b"{}\n")
-    assert collect_one(output, own_code(**dict.fromkeys(MINE, "2")), accept=accept, identity={"n": 2}) == ""
+    assert collect_one(output, NEW, accept=accept, identity={"n": 2}) == ""
     assert "versions" not in " ".join(load(output).profile.notes)
 
 
@@ -118,16 +97,23 @@ def test_the_report_notes_several_versions_of_the_code(tmp_path: Path) -> None:
     assert [group.rollouts for group in profile.by_code] == [1, 1]
 
 
-def test_an_output_whose_manifest_records_no_code_is_rejected_until_accepted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("records", [True, False])
+def test_an_output_of_an_older_version_resumes_and_later_changes_are_refused(tmp_path: Path, records: bool) -> None:
     output = tmp_path / "run.jsonl"
     collect_one(output, OLD)
     path = RolloutPaths(output).manifest
     older = orjson.loads(path.read_bytes())
-    del older["code"], older["output"]
+    if records:  # digests of all files that the server imports, and the versions of its packages
+        older["code"][0]["servers"]["environment"] = {"digest": "x", "files": {"a.py": "1"}, "packages": {"numpy": "2"}}
+    else:
+        del older["code"], older["output"]
     path.write_bytes(orjson.dumps(older))
-    with pytest.raises(OperatorError, match=r"(?s)not record.*accept-changed-code"):
-        collect_one(output, OLD)
-    assert collect_one(output, OLD, accept=True) != ""
+    store = RolloutStore(RolloutPaths(output), {}, {}, resume=True, overwrite=False, code=OLD)
+    store.close()
+    assert len([note for note in store.notes if "older Rollyard" in note]) == 1 and store.code_mark == ""
+    assert collect_one(output, OLD) == ""
+    with pytest.raises(OperatorError, match=r"changed app\.py"):
+        collect_one(output, NEW)
 
 
 def test_settings_of_unreachable_servers_do_not_block_an_older_output(tmp_path: Path) -> None:
