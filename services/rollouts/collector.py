@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import Failure, FailureKind, RollyardError, RunError
 from rollyard.services.http.client import ServerClient
@@ -223,7 +223,7 @@ class Collector:
                     self._record(rollout, failure, failed, permanent=permanent)
                 if permanent:
                     return
-                await self._pause(attempt)
+                await self._pause(attempt + 1)
                 if self._draining.is_set():
                     return
                 continue
@@ -264,11 +264,10 @@ class Collector:
         self._stopped_because = self._stopped_because or why
         self._draining.set()
 
-    async def _pause(self, attempt: int) -> None:
-        pause = min(self._limits.first_pause_s * 2**attempt, self._limits.longest_pause_s)
-        pause *= random.uniform(0.5, 1.5)
+    async def _pause(self, failures: int) -> None:
+        pauses = Backoff(self._limits.first_pause_s, self._limits.longest_pause_s, jitter=0.5)
         try:
-            await asyncio.wait_for(self._draining.wait(), pause)
+            await asyncio.wait_for(self._draining.wait(), pauses.pause_s(failures))
         except TimeoutError:
             return
 

@@ -12,7 +12,7 @@ import socket
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_code import server_code
@@ -70,7 +70,7 @@ class Stack:
         head_port: int = 11000,
         head_advertise: str | None = None,
         ready_timeout_s: float = 300.0,
-        restarts: Restarts | None = None,
+        restarts: Backoff | None = None,
         environ: Mapping[str, str] | None = None,
         here: Sequence[ServerSpec] | None = None,
         private: bool = False,

@@ -15,7 +15,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.errors import EXIT_OPERATOR, OperatorError, RunError
 from rollyard.services.head.registry import ServerRegistry
@@ -45,7 +45,8 @@ class _Replica:
     status: int = 0
     """Exit status of its last process."""
     since: float = 0.0
-    pause_s: float = 0.0
+    failures: int = 0
+    """Exits and failed starts in a row."""
 
     @property
     def title(self) -> str:
@@ -66,7 +67,7 @@ class Supervisor:
         *,
         print_line: Callable[[str], None],
         ready_timeout_s: float = 300.0,
-        restarts: Restarts | None = None,
+        restarts: Backoff | None = None,
         parent_pid: int | None = None,
     ) -> None:
         self._replicas = [_Replica(spec, index) for spec in servers for index in range(spec.settings.replicas)]
@@ -77,7 +78,7 @@ class Supervisor:
         self._log_dir = log_dir
         self._print_line = print_line
         self._ready_timeout_s = ready_timeout_s
-        self._restarts = restarts or Restarts()
+        self._restarts = restarts or Backoff()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._waiting: list[_Replica] = []
         """Replicas that were not ready when `start` last checked."""
@@ -175,15 +176,16 @@ class Supervisor:
             return  # `start` reports it
         uptime_s = time.monotonic() - replica.since
         if uptime_s > self._restarts.reset_after_s:
-            replica.pause_s = 0.0
+            replica.failures = 0
         while not self._stopping.is_set():
-            replica.pause_s = self._restarts.next_pause_s(replica.pause_s)
-            again = f"restarting it in {replica.pause_s:g} s"
+            replica.failures += 1
+            pause_s = self._restarts.pause_s(replica.failures)
+            again = f"restarting it in {pause_s:g} s"
             self._print_line(
                 f"{replica.title} exited ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(replica)}"
             )
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), replica.pause_s)
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
                 return
             self._registry.restarts[replica.spec.name] = self._registry.restarts.get(replica.spec.name, 0) + 1
             if await self._try_spawn(replica):

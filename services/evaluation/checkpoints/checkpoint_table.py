@@ -10,6 +10,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from rollyard.services.backoff import Backoff
 from rollyard.services.errors import RunError
 from rollyard.services.evaluation.checkpoints.checkpoint_files import step_of
 from rollyard.services.evaluation.headline import Headline, formatted
@@ -36,8 +37,7 @@ class EvaluatedCheckpoint(Record):
         """Return whether to evaluate it now. After each failure the pause doubles, up to an hour."""
         if self.headline is not None:
             return False
-        pause = min(pause_s * 2 ** (self.tries - 1), _LONGEST_PAUSE_S) if self.tries else 0.0
-        return now >= self.failed_at + pause
+        return now >= self.failed_at + Backoff(pause_s, _LONGEST_PAUSE_S).pause_s(self.tries)
 
 
 _ROWS = TypeAdapter(list[EvaluatedCheckpoint])

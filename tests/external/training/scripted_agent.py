@@ -8,7 +8,7 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.collection import StackClients
@@ -17,7 +17,7 @@ from rollyard.services.types import Json
 from tests.unit.services.training.recorded_turns import row, turn
 
 Answer = Callable[[Json, int], Awaitable[Json]]
-AT_ONCE = Restarts(first_pause_s=0.0, longest_pause_s=0.0)
+AT_ONCE = Backoff(first_pause_s=0.0, longest_pause_s=0.0)
 
 
 class Agent:

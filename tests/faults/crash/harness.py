@@ -21,7 +21,7 @@ from pathlib import Path
 import orjson
 import uvloop
 
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.cli import collect_rollouts
 from rollyard.services.cli import status as show_status
 from rollyard.services.config.run_config import RunConfig
@@ -149,7 +149,7 @@ async def forked(
         launcher=launcher or ForkLauncher(),
         head_port=0,
         ready_timeout_s=deadline_s(),
-        restarts=Restarts(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
+        restarts=Backoff(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
     )
     try:
         await stack.start()

@@ -8,7 +8,7 @@ import contextlib
 import pytest
 
 from rollyard.responses_api_models.upstream import replicas as module
-from rollyard.responses_api_models.upstream.endpoint import MAX_COOL_DOWN_S, Endpoint
+from rollyard.responses_api_models.upstream.endpoint import COOL_DOWNS, Endpoint
 from rollyard.responses_api_models.upstream.replicas import Affinity, Replicas
 from rollyard.services.errors import Failure, FailureKind
 
@@ -108,7 +108,7 @@ def test_each_failed_probe_doubles_the_cool_down_up_to_a_limit() -> None:
         endpoint.fail(PATH, endpoint.cooling_since)
         durations.append(round(endpoint.cooling_until - endpoint.cooling_since))
     assert durations[:4] == [1, 2, 4, 8]
-    assert durations[-1] == MAX_COOL_DOWN_S
+    assert durations[-1] == COOL_DOWNS.longest_pause_s
 
 
 def test_a_burst_of_failures_is_one_cool_down() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.errors import RunError
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.run_types import Launch, Registration
@@ -70,12 +70,12 @@ class ScriptedLauncher:
 
 
 def make_supervisor(
-    tmp_path: Path, *errors: Exception, settings: str = "{}", restarts: Restarts | None = None
+    tmp_path: Path, *errors: Exception, settings: str = "{}", restarts: Backoff | None = None
 ) -> tuple[Supervisor, ScriptedLauncher, list[str]]:
     config = load_text(tmp_path, server_yaml(make_folder(tmp_path), settings))
     registry = ServerRegistry(KEYS.run_id, config.servers, {})
     launcher, messages = ScriptedLauncher(registry, *errors), list[str]()
-    policy = restarts or Restarts(first_pause_s=0.001, longest_pause_s=0.002)
+    policy = restarts or Backoff(first_pause_s=0.001, longest_pause_s=0.002)
     supervisor = Supervisor(
         config.servers,
         registry,

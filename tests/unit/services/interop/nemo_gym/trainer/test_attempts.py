@@ -10,6 +10,7 @@ from types import ModuleType
 import orjson
 import pytest
 
+from rollyard.services.backoff import Backoff
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import problem_response
 from rollyard.services.http.request import RawRequest, RawResponse
@@ -28,7 +29,7 @@ Answer = Callable[[int], Json | Failure]
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once."""
-    monkeypatch.setattr("rollyard.services.interop.nemo_gym.trainer.attempts.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("rollyard.services.interop.nemo_gym.trainer.attempts.PAUSES", Backoff(first_pause_s=0.001))
 
 
 async def run(answer: Answer, settings: CollectionSettings, row: Json = ROW) -> tuple[Json, int]:
