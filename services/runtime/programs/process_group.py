@@ -6,6 +6,9 @@ A parent killed with SIGKILL cannot clean up, and vLLM's engine, a grandchild, w
 is a subreaper: descendants whose parents have exited become its children, so it finds all of them, also those that
 have started their own session. It forwards SIGINT, SIGTERM and SIGUSR1 to the command, and kills what is left when the
 command exits. It uses only the standard library, so that it can run without the package.
+
+Every program that starts another one with descendants does it through `guarded`: with asyncio as a `Program`, without
+by `start` and `end`.
 """
 
 from __future__ import annotations
@@ -19,7 +22,9 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGUSR1)
 OPEN_FILES = 65535
@@ -30,6 +35,25 @@ KILL_TIMEOUT_S = 20.0
 """How long processes may take to exit after SIGKILL; those that take longer hang in a driver."""
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36
 _prctl = ctypes.CDLL(None, use_errno=True).prctl
+
+
+def guarded(command: Sequence[str]) -> list[str]:
+    """Return the command line of `command` under this guard, which needs a pipe as its standard input."""
+    return [sys.executable, "-I", __file__, *command]
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[Any]:
+    """Start `command` under its guard, in a session of its own: Ctrl-C reaches this process alone. Raises OSError."""
+    return subprocess.Popen(guarded(command), stdin=subprocess.PIPE, start_new_session=True, **options)
+
+
+def end(process: subprocess.Popen[Any]) -> None:
+    """Kill what is left of a process that `start` has started, and wait for it."""
+    assert process.stdin is not None
+    process.stdin.close()  # the guard kills everything that the command has started, and itself
+    process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)  # if the guard was killed
 
 
 def main() -> int:

@@ -7,14 +7,13 @@ import contextlib
 import os
 import shutil
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
 from rollyard.services.io.writable import open_private
-from rollyard.services.runtime.programs import process_group
+from rollyard.services.runtime.programs.process_group import guarded
 
 TAIL_BYTES = 64 * 1024
 STOP_S = 15.0
@@ -61,8 +60,7 @@ class Program:
             output.flush()
             offset = output.tell()
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", str(Path(process_group.__file__))),
-                *command,
+                *guarded(command),
                 cwd=cwd,
                 env={"PYTHONUNBUFFERED": "1", **environ},
                 stdin=asyncio.subprocess.PIPE,
