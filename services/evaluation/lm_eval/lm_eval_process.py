@@ -15,7 +15,7 @@ from typing import Any
 
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
-from rollyard.services.runtime.programs import process_group
+from rollyard.services.io import process_group
 from rollyard.services.types import Json
 
 _GRACE_S = 20.0

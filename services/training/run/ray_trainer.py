@@ -10,8 +10,8 @@ from types import FrameType
 from typing import Any
 
 from rollyard.services.errors import RunError
+from rollyard.services.io.process_group import guarded
 from rollyard.services.runtime import ray_actor
-from rollyard.services.runtime.programs.process_group import guarded
 
 CHUNK = 1 << 20
 SILENCE_S = 60.0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.runtime.programs import process_group
+from rollyard.services.io import process_group
 
 STOP_GRACE_S = 60.0
 """A program may end by itself this long after SIGTERM. SageMaker ends a stopped job after 120 s."""

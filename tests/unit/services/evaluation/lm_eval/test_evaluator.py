@@ -19,7 +19,7 @@ from rollyard.services.evaluation.lm_eval.benchmarks import Benchmark
 from rollyard.services.evaluation.lm_eval.evaluator import Evaluator
 from rollyard.services.evaluation.lm_eval.lm_eval_process import Harness, Model
 from rollyard.services.evaluation.lm_eval.results_store import MAX_ATTEMPTS, ResultsStore
-from rollyard.services.runtime.programs import process_group
+from rollyard.services.io import process_group
 from tests.support.waiting import deadline_s
 from tests.unit.services.evaluation.checkpoints.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end
