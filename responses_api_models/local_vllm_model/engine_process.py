@@ -17,6 +17,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rollyard.records.io.process_group import guarded
+from rollyard.records.io.writable import open_private
 from rollyard.responses_api_models.local_vllm_model.orphaned_processes import (
     FOLDERS,
     MARK,
@@ -24,8 +26,6 @@ from rollyard.responses_api_models.local_vllm_model.orphaned_processes import (
     engine_processes,
 )
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
-from rollyard.services.io.process_group import guarded
-from rollyard.services.io.writable import open_private
 
 GRACE_S = 1.5
 """Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server only a few

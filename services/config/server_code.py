@@ -13,7 +13,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from rollyard.services.run_types import ServerCode
+from rollyard.records.run_types import ServerCode
 
 _DIGITS = 12
 _LARGE = 64 << 20

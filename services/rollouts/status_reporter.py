@@ -10,11 +10,11 @@ import contextlib
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
-from rollyard.services.errors import Failure
-from rollyard.services.head.activity import Collection
+from rollyard.records.activity import Collection
+from rollyard.records.errors import Failure
+from rollyard.records.run_types import ServerCode
 from rollyard.services.head.client import Registry
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector
-from rollyard.services.run_types import ServerCode
 
 
 @contextlib.asynccontextmanager

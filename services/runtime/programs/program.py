@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
-from rollyard.services.io.process_group import guarded
-from rollyard.services.io.writable import open_private
+from rollyard.records.io.process_group import guarded
+from rollyard.records.io.writable import open_private
 
 TAIL_BYTES = 64 * 1024
 STOP_S = 15.0
