@@ -24,7 +24,6 @@ from rollyard.services.config.run_config import RunConfig, ServerSpec
 from rollyard.services.config.server_folders import search_roots
 from rollyard.services.config.venv import cache_folder
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
-from rollyard.services.runtime.code_watcher import CodeWatcher
 from rollyard.services.runtime.distributed.derived_keys import shared_keys
 from rollyard.services.runtime.distributed.join import ListenAddress, join_run
 from rollyard.services.runtime.distributed.server_selection import select_servers
@@ -56,8 +55,6 @@ class RunOptions(Options):
     colocate: bool = False
     """Run all servers in one process. This takes less CPU time per turn, but uses only one core, and servers that fail
     are not restarted."""
-    reload: bool = False
-    """When a server's code changes on disk, check the new code and restart the server, which ends its sessions."""
     dry_run: bool = False
     """Check the configs and this host without starting any servers."""
     head_host: str = "127.0.0.1"
@@ -95,6 +92,7 @@ def main() -> None:
 
 def run(arguments: Sequence[str]) -> int:
     """Start the servers of the configs and keep them running."""
+    _refuse_reload(arguments)
     options, overrides = read_options(RunOptions, arguments, rest=True)
     here = Path.cwd()
     roots = search_roots(here, options.server_roots)
@@ -102,7 +100,6 @@ def run(arguments: Sequence[str]) -> int:
     token = options.token or os.environ.get("ROLLYARD_TOKEN")
     check_exposure(config.servers, token, options.head_host)
     KnownHosts(options.allowed_hosts)
-    _check_reload(options)
     if options.ray_head_node_address:
         refuse_programs(config.servers, "--ray-head-node-address ...")
     if options.colocate and options.ray_head_node_address:
@@ -195,25 +192,12 @@ async def _run(
             ready_timeout_s=options.ready_timeout_s,
             environ=os.environ,
             here=specs,
-            reloads=options.reload,
             private=options.private,
         )
-        return await _serve(stack, stopped, here, preflight, _code_watcher(options, stack, specs))
+        return await _serve(stack, stopped, here, preflight)
 
 
-def _code_watcher(options: RunOptions, stack: Stack, specs: list[ServerSpec]) -> CodeWatcher:
-    on_ray = options.ray_head_node_address is not None  # other hosts may have other files
-    return CodeWatcher(
-        stack.registry,
-        stack.config.files,
-        [] if on_ray else [spec.name for spec in specs],
-        print_line=_print_line,
-        remedy=f"restart ng_run to use the new code{'' if options.colocate else ', or start it with --reload'}",
-        reload=stack.reload if options.reload else None,
-    )
-
-
-async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight, watcher: CodeWatcher) -> int:
+async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Preflight) -> int:
     config, keys, folder = stack.config, stack.keys, stack.folder
     _print_line(f"run {keys.run_id}: {len(config.servers)} servers, head {stack.head_url}")
     if keys.access.other_users and not keys.token:
@@ -234,9 +218,7 @@ async def _serve(stack: Stack, stopped: asyncio.Event, here: Path, preflight: Pr
             await asyncio.wait({interrupted, advising}, return_when=asyncio.FIRST_COMPLETED)
             for advice in advising.result() if advising.done() else ():
                 _print_line(f"note: {advice}")
-            watching = asyncio.create_task(watcher.run())
             await stopped.wait()
-            watching.cancel()
             _print_line("stopping ...")
             return EXIT_DONE
         return EXIT_INTERRUPTED
@@ -262,16 +244,12 @@ async def _launcher(options: RunOptions) -> AsyncIterator[tuple[Launcher | None,
         yield launcher, launcher.node_ip if launcher.on_network else None
 
 
-def _check_reload(options: RunOptions) -> None:
-    if not options.reload:
-        return
-    for option, why in (
-        ("colocate", "keeps all servers in one process, which cannot load code a second time"),
-        ("head", "joins the servers to a run on another host, and only the ng_run of its head reloads"),
-        ("ray_head_node_address", "places servers on other hosts, whose files cannot be watched from here"),
-    ):
-        if getattr(options, option):
-            raise OperatorError(f"--reload does not work with {dashed(option)}, which {why}. Drop one of them")
+def _refuse_reload(arguments: Sequence[str]) -> None:
+    if any(argument.lstrip("-+").partition("=")[0] == "reload" for argument in arguments):
+        raise OperatorError(
+            "--reload is no longer an option: after changing a server's code, stop ng_run with Ctrl-C and start it "
+            "again, then repeat the collection's command"
+        )
 
 
 def _check_only(options: RunOptions) -> None:

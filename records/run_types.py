@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import hashlib
+from collections.abc import Mapping, Set
+from typing import Literal, Self
 
 from pydantic import Field
 
@@ -10,6 +12,7 @@ from rollyard.records.types import Json, Record
 
 StackKind = Literal["rollyard", "nemo_gym"]
 """Whose head it is. NeMo Gym's has no run id, registers no servers and accepts no reports."""
+_MAX_PATHS = 6
 
 
 class AccessRules(Record):
@@ -57,25 +60,64 @@ class Launch(Record):
 
 
 class ServerCode(Record):
-    """Digests of the code that a server process has loaded, computed in `services/config/server_code`."""
+    """The code that a server process has loaded, computed in `services/config/server_code.py`."""
 
     digest: str
-    """Digest of `files` and `packages`."""
+    """Digest of `files`."""
     files: dict[str, str]
-    """Path relative to its code folder -> short digest of its content."""
-    packages: dict[str, str]
-    """Package declared by the server -> installed version."""
+    """Each file in the server's own folder, such as `agents/mine/app.py` -> short digest of its content."""
+    packages: dict[str, str] = Field(default_factory=dict)
+    """Only in records of older versions."""
     folder: str = ""
-    """The server's own folder, as in the paths of `files`; empty in records of older versions."""
+    """The server's own folder, as in the paths of `files`."""
+    revision: str | None = None
+    """Commit that was checked out in the folder; empty outside of git. It is not compared. None: a record of an older
+    version, whose digests are of other files and cannot be compared with those of this version."""
+
+    def changes_to(self, new: ServerCode) -> str:
+        """Return the files that differ, as one line; empty if none does."""
+        if self.digest == new.digest:
+            return ""
+        if (self.revision is None) != (new.revision is None):
+            return "recorded by different versions of Rollyard"
+        before, now = self.files, new.files
+        changed = {path for path in before.keys() & now.keys() if before[path] != now[path]}
+        parts = (("changed", changed), ("added", now.keys() - before.keys()), ("removed", before.keys() - now.keys()))
+        return ", ".join(f"{what} {_join_paths(paths)}" for what, paths in parts if paths) or "changed"
 
 
-class CodeSources(Record):
-    """Locations of the files of a `ServerCode` on the server's host."""
+def _join_paths(paths: Set[str]) -> str:
+    more = len(paths) - _MAX_PATHS
+    return " ".join(sorted(paths)[:_MAX_PATHS]) + (f" and {more} more" if more > 0 else "")
 
-    paths: dict[str, str]
-    """File name in `ServerCode.files` -> absolute path."""
-    folders: dict[str, str]
-    """Folders whose code files are all included: prefix of the names in `ServerCode.files` -> absolute path."""
+
+class CodeVersion(Record):
+    """The code of the servers that a collection uses, as recorded when a command started or resumed it."""
+
+    digest: str
+    """Short digest. Rows collected with this version have it as `_ng_code`, unless this is the first version."""
+    servers: dict[str, ServerCode]
+    """Server name -> its code; a server that does not report its code is absent."""
+    since: float
+    """Time at which the collection first used this version, in Unix seconds."""
+
+    @classmethod
+    def of(cls, servers: Mapping[str, ServerCode], since: float) -> Self:
+        text = "\n".join(f"{name} {code.digest}" for name, code in sorted(servers.items()))
+        return cls(digest=hashlib.sha256(text.encode()).hexdigest()[:12], servers=dict(servers), since=since)
+
+    def changes_to(self, new: CodeVersion) -> list[str]:
+        """Return the differences, one line per server."""
+        lines = []
+        for name in sorted({*self.servers, *new.servers}):
+            before, now = self.servers.get(name), new.servers.get(name)
+            if before is None:
+                lines.append(f"{name}: its code was not reported before")
+            elif now is None:
+                lines.append(f"{name}: its code is no longer reported")
+            elif changes := before.changes_to(now):
+                lines.append(f"{name}: {changes}")
+        return lines
 
 
 class Registration(Record):
@@ -90,7 +132,6 @@ class Registration(Record):
     """What the server is doing while it starts."""
     code: ServerCode | None = None
     """None if the process does not report its code."""
-    sources: CodeSources | None = None
 
 
 class Heartbeat(Record):
@@ -138,8 +179,6 @@ class ServerInstance(Record):
     """The startup phase, the recovery in progress, or why the server does not respond."""
     origin: str = ""
     """Where a server runs that is not Rollyard's own: its URL, or the interpreter of its program."""
-    changed_files: list[str] = Field(default_factory=list)
-    """Code files that have changed on disk since the instance loaded them, with names as in `ServerCode.files`."""
 
 
 class Directory(Record):
@@ -162,10 +201,6 @@ class Directory(Record):
     """Server name -> the servers that its settings refer to."""
     code: dict[str, str] = Field(default_factory=dict)
     """Server name -> digest of the code of its instances, if they report it."""
-    changed_files: dict[str, list[str]] = Field(default_factory=dict)
-    """Server name -> code files that have changed on disk since the server loaded them."""
-    reloading: list[str] = Field(default_factory=list)
-    """Servers whose changed code is being checked, or that are restarting with it."""
     changed_code: dict[str, str] = Field(default_factory=dict)
     """Server name -> how the code of a rejected instance differs from the code with which the run started."""
     foreign: dict[str, str] = Field(default_factory=dict)

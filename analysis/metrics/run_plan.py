@@ -4,19 +4,23 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import orjson
+from pydantic import TypeAdapter, ValidationError
 
 from rollyard.analysis.metrics.loader.columns import Ints, displayable
 from rollyard.records.datasets.data_files import DataFile, lines_of
 from rollyard.records.io.json_values import mapping, text_of, whole_number
 from rollyard.records.io.jsonl import ParsedLine, hand_over, iter_jsonl
 from rollyard.records.io.rollout_paths import RolloutPaths
-from rollyard.records.rollouts.code_history import notes_of
+from rollyard.records.run_types import CodeVersion
 from rollyard.records.types import Json
+
+_CODE_VERSIONS = TypeAdapter(list[CodeVersion])
 
 
 @dataclass(frozen=True)
@@ -59,7 +63,7 @@ def read_run_plan(output: Path, *, inputs: DataFile | None = None, materialized:
     paths, notes = RolloutPaths(output), list[str]()
     manifest = _mapping(paths.manifest, notes)
     identity = manifest.get("identity") if isinstance(manifest.get("identity"), dict) else None
-    notes += notes_of(manifest.get("code"))
+    notes += _code_notes(manifest.get("code"))
     attempts = _attempts(paths.failures, notes)
     rows, repeats = _integer(identity, "rows"), _integer(identity, "num_repeats")
     plan: dict[str, Any] = {}
@@ -89,6 +93,20 @@ def manifest_model(output: Path) -> str:
 def count_lines(file: DataFile) -> int:
     """Count the non-empty lines, or the rows of a table. Raises OperatorError if the file cannot be read."""
     return sum(1 for line in lines_of(file) if not line.isspace())
+
+
+def _code_notes(recorded: Any) -> list[str]:
+    """Return a note if the rollouts were collected with several versions of the code."""
+    try:
+        versions = _CODE_VERSIONS.validate_python(recorded)
+    except ValidationError:
+        return []
+    if len(versions) < 2:
+        return []
+    summary = "; ".join(f"{new.digest}: {', '.join(old.changes_to(new))}" for old, new in pairwise(versions))
+    return [
+        f"The rollouts are from {len(versions)} versions of the servers' code (see _ng_code in the rows): {summary}."
+    ]
 
 
 def _mapping(path: Path, notes: list[str]) -> Json:

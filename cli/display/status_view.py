@@ -33,7 +33,6 @@ def view(snapshot: RunSnapshot, console: Console) -> RenderableType:
     origins = {instance.server_name: instance.origin for instance in snapshot.servers if instance.origin}
     parts += [Text(plain_line(f"{name}: {origin}")) for name, origin in origins.items()]
     parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _down(snapshot.servers)]
-    parts += [Text(plain_line(f"! {sentence}"), style="bold") for sentence in _older_code(snapshot.servers)]
     running = [collection for collection in snapshot.collections if _is_running(collection, snapshot.time)]
     for collection in running or snapshot.collections[:1]:
         parts += [Text(), Text("\n".join(map(plain_line, _lines(collection, snapshot.time))))]
@@ -58,11 +57,6 @@ def _state(instance: ServerInstance) -> str:
     """Return whether a server is ready, or what it waits for. Why one is down is too long for the table."""
     state = "yes" if instance.ready else instance.status
     return state if _is_down(instance) or not instance.phase else f"{state}, {instance.phase}"
-
-
-def _older_code(instances: Iterable[ServerInstance]) -> list[str]:
-    changed = {instance.server_name: instance.changed_files for instance in instances if instance.changed_files}
-    return [f"{name} runs older code than is on disk: {', '.join(files)}" for name, files in changed.items()]
 
 
 def _run_title(snapshot: RunSnapshot) -> str:

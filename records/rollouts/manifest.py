@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +12,17 @@ from pydantic import ValidationError
 
 from rollyard.records.errors import OperatorError
 from rollyard.records.io.json_differences import differences
-from rollyard.records.rollouts.code_history import accepted, version_of
 from rollyard.records.rollouts.manifest_records import Adoption, Manifest
-from rollyard.records.run_types import ServerCode
+from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.types import Json
 
 
 class ChangedParameters(OperatorError):
     """The output was collected with different parameters."""
+
+
+class ChangedCode(OperatorError):
+    """The output was collected with different server code."""
 
 
 def new_manifest(
@@ -37,16 +40,25 @@ def new_manifest(
         versions=versions,
         created=now,
         output=output.name,
-        code=[version_of(code, now)],
+        code=[CodeVersion.of(code, now)],
         input=input_path,
         adopted=adopted,
     )
 
 
 def resumed_manifest(
-    path: Path, output: Path, identity: Json, code: Mapping[str, ServerCode], *, accept_changed_code: bool
+    path: Path,
+    output: Path,
+    identity: Json,
+    code: Mapping[str, ServerCode],
+    *,
+    accept_changed_code: bool,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Manifest:
-    """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed."""
+    """Return the manifest at `path` for resuming `output`. Raises OperatorError if it cannot be resumed.
+
+    `note` receives what the user should know.
+    """
     try:
         manifest = Manifest.model_validate_json(path.read_bytes())
     except (OSError, ValidationError) as error:
@@ -55,11 +67,17 @@ def resumed_manifest(
             f"({type(error).__name__}): restore it, move it away to have the rollouts checked and adopted, choose "
             "another output, or rename the old files with --overwrite"
         ) from error
-    return continued(manifest, output, identity, code, accept_changed_code=accept_changed_code)
+    return continued(manifest, output, identity, code, accept_changed_code=accept_changed_code, note=note)
 
 
 def continued(
-    manifest: Manifest, output: Path, identity: Json, code: Mapping[str, ServerCode], *, accept_changed_code: bool
+    manifest: Manifest,
+    output: Path,
+    identity: Json,
+    code: Mapping[str, ServerCode],
+    *,
+    accept_changed_code: bool,
+    note: Callable[[str], None] = lambda text: None,
 ) -> Manifest:
     """Return the manifest for continuing `output` with `code`. Raises OperatorError if it cannot be continued."""
     known = _with_added_tasks(_reached_settings_only(manifest.identity, identity), identity)
@@ -72,9 +90,35 @@ def continued(
             "Repeat the original command to continue, choose another output, or rename the old files with "
             "--overwrite."
         )
-    versions = accepted(manifest.code, version_of(code, time.time()), output, accept_changed_code)
+    versions = _code_versions(manifest.code, CodeVersion.of(code, time.time()), output, accept_changed_code, note)
     recorded = _with_added_tasks(manifest.identity, identity)
     return manifest.model_copy(update={"identity": recorded, "code": versions, "output": output.name})
+
+
+def _code_versions(
+    known: Sequence[CodeVersion], now: CodeVersion, output: Path, accept: bool, note: Callable[[str], None]
+) -> list[CodeVersion]:
+    """Return the code versions of a collection that resumes with `now`. Raises ChangedCode if it may not."""
+    if not (known or now.servers) or any(not version.changes_to(now) for version in known):
+        return list(known)
+    if not known or any(code.revision is None for code in known[-1].servers.values()):
+        note(f"the code with which an older Rollyard collected {output} is not compared with the present code")
+        rows_have = {"digest": known[-1].digest, "since": known[-1].since} if known else {}
+        return [*known[:-1], now.model_copy(update=rows_have)]
+    if not accept:
+        raise ChangedCode(
+            f"{output} was collected with different server code: {'; '.join(known[-1].changes_to(now))}\n"
+            "Restore the code and restart ng_run, choose another output, start over with --overwrite, or "
+            "continue with --accept-changed-code, which marks the new rows."
+        )
+    return [*known, now]
+
+
+def code_mark(versions: Sequence[CodeVersion], now: CodeVersion) -> str:
+    """Return `_ng_code` of the rows collected with `now`; empty for the collection's first version."""
+    if not versions or not versions[0].changes_to(now):
+        return ""
+    return next((version.digest for version in versions if not version.changes_to(now)), now.digest)
 
 
 def encode_manifest(manifest: Manifest) -> bytes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from rollyard.records.rollouts.code_history import CodeVersion
+from rollyard.records.run_types import CodeVersion
 from rollyard.records.types import Json, Record
 
 

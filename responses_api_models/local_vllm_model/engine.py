@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from rollyard.records.errors import Failure, RunError
 from rollyard.responses_api_models.local_vllm_model.engine_process import EngineProcess
 from rollyard.responses_api_models.local_vllm_model.startup import EngineStart, StartPlan, ending
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -32,15 +32,15 @@ class Engine:
         *,
         up: Callable[[str], Awaitable[None]],
         down: Callable[[str], None],
-        restarts: Restarts | None = None,
+        restarts: Backoff | None = None,
     ) -> None:
         self.plan = plan
         self.is_up = False
         self._up = up
         self._down = down
-        self._restarts = restarts or Restarts(first_pause_s=1.0, longest_pause_s=60.0)
+        self._restarts = restarts or Backoff(first_pause_s=1.0, longest_pause_s=60.0)
         self._start = EngineStart(plan)
-        self._pause_s = 0.0
+        self._deaths = 0
         self._failure_reason = ""
         self._keep_task: asyncio.Task[None] | None = None
 
@@ -77,7 +77,7 @@ class Engine:
             self._close()
             uptime_s = time.monotonic() - started
             if uptime_s > self._restarts.reset_after_s:
-                self._pause_s = 0.0
+                self._deaths = 0
             title, log_file = self.plan.title, self.plan.log_file
             log.error("%s %s after %.0f s; restarting it; log: %s", title, why, uptime_s, log_file)
             await process.stop()  # its GPU memory is needed
@@ -85,8 +85,8 @@ class Engine:
 
     async def _restart(self) -> EngineProcess:
         while True:
-            self._pause_s = self._restarts.next_pause_s(self._pause_s)
-            await asyncio.sleep(self._pause_s)
+            self._deaths += 1
+            await asyncio.sleep(self._restarts.pause_s(self._deaths))
             self._start = EngineStart(self.plan)
             try:
                 return await self._bring_up()

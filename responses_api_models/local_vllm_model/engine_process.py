@@ -1,27 +1,37 @@
-"""One run of vLLM under its reaper, from its start to the exit of its last process."""
+"""One run of vLLM under its reaper, from its start to the exit of its last process.
+
+The reaper is `process_group.py`, which kills every process of the engine when vLLM or the model server dies. It holds a
+lock on the file `alive` in the engine's folder: if it dies itself, vLLM's processes exit (process_guard.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import fcntl
 import os
 import shutil
 import signal
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rollyard.records.io.process_group import guarded
 from rollyard.records.io.writable import open_private
-from rollyard.responses_api_models.local_vllm_model.orphaned_processes import FOLDERS, end_orphans, engine_processes
+from rollyard.responses_api_models.local_vllm_model.orphaned_processes import (
+    FOLDERS,
+    MARK,
+    end_orphans,
+    engine_processes,
+)
 from rollyard.responses_api_models.local_vllm_model.serve_command import shown
 
 GRACE_S = 1.5
 """Time between SIGTERM and SIGKILL. vLLM exits 0.6 s after SIGTERM, and the supervisor gives a server only a few
 seconds."""
 STOP_TIMEOUT_S = 30.0
-"""How long a reaper may take to stop vLLM's processes before it is killed."""
+"""How long a reaper may take to kill vLLM's processes before it is killed."""
 _HERE = Path(__file__).parent
 _MAX_TAIL_LENGTH = 256 * 1024
 
@@ -39,11 +49,9 @@ class EngineProcess:
     """A vLLM process that is running or has just exited."""
 
     def __init__(self, reaper: asyncio.subprocess.Process, folder: Path, log: Path, offset: int) -> None:
-        self.ended = asyncio.create_task(self._follow(reaper))
-        """Done as soon as vLLM or its reaper has died; the result is the exit status (the negative signal number if
-        vLLM was killed)."""
-        self.gone = asyncio.create_task(self._wait_and_clean_up(reaper, folder))
-        """Done when none of the engine's processes is left."""
+        self.ended = asyncio.create_task(self._wait_and_clean_up(reaper, folder))
+        """Done when none of the engine's processes is left; the result is the exit status (the negative signal number
+        if vLLM was killed)."""
         self._reaper = reaper
         self._log = log
         self._begin = self._read = offset
@@ -52,17 +60,18 @@ class EngineProcess:
     @classmethod
     async def start(cls, command: Sequence[str], environ: Mapping[str, str], folder: Path, log: Path) -> EngineProcess:
         """Run `command` and append its output to `log`."""
-        with open_private(log) as output:
+        with open_private(log) as output, (folder / "alive").open("rb") as alive:
+            fcntl.flock(alive, fcntl.LOCK_EX)  # the reaper inherits the lock, and holds it until it dies
             output.write(f"--- {time.strftime('%Y-%m-%d %H:%M:%S')} {shown(command)}\n".encode())
             output.flush()
             offset = output.tell()
             reaper = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", str(_HERE / "reaper.py"), str(folder), str(os.getpid()), str(GRACE_S)),
-                *command,
+                *guarded(command, folder),
                 stdin=asyncio.subprocess.PIPE,
-                stdout=asyncio.subprocess.PIPE,
+                stdout=output,
                 stderr=output,
-                env=dict(environ),
+                env={**environ, MARK: str(folder)},
+                pass_fds=(alive.fileno(),),
                 start_new_session=True,  # so that it survives kill -9 of this process group and cleans up afterwards
             )
         return cls(reaper, folder, log, offset)
@@ -70,10 +79,14 @@ class EngineProcess:
     async def stop(self) -> None:
         """Stop vLLM and wait until none of its processes is left."""
         self._signal(signal.SIGTERM)
-        done, _ = await asyncio.wait([self.gone], timeout=STOP_TIMEOUT_S)
+        done, _ = await asyncio.wait([self.ended], timeout=GRACE_S)
+        if not done:
+            assert self._reaper.stdin is not None
+            self._reaper.stdin.close()
+            done, _ = await asyncio.wait([self.ended], timeout=STOP_TIMEOUT_S)
         if not done:
             self._signal(signal.SIGKILL)
-            await self.gone
+            await self.ended
 
     def news(self) -> list[str]:
         """Return the complete lines printed since the last call; each state of a progress bar is a separate line."""
@@ -90,19 +103,15 @@ class EngineProcess:
             file.seek(max(self._begin, file.seek(0, os.SEEK_END) - _MAX_TAIL_LENGTH))
             return file.read().decode("utf-8", "replace").replace("\r", "\n").splitlines()
 
-    async def _follow(self, reaper: asyncio.subprocess.Process) -> int:
-        assert reaper.stdout is not None
-        words = (await reaper.stdout.readline()).split()
-        return int(words[1]) if len(words) == 2 else -signal.SIGKILL
-
-    async def _wait_and_clean_up(self, reaper: asyncio.subprocess.Process, folder: Path) -> None:
-        await reaper.wait()
+    async def _wait_and_clean_up(self, reaper: asyncio.subprocess.Process, folder: Path) -> int:
+        status = await reaper.wait()
         # If the reaper was killed, vLLM's processes exit on their own; this waits, and kills those that do not.
         deadline = time.monotonic() + STOP_TIMEOUT_S
         while await asyncio.to_thread(engine_processes, folder) and time.monotonic() < deadline:
             await asyncio.to_thread(end_orphans)
             await asyncio.sleep(0.02)
         shutil.rmtree(folder, ignore_errors=True)
+        return 128 - status if 128 < status <= 128 + signal.SIGRTMAX else status
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):

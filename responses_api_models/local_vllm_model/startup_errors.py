@@ -17,7 +17,7 @@ _CAUSES: tuple[tuple[re.Pattern[str], str], ...] = tuple(
     (re.compile(pattern), message)
     for pattern, message in (
         (
-            r"reaper: cannot start '(.+?)': (.+)",
+            r"^cannot start (\S+): (.+)",
             "the command {0} cannot be started ({1}): install vLLM where this server runs, or set the path to vLLM in "
             "a different environment, vllm_command=[/path/to/bin/vllm]",
         ),

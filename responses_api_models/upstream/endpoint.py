@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-FIRST_COOL_DOWN_S = 1.0
-MAX_COOL_DOWN_S = 60.0
+from rollyard.services.backoff import Backoff
+
+COOL_DOWNS = Backoff(first_pause_s=1.0, longest_pause_s=60.0)
 DOWN_AFTER = 3
 """Number of consecutive failures after which the episodes bound to the endpoint are abandoned."""
 
@@ -60,8 +61,7 @@ class Endpoint:
         # Calls that were in flight when the last cool-down started failed for the same reason.
         if not self.cool_downs or started >= self.cooling_since:
             self.cool_downs += 1
-        cool_down_s = min(FIRST_COOL_DOWN_S * 2 ** min(self.cool_downs - 1, 10), MAX_COOL_DOWN_S)
-        self.cooling_since, self.cooling_until = now, now + max(cool_down_s, pause_s)
+        self.cooling_since, self.cooling_until = now, now + max(COOL_DOWNS.pause_s(self.cool_downs), pause_s)
 
     def succeed(self, path: str) -> None:
         """Record a successful call to `path`. It does not end a cool-down caused by a different path."""

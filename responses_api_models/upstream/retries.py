@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
@@ -33,6 +32,7 @@ from rollyard.responses_api_models.upstream.endpoint import Endpoint
 from rollyard.responses_api_models.upstream.replicas import Replicas
 from rollyard.responses_api_models.upstream.request_context import RequestContext
 from rollyard.responses_api_models.upstream.settings import CallSettings
+from rollyard.services.backoff import Backoff
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +67,7 @@ class RetryingCaller:
     def __init__(self, replicas: Replicas, settings: CallSettings) -> None:
         self._replicas = replicas
         self._settings = settings
+        self._pauses = Backoff(settings.retry_pause_s, PAUSE_CAP_S, jitter=0.5)
         self._quiet_until = 0.0
         self._unlogged = 0
 
@@ -100,7 +101,7 @@ class RetryingCaller:
                     endpoint.fail(path, started, pause_s=requested_s, counts=counts)
                 self._check_affinity(failure, endpoint, request_context)
                 elsewhere = self._goes_elsewhere(request_context, tried)
-                pause = 0.0 if elsewhere else requested_s + self._pause_s(len(tried))
+                pause = 0.0 if elsewhere else requested_s + self._pauses.pause_s(len(tried))
                 left = deadline - time.monotonic() - pause
                 last = len(tried) >= settings.max_attempts or left <= 0
                 if refused and not elsewhere:
@@ -136,10 +137,6 @@ class RetryingCaller:
             return False
         candidate = self._replicas.best(tried)
         return candidate is not None and candidate not in tried
-
-    def _pause_s(self, attempt: int) -> float:
-        longest = min(self._settings.retry_pause_s * 2 ** min(attempt - 1, 20), PAUSE_CAP_S)
-        return random.uniform(0.5, 1.0) * float(longest)
 
     def _check_affinity(self, failure: Failure, endpoint: Endpoint, request_context: RequestContext) -> None:
         """Raise Failure session_lost if the episode is bound to this endpoint and cannot continue there."""

@@ -22,7 +22,6 @@ from rollyard.services.config.nemo_gym.inheritance import expand, missing_values
 from rollyard.services.config.overrides import Override, apply
 from rollyard.services.config.references import check_references
 from rollyard.services.config.run_config import RunConfig
-from rollyard.services.config.server_code.file_digest import file_digest
 from rollyard.services.config.server_entries import ServerEntries
 from rollyard.services.config.server_folders import ALIASES, FAMILIES
 from rollyard.services.config.yaml_files import check_expansion, config_files, describe_error, read_yaml, resolved
@@ -52,7 +51,6 @@ def load(
     env_path = None if env_file is None else roots[0] / env_file
     roots = with_chosen_environment(roots, overrides)
     given = config_files(config_paths, roots)
-    files = {path.absolute(): file_digest(path) for path in (*given, env_path) if isinstance(path, Path)}
     for path in given:
         tree = _merge(tree, read_yaml(path) if isinstance(path, Path) else OmegaConf.create(dict(path)))
     if env_path is not None and env_path.is_file():
@@ -72,7 +70,7 @@ def load(
             f"the configs define no server (found keys: {', '.join(resolved_tree) or 'none'}); expected {expected}"
         )
     check_references(servers)
-    return RunConfig(servers, resolved_tree, files, tuple(entries.notes))
+    return RunConfig(servers, resolved_tree, tuple(entries.notes))
 
 
 def _merge(tree: DictConfig, other: DictConfig) -> DictConfig:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -71,8 +70,6 @@ class RunConfig:
     servers: tuple[ServerSpec, ...]
     tree: Json = field(repr=False)
     """The resolved tree, including secrets. Never print it; use `redacted`."""
-    files: Mapping[Path, str] = field(default_factory=dict, repr=False)
-    """Digests of the YAML files at the time they were read; env.yaml has one even if it is absent."""
     notes: tuple[str, ...] = ()
     """How entries of other frameworks were read: lines for the operator."""
 

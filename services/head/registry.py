@@ -10,8 +10,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from rollyard.records.errors import Failure, FailureKind, did_you_mean
-from rollyard.records.rollouts.code_history import difference
-from rollyard.records.run_types import CodeSources, Directory, Heartbeat, Registration, ServerCode, ServerInstance
+from rollyard.records.run_types import Directory, Heartbeat, Registration, ServerCode, ServerInstance
 from rollyard.records.types import Json
 from rollyard.services.config.references import servers_of
 from rollyard.services.config.run_config import ServerSpec
@@ -49,7 +48,6 @@ class ServerRegistry:
         settings: Json,
         *,
         elsewhere: Collection[str] = (),
-        reloads: bool = False,
         expiry_s: float = 10.0,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -58,16 +56,6 @@ class ServerRegistry:
         self.restarts: dict[str, int] = {}
         self.code: dict[str, ServerCode] = {}
         """Server name -> the code of its first instance. All later instances must have the same code."""
-        self.sources: dict[str, CodeSources] = {}
-        """Server name -> where the files of that code are, for servers on this host."""
-        self.changed_files: dict[str, list[str]] = {}
-        """Server name -> files of that code that have changed on disk."""
-        self.reloading: set[str] = set()
-        """Servers whose changed code is being checked, and servers that are starting with it."""
-        self._reloads = reloads
-        """Whether servers may be restarted with changed code, after a call to `renew_code`."""
-        self._renewing: set[str] = set()
-        self._is_unknown: Callable[[str, str], bool] = lambda name, digest: False
         self._changed_code: dict[str, str] = {}
         self._specs = {spec.name: spec for spec in servers}
         self._references = {name: servers_of(spec, self._specs) for name, spec in self._specs.items()}
@@ -119,44 +107,23 @@ class ServerRegistry:
         member.ready, member.phase = member.ready or registration.ready, registration.phase
         if spec.is_foreign:
             self._foreign[registration.url] = registration.instance
-        if member.ready and spec.name not in self._renewing and not self.changed_files.get(spec.name):
-            self.reloading.discard(spec.name)
 
     def _check_code(self, registration: Registration) -> None:
         """Raise Failure if the instance has different code, because its rewards would not be comparable."""
         name, code = registration.name, registration.code
         if code is None:
             return
-        if name not in self.code or name in self._renewing:
-            self._renewing.discard(name)
-            self.code[name] = code
-            self.changed_files.pop(name, None)
-            if registration.sources is not None and name not in self._elsewhere:
-                self.sources[name] = registration.sources
-        first = self.code[name]
+        first = self.code.setdefault(name, code)
         if first.digest == code.digest:
             self._changed_code.pop(name, None)
             return
-        changes = difference(first, code)
-        if self._reloads:
-            detail = (
-                f"the code of {name} changed ({changes}): ng_run checks it and then reloads every replica of {name}"
-            )
-            raise Failure(FailureKind.BAD_REQUEST, detail)
+        changes = first.changes_to(code)
         self._changed_code[name] = changes
         detail = (
             f"the code of {name} changed since this run started ({changes}): restart ng_run to use the "
             "new code, or restore the old code"
         )
         raise Failure(FailureKind.BAD_REQUEST, detail)
-
-    def renew_code(self, name: str) -> None:
-        """Allow the next instance of `name` to have different code. Call this after its processes have exited."""
-        self._renewing.add(name)
-
-    def withhold_while(self, is_unknown: Callable[[str, str], bool]) -> None:
-        """Keep reloaded instances out of the directory while `is_unknown(server, code digest)` is true."""
-        self._is_unknown = is_unknown
 
     def _remove_expired(self, registration: Registration) -> None:
         """Remove the server's expired instances, because processes started elsewhere do not report that they exited."""
@@ -181,10 +148,6 @@ class ServerRegistry:
         member.counts.append((member.last_seen, heartbeat.requests))
         while len(member.counts) > 2 and member.counts[1][0] <= member.last_seen - RATE_S:
             member.counts.popleft()
-
-    def last_seen(self) -> set[tuple[str, float]]:
-        """Return every ready instance with the time of its last heartbeat, which is when it received the directory."""
-        return {(name, one.last_seen) for name, one in self._members.items() if self._status(one) == "success"}
 
     def remove(self, instance: str) -> None:
         """Remove an instance whose process has exited. Its later registrations and heartbeats are rejected."""
@@ -229,8 +192,6 @@ class ServerRegistry:
             settings=self._settings,
             references=self._references,
             code={name: code.digest for name, code in self.code.items()},
-            changed_files=self.changed_files,
-            reloading=sorted(self.reloading),
             changed_code=dict(self._changed_code),
             foreign=dict(self._foreign),
         )
@@ -246,13 +207,9 @@ class ServerRegistry:
             return "restarting" if self.restarts.get(member.spec.name) else "starting"
         if member.is_down:
             return "connection_error"
-        if not member.ready or self._is_withheld(member):
+        if not member.ready:
             return "starting"  # heartbeats start only after startup, which may include loading a model
         return "timeout" if self._clock() - member.last_seen > self._expiry_s else "success"
-
-    def _is_withheld(self, member: _Instance) -> bool:
-        name = member.spec.name
-        return self._reloads and name in self.code and self._is_unknown(name, self.code[name].digest)
 
     def _display(self, member: _Instance) -> ServerInstance:
         spec, status = member.spec, self._status(member)
@@ -280,7 +237,6 @@ class ServerRegistry:
             restarts=self.restarts.get(spec.name, 0),
             phase=member.phase,
             origin=spec.origin,
-            changed_files=self.changed_files.get(spec.name, []),
         )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hmac
 import os
-import time
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
@@ -32,8 +31,6 @@ M = TypeVar("M", bound=BaseModel)
 MAX_COLLECTIONS = 16
 """Maximum number of collections to keep. The one that reported least recently is dropped first."""
 _NEMO_GYM_NAMES = {name: alias for alias, name in ALIASES.items()}
-EXPIRY_S = 10.0
-"""A collection that has not sent a report for this long is assumed to have ended."""
 
 
 class Head(Server):
@@ -56,9 +53,6 @@ class Head(Server):
         self.route("/register", self._register)
         self.route("/heartbeat", self._heartbeat)
         self._collections: dict[str, Collection] = {}
-        self._last_report: dict[str, float] = {}
-        """A collection's output path -> time of its last report, on this process's monotonic clock."""
-        registry.withhold_while(self._is_unknown)
         self.route("/collection", self._collection)
         self.measure(HeadMetrics(registry, lambda: list(self._collections.values())))
         self.app.get("/collections")(self._list_collections)
@@ -86,21 +80,9 @@ class Head(Server):
         collection = _read(Collection, call)
         self._collections.pop(collection.output, None)
         self._collections[collection.output] = collection
-        self._last_report[collection.output] = time.monotonic()
         if len(self._collections) > MAX_COLLECTIONS:
-            oldest = next(iter(self._collections))
-            del self._collections[oldest], self._last_report[oldest]
+            del self._collections[next(iter(self._collections))]
         return b"{}"
-
-    def _is_unknown(self, server: str, digest: str) -> bool:
-        """Return whether a running collection does not know this code yet, and would record the wrong digest."""
-        now = time.monotonic()
-        return any(
-            one.status.state == "running"
-            and now - self._last_report[output] < EXPIRY_S
-            and one.code.get(server, digest) != digest
-            for output, one in self._collections.items()
-        )
 
     async def _list_collections(self) -> list[Collection]:
         """Return the current and past collections of this run, most recent first."""

@@ -16,6 +16,7 @@ from typing import TypeVar
 
 from rollyard.records.errors import Failure, FailureKind, did_you_mean
 from rollyard.records.run_types import Directory, Keys
+from rollyard.services.backoff import Backoff
 from rollyard.services.http.address_book import AddressBook as AddressBook
 from rollyard.services.http.event_stream import IsComplete, post_until
 from rollyard.services.http.response_failures import raise_for_status, with_server
@@ -76,6 +77,7 @@ class ServerClient:
         self.transport = transport
         self.book = book
         self._retry_policy = retry_policy or RetryPolicy()
+        self._lookup_pauses = Backoff(self._retry_policy.pause_s, longest_pause_s=1.0)
         self._clock = clock
         self._run_id = keys.run_id
         self._headers = {"content-type": "application/json", RUN_HEADER: keys.run_id}
@@ -209,7 +211,7 @@ class ServerClient:
         busy, so it is retried until the call's deadline.
         """
         restart_until = self._clock() + self._wait_s(await self.book.current(), server, until - self._clock())
-        pause = self._retry_policy.pause_s
+        lookups = 0
         while True:
             try:
                 return await attempt(until - self._clock())
@@ -220,8 +222,8 @@ class ServerClient:
                 if failure.kind is not FailureKind.UNREACHABLE or failure.problem.server or last:
                     raise with_server(failure, server) from failure
                 self._log_waiting(server, failure.problem.detail, (until if timed_out else restart_until) - now)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            lookups += 1
+            await asyncio.sleep(self._lookup_pauses.pause_s(lookups))
             await self._refresh_directory()
 
     def _wait_s(self, directory: Directory, server: str, left_s: float) -> float:
@@ -237,7 +239,7 @@ class ServerClient:
         directory = await self.book.current()
         wait_s = self._wait_s(directory, server, left_s)
         give_up = self._clock() + wait_s
-        pause = self._retry_policy.pause_s
+        lookups = 0
         while not (urls := directory.servers.get(server) or directory.quiet.get(server)):
             if server not in directory.servers:
                 hint = did_you_mean(server, directory.servers)
@@ -249,8 +251,8 @@ class ServerClient:
                 detail = f"no ready instance of {server!r} within {round(wait_s, 2):g} s"
                 raise Failure(FailureKind.UNREACHABLE, detail, server=server)
             self._log_waiting(server, "no ready instance", wait_s)
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, 1.0)
+            lookups += 1
+            await asyncio.sleep(self._lookup_pauses.pause_s(lookups))
             await self._refresh_directory()
             directory = await self.book.current()
         if len(urls) == 1:

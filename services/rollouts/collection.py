@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import platform
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from importlib.metadata import version
@@ -13,7 +13,6 @@ from typing import Any
 
 from rollyard.records.errors import OperatorError, did_you_mean
 from rollyard.records.io.rollout_paths import RolloutPaths, real_file
-from rollyard.records.rollouts.code_history import reachable
 from rollyard.records.rollouts.manifest import ChangedParameters
 from rollyard.records.rollouts.rollout_keys import PROMPT, Expected, KeySet
 from rollyard.records.run_types import Directory, ServerCode
@@ -23,7 +22,6 @@ from rollyard.services.head.client import Registry
 from rollyard.services.http.client import ServerClient
 from rollyard.services.rollouts.adoption import Adopter
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.code_follower import CodeFollower, stale_code_notes, wait_for_reload
 from rollyard.services.rollouts.collector import Collector, Limits
 from rollyard.services.rollouts.final_failures import IsFinal, is_bad_task
 from rollyard.services.rollouts.progress import CollectionProgress
@@ -101,18 +99,15 @@ Watch = Callable[[Collector], Awaitable[State]]
 
 @dataclass(frozen=True)
 class Prepared:
-    """What a collection is made from, once none of the servers is reloading its code."""
+    """What a collection is made from."""
 
     identity: Json
     code: dict[str, ServerCode]
     """The code of every server that the rows use."""
     input_path: str
-    notes: list[str]
 
 
-async def prepare(
-    plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, print_line: Callable[[str], None]
-) -> Prepared:
+async def prepare(plan: CollectionPlan, tasks: Tasks, stack: StackClients) -> Prepared:
     """Check the agents and the output of a collection.
 
     Raises OperatorError if an agent is unknown or the output is an input, and Failure if the head does not respond.
@@ -121,13 +116,11 @@ async def prepare(
     _check_agents(tasks.agents, directory)
     _check_inputs(RolloutPaths(plan.output), tasks.files)
     reached = reachable(tasks.agents, directory.references)
-    directory = await wait_for_reload(stack.registry, directory, reached, print_line=print_line)
     code = await stack.registry.code()
     return Prepared(
         _identity(plan, tasks, directory, reached),
         {name: found for name, found in code.items() if name in reached},
         _input_path(tasks),
-        stale_code_notes(directory, reached),
     )
 
 
@@ -162,10 +155,8 @@ class OpenCollection:
 
     @classmethod
     @asynccontextmanager
-    async def opened(
-        cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients, *, print_line: Callable[[str], None]
-    ) -> AsyncIterator[OpenCollection]:
-        """Open the output and its sidecar files, once none of the servers is reloading its code.
+    async def opened(cls, plan: CollectionPlan, tasks: Tasks, stack: StackClients) -> AsyncIterator[OpenCollection]:
+        """Open the output and its sidecar files.
 
         Raises OperatorError or RunError if an agent is unknown or a file cannot be used, and Failure if the head does
         not respond.
@@ -175,7 +166,7 @@ class OpenCollection:
         if isinstance(tasks, TaskFile) and tasks.limit is None and plan.resume and not plan.overwrite:
             subset, problem = subset_of_original(tasks, paths, plan.agent)
             tasks = subset or tasks
-        prepared = await prepare(plan, tasks, stack, print_line=print_line)
+        prepared = await prepare(plan, tasks, stack)
         check_no_workers(plan.output, overwrite=False)
         try:
             store = RolloutStore(
@@ -192,7 +183,6 @@ class OpenCollection:
             )
         except ChangedParameters as error:
             raise ChangedParameters(f"{error} {problem}".rstrip()) from error
-        store.notes.extend(prepared.notes)
         try:
             # Again, now that the output is locked: a worker checks the lock after it has begun its round.
             if note := check_no_workers(plan.output, overwrite=plan.overwrite):
@@ -232,9 +222,7 @@ class OpenCollection:
                 materialize=materialized.append if materialized else None,
                 on_rollout=on_rollout,
             )
-            registry, accept = self._stack.registry, plan.accept_changed_code
-            follower = CodeFollower(registry, collector, self.store, accept=accept, print_line=print_line)
-            async with reporting(registry, self.paths.output, collector, follower):
+            async with reporting(self._stack.registry, self.paths.output, collector, self.store.code):
                 state = await watch(collector)
             self.store.check()  # the files may have changed during the last report to the head
         finally:
@@ -242,6 +230,17 @@ class OpenCollection:
                 materialized.close()
         self.stopped_because = collector.stopped_because
         return state
+
+
+def reachable(agents: Iterable[str], references: Mapping[str, Sequence[str]]) -> set[str]:
+    """Return the agents and all servers that their settings refer to, directly or indirectly."""
+    found: set[str] = set()
+    waiting = list(agents)
+    while waiting:
+        if (name := waiting.pop()) not in found:
+            found.add(name)
+            waiting += references.get(name, ())
+    return found
 
 
 def max_turns(settings: Iterable[Mapping[str, Any]]) -> int | None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -15,9 +14,9 @@ from rollyard.records.rollout_types import RolloutKeys, RolloutRow
 from rollyard.records.rollouts.rewards import RENAMED, SCORES, with_verdict
 from rollyard.records.rollouts.rollout_keys import Key, task_key
 from rollyard.records.types import CollectionStatus, FailureRow, State
+from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.http.client import ServerClient
-from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.output_row import encode_line, parse_row, without_keys
 from rollyard.services.rollouts.partial.agent_call import AgentCall
 from rollyard.services.rollouts.partial.failed_attempt import FailedAttempt, failure_row, first_failure
@@ -205,7 +204,7 @@ class Collector:
             }
             call = AgentCall(self._client, rollout, body, self._limits.rollout_timeout_s, self._limits.partial_bytes)
             try:
-                response = await self._run_agent(call)
+                response = await call.send()
                 row = parse_row(response, rollout.agent)
                 if RENAMED not in row and not SCORES.isdisjoint(rollout.row):  # of an agent of another framework
                     row = cast(RolloutRow, with_verdict(rollout.row, rollout.row, row))
@@ -224,7 +223,7 @@ class Collector:
                     self._record(rollout, failure, failed, permanent=permanent)
                 if permanent:
                     return
-                await self._pause(attempt)
+                await self._pause(attempt + 1)
                 if self._draining.is_set():
                     return
                 continue
@@ -236,14 +235,6 @@ class Collector:
             if self._on_rollout is not None:
                 self._on_rollout(line)
             return
-
-    async def _run_agent(self, call: AgentCall) -> HttpResponse:
-        """Return the agent's response. If a server's code changes meanwhile, run the rollout again."""
-        while True:
-            code_changes = self._store.code_changes
-            response = await call.send()
-            if code_changes == self._store.code_changes:
-                return response
 
     def _record(self, rollout: Rollout, failure: Failure, attempt: FailedAttempt, *, permanent: bool) -> None:
         terminal = failure.terminal or self._store.is_final(failure.kind, failure.problem.server)
@@ -273,11 +264,10 @@ class Collector:
         self._stopped_because = self._stopped_because or why
         self._draining.set()
 
-    async def _pause(self, attempt: int) -> None:
-        pause = min(self._limits.first_pause_s * 2**attempt, self._limits.longest_pause_s)
-        pause *= random.uniform(0.5, 1.5)
+    async def _pause(self, failures: int) -> None:
+        pauses = Backoff(self._limits.first_pause_s, self._limits.longest_pause_s, jitter=0.5)
         try:
-            await asyncio.wait_for(self._draining.wait(), pause)
+            await asyncio.wait_for(self._draining.wait(), pauses.pause_s(failures))
         except TimeoutError:
             return
 

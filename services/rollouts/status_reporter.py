@@ -1,54 +1,60 @@
 """Reports collection status to the head, where ng_status, the viewer and Prometheus read it.
 
-Also checks with the head whether a server restarted with different code.
+Also stops the collection if the head rejects a server that restarted with different code.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 
 from rollyard.records.activity import Collection
 from rollyard.records.errors import Failure
+from rollyard.records.run_types import ServerCode
 from rollyard.services.head.client import Registry
-from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collector import STATUS_EVERY_S, Collector
 
 
 @contextlib.asynccontextmanager
 async def reporting(
-    registry_client: Registry, output: Path, collector: Collector, follower: CodeFollower
+    registry_client: Registry, output: Path, collector: Collector, code: Mapping[str, ServerCode]
 ) -> AsyncIterator[None]:
-    """Report the status at the start, every second and at the end. If the head does not respond, keep collecting."""
+    """Report the status at the start, every second and at the end. If the head does not respond, keep collecting.
+
+    `code`: the code of every server that the rows use.
+    """
+
+    def current() -> Collection:
+        digests = {name: found.digest for name, found in code.items()}
+        status, failures = collector.status, list(collector.failures)
+        return Collection(output=str(output.absolute()), status=status, failures=failures, code=digests)
 
     async def report_collection() -> None:
         with contextlib.suppress(Failure):
-            await registry_client.report_collection(_current_report(output, collector, follower))
+            await registry_client.report_collection(current())
 
-    async def follow_code() -> None:
+    async def stop_if_code_changed() -> None:
         with contextlib.suppress(Failure):
-            if await follower.follow():
-                await report_collection()  # until then, the head withholds the reloaded server
+            for server, changes in (await registry_client.directory()).changed_code.items():
+                if server in code:
+                    collector.stop(
+                        f"{server} was restarted with different code ({changes}), which its run does not allow: "
+                        "restore the code and repeat the command, or restart ng_run and add --accept-changed-code"
+                    )
 
     async def keep_reporting() -> None:
         while True:
             await asyncio.sleep(STATUS_EVERY_S)
             await report_collection()
-            await follow_code()
+            await stop_if_code_changed()
 
-    # The head must know the collection before its first rollout starts, so that a reload waits until rows are marked.
     await report_collection()
-    await follow_code()
+    await stop_if_code_changed()
     task = asyncio.create_task(keep_reporting())
     try:
         yield
     finally:
         task.cancel()
         await report_collection()
-
-
-def _current_report(output: Path, collector: Collector, follower: CodeFollower) -> Collection:
-    status, failures = collector.status, list(collector.failures)
-    return Collection(output=str(output.absolute()), status=status, failures=failures, code=follower.digests)

@@ -19,12 +19,17 @@ from rollyard.records.io.jsonl import replace
 from rollyard.records.io.locked_files import open_locked, unused
 from rollyard.records.io.rollout_paths import RolloutPaths
 from rollyard.records.rollout_types import RolloutRow
-from rollyard.records.rollouts.code_history import accepted, changes, mark_of, version_of
-from rollyard.records.rollouts.manifest import check_not_shared, encode_manifest, new_manifest, resumed_manifest
+from rollyard.records.rollouts.manifest import (
+    check_not_shared,
+    code_mark,
+    encode_manifest,
+    new_manifest,
+    resumed_manifest,
+)
 from rollyard.records.rollouts.manifest_records import Manifest
 from rollyard.records.rollouts.rewards import EXPECTED, is_reward
 from rollyard.records.rollouts.rollout_keys import Expected, Key, KeySet, duplicate_key, key_of
-from rollyard.records.run_types import ServerCode
+from rollyard.records.run_types import CodeVersion, ServerCode
 from rollyard.records.types import CollectionStatus, FailureRow, Json
 from rollyard.services.rollouts.adoption import Adopter, adoption_note
 from rollyard.services.rollouts.appender import REPAIR_HINT, JsonLines
@@ -80,18 +85,14 @@ class RolloutStore:
             if overwrite:
                 self._move_aside()
             self.code = dict(code or {})
-            """Current code of the servers that the rows use."""
-            self.code_changes = 0
-            """How many times servers were reloaded with different code during this command."""
-            self._writing_manifest = threading.Lock()
+            """Code of the servers that the rows use."""
             manifest = origin or self._manifest(identity, versions, resume, accept_changed_code, input_path, adopter)
             # Locked before the manifest is written: an output with the same manifest locks the same failures file.
             self._failures = self._open_failures()
-            self._current = manifest
             self._encoded = encode_manifest(manifest)
             if not paths.manifest.exists() or paths.manifest.read_bytes() != self._encoded:
                 replace(paths.manifest, self._encoded)
-            self.code_mark = mark_of(manifest.code, version_of(self.code, 0.0))
+            self.code_mark = code_mark(manifest.code, CodeVersion.of(self.code, 0.0))
             """Value of `_ng_code` in new rows; empty for the first version of the code."""
             for lines in (self._rows, self._failures):
                 if lines.tail_file:
@@ -99,7 +100,8 @@ class RolloutStore:
                         f"the last line of {lines.path} was incomplete; it was moved to {lines.tail_file}"
                     )
             if len(manifest.code) > 1:
-                self.notes += [f"code changed: {line}" for line in changes(*manifest.code[-2:])]
+                before, last = manifest.code[-2:]
+                self.notes += [f"code changed: {line}" for line in before.changes_to(last)]
                 self.notes.append(
                     f"{paths.output} contains rollouts of {len(manifest.code)} versions of the servers' code; _ng_code "
                     f"identifies a row's version ({paths.manifest.name} lists them)"
@@ -199,31 +201,14 @@ class RolloutStore:
         if found:
             raise RunError("; ".join(found))
 
-    def set_code(self, code: Mapping[str, ServerCode]) -> None:
-        """Record that the servers now run this code, and mark new rows with it.
-
-        Rollouts in flight may have used both versions and must not be appended.
-        """
-        now = version_of(code, time.time())
-        versions = accepted(self._current.code, now, self.paths.output, accept=True)
-        self._current = self._current.model_copy(update={"code": versions})
-        self.code = dict(code)
-        self.code_mark = mark_of(versions, now)
-        self.code_changes += 1
-        with self._writing_manifest:
-            if (text := encode_manifest(self._current)) != self._encoded:
-                replace(self.paths.manifest, text)
-                self._encoded = text
-
     def _manifest_changed(self) -> list[str]:
         path = self.paths.manifest
-        with self._writing_manifest:
-            try:
-                now = path.read_bytes()
-            except OSError:
-                now = b""
-            if now == self._encoded or not path.parent.exists():
-                return []  # the folder was moved, which `JsonLines.check` reports
+        try:
+            now = path.read_bytes()
+        except OSError:
+            now = b""
+        if now == self._encoded or not path.parent.exists():
+            return []  # the folder was moved, which `JsonLines.check` reports
         target = unused(path.with_name(f"{path.stem}_recovered.json")) if path.exists() else path
         try:
             replace(target, self._encoded)
@@ -290,7 +275,14 @@ class RolloutStore:
             has_rollouts = output.stat().st_size > 0
             accept = accept_changed_code and has_rollouts
             try:
-                return resumed_manifest(self.paths.manifest, output, identity, self.code, accept_changed_code=accept)
+                return resumed_manifest(
+                    self.paths.manifest,
+                    output,
+                    identity,
+                    self.code,
+                    accept_changed_code=accept,
+                    note=self.notes.append,
+                )
             except OperatorError:
                 if has_rollouts:
                     raise

@@ -13,8 +13,7 @@ from functools import partial
 import uvicorn
 
 from rollyard.records.errors import Failure, RunError
-from rollyard.records.run_types import Heartbeat, Registration
-from rollyard.services.config.server_code.code_version import LoadedCode
+from rollyard.records.run_types import Heartbeat, Registration, ServerCode
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.access.peer_protocol import PeerProtocol
 from rollyard.services.http.access.peer_user import Peers
@@ -131,18 +130,11 @@ class HostedServer:
         self.server.ready = True
 
     async def join(
-        self, instance: str, head: RegistryClient, book: AddressBook, loaded: LoadedCode | None = None
+        self, instance: str, head: RegistryClient, book: AddressBook, code: ServerCode | None = None
     ) -> None:
         """Listen, register with the head, start, report ready, and then send heartbeats."""
         await self.listen()
-        registration = Registration(
-            name=self.server.name,
-            instance=instance,
-            url=self.url,
-            pid=os.getpid(),
-            code=loaded.code if loaded else None,
-            sources=loaded.sources if loaded else None,
-        )
+        registration = Registration(name=self.server.name, instance=instance, url=self.url, pid=os.getpid(), code=code)
         await head.register(registration)
         reporting = asyncio.create_task(self._report_phase(registration, head))
         try:

@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import socket
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rollyard.records.errors import OperatorError, RollyardError, RunError
-from rollyard.records.run_types import Directory, Keys
+from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RollyardError, RunError
+from rollyard.records.run_types import Directory, Keys, Launch
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.transport import HttpTransport, endpoint_transport
-from rollyard.services.runtime.check_process import check_in_process
 from rollyard.services.runtime.foreign import uv_environment
 from rollyard.services.runtime.foreign.foreign_servers import check_access
 from rollyard.services.runtime.hosting import bind, bind_for
@@ -52,7 +53,7 @@ class Preflight:
                     check_access(spec, self._specs, self._keys)
                     await self._install(spec, cache)
                 elif spec.isolated:
-                    await check_in_process(spec, self._keys, LocalLauncher(cache))
+                    await self._check_in_process(spec, LocalLauncher(cache))
                 else:
                     await self._check_here(spec)
             except (OperatorError, RunError) as error:
@@ -76,6 +77,31 @@ class Preflight:
         """Install what a NeMo Gym server requires, before the time of the start counts."""
         if spec.program is not None and spec.program.install:
             await asyncio.to_thread(uv_environment.install, spec.folder, spec.program, cache, self._environ)
+
+    async def _check_in_process(self, spec: ServerSpec, launcher: LocalLauncher) -> None:
+        """Construct a server that has its own Python environment in a process of that environment."""
+        launch = Launch(
+            name=spec.name,
+            instance=spec.name,
+            family=spec.family,
+            implementation=spec.implementation,
+            folder=str(spec.folder),
+            settings=spec.raw,
+            keys=self._keys,
+            head_url="",
+            parent_pid=os.getpid(),
+            check_only=True,
+        )
+        with tempfile.TemporaryFile() as unnamed:  # it disappears even if this process is killed
+            process = await launcher.launch(launch, Path(f"/proc/{os.getpid()}/fd/{unnamed.fileno()}"))
+            try:
+                status = await process.wait()
+            finally:
+                process.kill()
+            if status:
+                lines = os.pread(unnamed.fileno(), 1 << 20, 0).decode("utf-8", "replace").strip().splitlines()
+                kind = OperatorError if status == EXIT_OPERATOR else RunError
+                raise kind(lines[-1] if lines else f"{spec.name} exited with status {status} during the check")
 
     async def _check_here(self, spec: ServerSpec) -> None:
         kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)

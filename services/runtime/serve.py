@@ -15,8 +15,7 @@ from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RollyardError
 from rollyard.records.io.terminal import plain, plain_output
 from rollyard.records.run_types import Launch
 from rollyard.services.config.plugins import load_server
-from rollyard.services.config.server_code.code_version import loaded_code
-from rollyard.services.config.server_folders import FAMILIES
+from rollyard.services.config.server_code import server_code
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
@@ -34,7 +33,7 @@ async def serve(
 ) -> None:
     """Host the server until `stop` is set. Call `print_line` with a status line when the server is ready."""
     kind = load_server(launch.family, Path(launch.folder), str(launch.settings.get("entrypoint", "app.py")))
-    loaded = loaded_code(Path(launch.folder), kind, FAMILIES, launch.settings)
+    code = server_code(Path(launch.folder))
     settings = parse_settings(kind.Settings, launch.settings, launch.name)
     lag = LoopLag()
     transport, endpoints = HttpTransport(lag=lag), endpoint_transport(environ, lag)
@@ -51,7 +50,7 @@ async def serve(
     # Only the first replica uses a fixed port; the Supervisor gives the others port 0.
     guard_loop(lag, launch.name)
     hosted = HostedServer(server, bind_for(launch.name, settings), advertise=launch.advertise, lag=lag)
-    joining = asyncio.create_task(hosted.join(launch.instance, head, book, loaded))
+    joining = asyncio.create_task(hosted.join(launch.instance, head, book, code))
     stopping = asyncio.create_task(stop.wait())
     try:
         await asyncio.wait({joining, stopping}, return_when=asyncio.FIRST_COMPLETED)

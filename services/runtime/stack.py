@@ -14,18 +14,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from rollyard.records.errors import OperatorError, RollyardError, RunError
 from rollyard.records.run_types import AccessRules, Directory, HeadFile, Keys
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.config.plugins import load_server
 from rollyard.services.config.run_config import RunConfig, ServerSpec
-from rollyard.services.config.server_code.code_version import loaded_code
-from rollyard.services.config.server_folders import FAMILIES
+from rollyard.services.config.server_code import server_code
 from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.head.server import Head
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport, LocalTransport, endpoint_transport
-from rollyard.services.runtime.check_process import check_in_process
 from rollyard.services.runtime.concurrent_start import all_or_first_error
 from rollyard.services.runtime.foreign.addresses import with_ports
 from rollyard.services.runtime.foreign.foreign_servers import ForeignServers
@@ -72,15 +70,14 @@ class Stack:
         head_port: int = 11000,
         head_advertise: str | None = None,
         ready_timeout_s: float = 300.0,
-        restarts: Restarts | None = None,
+        restarts: Backoff | None = None,
         environ: Mapping[str, str] | None = None,
         here: Sequence[ServerSpec] | None = None,
-        reloads: bool = False,
         private: bool = False,
     ) -> None:
         """`here`: the servers that this process starts (default: all); the others join from other hosts.
 
-        `reloads`: whether `reload` may be called. `private`: see HeadFile.
+        `private`: see HeadFile.
         """
         self.config = with_ports(config)
         self.keys = keys
@@ -96,7 +93,6 @@ class Stack:
             self.config.servers,
             config.identity(),
             elsewhere=self._elsewhere,
-            reloads=reloads,
             clock=lag.now,
         )
         self._private = private
@@ -169,16 +165,6 @@ class Stack:
         count = len(self.config.servers)
         self._print_line(f"All {count} / {count} servers ready!")
 
-    async def reload(self, name: str) -> None:
-        """Restart a server with the code that is now on disk. Its sessions end.
-
-        Raises OperatorError or RunError if the server cannot start with that code; its old processes then keep running.
-        """
-        assert self._launcher is not None and self._supervisor is not None
-        spec = next(spec for spec in self._here if spec.name == name)
-        await check_in_process(spec, self.keys, self._launcher)
-        await self._supervisor.reload(name)
-
     async def stop(self) -> None:
         """Stop the head and all servers that this process started."""
         try:
@@ -224,7 +210,7 @@ class Stack:
 
         async def join(spec: ServerSpec) -> None:
             kind = load_server(spec.family, spec.folder, spec.settings.entrypoint)
-            loaded = loaded_code(spec.folder, kind, FAMILIES, spec.raw)
+            code = server_code(spec.folder)
             server = kind(spec.settings, Context(spec.name, self.keys, self.client, self.folder.logs, self._endpoints))
             hosted = HostedServer(server, bind_for(spec.name, spec.settings))
             self._transport.mount(hosted.url, server)
@@ -233,7 +219,7 @@ class Stack:
             try:
                 instance = f"{spec.name}#1"
                 self.registry.expect(instance)
-                await hosted.join(instance, registry_client, self._book, loaded)
+                await hosted.join(instance, registry_client, self._book, code)
             except (RollyardError, asyncio.CancelledError):
                 raise
             except Exception as error:

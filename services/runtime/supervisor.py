@@ -7,17 +7,18 @@ restarted after a delay that doubles each time.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from rollyard.records.errors import EXIT_OPERATOR, OperatorError, RunError
 from rollyard.records.run_types import Keys, Launch
 from rollyard.records.types import Json
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.config.run_config import ServerSpec
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.launcher import Launcher, Process
@@ -44,11 +45,8 @@ class _Replica:
     status: int = 0
     """Exit status of its last process."""
     since: float = 0.0
-    pause_s: float = 0.0
-    watch_task: asyncio.Task[None] | None = None
-    """Waits for the process to exit and restarts it."""
-    replacing: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set while `reload` stops the process, so that `watch_task` does not restart it."""
+    failures: int = 0
+    """Exits and failed starts in a row."""
 
     @property
     def title(self) -> str:
@@ -69,7 +67,7 @@ class Supervisor:
         *,
         print_line: Callable[[str], None],
         ready_timeout_s: float = 300.0,
-        restarts: Restarts | None = None,
+        restarts: Backoff | None = None,
         parent_pid: int | None = None,
     ) -> None:
         self._replicas = [_Replica(spec, index) for spec in servers for index in range(spec.settings.replicas)]
@@ -80,7 +78,7 @@ class Supervisor:
         self._log_dir = log_dir
         self._print_line = print_line
         self._ready_timeout_s = ready_timeout_s
-        self._restarts = restarts or Restarts()
+        self._restarts = restarts or Backoff()
         self._parent_pid = os.getpid() if parent_pid is None else parent_pid
         self._waiting: list[_Replica] = []
         """Replicas that were not ready when `start` last checked."""
@@ -116,44 +114,6 @@ class Supervisor:
                     f"not ready within {self._describe_timeout(late[0])}: {names}.\n{self._log_end(late[0])}"
                 )
             await asyncio.sleep(0.02)
-
-    async def reload(self, name: str) -> None:
-        """Replace every process of the server, using the code that is now on disk.
-
-        Unlike after a crash, there is no pause, and the restart is not counted. Returns before the new processes are
-        ready.
-        """
-        task = asyncio.create_task(self._reload([replica for replica in self._replicas if replica.spec.name == name]))
-        self._watch_tasks.append(task)
-        await asyncio.shield(task)  # an interrupted reload would leave the server unmonitored
-
-    async def _reload(self, replicas: list[_Replica]) -> None:
-        # All processes end before the first new one starts, so that replicas never run different code.
-        await asyncio.gather(*(self._end(replica) for replica in replicas))
-        if replicas[0].spec.settings.port:
-            # The address stays the same, so servers could call the new process before it is in their
-            # directory: wait until every instance has fetched a directory without it.
-            before = self._registry.last_seen()
-            while before & self._registry.last_seen() and not self._stopping.is_set():
-                before &= self._registry.last_seen()
-                await asyncio.sleep(0.05)
-        if self._stopping.is_set():
-            return
-        self._registry.renew_code(replicas[0].spec.name)
-        for replica in replicas:
-            replica.replacing.clear()
-            replica.pause_s = 0.0
-            replica.watch_task = asyncio.create_task(self._restart_until_started(replica))
-            self._watch_tasks.append(replica.watch_task)
-
-    async def _end(self, replica: _Replica) -> None:
-        replica.replacing.set()
-        while replica.watch_task is not None and not replica.watch_task.done():
-            if replica.process is not None:
-                replica.process.terminate()
-            _, late = await asyncio.wait([replica.watch_task], timeout=STOP_GRACE_S)
-            if late and replica.process is not None:
-                replica.process.kill()
 
     async def stop(self) -> None:
         """Stop all servers: terminate their processes, then kill those that are still running after a few seconds."""
@@ -200,8 +160,7 @@ class Supervisor:
         )
         self._registry.expect(replica.instance)
         replica.process = await self._launcher.launch(launch, self._log(replica))
-        replica.watch_task = asyncio.create_task(self._watch(replica, replica.process))
-        self._watch_tasks.append(replica.watch_task)
+        self._watch_tasks.append(asyncio.create_task(self._watch(replica, replica.process)))
         if self._stopping.is_set():
             replica.process.kill()
 
@@ -211,39 +170,25 @@ class Supervisor:
         replica.was_ready = replica.was_ready or self._registry.is_ready(replica.instance)
         self._registry.remove(replica.instance)
         replica.process = None
-        if self._stopping.is_set() or replica.replacing.is_set():
+        if self._stopping.is_set():
             return
         if not replica.was_ready:
             return  # `start` reports it
         uptime_s = time.monotonic() - replica.since
         if uptime_s > self._restarts.reset_after_s:
-            replica.pause_s = 0.0
+            replica.failures = 0
         while not self._stopping.is_set():
-            replica.pause_s = self._restarts.next_pause_s(replica.pause_s)
-            again = f"restarting it in {replica.pause_s:g} s"
+            replica.failures += 1
+            pause_s = self._restarts.pause_s(replica.failures)
+            again = f"restarting it in {pause_s:g} s"
             self._print_line(
                 f"{replica.title} exited ({_ending(status)}) after {uptime_s:.1f} s; {again}; log: {self._log(replica)}"
             )
-            if await self._is_interrupted(replica):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), pause_s)
                 return
             self._registry.restarts[replica.spec.name] = self._registry.restarts.get(replica.spec.name, 0) + 1
             if await self._try_spawn(replica):
-                return
-
-    async def _is_interrupted(self, replica: _Replica) -> bool:
-        """Pause before a restart; return True as soon as the run stops or a reload takes over."""
-        waits = [asyncio.create_task(event.wait()) for event in (self._stopping, replica.replacing)]
-        try:
-            done, _ = await asyncio.wait(waits, timeout=replica.pause_s, return_when=asyncio.FIRST_COMPLETED)
-            return bool(done)
-        finally:
-            for task in waits:
-                task.cancel()
-
-    async def _restart_until_started(self, replica: _Replica) -> None:
-        while not await self._try_spawn(replica):
-            replica.pause_s = self._restarts.next_pause_s(replica.pause_s)
-            if await self._is_interrupted(replica):
                 return
 
     async def _try_spawn(self, replica: _Replica) -> bool:

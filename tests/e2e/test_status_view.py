@@ -139,13 +139,6 @@ def test_each_dataset_of_a_mixture_has_its_own_line() -> None:
     assert "  essays  12 measured, reward 0.75" in text
 
 
-def test_servers_with_older_code_than_on_disk_are_named() -> None:
-    old = server("coin").model_copy(update={"changed_files": ["resources_servers/coin/app.py"]})
-    text = render(busy_run().model_copy(update={"servers": [old, server("other")]}), 160)
-    assert re.search(r"^! coin runs older .*: resources_servers/coin/app.py$", text, re.MULTILINE)
-    assert "other runs older" not in text
-
-
 def test_a_server_that_is_not_rollyards_is_shown_with_where_it_runs() -> None:
     external = server("mcqa").model_copy(update={"origin": "external, http://10.0.0.5:8080"})
     assert "mcqa: external, http://10.0.0.5:8080" in render(busy_run(servers=[external]), 100)

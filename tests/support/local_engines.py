@@ -19,7 +19,7 @@ from rollyard.responses_api_models.local_vllm_model import orphaned_processes
 from rollyard.responses_api_models.local_vllm_model.engine import Engine
 from rollyard.responses_api_models.local_vllm_model.settings import LocalVllmModelSettings
 from rollyard.responses_api_models.local_vllm_model.startup import StartPlan
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.http.transport import HttpTransport
 from tests.support.processes import parent_of, processes_with
 from tests.support.waiting import until
@@ -52,7 +52,7 @@ class EngineHarness:
             log_file=folder / "policy-engine-0.log",
             transport=transport,
         )
-        quick = Restarts(first_pause_s=0.01, longest_pause_s=0.05)
+        quick = Backoff(first_pause_s=0.01, longest_pause_s=0.05)
         self.engine = Engine(self.plan, up=self.open, down=self.down.append, restarts=quick)
 
     async def open(self, url: str) -> None:

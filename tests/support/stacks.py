@@ -13,7 +13,7 @@ from omegaconf import OmegaConf
 from rollyard.records.io.rollout_paths import RolloutPaths
 from rollyard.records.io.search_path import INSTALLED
 from rollyard.records.types import Json, State
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.config.load import load
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.config.run_config import RunConfig
@@ -76,7 +76,7 @@ async def _started(
         launcher=launcher,
         head_port=0,
         ready_timeout_s=3 * deadline_s(),
-        restarts=Restarts(first_pause_s=0.05, longest_pause_s=0.5),
+        restarts=Backoff(first_pause_s=0.05, longest_pause_s=0.5),
     )
     try:
         await stack.start()

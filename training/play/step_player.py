@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from rollyard.records.errors import Failure, RunError
-from rollyard.records.rollouts.code_history import ChangedCode
-from rollyard.records.rollouts.manifest import ChangedParameters
+from rollyard.records.rollouts.manifest import ChangedCode, ChangedParameters
 from rollyard.records.rollouts.rollout_keys import task_key
 from rollyard.records.types import Json
 from rollyard.services.datasets.tasks import Rollout, Tasks
@@ -176,7 +175,7 @@ class StepPlayer:
             is_final=lambda kind, server: self._rules.is_final(kind, server, agents),
         )
         try:
-            async with OpenCollection.opened(plan, tasks, self._stack.clients, print_line=self._print_line) as opened:
+            async with OpenCollection.opened(plan, tasks, self._stack.clients) as opened:
                 for note in opened.notes:
                     self._print_line(note)
                 if record.played == tasks.count:

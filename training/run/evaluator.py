@@ -54,7 +54,7 @@ class Evaluator:
         return evaluation_metrics(_rows(output), self._tasks.count * self._config.evaluation.num_repeats)
 
     async def _collect(self, plan: CollectionPlan, step: int) -> None:
-        opened = OpenCollection.opened(plan, self._tasks, self._stack, print_line=self._print_line)
+        opened = OpenCollection.opened(plan, self._tasks, self._stack)
         async with opened as collection:
             state = await collection.run(print_line=self._print_line)
             if state == "stopped":

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 from rollyard.records.errors import RunError
+from rollyard.records.io.process_group import guarded
 from rollyard.services.runtime import ray_actor
-from rollyard.services.runtime.programs import process_group
 
 CHUNK = 1 << 20
 SILENCE_S = 60.0
@@ -39,15 +38,14 @@ def run_on_ray(
     """
     import ray
 
-    # The wrapper ends everything that the command has started, also if the actor is killed.
-    guarded = [sys.executable, "-I", str(Path(process_group.__file__)), *command]
     try:
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
         ray.cloudpickle.register_pickle_by_value(ray_actor)
         kind = ray.remote(num_cpus=0, num_gpus=num_gpus, max_restarts=0)(ray_actor.ProgramHost)
         actor = kind.remote()
         try:
-            _wait(ray, actor.run.remote(guarded, str(here), dict(environ), None), num_gpus, print_line)
+            # The guard ends everything that the command has started, also if the actor is killed.
+            _wait(ray, actor.run.remote(guarded(command), str(here), dict(environ), None), num_gpus, print_line)
             with _passing_on(actor):
                 return _follow(ray, actor, write)
         finally:

@@ -14,7 +14,7 @@ from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.rollout_types import RolloutRow
 from rollyard.records.rollouts.rollout_keys import task_key
 from rollyard.records.types import Json
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.rollouts.output_row import encode_line, parse_row
 from rollyard.training.endings import EndingRules, Treatment
@@ -41,7 +41,7 @@ class PlaySettings:
     """What to do with turns that something but the policy constrained."""
     endings: EndingRules = field(default_factory=EndingRules)
     """How rollouts take part in an update, by how they ended."""
-    pauses: Restarts = field(default_factory=lambda: Restarts(first_pause_s=0.5, longest_pause_s=15.0))
+    pauses: Backoff = field(default_factory=lambda: Backoff(first_pause_s=0.5, longest_pause_s=15.0))
     """Pauses before further attempts."""
 
 
@@ -119,7 +119,7 @@ class Episodes:
 
     async def _measured(self, rollout: Rollout, body: bytes, key: str) -> bytes:
         """Return the row as JSON. Raises the Failure of the last attempt."""
-        attempt, pause = 0, 0.0
+        attempt = 0
         while True:
             attempt += 1
             try:
@@ -130,8 +130,7 @@ class Episodes:
                 self._last_failure = str(failure)
                 if attempt >= self._settings.max_attempts or self._is_final(failure, rollout.agent):
                     raise
-                pause = self._settings.pauses.next_pause_s(pause)
-                await asyncio.sleep(pause)
+                await asyncio.sleep(self._settings.pauses.pause_s(attempt))
                 continue
             self._record(line)
             return line

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollyard.records.errors import Failure, FailureKind, RunError
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.training.train_config import WeightSettings
 from rollyard.training.weights.policy_client import EngineLogProbs, PolicyClient, ScoredSequence
 
@@ -21,7 +21,7 @@ INTERVALS = {True: 1, False: 10}
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.05}
 """Default tolerance in nats, by the type of the trainer's weights."""
 _STATUS_S = 10.0
-_PAUSES = Restarts(first_pause_s=0.5, longest_pause_s=10.0)
+_PAUSES = Backoff(first_pause_s=0.5, longest_pause_s=10.0)
 _REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER)
 
 
@@ -95,14 +95,15 @@ class ParityProbe:
         return self._latest[1]
 
     async def _ask(self, version: str, sequences: Sequence[Sequence[int]]) -> EngineLogProbs:
-        until, pause = time.monotonic() + self._settings.timeout_s, 0.0
+        until, failures = time.monotonic() + self._settings.timeout_s, 0
         while True:
             try:
                 found = await self._client.log_probs(sequences, max(0.1, until - time.monotonic()))
                 if not found.engines:
                     raise Failure(FailureKind.UNREACHABLE, "no engine is up")
             except Failure as failure:
-                pause = _PAUSES.next_pause_s(pause)
+                failures += 1
+                pause = _PAUSES.pause_s(failures)
                 if failure.kind in _REFUSALS or time.monotonic() + pause >= until:
                     raise RunError(f"cannot compare version {version} with the trainer: {failure}") from failure
                 await asyncio.sleep(pause)

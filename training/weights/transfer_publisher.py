@@ -20,7 +20,7 @@ from typing import Any
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.types import Json
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.training.weights.policy_client import PolicyClient
 from rollyard.training.weights.weight_publisher import PublishedWeights
 from rollyard.training.weights.weight_sender import WeightSender
@@ -31,7 +31,7 @@ _STATUS_S = 10.0
 _CONFLICT = 409
 _ABANDON_LEASE_S = 1.0
 """After a failed transfer, the model server restarts the engines whose weights are incomplete once this lease ends."""
-_PAUSES = Restarts(first_pause_s=0.5, longest_pause_s=10.0)
+_PAUSES = Backoff(first_pause_s=0.5, longest_pause_s=10.0)
 _REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER)
 
 
@@ -56,7 +56,7 @@ class TransferPublisher:
         Raises RunError if the engines refuse the weights or do not have them in time; engines whose weights are
         incomplete then answer no model call until they have been restarted.
         """
-        started, pause = time.monotonic(), 0.0
+        started, failures = time.monotonic(), 0
         self._finish_sent = False
         until = started + self._timeout_s
         while True:
@@ -66,7 +66,8 @@ class TransferPublisher:
                 break
             except (Failure, TimeoutError, SendFailed) as error:
                 await self._disconnect()
-                pause = _PAUSES.next_pause_s(pause)
+                failures += 1
+                pause = _PAUSES.pause_s(failures)
                 refused = isinstance(error, Failure) and _is_refusal(error)
                 if refused or time.monotonic() + pause >= until:
                     await self._abandon()

@@ -11,12 +11,12 @@ from typing import Protocol
 
 from rollyard.records.errors import Failure, FailureKind, RunError
 from rollyard.records.types import Json
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.training.weights.policy_client import PolicyClient, WeightKind
 from rollyard.training.weights.version_folders import VersionFolders
 
 _STATUS_S = 10.0
-_PAUSES = Restarts(first_pause_s=0.5, longest_pause_s=10.0)
+_PAUSES = Backoff(first_pause_s=0.5, longest_pause_s=10.0)
 _REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER)
 
 
@@ -82,7 +82,7 @@ class WeightPublisher:
         return None
 
     async def _load(self, folder: Path, version: str, until: float) -> Json:
-        pause = 0.0
+        failures = 0
         while True:
             try:
                 return await self._client.update(folder, version, max(0.1, until - time.monotonic()), self._kind)
@@ -92,7 +92,8 @@ class WeightPublisher:
                 # The response may have been lost, but not the update.
                 if await self._has(version, folder):
                     return {}
-                pause = _PAUSES.next_pause_s(pause)
+                failures += 1
+                pause = _PAUSES.pause_s(failures)
                 if time.monotonic() + pause >= until:
                     raise RunError(
                         f"the engines did not load version {version} within {self._timeout_s:g} s: {failure}"

@@ -15,6 +15,7 @@ from rollyard.launchers.evaluation.headline import Headline, formatted
 from rollyard.records.errors import RunError
 from rollyard.records.io.jsonl import replace
 from rollyard.records.types import Record
+from rollyard.services.backoff import Backoff
 
 _LONGEST_PAUSE_S = 3600.0
 
@@ -36,8 +37,7 @@ class EvaluatedCheckpoint(Record):
         """Return whether to evaluate it now. After each failure the pause doubles, up to an hour."""
         if self.headline is not None:
             return False
-        pause = min(pause_s * 2 ** (self.tries - 1), _LONGEST_PAUSE_S) if self.tries else 0.0
-        return now >= self.failed_at + pause
+        return now >= self.failed_at + Backoff(pause_s, _LONGEST_PAUSE_S).pause_s(self.tries)
 
 
 _ROWS = TypeAdapter(list[EvaluatedCheckpoint])

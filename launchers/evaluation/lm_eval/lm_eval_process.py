@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 import shlex
 import shutil
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,6 +15,7 @@ from typing import Any
 
 from rollyard.launchers.evaluation.lm_eval.benchmarks import Benchmark
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io import process_group
 from rollyard.records.types import Json
 
 _GRACE_S = 20.0
@@ -154,18 +153,16 @@ class Harness:
             environment["HF_ALLOW_CODE_EVAL"] = "1"
         log.parent.mkdir(parents=True, exist_ok=True)
         last, error = "no output", ""
-        # A separate process group, because vLLM's engine is a child of lm_eval and would outlive it.
-        process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "rollyard.services.runtime.programs.process_group", *command],
-            stdin=subprocess.PIPE,
+        # Guarded, because vLLM's engine is a child of lm_eval and would outlive it.
+        process: subprocess.Popen[str] = process_group.start(
+            command,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             env=environment,
             encoding="utf-8",
             errors="replace",
-            start_new_session=True,
         )
-        assert process.stdin is not None and process.stdout is not None
+        assert process.stdout is not None
         try:
             with log.open("a", encoding="utf-8") as file, process.stdout:
                 file.write(f"$ {shlex.join(command)}\n")
@@ -185,7 +182,7 @@ class Harness:
 
 
 def _end(process: subprocess.Popen[str]) -> None:
-    """Kill the remaining processes of the group: immediately if lm_eval has exited, else after a grace period.
+    """Kill the remaining processes: immediately if lm_eval has exited, else after a grace period.
 
     A second interrupt skips the grace period.
     """
@@ -195,11 +192,7 @@ def _end(process: subprocess.Popen[str]) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 process.wait(_GRACE_S)
     finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        if process.stdin is not None:
-            process.stdin.close()
+        process_group.end(process)
 
 
 def _pairs(arguments: Mapping[str, Any]) -> str:

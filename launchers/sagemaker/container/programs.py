@@ -7,20 +7,17 @@ import os
 import re
 import shutil
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from rollyard.records.errors import OperatorError
+from rollyard.records.io import process_group
 
 STOP_GRACE_S = 60.0
 """A program may end by itself this long after SIGTERM. SageMaker ends a stopped job after 120 s."""
 _TAIL_S = 0.2
-_GROUP = (sys.executable, "-m", "rollyard.services.runtime.programs.process_group")
-"""Ends the program and its children if this process is killed."""
 _LAST_BYTES = 1 << 16
 _ERROR = re.compile(
     r"(?:[A-Za-z_][\w.]*(?:Error|Exception|Failure|Exit|Interrupt)(?::|$)"  # the end of a traceback
@@ -55,14 +52,12 @@ class Program:
         log.parent.mkdir(parents=True, exist_ok=True)
         with log.open("ab") as output:
             # The output goes to a file first: a slow log service never holds up the program, and no line is dropped.
-            self.process = subprocess.Popen(
-                [*_GROUP, *command],
+            self.process = process_group.start(
+                command,
                 cwd=folder,
                 env={"PYTHONUNBUFFERED": "1", **environment},  # errors come after what was printed before them
-                stdin=subprocess.PIPE,
                 stdout=output,
                 stderr=output,
-                start_new_session=True,
             )
         self._tail = threading.Thread(target=self._follow, daemon=True)
         self._tail.start()
@@ -75,7 +70,8 @@ class Program:
     def terminate(self) -> None:
         """Ask the program and its children to end."""
         if self.process.poll() is None:
-            self._signal(signal.SIGTERM)
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGTERM)
 
     def end(self, grace_s: float) -> int:
         """End the program, by force after `grace_s`, and return its status. Children that are left are killed."""
@@ -86,11 +82,8 @@ class Program:
         return self.close()
 
     def close(self) -> int:
-        """Kill the group's remaining processes, print the rest of the output and return the status."""
-        self._signal(signal.SIGKILL)
-        self.process.wait()
-        assert self.process.stdin is not None
-        self.process.stdin.close()
+        """Kill the remaining processes, print the rest of the output and return the status."""
+        process_group.end(self.process)
         self._tail.join(10)
         return self.poll() or 0
 
@@ -104,10 +97,6 @@ class Program:
             return ""
         lines = [line for line in map(str.strip, reversed(lines)) if line and not _HINT.fullmatch(line)]
         return next((line for line in lines if _ERROR.match(line)), lines[0] if lines else "")
-
-    def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, number)
 
     def _follow(self) -> None:
         with self.log.open("rb") as opened:

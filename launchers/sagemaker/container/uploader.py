@@ -27,6 +27,7 @@ from rollyard.launchers.sagemaker.container.checkpoint_folder import (
 from rollyard.launchers.sagemaker.container.multipart import S3Uploader
 from rollyard.records.errors import RollyardError
 from rollyard.records.io import s3
+from rollyard.services.backoff import Backoff
 
 MARKER = MARKERS[0]
 _GROWING_FACTOR = 4
@@ -80,11 +81,12 @@ class RunUploader:
     def _run(self) -> None:
         while not self._ending.wait(self._interval_s):
             self._search(last=False)
-        deadline, pause = time.monotonic() + FINAL_RETRY_S, self._interval_s
+        deadline, failures = time.monotonic() + FINAL_RETRY_S, 1
+        pauses = Backoff(self._interval_s, FINAL_PAUSE_S)
         self._search(last=True)
-        while self._problem and time.monotonic() + pause < deadline:
-            time.sleep(pause)
-            pause = min(2 * pause, FINAL_PAUSE_S)
+        while self._problem and time.monotonic() + pauses.pause_s(failures) < deadline:
+            time.sleep(pauses.pause_s(failures))
+            failures += 1
             self._search(last=True)
 
     def _search(self, *, last: bool) -> None:

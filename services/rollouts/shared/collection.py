@@ -16,7 +16,6 @@ from rollyard.records.rollouts.rollout_keys import Expected
 from rollyard.records.types import Json, State
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.rollouts.appender import JsonLines
-from rollyard.services.rollouts.code_follower import CodeFollower
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, Prepared, StackClients, Watch, prepare
 from rollyard.services.rollouts.collector import Collector
 from rollyard.services.rollouts.progress import CollectionProgress
@@ -51,7 +50,7 @@ async def open_collection(
     Raises as `OpenCollection.opened`.
     """
     if plan.worker is None:
-        async with OpenCollection.opened(plan, tasks, stack, print_line=print_line) as alone:
+        async with OpenCollection.opened(plan, tasks, stack) as alone:
             yield alone
         return
     if plan.overwrite or not plan.resume:
@@ -59,7 +58,7 @@ async def open_collection(
             "workers always continue the output: drop --overwrite or --resume false, or choose another output"
         )
     tasks, problem = await asyncio.to_thread(whole_input, plan, tasks)
-    prepared = await prepare(plan, tasks, stack, print_line=print_line)
+    prepared = await prepare(plan, tasks, stack)
     versions = {"rollyard": version("rollyard"), "python": platform.python_version()}
     notes = await asyncio.to_thread(adopt_output, plan, tasks, prepared, versions, print_line)
     try:
@@ -99,7 +98,7 @@ class SharedCollection:
         self.stopped_because = ""
         self.result: MergeResult | None = None
         """What was merged; None until the collection has ended."""
-        self.notes = [*prepared.notes]
+        self.notes: list[str] = []
         self._plan, self._tasks, self._stack = plan, tasks, stack
         self._leaving = False
         self._parts = None if self._round.is_over else self._join(self._round, prepared)
@@ -201,10 +200,8 @@ class SharedCollection:
             on_end=source.ended,
             draining=draining,
         )
-        accept = plan.accept_changed_code
-        follower = CodeFollower(registry, collector, store, accept=accept, print_line=print_line)
         try:
-            async with reporting(registry, store.paths.output, collector, follower):
+            async with reporting(registry, store.paths.output, collector, store.code):
                 try:
                     state = await watch(collector)
                     store.check()

@@ -13,7 +13,7 @@ from rollyard.records.io.search_path import IMPORT_ROOT, INSTALLED
 from rollyard.records.run_types import Heartbeat, Launch, Registration
 from rollyard.services.config.nemo_gym.folders import is_installed
 from rollyard.services.config.run_config import ServerSpec
-from rollyard.services.config.server_code.code_version import foreign_code
+from rollyard.services.config.server_code import server_code
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.http.transport import Transport
 from rollyard.services.runtime.foreign import bootstrap, uv_environment
@@ -145,7 +145,7 @@ class ForeignLauncher:
 
     async def _register(self, spec: ServerSpec, instance: str, process: ForeignProcess) -> None:
         assert spec.program is not None
-        code = await asyncio.to_thread(foreign_code, spec.folder, spec.settings.entrypoint, spec.program.root)
+        code = await asyncio.to_thread(server_code, spec.folder)
         registration = Registration(
             name=spec.name, instance=instance, url=url_of(spec), pid=process.pid, ready=True, code=code
         )

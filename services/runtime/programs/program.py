@@ -5,16 +5,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-import shutil
 import signal
-import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
 
+from rollyard.records.io.process_group import guarded
 from rollyard.records.io.writable import open_private
-from rollyard.services.runtime.programs import process_group
 
 TAIL_BYTES = 64 * 1024
 STOP_S = 15.0
@@ -37,7 +35,6 @@ class Program:
         self._process = process
         self._offset = offset
         self._ends_abruptly = ends_abruptly
-        self._temporary: list[Path] = []
 
     @classmethod
     async def start(
@@ -50,10 +47,11 @@ class Program:
         title: str,
         *,
         ends_abruptly: bool = False,
+        temporary: Path | None = None,
     ) -> Self:
         """Run `command` and append its output to `log`, after the line `title`.
 
-        `ends_abruptly`: `stop` kills the program instead of asking it to end.
+        `ends_abruptly`: `stop` kills the program instead of asking it to end. `temporary`: see `guarded`.
         """
         log.parent.mkdir(parents=True, exist_ok=True)
         with open_private(log) as output:
@@ -61,8 +59,7 @@ class Program:
             output.flush()
             offset = output.tell()
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-I", str(Path(process_group.__file__))),
-                *command,
+                *guarded(command, temporary),
                 cwd=cwd,
                 env={"PYTHONUNBUFFERED": "1", **environ},
                 stdin=asyncio.subprocess.PIPE,
@@ -71,10 +68,6 @@ class Program:
                 start_new_session=True,  # Ctrl-C reaches the parent alone, which stops its programs in order
             )
         return cls(process, name, log, offset, ends_abruptly=ends_abruptly)
-
-    def remove_at_end(self, folder: Path) -> None:
-        """Remove a temporary folder once the program has ended."""
-        self._temporary.append(folder)
 
     @property
     def running(self) -> bool:
@@ -114,6 +107,4 @@ class Program:
             os.killpg(process.pid, signal.SIGKILL)
         assert process.stdin is not None
         process.stdin.close()
-        for folder in self._temporary:
-            await asyncio.to_thread(shutil.rmtree, folder, ignore_errors=True)
         return status

@@ -10,14 +10,14 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.training.stack.training_stack import TrainingStack
 from tests.unit.training.recorded_turns import row, turn
 
 Answer = Callable[[Json, int], Awaitable[Json]]
-AT_ONCE = Restarts(first_pause_s=0.0, longest_pause_s=0.0)
+AT_ONCE = Backoff(first_pause_s=0.0, longest_pause_s=0.0)
 
 
 class Agent:

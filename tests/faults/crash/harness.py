@@ -25,7 +25,7 @@ from rollyard.cli import collect_rollouts
 from rollyard.cli import status as show_status
 from rollyard.records.run_types import Launch
 from rollyard.records.types import Json
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.config.run_config import RunConfig
 from rollyard.services.runtime.process_setup import die_with_parent, raise_file_limit
 from rollyard.services.runtime.run_dir import RunFolder
@@ -138,7 +138,6 @@ async def forked(
     folder: Path,
     launcher: ForkLauncher | None = None,
     restart_pause_s: float = 0.02,
-    reloads: bool = False,
 ) -> AsyncIterator[Stack]:
     """A stack with forked servers; dead ones are restarted almost immediately."""
     keys = new_keys()
@@ -150,8 +149,7 @@ async def forked(
         launcher=launcher or ForkLauncher(),
         head_port=0,
         ready_timeout_s=deadline_s(),
-        restarts=Restarts(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
-        reloads=reloads,
+        restarts=Backoff(first_pause_s=restart_pause_s, longest_pause_s=restart_pause_s),
     )
     try:
         await stack.start()

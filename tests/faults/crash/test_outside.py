@@ -8,7 +8,6 @@ import shutil
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 
-import orjson
 import pytest
 import pytest_asyncio
 
@@ -157,35 +156,3 @@ async def test_a_server_that_restarts_with_other_code_stops_the_collection_and_m
         command = start(stack, output, log="third.log")
         assert await asyncio.wait_for(command.wait(), 60.0) == 2
         assert "coin: changed resources_servers/coin/app.py" in (tmp_path / "third.log").read_text()
-
-
-async def test_code_that_is_reloaded_during_a_collection_marks_each_row_or_stops_it(tmp_path: Path) -> None:
-    project, output = tmp_path / "mine", tmp_path / "results" / "run.jsonl"
-    tree, app = coin(project), project / "resources_servers" / "coin" / "app.py"
-    config = load_config(config=tree, roots=[project], tmp_path=tmp_path)
-    async with forked(config, tmp_path, ForkLauncher(), reloads=True) as stack:
-        # Each of the three reloads may interrupt the same rollout.
-        command = start(stack, output, PUZZLES, "log", "+accept_changed_code=true", "+max_attempts=10")
-        rows = 0
-        for reward in ("100.0", "1.0", "10.0"):
-            least = rows + 20
-            await until(lambda least=least: lines(output) >= least, "20 rollouts more")  # type: ignore[misc]
-            app.write_text(COIN.replace("1.0", reward))
-            await stack.reload("coin")
-            rows = lines(output)
-        assert await asyncio.wait_for(command.wait(), 120.0) == 0, (tmp_path / "log").read_text()
-        marks = {(row["reward"], row.get("_ng_code", "")) for row in read_rows(output)}
-        assert len({mark for _, mark in marks}) == len({reward for reward, _ in marks}) == len(marks) == 3
-        assert (1.0, "") in marks
-        manifest = orjson.loads((output.parent / "run_manifest.json").read_bytes())
-        assert {mark for _, mark in marks} - {""} == {version["digest"] for version in manifest["code"][1:]}
-
-        second = output.with_name("second.jsonl")
-        command = start(stack, second, log="second")
-        await until(lambda: lines(second) >= 20, "20 rollouts")
-        app.write_text(COIN.replace("1.0", "7.0"))
-        await stack.reload("coin")
-        assert await asyncio.wait_for(command.wait(), 120.0) == 1
-        log = (tmp_path / "second").read_text()
-        assert "(coin: changed resources_servers/coin/app.py)" in log
-        assert {row["reward"] for row in read_rows(second)} == {10.0}

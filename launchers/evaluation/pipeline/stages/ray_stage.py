@@ -30,9 +30,14 @@ async def start_ray(plan: EvalPlan, environ: Mapping[str, str], stages: RunningS
         *("--disable-usage-stats", f"--temp-dir={folder}"),
     ]
     process = await Program.start(
-        "Ray", command, plan.folder.ray_log, {**environ, "RAY_TMPDIR": folder}, plan.here, " ".join(command)
+        "Ray",
+        command,
+        plan.folder.ray_log,
+        {**environ, "RAY_TMPDIR": folder},
+        plan.here,
+        " ".join(command),
+        temporary=Path(folder),
     )
-    process.remove_at_end(Path(folder))
     stages.add(process)
     loop = asyncio.get_running_loop()
     deadline = loop.time() + READY_TIMEOUT_S

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import sys
 from collections.abc import Collection
 
@@ -12,6 +11,7 @@ import orjson
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.services.backoff import Backoff
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.interop.nemo_gym.trainer.result import failed_result, to_result
@@ -20,8 +20,7 @@ from rollyard.services.rollouts.output_row import parse_row
 
 log = logging.getLogger("rollyard")
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 15.0
+PAUSES = Backoff(first_pause_s=0.5, longest_pause_s=15.0, jitter=0.5)
 _CONFIGURATION = frozenset(
     {
         *(FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER, FailureKind.WRONG_RUN),
@@ -73,8 +72,7 @@ class Attempts:
                 self._log(failure, attempt)
                 if self._is_final(failure) or attempt + 1 == self._settings.max_attempts:
                     return self._failed(row, failure)
-            pause = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
-            await asyncio.sleep(pause * random.uniform(0.5, 1.5))
+            await asyncio.sleep(PAUSES.pause_s(attempt + 1))
         raise AssertionError("the last attempt returns or raises")
 
     def _is_final(self, failure: Failure) -> bool:

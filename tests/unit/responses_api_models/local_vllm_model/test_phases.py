@@ -53,7 +53,7 @@ def test_progress_within_a_phase_does_not_change_its_kind() -> None:
 CORE = "(EngineCore pid=2) ERROR 11-21 19:26:09 [core.py:1201] "
 API = "(APIServer pid=1) "
 CAUSES = [
-    ("reaper: cannot start 'vllm': No such file or directory", "the command vllm cannot be started (No such file"),
+    ("cannot start vllm: No such file or directory", "the command vllm cannot be started (No such file"),
     ("vllm: error: unrecognized arguments: --enable-scale-out", "does not support --enable-scale-out: it is too old"),
     (
         "vllm serve: error: argument --dtype: invalid choice: 'float99' (choose from 'auto', 'half')",

@@ -9,7 +9,7 @@ import pytest
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.responses_api_models.upstream import replicas as module
-from rollyard.responses_api_models.upstream.endpoint import MAX_COOL_DOWN_S, Endpoint
+from rollyard.responses_api_models.upstream.endpoint import COOL_DOWNS, Endpoint
 from rollyard.responses_api_models.upstream.replicas import Affinity, Replicas
 
 ONE, TWO, THREE = (f"http://engine{number}/v1" for number in (1, 2, 3))
@@ -108,7 +108,7 @@ def test_each_failed_probe_doubles_the_cool_down_up_to_a_limit() -> None:
         endpoint.fail(PATH, endpoint.cooling_since)
         durations.append(round(endpoint.cooling_until - endpoint.cooling_since))
     assert durations[:4] == [1, 2, 4, 8]
-    assert durations[-1] == MAX_COOL_DOWN_S
+    assert durations[-1] == COOL_DOWNS.longest_pause_s
 
 
 def test_a_burst_of_failures_is_one_cool_down() -> None:

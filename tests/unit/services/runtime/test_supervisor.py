@@ -14,7 +14,7 @@ import pytest
 
 from rollyard.records.errors import RunError
 from rollyard.records.run_types import Launch, Registration
-from rollyard.services.backoff import Restarts
+from rollyard.services.backoff import Backoff
 from rollyard.services.head.registry import ServerRegistry
 from rollyard.services.runtime.launcher import LocalProcess, Process
 from rollyard.services.runtime.ray_launcher import RayLauncher
@@ -70,12 +70,12 @@ class ScriptedLauncher:
 
 
 def make_supervisor(
-    tmp_path: Path, *errors: Exception, settings: str = "{}", restarts: Restarts | None = None
+    tmp_path: Path, *errors: Exception, settings: str = "{}", restarts: Backoff | None = None
 ) -> tuple[Supervisor, ScriptedLauncher, list[str]]:
     config = load_text(tmp_path, server_yaml(make_folder(tmp_path), settings))
-    registry = ServerRegistry(KEYS.run_id, config.servers, {}, reloads=True)
+    registry = ServerRegistry(KEYS.run_id, config.servers, {})
     launcher, messages = ScriptedLauncher(registry, *errors), list[str]()
-    policy = restarts or Restarts(first_pause_s=0.001, longest_pause_s=0.002)
+    policy = restarts or Backoff(first_pause_s=0.001, longest_pause_s=0.002)
     supervisor = Supervisor(
         config.servers,
         registry,
@@ -137,51 +137,6 @@ async def test_a_failed_restart_is_tried_again(error: Exception, tmp_path: Path)
     finally:
         await supervisor.stop()
     assert Counter("cannot be started: " in line for line in messages)[True] == 2
-
-
-async def test_a_reload_ends_all_replicas_before_it_starts_one_and_does_not_count_as_a_restart(tmp_path: Path) -> None:
-    supervisor, launcher, messages = make_supervisor(tmp_path, settings="{replicas: 2}")
-    try:
-        await start(supervisor, launcher, replicas=2)
-        first = launcher.started[1][1]
-        first.terminate = lambda: None  # type: ignore[method-assign]
-        reloading = asyncio.create_task(supervisor.reload("environment"))
-        await until(launcher.started[0][1].ended.done)
-        await asyncio.sleep(0.05)
-        assert len(launcher.started) == 2 and not reloading.done()
-        first.end(0)
-        await until(lambda: len(launcher.started) == 4)
-        launcher.register_ready(2)
-        launcher.register_ready(3)
-        await until(lambda: len([line for line in messages if "  ready  " in line]) == 4)
-    finally:
-        await supervisor.stop()
-    assert launcher.registry.restarts == {} and not any("ended" in line for line in messages)
-
-
-async def test_a_reload_starts_a_server_immediately_while_its_restart_is_delayed(tmp_path: Path) -> None:
-    supervisor, launcher, messages = make_supervisor(
-        tmp_path, restarts=Restarts(first_pause_s=3600, longest_pause_s=3600)
-    )
-    try:
-        await start(supervisor, launcher)
-        launcher.started[0][1].end(1)
-        await until(lambda: any("restarting it in 3600 s" in line for line in messages))
-        await asyncio.wait_for(supervisor.reload("environment"), deadline_s())
-        await until(lambda: len(launcher.started) == 2)
-    finally:
-        await supervisor.stop()
-    assert len(launcher.started) == 2
-
-
-async def test_a_stop_during_a_reload_leaves_no_process(tmp_path: Path) -> None:
-    supervisor, launcher, _ = make_supervisor(tmp_path)
-    await start(supervisor, launcher)
-    reloading = asyncio.create_task(supervisor.reload("environment"))
-    await asyncio.sleep(0)
-    await supervisor.stop()
-    await asyncio.wait_for(reloading, deadline_s())
-    assert all(process.ended.done() for _, process in launcher.started)
 
 
 def test_a_ray_cluster_without_live_hosts_is_an_error() -> None:

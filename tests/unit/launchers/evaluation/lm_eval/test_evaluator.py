@@ -19,6 +19,7 @@ from rollyard.launchers.evaluation.lm_eval.evaluator import Evaluator
 from rollyard.launchers.evaluation.lm_eval.lm_eval_process import Harness, Model
 from rollyard.launchers.evaluation.lm_eval.results_store import MAX_ATTEMPTS, ResultsStore
 from rollyard.records.errors import OperatorError, RunError
+from rollyard.records.io import process_group
 from tests.support.waiting import deadline_s
 from tests.unit.launchers.evaluation.checkpoints.checkpoint_files import checkpoint
 from tests.unit.services.processes import wait_for_end
@@ -204,14 +205,7 @@ def test_lm_eval_and_its_engine_end_when_the_evaluator_is_killed(tmp_path: Path)
     (folder / "slow").touch()
     output = tmp_path / "out/raw/step_1/gsm8k"
     line = [*FAKE, "--model_args", f"pretrained={folder}", "--output_path", str(output), "--tasks", "gsm8k"]
-    guard = subprocess.Popen(
-        [sys.executable, "-m", "rollyard.services.runtime.programs.process_group", *line],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"PYTHONUNBUFFERED": "1"},
-        text=True,
-        start_new_session=True,
-    )
+    guard = process_group.start(line, stdout=subprocess.PIPE, env={"PYTHONUNBUFFERED": "1"}, text=True)
     assert guard.stdin is not None and guard.stdout is not None
     engine = next(int(text.split()[1]) for text in guard.stdout if text.startswith("engine"))
     guard.stdin.close()  # as the kernel does when a process is killed

@@ -12,6 +12,7 @@ import pytest
 
 from rollyard.records.errors import Failure, FailureKind
 from rollyard.records.types import Json
+from rollyard.services.backoff import Backoff
 from rollyard.services.http.problem import problem_response
 from rollyard.services.http.request import RawRequest, RawResponse
 from rollyard.services.interop.nemo_gym.trainer.attempts import Attempts, RolloutFailed
@@ -28,7 +29,7 @@ Answer = Callable[[int], Json | Failure]
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once."""
-    monkeypatch.setattr("rollyard.services.interop.nemo_gym.trainer.attempts.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("rollyard.services.interop.nemo_gym.trainer.attempts.PAUSES", Backoff(first_pause_s=0.001))
 
 
 async def run(answer: Answer, settings: CollectionSettings, row: Json = ROW) -> tuple[Json, int]:
