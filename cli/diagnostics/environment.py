@@ -493,7 +493,7 @@ def _config(options: EnvironmentOptions, overrides: Sequence[Override]) -> tuple
         if server not in needed:
             needed[server] = specs[server]
             pending += servers_of(specs[server], specs)
-    return RunConfig(tuple(needed.values()), config.tree, config.files), spec
+    return RunConfig(tuple(needed.values()), config.tree), spec
 
 
 def _own_config(folder: Path) -> str | Mapping[str, Any]:
