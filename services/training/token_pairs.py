@@ -11,8 +11,7 @@ import orjson
 
 from rollyard.services.errors import RunError
 from rollyard.services.io.jsonl import replace
-from rollyard.services.training.batch import Batch
-from rollyard.services.training.update import Update
+from rollyard.services.training.update import Batch, Update
 from rollyard.services.types import Json
 
 SAMPLED = 256

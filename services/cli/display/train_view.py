@@ -10,8 +10,7 @@ from pathlib import Path
 from rollyard.services.metrics.training.metrics_file import MetricsFile
 from rollyard.services.training.metrics.formatting import short_name, value_text
 from rollyard.services.training.run.run_training import TrainingEnd
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.versions import version_of_step
+from rollyard.services.training.run_paths import TrainingPaths, version_of_step
 
 _TRAIN = ("train/reward", "train/correct_rate", "train/parse_err_rate", "train/avg_completion_length")
 _EVAL = ("eval/reward", "eval/correct_rate", "eval/parse_err_rate")

@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterable
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.groups.member import GroupMember
-from rollyard.services.training.versions import updates_of
+from rollyard.services.training.groups import GroupMember
+from rollyard.services.training.run_paths import updates_of
 
 
 def staleness_of(members: Iterable[GroupMember], step: int) -> Counter[int]:

@@ -8,11 +8,10 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from rollyard.services.training.batch import Batch
 from rollyard.services.training.endings import Treatment
-from rollyard.services.training.groups.member import GroupMember
+from rollyard.services.training.groups import GroupMember
 from rollyard.services.training.metrics.staleness import staleness_of
-from rollyard.services.training.update import Update
+from rollyard.services.training.update import Batch, Update
 
 _MEASURED = (Treatment.PLAYED, Treatment.MASKED)
 

@@ -9,12 +9,12 @@ from dataclasses import replace
 
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.errors import RunError
-from rollyard.services.training.batch import Batch, BatchSource
 from rollyard.services.training.play.step_player import PlayedStep, StepPlayer
 from rollyard.services.training.play.task_order import OrderPosition, TaskOrder
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.stack.training_stack import TrainingStack
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.update import Batch, BatchSource
 
 
 class StackBatchSource(BatchSource):

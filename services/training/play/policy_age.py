@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rollyard.services.training.run_paths import updates_of
 from rollyard.services.training.sequences.training_sequence import TrainingSequence
-from rollyard.services.training.versions import updates_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from rollyard.services.errors import RunError
 from rollyard.services.rollouts.rollout_keys import Key
 from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.services.training.groups import GroupMember, member_of_failure, member_of_row
 from rollyard.services.training.play.policy_age import policy_age
 from rollyard.services.training.play.step_files import StepFiles
 from rollyard.services.training.sequences.training_sequence import SequenceError, SequenceRules

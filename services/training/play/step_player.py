@@ -14,8 +14,7 @@ from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.rollout_keys import task_key
-from rollyard.services.training.batch import Batch
-from rollyard.services.training.groups.advantages import Group, groups_of
+from rollyard.services.training.groups import Group, groups_of
 from rollyard.services.training.play.step_files import StepFiles, StepRecord, played_steps, recorded_steps
 from rollyard.services.training.play.step_members import STALE, MemberRules, OtherWeights, StepMembers, read_members
 from rollyard.services.training.play.step_tasks import Sampling, StepTasks, rows_at
@@ -24,6 +23,7 @@ from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from rollyard.services.training.stack.training_stack import TrainingStack
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.update import Batch
 from rollyard.services.types import Json
 
 MAX_EXTRA = 3

@@ -14,7 +14,7 @@ import orjson
 from rollyard.services.errors import RunError
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import sync_folder, sync_tree, unused, write_synced
-from rollyard.services.training.versions import version_of_step
+from rollyard.services.training.run_paths import version_of_step
 from rollyard.services.types import Json
 
 MANIFEST = "checkpoint.json"

@@ -14,7 +14,7 @@ from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.rewards import is_measured
 from rollyard.services.tracking.rollout_metrics import output_tokens
-from rollyard.services.training.groups.member import has_parse_error
+from rollyard.services.training.groups import has_parse_error
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.types import Json

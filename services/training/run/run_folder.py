@@ -20,9 +20,8 @@ from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import LocksUnsupported, open_locked
 from rollyard.services.training.run.git_state import git_record, write_patches
 from rollyard.services.training.run.settings_check import check_settings, read_settings, settings_yaml
-from rollyard.services.training.run_paths import TrainingPaths
+from rollyard.services.training.run_paths import TrainingPaths, version_of_step
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.versions import version_of_step
 from rollyard.services.types import Json
 
 _LOCK = ".ng_train.lock"

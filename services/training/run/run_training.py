@@ -22,9 +22,8 @@ from rollyard.services.training.run.step_runner import StepRunner
 from rollyard.services.training.run.stop_signals import stop_on_signals
 from rollyard.services.training.run.traces import Traces
 from rollyard.services.training.run.training_loop import TrainingLoop
-from rollyard.services.training.run_paths import TrainingPaths
+from rollyard.services.training.run_paths import TrainingPaths, version_of_step
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.versions import version_of_step
 
 TrainingEnd = Literal["complete", "interrupted"]
 MakeTrainer = Callable[[TrainerHooks], PolicyTrainer]

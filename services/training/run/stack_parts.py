@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rollyard.services.training.batch import BatchSource
+from rollyard.services.training.update import BatchSource
 from rollyard.services.training.weights.weight_publisher import Publisher
 
 Evaluate = Callable[[int], Awaitable[Mapping[str, float]]]

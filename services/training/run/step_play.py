@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from rollyard.services.training.batch import Batch, BatchSource
+from rollyard.services.training.update import Batch, BatchSource
 from rollyard.services.training.weights.weight_publisher import Publisher
 
 REPAIR_S = 5.0

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from rollyard.services.errors import RollyardError
-from rollyard.services.training.batch import Batch
 from rollyard.services.training.metrics.metrics_log import MetricsLog
 from rollyard.services.training.metrics.step_metrics import StepTimes, step_metrics
 from rollyard.services.training.run.policy_trainer import Save
@@ -19,7 +18,7 @@ from rollyard.services.training.run.traces import Traces
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.token_pairs import TokenPairs, write_pairs
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.update import Update, update_of
+from rollyard.services.training.update import Batch, Update, update_of
 from rollyard.services.training.weights.parity import probe_sequences
 
 

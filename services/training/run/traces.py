@@ -10,9 +10,8 @@ from pathlib import Path
 import orjson
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.batch import Batch
-from rollyard.services.training.groups.advantages import Group
-from rollyard.services.training.update import Update
+from rollyard.services.training.groups import Group
+from rollyard.services.training.update import Batch, Update
 from rollyard.services.types import Json
 
 

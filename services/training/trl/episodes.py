@@ -17,7 +17,7 @@ from rollyard.services.rollout_types import RolloutRow
 from rollyard.services.rollouts.output_row import encode_line, parse_row
 from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.services.training.groups import GroupMember, member_of_failure, member_of_row
 from rollyard.services.training.sequences.training_sequence import SequenceError, SequenceRules
 from rollyard.services.training.stack.training_stack import TrainingStack
 from rollyard.services.types import Json

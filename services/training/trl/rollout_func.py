@@ -13,10 +13,10 @@ import orjson
 from rollyard.services.datasets.rows import agent_of
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import OperatorError
+from rollyard.services.training.run_paths import version_of_step
 from rollyard.services.training.trl.episodes import Episodes, PlaySettings
 from rollyard.services.training.trl.stack_session import StackSession
 from rollyard.services.training.trl.trl_columns import ENDING, REWARD, RowRules, SeveralSequences, trl_columns
-from rollyard.services.training.versions import version_of_step
 from rollyard.services.types import Json
 
 Prompt = str | Sequence[Mapping[str, Any]]

@@ -15,12 +15,11 @@ from transformers import PrinterCallback
 from trl import GRPOConfig, GRPOTrainer
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.micro_batches import micro_batches
 from rollyard.services.training.token_pairs import TokenPairs
 from rollyard.services.training.trl.micro_batch_inputs import Inputs, micro_batch_inputs
 from rollyard.services.training.trl.pair_recorder import PairRecorder
 from rollyard.services.training.trl.update_metrics import UpdateMetrics
-from rollyard.services.training.update import Update
+from rollyard.services.training.update import Update, micro_batches
 
 OF_LAST_ITERATION = ("ratio_mean", "ratio_max", "kl", "clip_rate")
 """Figures that show how far the iterations have moved the policy from the one that played."""

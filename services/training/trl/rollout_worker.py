@@ -15,12 +15,11 @@ import numpy as np
 
 from rollyard.services.datasets.tasks import Rollout, Tasks
 from rollyard.services.errors import RunError
-from rollyard.services.training.groups.advantages import Group, Scale, groups_of
-from rollyard.services.training.sequences.exports import rollout_sample_fields
-from rollyard.services.training.sequences.training_sequence import TrainingSequence
+from rollyard.services.training.groups import Group, Scale, groups_of
+from rollyard.services.training.run_paths import updates_of
+from rollyard.services.training.sequences.training_sequence import TrainingSequence, rollout_sample_fields
 from rollyard.services.training.trl.episodes import Episodes, PlaySettings
 from rollyard.services.training.trl.stack_session import StackSession
-from rollyard.services.training.versions import updates_of
 
 if TYPE_CHECKING:
     from trl.experimental.async_grpo.async_rollout_worker import RolloutSample

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.groups.member import GroupMember
-from rollyard.services.training.sequences.exports import trl_rollouts
-from rollyard.services.training.sequences.training_sequence import TrainingSequence
+from rollyard.services.training.groups import GroupMember
+from rollyard.services.training.sequences.training_sequence import TrainingSequence, trl_rollouts
 
 SeveralSequences = Literal["mask", "last", "refuse"]
 REWARD, ENDING = "rollout_reward", "rollout_ending"

@@ -10,8 +10,8 @@ import torch
 from huggingface_hub import save_torch_state_dict
 
 from rollyard.services.errors import RunError
+from rollyard.services.training.run_paths import VersionNames
 from rollyard.services.training.trl.stack_session import Publish, StackSession
-from rollyard.services.training.versions import VersionNames
 
 
 class StackWeightTransfer:

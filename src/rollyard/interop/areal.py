@@ -13,7 +13,7 @@ from rollyard.interop.episode_player import EpisodePlayer, row_of
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.training.endings import Treatment
-from rollyard.services.training.groups.member import GroupMember
+from rollyard.services.training.groups import GroupMember
 
 
 class Rejected(RunError):

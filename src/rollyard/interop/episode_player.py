@@ -19,7 +19,7 @@ from rollyard.services.datasets.rows import agent_of
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import OperatorError
 from rollyard.services.rollouts.rollout_keys import task_key
-from rollyard.services.training.groups.member import GroupMember
+from rollyard.services.training.groups import GroupMember
 from rollyard.services.training.trl.episodes import Episodes, PlaySettings
 from rollyard.services.training.trl.stack_session import StackSession
 from rollyard.services.types import Json

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.groups.member import GroupMember
+from rollyard.services.training.groups import GroupMember
+from rollyard.services.training.run_paths import updates_of
 from rollyard.services.training.sequences.training_sequence import TrainingSequence
-from rollyard.services.training.versions import updates_of
 
 SeveralSequences = Literal["all", "mask", "last", "refuse"]
 

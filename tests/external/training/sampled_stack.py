@@ -14,13 +14,12 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM
 
-from rollyard.services.training.batch import Batch
 from rollyard.services.training.endings import EndingRules
-from rollyard.services.training.groups.advantages import groups_of
-from rollyard.services.training.groups.member import member_of_row
+from rollyard.services.training.groups import groups_of, member_of_row
 from rollyard.services.training.run.policy_trainer import Save
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.sequences.training_sequence import SequenceRules
+from rollyard.services.training.update import Batch
 from rollyard.services.training.weights.version_folders import VersionFolders
 from rollyard.services.training.weights.weight_publisher import PublishedWeights
 from tests.external.vllm.tiny_model import VOCABULARY

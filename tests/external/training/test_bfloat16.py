@@ -9,7 +9,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, TrainerCallback
 
-from rollyard.services.training.algorithms import ALGORITHMS
+from rollyard.services.training.train_config import ALGORITHMS
 from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
 from tests.external.training.reference import reference_loss
 from tests.external.training.tiny_policy import make_groups, make_model

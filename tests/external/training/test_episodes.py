@@ -10,7 +10,7 @@ import pytest
 from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.training.endings import Treatment
-from rollyard.services.training.groups.member import GroupMember
+from rollyard.services.training.groups import GroupMember
 from rollyard.services.training.trl.episodes import Episodes, PlaySettings
 from rollyard.services.types import Json
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, solved, stack_of

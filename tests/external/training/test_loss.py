@@ -12,8 +12,8 @@ import torch
 from transformers import TrainerCallback
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.algorithms import ALGORITHMS, Algorithm
-from rollyard.services.training.groups.advantages import Group
+from rollyard.services.training.groups import Group
+from rollyard.services.training.train_config import ALGORITHMS, Algorithm
 from rollyard.services.training.update import Update, update_of
 from tests.external.training.reference import log_probs, reference_loss
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer

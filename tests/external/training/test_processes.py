@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from rollyard.services.training.micro_batches import micro_batches
+from rollyard.services.training.update import micro_batches
 from rollyard.services.types import Json
 from tests.external.training.sampled_stack import initial_model
 from tests.external.training.tiny_policy import make_model

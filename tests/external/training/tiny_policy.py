@@ -9,8 +9,7 @@ import torch
 from transformers import PreTrainedTokenizerFast, Qwen3Config, Qwen3ForCausalLM
 
 from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups.advantages import Group, Scale, groups_of
-from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.services.training.groups import Group, GroupMember, Scale, groups_of, member_of_failure, member_of_row
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from tests.external.vllm.tiny_model import VOCABULARY, tokenizer
 from tests.unit.services.training.recorded_turns import row, turn

@@ -19,7 +19,7 @@ from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.training.endings import Treatment
-from rollyard.services.training.groups.advantages import groups_of
+from rollyard.services.training.groups import groups_of
 from rollyard.services.training.metrics.staleness import staleness_of
 from rollyard.services.training.metrics.step_metrics import step_metrics
 from rollyard.services.training.play.task_order import TaskOrder

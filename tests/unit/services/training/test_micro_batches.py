@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.training.micro_batches import micro_batches
+from rollyard.services.training.update import micro_batches
 
 
 @settings(max_examples=40)

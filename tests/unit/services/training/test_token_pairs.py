@@ -6,10 +6,8 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.training.batch import Batch
 from rollyard.services.training.endings import EndingRules
-from rollyard.services.training.groups.advantages import groups_of
-from rollyard.services.training.groups.member import member_of_row
+from rollyard.services.training.groups import groups_of, member_of_row
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from rollyard.services.training.token_pairs import (
     LOG_RATIO_EDGES,
@@ -19,7 +17,7 @@ from rollyard.services.training.token_pairs import (
     largest_of,
     write_pairs,
 )
-from rollyard.services.training.update import Update, update_of
+from rollyard.services.training.update import Batch, Update, update_of
 from rollyard.services.types import Json
 from rollyard.services.viewer.tokens.token_place import token_place
 from rollyard.services.viewer.training.pair_file import read_pairs

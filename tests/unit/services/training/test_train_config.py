@@ -8,8 +8,7 @@ import pytest
 from pydantic import ValidationError
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.training.algorithms import ALGORITHMS, NO_CLIPPING
-from rollyard.services.training.train_config import LossSettings, TrainConfig
+from rollyard.services.training.train_config import ALGORITHMS, NO_CLIPPING, LossSettings, TrainConfig
 
 
 def make(**settings: Any) -> TrainConfig:

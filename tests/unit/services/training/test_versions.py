@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.versions import VersionNames, updates_of, version_of_step
+from rollyard.services.training.run_paths import VersionNames, updates_of, version_of_step
 
 
 @pytest.mark.parametrize("version", ["step_000012", "step_000012-r1", "step_000012.1", "step_000012-a1b2-r3.2"])

@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups.advantages import groups_of
-from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.services.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from tests.unit.services.training.recorded_turns import row, turn
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.training.endings import EndingRules
-from rollyard.services.training.groups.member import GroupMember, member_of_row
+from rollyard.services.training.groups import GroupMember, member_of_row
 from rollyard.services.training.sequences.training_sequence import SequenceError, SequenceRules
 from rollyard.services.types import Json
 from tests.unit.services.training.recorded_turns import row, turn

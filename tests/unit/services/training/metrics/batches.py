@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from rollyard.services.training.batch import Batch
 from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups.advantages import groups_of
-from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.services.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
 from rollyard.services.training.metrics.step_metrics import StepTimes
 from rollyard.services.training.sequences.training_sequence import SequenceRules
+from rollyard.services.training.update import Batch
 from rollyard.services.types import Json
 from tests.unit.services.training.recorded_turns import row, turn
 

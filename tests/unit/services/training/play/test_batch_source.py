@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rollyard.services.training.batch import Batch
+from rollyard.services.training.update import Batch
 from tests.unit.services.training.play.training_stack import Training, training
 
 

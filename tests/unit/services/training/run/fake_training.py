@@ -10,10 +10,8 @@ from typing import Any
 import orjson
 from anyio.from_thread import start_blocking_portal
 
-from rollyard.services.training.batch import Batch
 from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups.advantages import groups_of
-from rollyard.services.training.groups.member import GroupMember, member_of_failure, member_of_row
+from rollyard.services.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
 from rollyard.services.training.run.policy_trainer import PolicyTrainer, Save, TrainerHooks
 from rollyard.services.training.run.run_folder import RunFolder
 from rollyard.services.training.run.run_training import TrainingEnd, run_training
@@ -21,6 +19,7 @@ from rollyard.services.training.run.stack_parts import StackParts
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from rollyard.services.training.token_pairs import TokenPair, TokenPairs
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.update import Batch
 from rollyard.services.training.weights.weight_publisher import PublishedWeights
 from rollyard.services.training.weights.weight_sender import TransferMethod, WeightSender
 from rollyard.services.types import Json

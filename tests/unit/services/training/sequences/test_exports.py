@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from rollyard.services.training.sequences.exports import rollout_sample_fields, training_traces, trl_rollouts
-from rollyard.services.training.sequences.training_sequence import SequenceRules, training_sequences
+from rollyard.services.training.sequences.training_sequence import (
+    SequenceRules,
+    rollout_sample_fields,
+    training_sequences,
+    training_traces,
+    trl_rollouts,
+)
 from tests.support.doc_pages import page, programs
 from tests.unit.services.training.recorded_turns import row, turn
 
