@@ -24,8 +24,8 @@ from rollyard.services.training.run.run_training import TrainingEnd
 from rollyard.services.training.run.start_checks import check
 from rollyard.services.training.run.train import MainProcess, is_main_process, train
 from rollyard.services.training.run.train_plan import TrainPlan
-from rollyard.services.training.stack.start_stack import training_stack
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.training_stack import training_stack
 from rollyard.services.training.trl.quiet import quiet_libraries
 
 EXAMPLE = (

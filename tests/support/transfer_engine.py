@@ -9,7 +9,7 @@ import asyncio
 import threading
 from typing import Any
 
-from rollyard.services.training.weights.weight_sender import TransferMethod
+from rollyard.services.training.transfer_publisher import TransferMethod
 from rollyard.services.types import Json
 from tests.support.weight_engine import WeightEngine
 

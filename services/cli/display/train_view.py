@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from rollyard.services.metrics.training.metrics_file import MetricsFile
-from rollyard.services.training.metrics.formatting import short_name, value_text
+from rollyard.services.training.metrics.sinks import short_name, value_text
 from rollyard.services.training.run.run_training import TrainingEnd
 from rollyard.services.training.run_paths import TrainingPaths, version_of_step
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Protocol
 
 from rollyard.services.training.token_pairs import TokenPairs
+from rollyard.services.training.transfer_publisher import TransferMethod, WeightSender
 from rollyard.services.training.update import Update
-from rollyard.services.training.weights.weight_sender import TransferMethod, WeightSender
 
 Save = Callable[[Path], None]
 """Writes a model folder, as `from_pretrained` reads it."""

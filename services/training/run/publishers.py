@@ -8,11 +8,14 @@ from rollyard.services.errors import Failure, RunError
 from rollyard.services.training.run.policy_trainer import PolicyTrainer
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.weights.methods import resolved_method
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.transfer_publisher import TransferPublisher
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import Publisher, WeightPublisher
+from rollyard.services.training.transfer_publisher import TransferPublisher
+from rollyard.services.training.weight_publisher import (
+    PolicyClient,
+    Publisher,
+    VersionFolders,
+    WeightPublisher,
+    resolved_method,
+)
 
 _STATUS_S = 60.0
 

@@ -9,8 +9,7 @@ from typing import Literal
 from anyio.from_thread import BlockingPortal
 
 from rollyard.services.io.jsonl import iter_jsonl, skip
-from rollyard.services.training.metrics.metrics_log import MetricsLog
-from rollyard.services.training.metrics.metrics_sink import MetricsSink
+from rollyard.services.training.metrics.metrics_log import MetricsLog, MetricsSink
 from rollyard.services.training.metrics.sinks import sinks_of
 from rollyard.services.training.run.checkpoints import Checkpoint, Checkpoints
 from rollyard.services.training.run.policy_trainer import PolicyTrainer, TrainerHooks

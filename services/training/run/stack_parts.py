@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollyard.services.training.update import BatchSource
-from rollyard.services.training.weights.weight_publisher import Publisher
+from rollyard.services.training.weight_publisher import Publisher
 
 Evaluate = Callable[[int], Awaitable[Mapping[str, float]]]
 """Evaluates the published weights, those after this number of updates, and returns metrics without a prefix."""

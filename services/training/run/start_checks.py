@@ -27,9 +27,9 @@ from rollyard.services.training.run.run_folder import check_rows
 from rollyard.services.training.run.settings_check import check_settings, read_settings
 from rollyard.services.training.run.train_plan import TrainPlan
 from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.stack.server_configs import server_configs
-from rollyard.services.training.stack.start_stack import agents_of_head
+from rollyard.services.training.server_configs import server_configs
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.training_stack import agents_of_head
 
 _GIB = 1 << 30
 _OPTIMIZER = 3

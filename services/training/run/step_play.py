@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from rollyard.services.training.update import Batch, BatchSource
-from rollyard.services.training.weights.weight_publisher import Publisher
+from rollyard.services.training.weight_publisher import Publisher
 
 REPAIR_S = 5.0
 """How often the publisher is asked whether an engine has lost the weights."""

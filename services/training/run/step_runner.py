@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from rollyard.services.errors import RollyardError
 from rollyard.services.training.metrics.metrics_log import MetricsLog
 from rollyard.services.training.metrics.step_metrics import StepTimes, step_metrics
+from rollyard.services.training.parity import probe_sequences
 from rollyard.services.training.run.policy_trainer import Save
 from rollyard.services.training.run.schedule import Schedule
 from rollyard.services.training.run.stack_calls import Interrupted, StackCalls
@@ -19,7 +20,6 @@ from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.token_pairs import TokenPairs, write_pairs
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.update import Batch, Update, update_of
-from rollyard.services.training.weights.parity import probe_sequences
 
 
 class StepRunner:

@@ -10,7 +10,8 @@ from functools import partial
 from anyio.from_thread import BlockingPortal
 
 from rollyard.services.datasets.tasks import Tasks
-from rollyard.services.training.play.batch_source import StackBatchSource
+from rollyard.services.training.batch_source import StackBatchSource
+from rollyard.services.training.parity import ParityProbe
 from rollyard.services.training.run.evaluator import Evaluator
 from rollyard.services.training.run.policy_trainer import PolicyTrainer, TrainerHooks
 from rollyard.services.training.run.publishers import publisher_of
@@ -18,11 +19,10 @@ from rollyard.services.training.run.run_folder import RunFolder
 from rollyard.services.training.run.run_training import TrainingEnd, run_other_process, run_training
 from rollyard.services.training.run.stack_parts import MeasureParity, StackParts
 from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.stack.training_stack import TrainingStack
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.weights.parity import ParityProbe
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.transfer_publisher import TransferPublisher
+from rollyard.services.training.training_stack import TrainingStack
+from rollyard.services.training.transfer_publisher import TransferPublisher
+from rollyard.services.training.weight_publisher import PolicyClient
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.training.groups import GroupMember, member_of_failure, member_of_row
 from rollyard.services.training.sequences.training_sequence import SequenceError, SequenceRules
-from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.services.training.training_stack import TrainingStack
 from rollyard.services.types import Json
 
 

@@ -15,12 +15,12 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.training.run.policy_trainer import Save, TrainerHooks
 from rollyard.services.training.token_pairs import TokenPairs
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.transfer_publisher import TransferMethod, WeightSender
 from rollyard.services.training.trl.grpo_settings import grpo_config, lora_config
 from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
 from rollyard.services.training.trl.save_policy import gather_policy, write_errors
 from rollyard.services.training.trl.sequence_log_probs import sequence_log_probs
 from rollyard.services.training.trl.weight_senders import IpcSender, NcclSender, model_tensors
-from rollyard.services.training.weights.weight_sender import TransferMethod, WeightSender
 
 
 class TrlPolicyTrainer:

@@ -12,11 +12,9 @@ import rollyard
 from rollyard.services.errors import OperatorError
 from rollyard.services.rollouts.collection import agents_of
 from rollyard.services.runtime.running_stack import RunningStack
-from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.services.training.training_stack import TrainingStack
 from rollyard.services.training.trl.loop_thread import LoopThread
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import WeightPublisher
+from rollyard.services.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
 
 T = TypeVar("T")
 Publish = Callable[[str, Callable[[Path], None]], None]

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from rollyard.services.training.weights.weight_sender import TransferMethod
+from rollyard.services.training.transfer_publisher import TransferMethod
 from rollyard.services.types import Json
 
 Tensors = Callable[[], Iterable[tuple[str, torch.Tensor]]]

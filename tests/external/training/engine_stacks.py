@@ -18,7 +18,7 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.run_types import Keys
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.services.training.training_stack import TrainingStack
 from rollyard.services.types import Json
 from tests.external.vllm.calls import CALL
 from tests.external.vllm.engine import Engine

@@ -20,8 +20,7 @@ from rollyard.services.training.run.policy_trainer import Save
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from rollyard.services.training.update import Batch
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import PublishedWeights
+from rollyard.services.training.weight_publisher import PublishedWeights, VersionFolders
 from tests.external.vllm.tiny_model import VOCABULARY
 from tests.unit.services.training.recorded_turns import row, turn
 

@@ -12,7 +12,7 @@ from rollyard.services.backoff import Restarts
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.rollouts.collection import StackClients
-from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.services.training.training_stack import TrainingStack
 from rollyard.services.types import Json
 from tests.unit.services.training.recorded_turns import row, turn
 

@@ -24,9 +24,7 @@ from rollyard.services.training.trl.loop_thread import LoopThread
 from rollyard.services.training.trl.rollout_worker import StackRolloutWorker
 from rollyard.services.training.trl.stack_session import Publish
 from rollyard.services.training.trl.weight_transfer import StackWeightTransfer
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import WeightPublisher
+from rollyard.services.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
 from rollyard.services.types import Json
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, stack_of
 from tests.external.training.tiny_policy import make_model, make_tokenizer

@@ -13,12 +13,10 @@ from transformers import Qwen3ForCausalLM
 
 from rollyard.services.errors import RunError
 from rollyard.services.http.transport import HttpTransport
+from rollyard.services.training.parity import ParityProbe
 from rollyard.services.training.train_config import WeightSettings
 from rollyard.services.training.trl.sequence_log_probs import sequence_log_probs
-from rollyard.services.training.weights.parity import ParityProbe
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import WeightPublisher
+from rollyard.services.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN
 from tests.support.waiting import deadline_s

@@ -20,12 +20,11 @@ from rollyard.services.http.transport import HttpResponse
 from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.training.endings import Treatment
 from rollyard.services.training.groups import groups_of
-from rollyard.services.training.metrics.staleness import staleness_of
-from rollyard.services.training.metrics.step_metrics import step_metrics
-from rollyard.services.training.play.task_order import TaskOrder
+from rollyard.services.training.metrics.step_metrics import staleness_of, step_metrics
 from rollyard.services.training.run.checkpoints import Checkpoints
+from rollyard.services.training.task_order import TaskOrder
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.weights.policy_client import PolicyClient
+from rollyard.services.training.weight_publisher import PolicyClient
 from tests.unit.resources_servers.answers.grading import in_process_server, verification_of
 from tests.unit.services.training.metrics.batches import TIMES, batch, failed, played
 from tests.unit.services.training.recorded_turns import turn

@@ -13,7 +13,7 @@ from rollyard.services.findings.sign_reader import read_failed_attempts
 from rollyard.services.io.rollout_paths import RolloutPaths
 from rollyard.services.metrics.run_plan import read_run_plan
 from rollyard.services.rollouts.store import RolloutStore
-from rollyard.services.training.play.step_files import StepFiles
+from rollyard.services.training.step_files import StepFiles
 from rollyard.services.types import FailureRow, Json
 from tests.support.rollout_files import grid, write
 

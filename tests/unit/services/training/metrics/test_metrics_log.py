@@ -12,8 +12,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.metrics.metrics_log import MetricsLog
-from rollyard.services.training.metrics.metrics_sink import MetricsSink, RetriedSink
+from rollyard.services.training.metrics.metrics_log import MetricsLog, MetricsSink, RetriedSink
 
 
 class Recorder:

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.training.metrics.console_sinks import PrintSink, RichSink
-from rollyard.services.training.metrics.sinks import logger_names, sinks_of
+from rollyard.services.training.metrics.sinks import PrintSink, RichSink, logger_names, sinks_of
 
 METRICS = {
     "train/reward": 0.4123,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.play.policy_age import PolicyAge, policy_age
 from rollyard.services.training.sequences.training_sequence import TrainingSequence
+from rollyard.services.training.step_files import policy_age
 
 
 def sequence(*versions: str | None, mask: list[int] | None = None) -> TrainingSequence:
@@ -16,11 +16,11 @@ def sequence(*versions: str | None, mask: list[int] | None = None) -> TrainingSe
 
 def test_the_oldest_and_the_newest_weights_are_those_of_all_tokens() -> None:
     sequences = [sequence("step_000004", "step_000003"), sequence("step_000005-r2")]
-    assert policy_age(sequences) == PolicyAge(oldest=3, newest=5)
+    assert policy_age(sequences) == (3, 5)
 
 
 def test_tokens_without_a_loss_have_no_age() -> None:
-    assert policy_age([sequence(None, "step_000002", mask=[0, 1])]) == PolicyAge(2, 2)
+    assert policy_age([sequence(None, "step_000002", mask=[0, 1])]) == (2, 2)
     assert policy_age([sequence(None, mask=[0])]) is None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 
-from rollyard.services.training.play.step_player import MAX_EXTRA
+from rollyard.services.training.batch_source import MAX_EXTRA
 from tests.unit.services.training.play.test_resume import interrupt
 from tests.unit.services.training.play.training_stack import ScriptedPolicy, training
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.play.step_files import StepFiles
+from rollyard.services.training.step_files import StepFiles
 from tests.support.stacks import keys_of
 from tests.support.waiting import until
 from tests.unit.services.training.play.training_stack import (

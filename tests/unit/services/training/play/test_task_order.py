@@ -7,7 +7,7 @@ import json
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.play.task_order import Draw, OrderPosition, TaskOrder
+from rollyard.services.training.task_order import Draw, OrderPosition, TaskOrder
 
 START = OrderPosition()
 

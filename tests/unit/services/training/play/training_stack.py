@@ -24,10 +24,10 @@ from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.http.transport import Receive, Scope, Send
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.runtime.stack import Stack
-from rollyard.services.training.play.batch_source import StackBatchSource
+from rollyard.services.training.batch_source import StackBatchSource
 from rollyard.services.training.run_paths import TrainingPaths, version_of_step
-from rollyard.services.training.stack.training_stack import TrainingStack
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.training_stack import TrainingStack
 from rollyard.services.training.update import Batch
 from rollyard.services.types import Json
 from tests.support.fixtures import make_folder

@@ -12,8 +12,7 @@ import pytest
 from rollyard.services.datasets.settings import read_mixture
 from rollyard.services.errors import OperatorError
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.training.rlvr.conversion import ConvertedConfig, train_config
-from rollyard.services.training.rlvr.rlvr_config import RlvrConfig
+from rollyard.services.training.rlvr import ConvertedConfig, RlvrConfig, train_config
 from rollyard.services.types import Json
 
 MODEL = "Qwen/Qwen3-1.7B-Base"

@@ -19,9 +19,9 @@ from rollyard.services.training.run.stack_parts import StackParts
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from rollyard.services.training.token_pairs import TokenPair, TokenPairs
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.transfer_publisher import TransferMethod, WeightSender
 from rollyard.services.training.update import Batch
-from rollyard.services.training.weights.weight_publisher import PublishedWeights
-from rollyard.services.training.weights.weight_sender import TransferMethod, WeightSender
+from rollyard.services.training.weight_publisher import PublishedWeights
 from rollyard.services.types import Json
 from tests.unit.services.training.recorded_turns import row, turn
 

@@ -10,7 +10,7 @@ from rollyard.services.errors import RunError
 from rollyard.services.training.run.policy_trainer import Save
 from rollyard.services.training.run.step_play import play_step
 from rollyard.services.training.update import Batch
-from rollyard.services.training.weights.weight_publisher import PublishedWeights
+from rollyard.services.training.weight_publisher import PublishedWeights
 
 BATCH = Batch(3, (), {})
 

@@ -10,7 +10,7 @@ import yaml
 
 from rollyard.services.config.overrides import parse_overrides
 from rollyard.services.errors import OperatorError
-from rollyard.services.training.stack.server_configs import ServerConfigs, server_configs
+from rollyard.services.training.server_configs import ServerConfigs, server_configs
 from rollyard.services.training.train_config import TrainConfig
 
 OWN = {

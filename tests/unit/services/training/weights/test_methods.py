@@ -1,4 +1,4 @@
-"""The method by which weights are published, and what engines need for it."""
+"""The method by which weights are published."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from rollyard.services.errors import RunError
 from rollyard.services.training.train_config import WeightSettings
-from rollyard.services.training.weights.methods import engine_options, resolved_method
+from rollyard.services.training.weight_publisher import resolved_method
 
 GPUS: dict[str, Any] = {"trainer_has_gpu": True, "engines_on_cpu": False, "has_adapters": False}
 OBSTACLES: list[dict[str, Any]] = [
@@ -33,21 +33,3 @@ def test_auto_is_files_where_a_transfer_is_impossible(obstacle: dict[str, Any]) 
 def test_an_impossible_method_is_refused(method: str, obstacle: dict[str, Any]) -> None:
     with pytest.raises(RunError, match=f"weights.method is {method}, .*weights.method: files"):
         resolved_method(WeightSettings(method=method), **{**GPUS, **obstacle})
-
-
-def test_engines_get_the_flags_of_the_method() -> None:
-    assert engine_options("files") == ({}, {})
-    assert engine_options("nccl") == ({"weight_transfer_config": {"backend": "nccl"}}, {})
-    assert engine_options("ipc")[1] == {"VLLM_ALLOW_INSECURE_SERIALIZATION": "1"}
-
-
-@pytest.mark.parametrize(("rank", "size"), [(1, 8), (8, 8), (9, 16), (100, 128)])
-def test_engines_accept_adapters_of_at_least_the_trained_rank(rank: int, size: int) -> None:
-    flags, environment = engine_options("files", max_lora_rank=rank)
-    assert flags == {"enable_lora": True, "max_lora_rank": size}
-    assert environment == {"VLLM_ALLOW_RUNTIME_LORA_UPDATING": "1"}
-
-
-def test_a_rank_that_vllm_cannot_load_is_refused() -> None:
-    with pytest.raises(RunError, match="rank is 1000"):
-        engine_options("files", max_lora_rank=1000)

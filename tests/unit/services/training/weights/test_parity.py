@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.services.training.parity import Parity, ParityProbe, probe_sequences
 from rollyard.services.training.train_config import WeightSettings
-from rollyard.services.training.weights.parity import Parity, ParityProbe, probe_sequences
-from rollyard.services.training.weights.policy_client import EngineLogProbs, PolicyClient, ScoredSequence
+from rollyard.services.training.weight_publisher import EngineLogProbs, PolicyClient, ScoredSequence
 from tests.support.weight_engine import TOKEN, TrainerClient, WeightEngine, engine_url, log_prob, trainer_server
 
 NEW = "/weights/new"

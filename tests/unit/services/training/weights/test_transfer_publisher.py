@@ -10,8 +10,8 @@ import pytest
 
 from rollyard.responses_api_models.chat_engine.weights import joining_engines
 from rollyard.services.errors import RunError
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.transfer_publisher import TransferPublisher
+from rollyard.services.training.transfer_publisher import TransferPublisher
+from rollyard.services.training.weight_publisher import PolicyClient
 from tests.support.transfer_engine import SENT, FakeGroup, FakeSender, TransferEngine
 from tests.support.waiting import deadline_s, until
 from tests.support.weight_engine import STARTED, TOKEN, TrainerClient, engine_url, trainer_server

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.weights.version_folders import VersionFolders
+from rollyard.services.training.weight_publisher import VersionFolders
 
 
 def save(folder: Path) -> None:

@@ -10,9 +10,7 @@ import pytest
 
 from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.version_folders import VersionFolders
-from rollyard.services.training.weights.weight_publisher import WeightPublisher
+from rollyard.services.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
 from tests.support.weight_engine import TOKEN, TrainerClient, WeightEngine, trainer_server
 
 Send = Callable[[], Awaitable[HttpResponse]]

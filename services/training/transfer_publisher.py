@@ -16,23 +16,17 @@ import threading
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
-from rollyard.services.backoff import Restarts
 from rollyard.services.errors import Failure, FailureKind, RunError
-from rollyard.services.training.weights.policy_client import PolicyClient
-from rollyard.services.training.weights.weight_publisher import PublishedWeights
-from rollyard.services.training.weights.weight_sender import WeightSender
+from rollyard.services.training.weight_publisher import PAUSES, REFUSALS, STATUS_S, PolicyClient, PublishedWeights
 from rollyard.services.types import Json
 
 log = logging.getLogger(__name__)
 
-_STATUS_S = 10.0
 _CONFLICT = 409
 _ABANDON_LEASE_S = 1.0
 """After a failed transfer, the model server restarts the engines whose weights are incomplete once this lease ends."""
-_PAUSES = Restarts(first_pause_s=0.5, longest_pause_s=10.0)
-_REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER)
 
 
 class TransferPublisher:
@@ -66,7 +60,7 @@ class TransferPublisher:
                 break
             except (Failure, TimeoutError, SendFailed) as error:
                 await self._disconnect()
-                pause = _PAUSES.next_pause_s(pause)
+                pause = PAUSES.next_pause_s(pause)
                 refused = isinstance(error, Failure) and _is_refusal(error)
                 if refused or time.monotonic() + pause >= until:
                     await self._abandon()
@@ -87,7 +81,7 @@ class TransferPublisher:
         do not change. The version gets a new name, `step_000012.1`. Raises RunError like `publish`.
         """
         try:
-            status = await self._client.status(_STATUS_S)
+            status = await self._client.status(STATUS_S)
         except Failure:
             return None  # the model server restarts; the next call sees its engines
         if not self._published or not status.get("engines") or not status.get("difference"):
@@ -102,7 +96,7 @@ class TransferPublisher:
         """End the connection with the engines."""
         if self._connected:
             with contextlib.suppress(Failure):
-                await self._client.control("/shutdown_weight_transfer_engine", None, _STATUS_S)
+                await self._client.control("/shutdown_weight_transfer_engine", None, STATUS_S)
         await self._disconnect()
 
     async def _transfer(self, version: str, until: float) -> None:
@@ -133,16 +127,16 @@ class TransferPublisher:
 
     async def _is_loaded(self, version: str) -> bool:
         """Return True if the engines have the version although a later call, or the response, failed."""
-        status = await self._client.status(_STATUS_S)
+        status = await self._client.status(STATUS_S)
         return status.get("version") == version and not status.get("difference")
 
     async def _engines(self) -> frozenset[str]:
-        status = await self._client.status(_STATUS_S)
+        status = await self._client.status(STATUS_S)
         return frozenset(str(one["url"]) for one in status.get("engines") or ())
 
     async def _workers(self) -> int:
         """Return the number of workers of all engines: GPUs, each of which receives the weights."""
-        answer = await self._client.read("/get_world_size", _STATUS_S)
+        answer = await self._client.read("/get_world_size", STATUS_S)
         return sum(int(body["world_size"]) for body in _bodies(answer))
 
     async def _disconnect(self) -> None:
@@ -153,7 +147,7 @@ class TransferPublisher:
     async def _abandon(self) -> None:
         """End the pause soon, which restarts engines with incomplete weights and resumes the others."""
         with contextlib.suppress(Failure):
-            await self._client.control(f"/pause?mode=keep&lease_s={_ABANDON_LEASE_S:g}", None, _STATUS_S)
+            await self._client.control(f"/pause?mode=keep&lease_s={_ABANDON_LEASE_S:g}", None, STATUS_S)
 
 
 def _bodies(answer: Json) -> list[Json]:
@@ -211,7 +205,7 @@ def _is_refusal(failure: Failure) -> bool:
     """Return True if the same calls would fail again. Other conflicts (409) end with another update or a pause."""
     if failure.problem.status == _CONFLICT:
         return "already names" in failure.problem.detail
-    return failure.kind in _REFUSALS or "weight_transfer_config" in str(failure)
+    return failure.kind in REFUSALS or "weight_transfer_config" in str(failure)
 
 
 def _problem(version: str, error: BaseException, timeout_s: float, *, refused: bool) -> str:
@@ -223,3 +217,36 @@ def _problem(version: str, error: BaseException, timeout_s: float, *, refused: b
         "started with --weight-transfer-config for the same method and can reach the trainer, or set weights.method: "
         "files"
     )
+
+
+TransferMethod = Literal["nccl", "ipc"]
+
+
+class WeightSender(Protocol):
+    """Sends the trainer's current weights. Its methods block, and are called in other threads, one after another.
+
+    NCCL operations cannot be interrupted: a method that does not return in time is abandoned with its thread, and
+    `close` is called before the next attempt.
+    """
+
+    method: TransferMethod
+
+    def init_info(self, workers: int) -> Json:
+        """Return what engines with this total number of workers need to join (`init_info` of vLLM)."""
+        ...
+
+    def open(self) -> None:
+        """Connect with the engines, which join at the same time."""
+        ...
+
+    def update_info(self) -> Json:
+        """Return names, dtype_names and shapes of the weights, in the order in which they are sent (`update_info`)."""
+        ...
+
+    def send(self) -> None:
+        """Send the weights, which the engines receive at the same time."""
+        ...
+
+    def close(self) -> None:
+        """Give up the connection; never fails, and may be called without one."""
+        ...

@@ -8,10 +8,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from rollyard.services.backoff import Restarts
 from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.training.train_config import WeightSettings
-from rollyard.services.training.weights.policy_client import EngineLogProbs, PolicyClient, ScoredSequence
+from rollyard.services.training.weight_publisher import (
+    PAUSES,
+    REFUSALS,
+    STATUS_S,
+    EngineLogProbs,
+    PolicyClient,
+    ScoredSequence,
+)
 
 LogProbs = Callable[[Sequence[Sequence[int]]], Sequence[Sequence[float]]]
 """Returns, for each sequence of ids, the trainer's log-probability of every token but the first, at temperature 1."""
@@ -20,9 +26,6 @@ INTERVALS = {True: 1, False: 10}
 """Default interval in updates, by whether the engines run on a CPU."""
 TOLERANCES = {"float32": 1e-3, "bfloat16": 0.05}
 """Default tolerance in nats, by the type of the trainer's weights."""
-_STATUS_S = 10.0
-_PAUSES = Restarts(first_pause_s=0.5, longest_pause_s=10.0)
-_REFUSALS = (FailureKind.BAD_REQUEST, FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +67,7 @@ class ParityProbe:
         """
         if self._interval is None:
             try:
-                status = await self._client.status(_STATUS_S)
+                status = await self._client.status(STATUS_S)
             except Failure as failure:
                 raise RunError(f"the policy's model server does not describe its engines: {failure}") from failure
             self._interval = INTERVALS[bool(status.get("on_cpu"))]
@@ -102,8 +105,8 @@ class ParityProbe:
                 if not found.engines:
                     raise Failure(FailureKind.UNREACHABLE, "no engine is up")
             except Failure as failure:
-                pause = _PAUSES.next_pause_s(pause)
-                if failure.kind in _REFUSALS or time.monotonic() + pause >= until:
+                pause = PAUSES.next_pause_s(pause)
+                if failure.kind in REFUSALS or time.monotonic() + pause >= until:
                     raise RunError(f"cannot compare version {version} with the trainer: {failure}") from failure
                 await asyncio.sleep(pause)
                 continue

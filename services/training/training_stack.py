@@ -1,4 +1,4 @@
-"""training_stack: the servers that a training run plays on, its own or those of a running stack."""
+"""The servers that a training run plays on: those of a running stack, or its own, which it starts and stops."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from rollyard.services.config.overrides.command_line import title
@@ -14,7 +15,7 @@ from rollyard.services.head.client import RegistryClient
 from rollyard.services.head.identity import run_id_of
 from rollyard.services.http.client import AddressBook, ServerClient
 from rollyard.services.http.loop_lag import LoopLag
-from rollyard.services.http.transport import HttpTransport, Transport
+from rollyard.services.http.transport import HttpResponse, HttpTransport, Transport
 from rollyard.services.io.gpus import present_gpus
 from rollyard.services.rollouts.collection import StackClients
 from rollyard.services.run_types import HeadFile, Keys
@@ -22,11 +23,24 @@ from rollyard.services.runtime.programs.program import Program
 from rollyard.services.runtime.programs.program_errors import ended_badly
 from rollyard.services.runtime.programs.servers import until_ready
 from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.stack.program_transport import ProgramTransport
-from rollyard.services.training.stack.server_configs import server_configs
-from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.services.training.server_configs import server_configs
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.weights.policy_client import PolicyClient
+from rollyard.services.training.weight_publisher import PolicyClient
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingStack:
+    """A running stack whose policy server has `trainer_endpoints`."""
+
+    clients: StackClients
+    """Clients of its servers and of its head."""
+    policy_url: str
+    """Address of the policy's model server, without a path."""
+    token: str | None
+    """Run token; None if the stack has none."""
+    policy_servers: frozenset[str]
+    """Names of the model servers through which agents call the policy."""
+
 
 TOKEN = "ROLLYARD_TOKEN"
 STATUS_S = 30.0
@@ -166,3 +180,37 @@ async def _check_trainer_endpoints(config: TrainConfig, client: PolicyClient) ->
         await client.status(STATUS_S)
     except Failure as failure:
         raise OperatorError(f"{config.policy_server} cannot be trained: {failure.problem.detail}") from failure
+
+
+class ProgramTransport:
+    """Sends requests until the program has ended, and then raises RunError with the last lines of its log.
+
+    Otherwise, every episode would be retried on servers that no longer exist.
+    """
+
+    def __init__(self, transport: Transport, program: Program) -> None:
+        self._transport = transport
+        self._program = program
+
+    async def send(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> HttpResponse:
+        self._check()
+        try:
+            return await self._transport.send(method, url, body, headers, timeout_s)
+        except Failure:
+            self._check()
+            raise
+
+    async def stream(
+        self, method: str, url: str, body: bytes, headers: Mapping[str, str], timeout_s: float
+    ) -> tuple[HttpResponse, AsyncIterator[bytes]]:
+        self._check()
+        return await self._transport.stream(method, url, body, headers, timeout_s)
+
+    async def close(self) -> None:
+        await self._transport.close()
+
+    def _check(self) -> None:
+        if not self._program.running:
+            raise RunError(f"the servers are gone: {ended_badly(self._program)}")

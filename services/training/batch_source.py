@@ -1,11 +1,15 @@
-"""StepPlayer: plays the episodes of one step, or finds them on disk, and makes a batch of them."""
+"""StackBatchSource: plays the episodes of a training run on a stack, with the collector, and returns them as batches.
+
+StepPlayer plays the episodes of one step, or finds them on disk, and makes a batch of them.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from rollyard.services.config.server_code.code_history import ChangedCode
 from rollyard.services.datasets.tasks import Rollout, Tasks
@@ -15,16 +19,128 @@ from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.rollout_keys import task_key
 from rollyard.services.training.groups import Group, groups_of
-from rollyard.services.training.play.step_files import StepFiles, StepRecord, played_steps, recorded_steps
-from rollyard.services.training.play.step_members import STALE, MemberRules, OtherWeights, StepMembers, read_members
-from rollyard.services.training.play.step_tasks import Sampling, StepTasks, rows_at
-from rollyard.services.training.play.task_order import Draw, OrderPosition, TaskOrder
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.sequences.training_sequence import SequenceRules
-from rollyard.services.training.stack.training_stack import TrainingStack
+from rollyard.services.training.step_files import (
+    STALE,
+    MemberRules,
+    OtherWeights,
+    StepFiles,
+    StepMembers,
+    StepRecord,
+    played_steps,
+    read_members,
+    recorded_steps,
+)
+from rollyard.services.training.task_order import Draw, OrderPosition, Sampling, StepTasks, TaskOrder, rows_at
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.update import Batch
+from rollyard.services.training.training_stack import TrainingStack
+from rollyard.services.training.update import Batch, BatchSource
 from rollyard.services.types import Json
+
+
+class StackBatchSource(BatchSource):
+    """The batches of consecutive steps.
+
+    When the trainer asks for a step, steps up to `max_staleness` later may be played, one after the other, while it
+    trains. Their rollouts are therefore at most `max_staleness` updates old when they are used.
+    """
+
+    def __init__(
+        self,
+        stack: TrainingStack,
+        tasks: Tasks,
+        config: TrainConfig,
+        paths: TrainingPaths,
+        position: Mapping[str, int],
+        *,
+        seeded: bool = False,
+        print_line: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        """`tasks`: the dataset, with `limit` applied. `position`: `Batch.position` of the last step that was trained
+        on; empty at the start of a run. `seeded`: send a sampling seed with each rollout, so that engines whose
+        sampling is deterministic play the same episodes in every run; model servers with trainer endpoints refuse it if
+        an engine runs on a CPU. `print_line` receives lines for the user.
+
+        Raises RunError if the position does not belong to the dataset.
+        """
+        order = TaskOrder(
+            tasks.count,
+            seed=config.seed,
+            shuffle=config.shuffle,
+            epochs=None if config.max_steps else config.epochs,
+        )
+        self._position = order.position(position)
+        self._player = StepPlayer(stack, tasks, config, paths, order, seeded=seeded, print_line=print_line)
+        self._ahead = config.max_staleness
+        self._last = config.max_steps
+        self._requested = 0
+        self._request = asyncio.Event()
+        self._played: asyncio.Queue[PlayedStep | Exception | None] = asyncio.Queue()
+        self._producer: asyncio.Task[None] | None = None
+
+    async def next_batch(self, step: int) -> Batch | None:
+        """Return the batch of a step, which is the one after the step of the previous call; None after the last one.
+
+        Raises RunError as described in `BatchSource`, and OperatorError if the stack does not have the agents of the
+        tasks. The step can then be requested again, as it can be after the call was cancelled.
+        """
+        started = time.monotonic()
+        if self._producer is not None and self._producer.cancelling():
+            await self.close()
+        self._requested = step
+        if self._producer is None:
+            self._played = asyncio.Queue()
+            self._producer = asyncio.create_task(self._produce(step, self._position, self._played))
+        self._request.set()
+        try:
+            played = await self._played.get()
+        except asyncio.CancelledError:
+            # Not awaited: whoever cancels this call may cancel every `await` in it. `close` waits for the end.
+            self._producer.cancel()
+            raise
+        if not isinstance(played, PlayedStep):
+            await self.close()
+            if played is not None:
+                raise played
+            return None
+        if played.batch.step != step:
+            raise ValueError(
+                f"step {step} was requested after step {played.batch.step - 1}; expected consecutive steps"
+            )
+        self._position = played.position
+        return replace(played.batch, wait_s=time.monotonic() - started)
+
+    async def close(self) -> None:
+        """Stop playing. Episodes in flight are abandoned, and those that have ended stay on disk."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            if not producer.cancelling():
+                producer.cancel()
+            await asyncio.gather(producer, return_exceptions=True)
+
+    async def _produce(
+        self, step: int, position: OrderPosition, played_steps: asyncio.Queue[PlayedStep | Exception | None]
+    ) -> None:
+        while not self._last or step <= self._last:
+            while step > self._requested + self._ahead:
+                self._request.clear()
+                await self._request.wait()
+            try:
+                played = await self._player.play(step, position)
+            except Exception as error:
+                played_steps.put_nowait(error)
+                return
+            except asyncio.CancelledError:
+                played_steps.put_nowait(RunError(f"step {step} was stopped while it was played"))
+                raise
+            played_steps.put_nowait(played)
+            if played is None:
+                return
+            position = played.position
+            step += 1
+        played_steps.put_nowait(None)
+
 
 MAX_EXTRA = 3
 """With `resample`, a step plays at most this many times its number of groups in addition."""
