@@ -26,8 +26,8 @@ from rollyard.services.io.own_command import own_command
 from rollyard.services.io.script import run_script
 from rollyard.services.launchers.sagemaker.settings import FILE, read_settings
 from rollyard.services.launchers.sagemaker.target import find_target
+from rollyard.services.training.checkpoints import LATEST
 from rollyard.services.training.rlvr import ENVIRONMENTS, RlvrConfig, train_config
-from rollyard.services.training.run.checkpoints import LATEST
 from rollyard.services.training.run_paths import TrainingPaths
 
 PREPARE = {

@@ -6,7 +6,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
-from typing import TextIO
+from typing import Protocol, TextIO
 
 from rich.columns import Columns
 from rich.console import Console, Group
@@ -18,18 +18,24 @@ from rollyard.services.errors import OperatorError, did_you_mean
 from rollyard.services.io.durations import duration
 from rollyard.services.io.optional import require
 from rollyard.services.io.terminal import plain_line, unwrapped
-from rollyard.services.tracking.mlflow_tracker import MlflowTracker
-from rollyard.services.tracking.tracker import Tracker
-from rollyard.services.tracking.wandb_tracker import WandbTracker
 from rollyard.services.training.metrics.metrics_log import MetricsSink, RetriedSink
 from rollyard.services.types import Json
 
 LOGGERS = ("rich", "print", "wandb", "mlflow")
 NO_LOGGER = "none"
-_TRACKERS: dict[str, tuple[str, type[WandbTracker] | type[MlflowTracker]]] = {
-    "wandb": ("Weights & Biases", WandbTracker),
-    "mlflow": ("MLflow", MlflowTracker),
-}
+_TRACKERS = {"wandb": "Weights & Biases", "mlflow": "MLflow"}
+
+
+class Tracker(Protocol):
+    """A run in an experiment tracker, which continues one with the same id."""
+
+    def log(self, metrics: Mapping[str, float], step: int) -> None: ...
+
+    def close(self, *, failed: bool) -> None: ...
+
+
+MakeTracker = Callable[[str, str, Json, str], Tracker]
+"""Starts a run of a project: its names, its config and its id."""
 
 
 def logger_names(loggers: str | Iterable[str]) -> tuple[str, ...]:
@@ -54,13 +60,15 @@ def sinks_of(
     name: str,
     config: Json,
     run_id: str,
+    trackers: Mapping[str, MakeTracker],
     project: str = "rollyard",
     max_steps: int = 0,
     stream: TextIO | None = None,
 ) -> list[MetricsSink]:
     """Create the loggers of a run.
 
-    `name`, `config` and `run_id` identify it to trackers, which continue a run that has the same id. `rich` and `print`
+    `name`, `config` and `run_id` identify it to trackers, which continue a run that has the same id; `trackers` starts
+    their runs. `rich` and `print`
     write to `stream` (default: stdout); without a terminal, `rich` becomes `print`. `max_steps`: the number of the last
     step; 0 if it is unknown.
 
@@ -76,16 +84,41 @@ def sinks_of(
     makers: dict[str, Callable[[], MetricsSink]] = {
         "rich": lambda: RichSink(out, max_steps),
         "print": lambda: PrintSink(out, max_steps),
-        **{one: partial(_tracker, one, project, name, config, run_id) for one in _TRACKERS},
+        **{one: partial(_tracker, one, make, (project, name, config, run_id)) for one, make in trackers.items()},
     }
     return [makers[one]() for one in chosen]
 
 
-def _tracker(kind: str, project: str, name: str, config: Json, run_id: str) -> MetricsSink:
-    title, tracker = _TRACKERS[kind]
+def _tracker(kind: str, make: MakeTracker, identity: tuple[str, str, Json, str]) -> MetricsSink:
     # In MLflow's file store, train/reward is a file, so that it cannot be the folder of train/reward/format as well.
     one_slash = kind == "mlflow"
-    return RetriedSink(title, lambda: TrackerSink(tracker(project, name, config, run_id), one_slash=one_slash))
+    return RetriedSink(_TRACKERS[kind], lambda: TrackerSink(make(*identity), one_slash=one_slash))
+
+
+class TrackerSink:
+    """Logs to a tracker's run. Implements `MetricsSink`.
+
+    After training resumed from a checkpoint, steps come again. MLflow keeps both values of such a step; Weights &
+    Biases ignores steps before the last one that it has.
+    """
+
+    def __init__(self, tracker: Tracker, *, one_slash: bool = False) -> None:
+        """`one_slash`: replace further slashes in names by dots, as in train/reward.format."""
+        self._tracker = tracker
+        self._one_slash = one_slash
+
+    def log(self, step: int, metrics: Mapping[str, float]) -> None:
+        if self._one_slash:
+            metrics = {_one_slash(name): value for name, value in metrics.items()}
+        self._tracker.log(metrics, step)
+
+    def close(self, *, failed: bool) -> None:
+        self._tracker.close(failed=failed)
+
+
+def _one_slash(name: str) -> str:
+    first, slash, rest = name.partition("/")
+    return f"{first}{slash}{rest.replace('/', '.')}"
 
 
 _LINE = (
@@ -222,29 +255,3 @@ def _group(name: str) -> str:
     if rest in _UPDATE:
         return "update"
     return "reward" if rest.startswith("reward") or rest in ("correct_rate", "parse_err_rate") else "rollouts"
-
-
-class TrackerSink:
-    """Logs to a tracker's run. Implements `MetricsSink`.
-
-    After training resumed from a checkpoint, steps come again. MLflow keeps both values of such a step; Weights &
-    Biases ignores steps before the last one that it has.
-    """
-
-    def __init__(self, tracker: Tracker, *, one_slash: bool = False) -> None:
-        """`one_slash`: replace further slashes in names by dots, as in train/reward.format."""
-        self._tracker = tracker
-        self._one_slash = one_slash
-
-    def log(self, step: int, metrics: Mapping[str, float]) -> None:
-        if self._one_slash:
-            metrics = {_one_slash(name): value for name, value in metrics.items()}
-        self._tracker.log(metrics, step)
-
-    def close(self, *, failed: bool) -> None:
-        self._tracker.close(failed=failed)
-
-
-def _one_slash(name: str) -> str:
-    first, slash, rest = name.partition("/")
-    return f"{first}{slash}{rest.replace('/', '.')}"

@@ -16,7 +16,7 @@ from transformers import AutoModelForCausalLM
 
 from rollyard.services.training.endings import EndingRules
 from rollyard.services.training.groups import groups_of, member_of_row
-from rollyard.services.training.run.policy_trainer import Save
+from rollyard.services.training.policy_trainer import Save
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from rollyard.services.training.update import Batch

@@ -17,9 +17,8 @@ from transformers import Qwen3ForCausalLM
 from rollyard.services.http.transport import HttpTransport
 from rollyard.services.training.parity import ParityProbe
 from rollyard.services.training.train_config import LoraSettings, WeightSettings
-from rollyard.services.training.trl.grpo_settings import lora_config
+from rollyard.services.training.trl.policy_trainer import lora_config, sequence_log_probs
 from rollyard.services.training.trl.save_policy import write_policy
-from rollyard.services.training.trl.sequence_log_probs import sequence_log_probs
 from rollyard.services.training.weight_publisher import PolicyClient, VersionFolders, WeightKind, WeightPublisher
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import TOKEN

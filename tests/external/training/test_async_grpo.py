@@ -20,10 +20,8 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.training.trl.episodes import PlaySettings
-from rollyard.services.training.trl.loop_thread import LoopThread
-from rollyard.services.training.trl.rollout_worker import StackRolloutWorker
-from rollyard.services.training.trl.stack_session import Publish
-from rollyard.services.training.trl.weight_transfer import StackWeightTransfer
+from rollyard.services.training.trl.rollout_worker import StackRolloutWorker, StackWeightTransfer
+from rollyard.services.training.trl.stack_session import LoopThread, Publish
 from rollyard.services.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
 from rollyard.services.types import Json
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, broken, stack_of

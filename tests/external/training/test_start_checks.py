@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from rollyard.services.cli.display.train_view import heading
 from rollyard.services.errors import OperatorError
 from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.training.run.settings_check import settings_yaml
-from rollyard.services.training.run.start_checks import check
-from rollyard.services.training.run.train_plan import TrainPlan
+from rollyard.services.training.run_folder import settings_yaml
+from rollyard.services.training.start_checks import TrainPlan, check
 from rollyard.services.training.train_config import TrainConfig
 from tests.support.stacks import colocated, load_config
 from tests.unit.services.training.run.model_folder import model_folder
@@ -39,10 +39,10 @@ async def refusal(folder: Path, environ: dict[str, str] | None = None, **keys: A
 async def test_the_plan_says_what_is_trained_on_what(tmp_path: Path) -> None:
     model_folder(tmp_path / "model")
     keys: dict[str, Any] = {"groups_per_step": 4, "evaluation": {"input_jsonl_fpath": str(ROWS), "limit": 2}}
-    heading = (await plan_of(tmp_path, **keys)).heading()
+    shown = heading(await plan_of(tmp_path, **keys))
     for text in ("model      model, trained on a CPU", "agent      gsm8k_agent", "4 tasks x 8 = 32 rollouts each"):
-        assert text in heading
-    assert "2 tasks" in heading and "10 steps" in heading
+        assert text in shown
+    assert "2 tasks" in shown and "10 steps" in shown
     assert not (tmp_path / "out").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import anyio.from_thread
@@ -10,9 +11,10 @@ import pytest
 import yaml
 
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.training.run.run_folder import RunFolder
-from rollyard.services.training.run.train import MainProcess, train
+from rollyard.services.training.run_folder import RunFolder
+from rollyard.services.training.train import MainProcess, train
 from rollyard.services.training.train_config import TrainConfig
+from rollyard.services.training.trl.policy_trainer import TrlPolicyTrainer
 from rollyard.services.types import Json
 from tests.external.training.conftest import StartStack
 from tests.support.fixtures import make_folder
@@ -75,7 +77,8 @@ def test_a_training_plays_learns_publishes_evaluates_and_resumes(
             portal.wrap_async_context_manager(served.connected()) as stack,
         ):
             main = MainProcess(folder, portal, stack, tasks, evaluation_tasks=tasks)
-            return train(config, main, print_line=lines.append)
+            trainer = partial(TrlPolicyTrainer, config, tmp_path / "run" / "trl")
+            return train(config, main, trainer, print_line=lines.append)
 
     assert run(2) == "complete", lines
     assert run(3) == "complete", lines

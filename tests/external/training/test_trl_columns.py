@@ -15,7 +15,7 @@ from rollyard.services.errors import RunError
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.training.groups import Group, GroupMember, member_of_failure, member_of_row
 from rollyard.services.training.sequences.training_sequence import SequenceRules
-from rollyard.services.training.trl.trl_columns import ENDING, REWARD, RowRules, trl_columns
+from rollyard.services.training.trl.rollout_func import ENDING, REWARD, RowRules, trl_columns
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer
 from tests.unit.services.training.recorded_turns import row, turn
 

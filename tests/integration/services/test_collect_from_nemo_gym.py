@@ -23,7 +23,7 @@ from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.rewards import is_masked_line
 from rollyard.services.tracking.rollout_metrics import RolloutMetrics
 from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.run.evaluator import evaluation_metrics
+from rollyard.services.training.evaluator import evaluation_metrics
 from rollyard.services.types import Json
 from tests.support.fixtures import http_transport
 from tests.support.nemo_gym_stack import NemoGymStack, graded, nemo_gym_stack

@@ -11,7 +11,7 @@ from rollyard.interop.episode_player import EpisodePlayer
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.training.sequences.training_sequence import SequenceRules
 from rollyard.services.training.trl.episodes import PlaySettings
-from rollyard.services.training.trl.loop_thread import LoopThread
+from rollyard.services.training.trl.stack_session import LoopThread
 from rollyard.services.types import Json
 from tests.external.training.scripted_agent import AT_ONCE, Agent, Answer, stack_of
 from tests.unit.services.training.recorded_turns import row, turn

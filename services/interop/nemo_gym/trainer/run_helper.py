@@ -16,7 +16,7 @@ from rollyard.services.interop.nemo_gym.trainer.names import GlobalConfigDictPar
 from rollyard.services.interop.nemo_gym.trainer.trainer_config import TrainerConfig, trainer_config
 from rollyard.services.run_types import ServerInstance
 from rollyard.services.runtime.running_stack import RunningStack, StackAccess, started
-from rollyard.services.training.trl.loop_thread import LoopThread
+from rollyard.services.training.trl.stack_session import LoopThread
 
 READY_TIMEOUT_S = 1800.0
 """An engine may load its model while the servers start."""

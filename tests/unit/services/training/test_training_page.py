@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from rollyard.services.training.endings import DEFAULTS, EndingRules
-from rollyard.services.training.run.settings_check import MAY_CHANGE
+from rollyard.services.training.run_folder import MAY_CHANGE
 from rollyard.services.training.train_config import TrainConfig
 from tests.support.doc_pages import page, sections
 

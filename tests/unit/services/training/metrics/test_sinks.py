@@ -29,7 +29,8 @@ class Terminal(io.StringIO):
 
 
 def made(*loggers: str, stream: io.StringIO | None = None) -> list[Any]:
-    return sinks_of(loggers, name="run", config={}, run_id="1", max_steps=20, stream=stream or io.StringIO())
+    run: dict[str, Any] = {"name": "run", "config": {}, "run_id": "1", "trackers": {}, "max_steps": 20}
+    return sinks_of(loggers, **run, stream=stream or io.StringIO())
 
 
 @pytest.mark.parametrize("given", ["rich,print", "rich+print", ["rich", "print"], ["rich, print"], "rich,rich,print"])

@@ -12,12 +12,12 @@ from anyio.from_thread import start_blocking_portal
 
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
-from rollyard.services.training.run.policy_trainer import PolicyTrainer, Save, TrainerHooks
-from rollyard.services.training.run.run_folder import RunFolder
-from rollyard.services.training.run.run_training import TrainingEnd, run_training
-from rollyard.services.training.run.stack_parts import StackParts
+from rollyard.services.training.policy_trainer import PolicyTrainer, Save, TrainerHooks
+from rollyard.services.training.run_folder import RunFolder
 from rollyard.services.training.sequences.training_sequence import SequenceRules
+from rollyard.services.training.step_runner import StackParts
 from rollyard.services.training.token_pairs import TokenPair, TokenPairs
+from rollyard.services.training.train import TrainingEnd, run_training
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.transfer_publisher import TransferMethod, WeightSender
 from rollyard.services.training.update import Batch
@@ -140,6 +140,7 @@ def run_once(config: TrainConfig, stack: FakeStack, lines: list[str] | None = No
             portal,
             stack.parts,
             lambda hooks: CountingTrainer(hooks, config.max_steps),
+            {},
             print_line=lines.append,
         )
 

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.run.checkpoints import MANIFEST, Checkpoint, Checkpoints
+from rollyard.services.training.checkpoints import MANIFEST, Checkpoint, Checkpoints
 
 
 class Run:

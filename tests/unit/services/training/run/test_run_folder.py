@@ -15,7 +15,7 @@ import pytest
 import yaml
 
 from rollyard.services.errors import OperatorError, RunError
-from rollyard.services.training.run.run_folder import RunFolder, check_rows, completed_step
+from rollyard.services.training.run_folder import RunFolder, check_rows, completed_step
 from rollyard.services.training.train_config import TrainConfig
 
 

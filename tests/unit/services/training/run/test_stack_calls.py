@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.from_thread import start_blocking_portal
 
-from rollyard.services.training.run.stack_calls import Interrupted, StackCalls
+from rollyard.services.training.step_runner import Interrupted, StackCalls
 
 
 async def add(one: int, other: int) -> int:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.training.run.start_checks import check
+from rollyard.services.training.start_checks import check
 from rollyard.services.training.train_config import TrainConfig
 
 

@@ -7,8 +7,8 @@ import asyncio
 import pytest
 
 from rollyard.services.errors import RunError
-from rollyard.services.training.run.policy_trainer import Save
-from rollyard.services.training.run.step_play import play_step
+from rollyard.services.training.policy_trainer import Save
+from rollyard.services.training.step_runner import play_step
 from rollyard.services.training.update import Batch
 from rollyard.services.training.weight_publisher import PublishedWeights
 

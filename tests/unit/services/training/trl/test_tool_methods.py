@@ -8,7 +8,7 @@ from typing import Any, Literal
 import pytest
 
 from rollyard.services.errors import OperatorError
-from rollyard.services.training.trl.tool_methods import annotation_of, tool_method
+from rollyard.services.training.trl.stack_environments import annotation_of, tool_method
 from rollyard.services.types import Json
 
 STEP: Json = {

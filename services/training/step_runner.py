@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
+import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from anyio.from_thread import BlockingPortal
 
 from rollyard.services.errors import RollyardError
 from rollyard.services.training.metrics.metrics_log import MetricsLog
 from rollyard.services.training.metrics.step_metrics import StepTimes, step_metrics
 from rollyard.services.training.parity import probe_sequences
-from rollyard.services.training.run.policy_trainer import Save
-from rollyard.services.training.run.schedule import Schedule
-from rollyard.services.training.run.stack_calls import Interrupted, StackCalls
-from rollyard.services.training.run.stack_parts import StackParts
-from rollyard.services.training.run.step_play import play_step
-from rollyard.services.training.run.traces import Traces
+from rollyard.services.training.policy_trainer import Save
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.token_pairs import TokenPairs, write_pairs
+from rollyard.services.training.traces import Traces
 from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.update import Batch, Update, update_of
+from rollyard.services.training.update import Batch, BatchSource, Update, update_of
+from rollyard.services.training.weight_publisher import Publisher
 
 
 class StepRunner:
@@ -177,3 +181,152 @@ class StepRunner:
         if self._schedule.evaluates_last(step):
             self._try_to_evaluate(step)
         self.is_complete = not self._is_ending
+
+
+REPAIR_S = 5.0
+"""How often the publisher is asked whether an engine has lost the weights."""
+
+
+async def play_step(
+    source: BatchSource,
+    publisher: Publisher,
+    step: int,
+    print_line: Callable[[str], None],
+    *,
+    repair_s: float = REPAIR_S,
+) -> Batch | None:
+    """Return the batch of a step; None if the data is exhausted.
+
+    An engine that restarts while the step is played gets no model calls until it has the weights again: it loads their
+    files by itself, and weights that were transferred without files are sent again here. Its episodes fail meanwhile
+    and are retried. Raises what source and publisher raise.
+    """
+    playing = asyncio.ensure_future(source.next_batch(step))
+    try:
+        while True:
+            # Repairs and the batch end in turn, so that no transfer is interrupted.
+            done, _ = await asyncio.wait({playing}, timeout=repair_s)
+            if done:
+                return playing.result()
+            repaired = await publisher.repair()
+            if repaired is not None:
+                print_line(f"an engine lost the weights: they were sent again as {repaired.version}")
+    finally:
+        playing.cancel()
+        await asyncio.gather(playing, return_exceptions=True)
+
+
+Evaluate = Callable[[int], Awaitable[Mapping[str, float]]]
+"""Evaluates the published weights, those after this number of updates, and returns metrics without a prefix."""
+MeasureParity = Callable[[int, str, Sequence[Sequence[int]]], Awaitable[Mapping[str, float]]]
+"""Compares engines and trainer on token sequences, after this number of updates and with this version. Returns `mean`
+and `max` in nats, or nothing if it is not due."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackParts:
+    """The parts of a training run that call the stack."""
+
+    source: BatchSource
+    publisher: Publisher
+    evaluate: Evaluate | None = None
+    """None: no evaluation."""
+    measure_parity: MeasureParity | None = None
+    """None: parity is not measured."""
+    close: Callable[[], Awaitable[None]] | None = None
+    """Stops what still plays, at the end of training."""
+
+
+class Schedule:
+    """`evaluated_steps`: the steps whose evaluations are in metrics.jsonl already."""
+
+    def __init__(self, config: TrainConfig, evaluated_steps: Collection[int] = ()) -> None:
+        self._config = config
+        self._evaluation = config.evaluation
+        self._evaluated = set(evaluated_steps)
+
+    def is_last(self, step: int) -> bool:
+        """Return whether no update follows this one. False with max_steps 0, where the end of the data decides."""
+        return bool(self._config.max_steps) and step >= self._config.max_steps
+
+    def saves(self, step: int) -> bool:
+        """Return whether there is a checkpoint after this update."""
+        interval = self._config.checkpoint_interval
+        return self.is_last(step) or (bool(interval) and step % interval == 0)
+
+    def evaluates(self, step: int) -> bool:
+        """Return whether there is an evaluation after this update, unless it is the last one."""
+        interval = self._evaluation.interval
+        return bool(interval) and step % interval == 0 and step not in self._evaluated
+
+    def evaluates_last(self, step: int) -> bool:
+        """Return whether there is an evaluation after this update, the last one."""
+        return step not in self._evaluated
+
+    def evaluates_at_start(self, step: int) -> bool:
+        """Return whether the weights with which training starts are evaluated: before the first update, or because an
+        earlier process stopped before the evaluation was complete.
+        """
+        if step == 0:
+            return self._evaluation.before_start and step not in self._evaluated
+        return self.evaluates(step) or (self.is_last(step) and self.evaluates_last(step))
+
+    def evaluated(self, step: int) -> None:
+        """Note that an evaluation is complete."""
+        self._evaluated.add(step)
+
+
+T = TypeVar("T")
+
+_UNWIND_S = 30.0
+"""How long a cancelled call may take to close its files and connections."""
+
+
+class Interrupted(Exception):
+    """The call was cancelled, because the user wants training to end."""
+
+
+class StackCalls:
+    """Calls one coroutine at a time. `stop` cancels the current call and all later ones."""
+
+    def __init__(self, portal: BlockingPortal) -> None:
+        self._portal = portal
+        self._current: concurrent.futures.Future[Any] | None = None
+        self.stopped = False
+        """True once `stop` was called."""
+
+    def call(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Return the coroutine's result. Raises Interrupted if `stop` is or was called, after the coroutine has ended.
+
+        What the coroutine raises is passed on.
+        """
+        if self.stopped:
+            raise Interrupted
+        ended = threading.Event()
+
+        async def run() -> T:
+            try:
+                return await function(*arguments)
+            finally:
+                ended.set()
+
+        self._current = future = self._portal.start_task_soon(run)
+        try:
+            if self.stopped:  # between the first check and the assignment
+                future.cancel()
+            return future.result()
+        except concurrent.futures.CancelledError:
+            ended.wait(_UNWIND_S)
+            raise Interrupted from None
+        finally:
+            self._current = None
+
+    def clean_up(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Call a coroutine function even after `stop`."""
+        self._portal.call(function)
+
+    def stop(self) -> None:
+        """Cancel the current call. May be called by a signal handler."""
+        self.stopped = True
+        if self._current is not None:
+            self._current.cancel()

@@ -6,6 +6,7 @@ import os
 import platform
 import secrets
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import orjson
+import yaml
+from pydantic import ValidationError
 
 from rollyard.services.errors import OperatorError, RunError
+from rollyard.services.io.json_differences import differences
 from rollyard.services.io.jsonl import replace
 from rollyard.services.io.locked_files import LocksUnsupported, open_locked
-from rollyard.services.training.run.git_state import git_record, write_patches
-from rollyard.services.training.run.settings_check import check_settings, read_settings, settings_yaml
 from rollyard.services.training.run_paths import TrainingPaths, version_of_step
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.types import Json
@@ -180,3 +182,127 @@ def _versions() -> dict[str, str]:
         except PackageNotFoundError:
             continue
     return found
+
+
+MAY_CHANGE = (
+    "output_dir",
+    "head",
+    "ray_head_node_address",
+    "trainer_num_gpus",
+    "ready_timeout_s",
+    "loggers",
+    "checkpoint_interval",
+    "keep_checkpoints",
+    "num_samples_in_parallel",
+    "rollout_timeout_s",
+    "max_attempts",
+    "max_failure_rate",
+    "weights",
+    "evaluation.before_start",
+    "evaluation.interval",
+    "evaluation.num_samples_in_parallel",
+    "optimizer.micro_token_budget",
+    "optimizer.gradient_checkpointing",
+    "optimizer.accelerate_config",
+)
+"""Settings that change neither the rollouts nor the gradients, so that a resumed run may have other ones."""
+_ADDRESS = ("policy_base_url", "policy_api_key")
+"""Overrides that say where the policy's endpoint is; a restarted one may have another port."""
+
+
+def settings_yaml(config: TrainConfig) -> str:
+    """Return the contents of config.yaml: every setting, defaults included."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def read_settings(path: Path) -> TrainConfig | None:
+    """Return the settings of a run; None if there is no file. Raises OperatorError if they cannot be read."""
+    try:
+        return TrainConfig.model_validate(yaml.safe_load(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (yaml.YAMLError, ValidationError) as error:
+        raise OperatorError(
+            f"{path} cannot be read ({str(error).splitlines()[0]}): it was changed, or written by another version of "
+            "Rollyard. Restore it, or choose another output_dir"
+        ) from error
+
+
+def check_settings(before: TrainConfig, now: TrainConfig, root: Path) -> None:
+    """Raise OperatorError with the names of the settings that a resumed run must not change."""
+    changed = [
+        f"{key} was {_shown(old)}, now {_shown(new)}"
+        for key, old, new in differences(_compared(before), _compared(now))
+        if not _may_change(key, now)
+    ]
+    if changed:
+        raise OperatorError(
+            f"{root} contains a run with other settings: {'; '.join(changed)}. Use the earlier settings to resume it, "
+            "or choose another output_dir"
+        )
+
+
+def _compared(config: TrainConfig) -> Json:
+    kept = [text for text in config.overrides if text.lstrip("+").partition("=")[0] not in _ADDRESS]
+    return {**config.model_dump(mode="json"), "overrides": kept}
+
+
+def _may_change(key: str, config: TrainConfig) -> bool:
+    if key == "max_steps":
+        # Other schedules depend on the number of steps from the first one on.
+        return config.optimizer.lr_scheduler in ("constant", "constant_with_warmup")
+    return any(key == known or key.startswith(f"{known}.") for known in MAY_CHANGE)
+
+
+def _shown(value: Json | object) -> str:
+    text = str(value)
+    return text if len(text) <= 100 else f"{text[:100]}..."
+
+
+_TIMEOUT_S = 30.0
+_PATCHES = {
+    "git_status.txt": ("status", "--short", "--branch"),
+    "git_diff.patch": ("diff",),
+    "git_diff_cached.patch": ("diff", "--cached"),
+    "git_untracked.txt": ("ls-files", "--others", "--exclude-standard"),
+}
+"""The files and the git commands whose output they contain."""
+
+
+def git_record(project: Path) -> Json:
+    """Return root, commit and branch of the repository that contains `project`; empty if there is none.
+
+    A record must not stop a run, so values that git does not provide are left out.
+    """
+    found = {
+        "root": _git(project, "rev-parse", "--show-toplevel"),
+        "commit": _git(project, "rev-parse", "--verify", "--quiet", "HEAD"),
+        "branch": _git(project, "branch", "--show-current"),
+    }
+    return {name: value.decode("utf-8", "replace").strip() for name, value in found.items() if value is not None}
+
+
+def write_patches(project: Path, folder: Path) -> None:
+    """Write status, differences and the names of untracked files into `folder`. Without a repository, write nothing."""
+    root = _git(project, "rev-parse", "--show-toplevel")
+    if root is None:
+        return
+    # From the root, so that the paths are complete and files outside `project` are included.
+    top = Path(root.decode("utf-8", "surrogateescape").strip())
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, arguments in _PATCHES.items():
+        if (output := _git(top, *arguments)) is not None:
+            (folder / name).write_bytes(output)
+
+
+def _git(folder: Path, *arguments: str) -> bytes | None:
+    """Return the output of a git command; None if it fails."""
+    # Configured diff programs and colours would make patches that git cannot apply.
+    command = ["git", "-C", str(folder), "--no-pager", "-c", "color.ui=false", "-c", "core.quotePath=false", *arguments]
+    if arguments[0] == "diff":
+        command.append("--no-ext-diff")
+    try:
+        done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, check=False, timeout=_TIMEOUT_S)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout if done.returncode == 0 else None

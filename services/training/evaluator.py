@@ -13,7 +13,6 @@ from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.rewards import is_measured
-from rollyard.services.tracking.rollout_metrics import output_tokens
 from rollyard.services.training.groups import has_parse_error
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.train_config import TrainConfig
@@ -116,7 +115,8 @@ def _rows(output: Path) -> Iterator[Json]:
 
 
 def _completion_tokens(row: Json) -> int:
-    found = [mapping(item).get("generation_token_ids") for item in items(mapping(row.get("response")).get("output"))]
+    response = mapping(row.get("response"))
+    found = [mapping(item).get("generation_token_ids") for item in items(response.get("output"))]
     if any(ids is not None for ids in found):
         return sum(len(ids or ()) for ids in found)
-    return output_tokens(row) or 0
+    return mapping(response.get("usage")).get("output_tokens") or 0
