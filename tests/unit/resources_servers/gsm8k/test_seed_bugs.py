@@ -13,8 +13,7 @@ from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.resources_servers.gsm8k.reducers import reduce_rollouts
-from rollyard.resources_servers.gsm8k.train import train_config
-from rollyard.resources_servers.gsm8k.train_options import training_parser
+from rollyard.resources_servers.gsm8k.train_options import train_settings, training_parser
 from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.http.transport import HttpResponse
 from rollyard.services.io.search_path import INSTALLED
@@ -35,7 +34,8 @@ LUDIC = {"score": "strict", "format_reward": 0.1, "format_penalty": 1.0}
 
 
 def config(*arguments: str) -> TrainConfig:
-    return train_config(training_parser(None).parse_args(arguments), Path("/train.jsonl"), Path("/eval.jsonl"), "m")
+    options = training_parser(None).parse_args(arguments)
+    return TrainConfig.model_validate(train_settings(options, Path("/train.jsonl"), Path("/eval.jsonl"), "m"))
 
 
 @pytest.mark.parametrize(

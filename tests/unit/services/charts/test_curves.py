@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 import pytest
 
+from rollyard.services.charts.curves.draw import main
 from rollyard.services.charts.curves.seeds import mean_curve
 from rollyard.services.errors import OperatorError
 from rollyard.services.metrics.training.metrics_file import Curve
-from rollyard.services.training.metrics.curves import main
 from tests.support.training_runs import training_run
 
 SVG = "{http://www.w3.org/2000/svg}"
