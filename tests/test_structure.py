@@ -84,7 +84,6 @@ def test_only_the_command_line_reads_the_environment() -> None:
         "services/runtime/ray_launcher.py",
         "services/runtime/ray_actor.py",
         "services/launchers/slurm/job_runner.py",
-        "services/interop/nemo_gym/trainer/run_helper.py",  # trainers have a command line of their own
         "services/launchers/sagemaker/container/__main__.py",
     }
     for path in (ROOT / "services").rglob("*.py"):

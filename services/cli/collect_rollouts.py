@@ -29,8 +29,7 @@ from rollyard.services.errors import OperatorError
 from rollyard.services.http.access.hosts import is_loopback
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.nemo_gym.head import NOTE, NemoGymHead
-from rollyard.services.interop.stack_clients import clients_of
+from rollyard.services.interop.nemo_gym import NOTE, NemoGymHead, clients_of
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED, EXIT_INTERRUPTED
 from rollyard.services.rollouts.collection import (
     CREATE_PARAMS,

@@ -23,7 +23,7 @@ from rollyard.services.cli.options import Options, read_options, run_command
 from rollyard.services.errors import Failure, RunError
 from rollyard.services.head.run_snapshot import RunSnapshot, fetch_snapshot
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
+from rollyard.services.interop.nemo_gym import fetch_nemo_gym_snapshot
 from rollyard.services.io.exit_status import EXIT_DONE, EXIT_FAILED
 
 EXAMPLE = "ng_status --watch"

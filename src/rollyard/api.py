@@ -43,7 +43,7 @@ from rollyard.services.datasets.temporary_copy import TemporaryCopy
 from rollyard.services.errors import OperatorError
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpTransport
-from rollyard.services.interop.stack_clients import clients_of
+from rollyard.services.interop.nemo_gym import clients_of
 from rollyard.services.metrics.loader.selected_rollouts import SelectedRollouts
 from rollyard.services.notes.annotations import Annotations
 from rollyard.services.notes.author import user_name

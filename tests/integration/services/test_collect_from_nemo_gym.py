@@ -16,8 +16,7 @@ from rollyard.collection_summary import CollectionSummary
 from rollyard.errors import OperatorError, RunError
 from rollyard.resources_servers.aggregate_metrics import aggregate
 from rollyard.services.cli.find_run import find_run
-from rollyard.services.interop.nemo_gym.head import NemoGymHead
-from rollyard.services.interop.nemo_gym.snapshot import fetch_nemo_gym_snapshot
+from rollyard.services.interop.nemo_gym import NemoGymHead, fetch_nemo_gym_snapshot
 from rollyard.services.metrics.loader.load_run import load
 from rollyard.services.rollouts.collection import CollectionPlan
 from rollyard.services.rollouts.rewards import is_masked_line
