@@ -23,7 +23,7 @@ from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, Se
 from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status
 from rollyard.services.http.session import Session
 from rollyard.services.responses.server_answers import read_answer
-from rollyard.services.rollouts.rewards import tidy
+from rollyard.services.rollouts.rewards import mask_of, tidy
 from rollyard.services.types import RESERVED_PATHS, Json
 
 CLOSE_S = 10.0
@@ -44,6 +44,8 @@ class Outcome:
     """Why nothing was executed: `tool_not_found`, `invalid_args`, `execution_error` or `episode_over`; else empty."""
     done: bool = False
     reward: float = 0.0
+    mask: str = ""
+    """Why the reward is no measurement; empty if it is one."""
     info: Json = field(default_factory=dict)
     """Further facts: the reward of this step alone, and the fields of the verdict."""
 
@@ -66,8 +68,10 @@ class ServedEpisode:
         self.steps = 0
         self.over = False
 
-    async def open(self) -> None:
-        """Open the session. Afterwards, `messages` and `tools` are known. Raises Failure, such as bad_task."""
+    async def open(self) -> list[Json]:
+        """Open the session, and return the messages that the environment adds to those of the row. Afterwards,
+        `messages` and `tools` are known. Raises Failure, such as bad_task.
+        """
         path = "/reset" if self._turn_based else "/seed_session"
         body = await self._session.post(path, orjson.dumps(self._row), self._timeout_s)
         answer = read_answer(body or b"{}", self._session.server)
@@ -78,6 +82,7 @@ class ServedEpisode:
         offered = params.get("tools") or added.get("tools") or []
         self.tools = [] if self._turn_based else [tool for tool in offered if isinstance(tool, dict)]
         self.messages = opening_messages(params, added, answer.get("observation"))
+        return opening_messages({}, added, answer.get("observation"))
 
     async def call(self, name: str, arguments: Any) -> Outcome:
         """Execute a tool call. An invalid call has an outcome with words for the model."""
@@ -126,9 +131,10 @@ class ServedEpisode:
         self._transcript.add_message("user", observation)
         return outcome
 
-    async def finish(self) -> Outcome:
-        """End the episode as it is and score it, as if the model had stopped calling tools."""
-        return Outcome(_OVER, problem="episode_over", done=True) if self.over else await self._finished(Outcome(""))
+    async def finish(self, output: list[Json]) -> Outcome:
+        """End the episode and score it. `output`: what the model said and did, by the caller's own record."""
+        self._transcript.output = output
+        return await self._finished(Outcome(""))
 
     async def close(self) -> None:
         """Close the session if it is open. Never raises: a session that cannot be reached expires by itself."""
@@ -146,13 +152,13 @@ class ServedEpisode:
         response = await self._session.send("/verify", body, self._timeout_s, {SESSION_END_HEADER: "1"})
         problem = response.headers.get("content-type", "").startswith(PROBLEM_TYPE)
         if self._turn_based and response.status in (404, 405, 501) and not problem:
-            reward, facts = tidy(sum(self._step_rewards)), dict[str, Any]()
+            reward, mask, facts = tidy(sum(self._step_rewards)), "", dict[str, Any]()
         else:
             answer = raise_for_status(response, self._session.server).body
             verdict = read_answer(answer, self._session.server)
-            reward = self._number(verdict.get("reward"), "/verify")
+            reward, mask = self._number(verdict.get("reward"), "/verify"), mask_of(verdict)
             facts = {name: value for name, value in verdict.items() if name not in (*self._row, "response", "reward")}
-        return Outcome(last.text, last.value, done=True, reward=reward, info={**last.info, **facts})
+        return Outcome(last.text, last.value, done=True, reward=reward, mask=mask, info={**last.info, **facts})
 
     def _number(self, value: object, path: str) -> float:
         if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
