@@ -15,7 +15,7 @@ from rollyard.services.training.run_folder import settings_yaml
 from rollyard.services.training.start_checks import TrainPlan, check
 from rollyard.services.training.train_config import TrainConfig
 from tests.support.stacks import colocated, load_config
-from tests.unit.services.training.run.model_folder import model_folder
+from tests.unit.services.training.model_folder import model_folder
 
 ROWS = INSTALLED / "resources_servers/gsm8k/data/example.jsonl"
 NO_GPU = {"CUDA_VISIBLE_DEVICES": ""}

@@ -25,7 +25,7 @@ from rollyard.services.training.task_order import TaskOrder
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.weight_publisher import PolicyClient
 from tests.unit.resources_servers.answers.grading import in_process_server, verification_of
-from tests.unit.services.training.metrics.batches import TIMES, batch, failed, played
+from tests.unit.services.training.batches import TIMES, batch, failed, played
 from tests.unit.services.training.recorded_turns import turn
 
 DROP_IN = INSTALLED / "examples" / "drop_in"

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from rollyard.services.errors import OperatorError
+from rollyard.services.training.endings import DEFAULTS, EndingRules
+from rollyard.services.training.run_folder import MAY_CHANGE
 from rollyard.services.training.train_config import ALGORITHMS, NO_CLIPPING, LossSettings, TrainConfig
+from tests.support.doc_pages import page, sections
 
 
 def make(**settings: Any) -> TrainConfig:
@@ -49,3 +53,21 @@ def test_every_key_has_a_description() -> None:
     for model in models:
         for name, field in getattr(model, "model_fields", {}).items():
             assert field.description, f"{model.__name__}.{name}"
+
+
+PAGE = page("training.md")
+
+
+def test_the_page_lists_what_each_way_to_end_means() -> None:
+    rows = re.findall(r"^- `(\w+)`: .*: `(\w+)`$", sections(PAGE)["How rollouts end"], re.MULTILINE)
+    assert dict(rows) == {str(reason): str(treatment) for reason, treatment in DEFAULTS.items()}
+    rules = EndingRules()
+    for name, treatment in (("model_timeout", rules.model_timeout), ("server_timeout", rules.server_timeout)):
+        assert f"(`endings.{name}`): `{treatment}`" in PAGE
+
+
+def test_settings_that_may_change_exist() -> None:
+    for name in MAY_CHANGE:
+        top, _, below = name.partition(".")
+        field = TrainConfig.model_fields[top]
+        assert not below or below in field.annotation.model_fields, name  # type: ignore[union-attr]

@@ -14,7 +14,7 @@ from rollyard.services.errors import RunError
 from rollyard.services.training.step_files import StepFiles
 from tests.support.stacks import keys_of
 from tests.support.waiting import until
-from tests.unit.services.training.play.training_stack import (
+from tests.unit.services.training.scripted_training import (
     SHORT_S,
     ScriptedPolicy,
     Training,
@@ -37,37 +37,24 @@ def renamed(run: Training) -> set[str]:
 
 
 async def test_a_complete_step_is_not_played_again(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        before = await run.steps(first := run.source(), 2)
-        await first.close()
+    """Neither are the rollouts of it that failed."""
+    policy = ScriptedPolicy(lambda question, count: "500" if (question, count) == (0, 0) else str(count % 2))
+    async with training(tmp_path, policy, group_size=3, max_attempts=1) as run:
+        before = await run.played(2)
         asked = Counter(run.policy.asked)
-        after = await run.steps(second := run.source(), 2)
-        await second.close()
+        after = await run.played(2)
     assert [batch.groups for batch in after] == [batch.groups for batch in before]
     assert [batch.position for batch in after] == [batch.position for batch in before]
     assert run.policy.asked == asked
 
 
-async def test_failed_rollouts_of_a_complete_step_are_not_played_again(tmp_path: Path) -> None:
-    policy = ScriptedPolicy(lambda question, count: "500" if (question, count) == (0, 0) else str(count % 2))
-    async with training(tmp_path, policy, group_size=3, max_attempts=1) as run:
-        before = await run.steps(first := run.source(), 1)
-        await first.close()
-        after = await run.steps(second := run.source(), 1)
-        await second.close()
-    assert after[0].groups == before[0].groups
-    assert policy.asked[0] == 3
-
-
 async def test_after_a_torn_line_only_its_rollout_is_played_again(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
-        await run.steps(first := run.source(), 1)
-        await first.close()
+        await run.played()
         interrupt(run, 1)
         output = run.paths.rollouts(1)
         output.write_bytes(output.read_bytes()[:-20])
-        [batch] = await run.steps(second := run.source(), 1)
-        await second.close()
+        [batch] = await run.played()
         assert keys_of(run.rows(1)) == [(0, 0), (0, 1), (1, 0), (1, 1)]
     assert run.policy.asked.total() == 5
     assert sum(len(group.members) for group in batch.groups) == 4
@@ -93,11 +80,9 @@ async def test_a_timeout_of_the_policy_stays_one_in_a_resumed_run(tmp_path: Path
     policy = ScriptedPolicy()
     policy.hangs = lambda question, count: (question, count) == (0, 0)
     async with training(tmp_path, policy, model_settings={"request_timeout_s": SHORT_S}) as run:
-        before = await run.steps(first := run.source(), 1)
-        await first.close()
+        before = await run.played()
         interrupt(run, 1)
-        after = await run.steps(second := run.source(), 1)
-        await second.close()
+        after = await run.played()
     assert after[0].groups == before[0].groups
     assert policy.asked[0] == 2
 
@@ -108,22 +93,17 @@ async def test_a_timeout_of_the_policy_stays_one_in_a_resumed_run(tmp_path: Path
 )
 async def test_rollouts_of_other_settings_are_set_aside(tmp_path: Path, changed: dict[str, Any]) -> None:
     async with training(tmp_path) as run:
-        await run.steps(first := run.source(), 2)
-        await first.close()
-        await run.steps(second := run.source(**changed), 1)
-        await second.close()
+        await run.played(2)
+        await run.played(**changed)
         assert renamed(run) == {"step_000001", "step_000002"}
     assert run.policy.asked.total() == 12
 
 
 async def test_what_differs_from_a_file_that_is_not_used_is_named(tmp_path: Path) -> None:
     async with training(tmp_path) as run:
-        await run.steps(first := run.source(), 1)
-        await first.close()
-        await run.steps(second := run.source(seed=1, resample=True), 1)
-        await second.close()
-        await run.steps(third := run.source(seed=1, resample=True, responses_create_params={"temperature": 0.5}), 1)
-        await third.close()
+        await run.played()
+        await run.played(seed=1, resample=True)
+        await run.played(seed=1, resample=True, responses_create_params={"temperature": 0.5})
     assert "step_000001.jsonl" in run.lines[0] and "(resample, seed)" in run.lines[0]
     assert re.search(r"responses_create_params\.temperature: 1\.0 .*, 0\.5 ", run.lines[-1])
     assert "overwrite" not in run.lines[-1]
@@ -134,36 +114,27 @@ async def test_rollouts_of_weights_that_the_run_does_not_have_are_never_used(tmp
         run.policy.updates = 3
         with pytest.raises(RunError, match=r"\b3 updates.* step 1 .*\b0\b"):
             await run.source().next_batch(1)
-        [batch] = await run.steps(second := run.source(), 1)
-        await second.close()
+        [batch] = await run.played()
         assert renamed(run) == {"step_000001"}
     assert all(member.sequences[0].versions[-1] == "step_000000" for group in batch.groups for member in group.members)
 
 
-async def test_a_step_that_is_played_again_invalidates_the_later_ones(tmp_path: Path) -> None:
+async def test_a_step_that_is_played_again_invalidates_later_steps_and_evaluations(
+    tmp_path: Path,
+) -> None:
     async with training(tmp_path) as run:
-        await run.steps(first := run.source(), 3)
-        await first.close()
-        StepFiles(run.paths.rollouts(2)).set_aside()
-        await run.steps(second := run.source(), 2)
-        assert renamed(run) == {"step_000002", "step_000003"}
-        await second.close()
-    assert run.policy.asked.total() == 16
-
-
-async def test_a_step_that_is_played_again_invalidates_the_evaluations_after_it(tmp_path: Path) -> None:
-    async with training(tmp_path) as run:
-        await run.steps(first := run.source(), 2)
-        await first.close()
+        await run.played(3)
         evaluations = [run.paths.evaluation(step) for step in (1, 2)]
         evaluations[0].parent.mkdir()
         for path in evaluations:
             path.write_text("{}\n")
         StepFiles(run.paths.rollouts(2)).set_aside()
         await run.steps(second := run.source(), 2)
+        assert renamed(run) == {"step_000002", "step_000003"}
         await second.close()
         assert [path.exists() for path in evaluations] == [True, False]
         assert any("evaluation step_000002.jsonl" in line for line in run.lines)
+    assert run.policy.asked.total() == 16
 
 
 async def test_a_changed_dataset_stops_the_run(tmp_path: Path) -> None:

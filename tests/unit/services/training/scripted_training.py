@@ -12,14 +12,12 @@ import re
 import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import orjson
 
-from rollyard.services.config.run_config import RunConfig
 from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.http.transport import Receive, Scope, Send
 from rollyard.services.rollouts.collection import StackClients
@@ -125,7 +123,6 @@ class Training:
     folder: Path
     data: Path
     settings: dict[str, Any]
-    servers: Stack
     lines: list[str] = field(default_factory=list)
     """Lines for the user."""
 
@@ -151,11 +148,11 @@ class Training:
         batches = [await self.step(source, step) for step in range(first, first + count)]
         return [batch for batch in batches if batch is not None]
 
-    def pid(self, server: str) -> int:
-        """The process of a server."""
-        [pid] = [found.pid for found in self.servers.registry.instances() if found.server_name == server]
-        assert pid is not None
-        return pid
+    async def played(self, count: int = 1, **more: Any) -> list[Batch]:
+        """The first batches of a source of its own; `more` are settings."""
+        batches = await self.steps(source := self.source(**more), count)
+        await source.close()
+        return batches
 
     def rows(self, step: int) -> list[Json]:
         return read_rows(self.paths.rollouts(step))
@@ -183,12 +180,9 @@ class PolicySlot:
         await self.policy(scope, receive, send)
 
 
-Start = Callable[[RunConfig, Path], AbstractAsyncContextManager[Stack]]
-
-
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, start: Start = colocated, model_settings: Mapping[str, Any] | None = None
+    folder: Path, model_settings: Mapping[str, Any] | None = None
 ) -> AsyncIterator[tuple[Stack, PolicySlot]]:
     """Start a stack whose servers are written to `folder`, and an engine for the policies of its runs."""
     slot = PolicySlot()
@@ -213,7 +207,7 @@ async def serving(
             "solver": {"agents": {"simple_agent": {"entrypoint": "app.py", **refs}}},
         }
         config = load_config(config=tree, roots=[folder], tmp_path=folder)
-        async with start(config, folder) as stack:
+        async with colocated(config, folder) as stack:
             yield stack, slot
 
 
@@ -243,23 +237,22 @@ async def training(
     policy: ScriptedPolicy | None = None,
     *,
     questions: int = 6,
-    start: Start = colocated,
     model_settings: Mapping[str, Any] | None = None,
     **settings: Any,
 ) -> AsyncIterator[Training]:
     """A run over `questions` questions; 2 groups of 2 per step unless set otherwise. It has a stack of its own if
-    `start` or `model_settings` are given.
+    `model_settings` are given.
     """
     async with contextlib.AsyncExitStack() as own:
-        if start is colocated and model_settings is None:
+        if model_settings is None:
             stack, slot = await SHARED.started()
         else:
-            stack, slot = await own.enter_async_context(serving(folder, start, model_settings))
+            stack, slot = await own.enter_async_context(serving(folder, model_settings))
         slot.policy = policy or ScriptedPolicy()
         chosen = {"agent_name": "solver", "groups_per_step": 2, "group_size": 2, "shuffle": False, **settings}
         data = write_questions(folder / "questions.jsonl", range(questions))
         try:
-            yield Training(_training_stack(stack), slot.policy, folder, data, chosen, stack)
+            yield Training(_training_stack(stack), slot.policy, folder, data, chosen)
         finally:
             slot.policy.ended.set()
 

@@ -40,17 +40,12 @@ def test_a_folder_without_checkpoints_has_no_newest_one(tmp_path: Path) -> None:
     assert Run(tmp_path).checkpoints.newest() is None
 
 
-def test_latest_json_names_the_newest(tmp_path: Path) -> None:
-    run = Run(tmp_path)
-    run.save(1), run.save(2)
-    assert orjson.loads((run.root / "latest.json").read_bytes()) == {"last_checkpoint": "step_000002", "step": 2}
-
-
-def test_only_the_newest_stay_on_disk(tmp_path: Path) -> None:
+def test_only_the_newest_stay_on_disk_and_latest_json_names_the_last(tmp_path: Path) -> None:
     run = Run(tmp_path, keep=2)
     for step in (1, 2, 3):
         run.save(step)
     assert run.names == ["latest.json", "step_000002", "step_000003"]
+    assert orjson.loads((run.root / "latest.json").read_bytes()) == {"last_checkpoint": "step_000003", "step": 3}
 
 
 def test_steps_of_seven_digits_are_newer(tmp_path: Path) -> None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rollyard.services.errors import Failure, FailureKind, RunError
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher
+from rollyard.services.training.train_config import WeightSettings
+from rollyard.services.training.weight_publisher import PolicyClient, VersionFolders, WeightPublisher, resolved_method
 from tests.support.weight_engine import TOKEN, TrainerClient, WeightEngine, trainer_server
 
 Send = Callable[[], Awaitable[HttpResponse]]
@@ -119,3 +122,79 @@ async def test_refused_weights_end_the_training_at_once(tmp_path: Path) -> None:
         with pytest.raises(RunError, match=r"refuses .*step_000001"):
             await weights.publish("step_000001", save)
         assert transport.updates == 1
+
+
+def names(root: Path) -> list[str]:
+    return sorted(path.name for path in root.iterdir())
+
+
+def test_a_version_gets_its_name_when_it_is_complete(tmp_path: Path) -> None:
+    root = tmp_path / "weights"
+
+    def watched(folder: Path) -> None:
+        save(folder)
+        assert not (root / "step_000001").exists()
+
+    assert VersionFolders(root, keep=2).write("step_000001", watched) == root / "step_000001"
+    assert names(root) == ["step_000001"]
+
+
+def test_a_version_is_never_overwritten(tmp_path: Path) -> None:
+    folders = VersionFolders(tmp_path, keep=2)
+    folders.write("step_000001", save)
+    with pytest.raises(RunError, match="step_000001 already"):
+        folders.write("step_000001", lambda folder: (folder / "model.safetensors").touch())
+    assert (tmp_path / "step_000001" / "model.safetensors").read_text() == "weights"
+
+
+def test_a_failed_save_leaves_nothing_and_can_be_repeated(tmp_path: Path) -> None:
+    folders = VersionFolders(tmp_path, keep=2)
+
+    def full_disk(folder: Path) -> None:
+        save(folder)
+        raise OSError(28, os.strerror(28))
+
+    with pytest.raises(RunError, match=rf"step_000001: {os.strerror(28)}"):
+        folders.write("step_000001", full_disk)
+    assert names(tmp_path) == []
+    folders.write("step_000001", save)
+
+
+def test_what_a_killed_trainer_has_half_written_is_removed(tmp_path: Path) -> None:
+    (tmp_path / ".step_000001.partial").mkdir()
+    folders = VersionFolders(tmp_path, keep=2)
+    folders.prune(())
+    assert names(tmp_path) == []
+
+
+def test_the_newest_versions_and_those_in_use_are_kept(tmp_path: Path) -> None:
+    folders = VersionFolders(tmp_path, keep=2)
+    for step in range(1, 6):
+        os.utime(folders.write(f"step_{step:06d}", save), (step, step))
+    folders.prune({tmp_path / "step_000001"})
+    assert names(tmp_path) == ["step_000001", "step_000004", "step_000005"]
+
+
+GPUS: dict[str, Any] = {"trainer_has_gpu": True, "engines_on_cpu": False, "has_adapters": False}
+OBSTACLES: list[dict[str, Any]] = [
+    {"trainer_has_gpu": False},
+    {"engines_on_cpu": True},
+    {"has_adapters": True},
+    {"processes": 2},
+]
+
+
+def test_auto_is_nccl_between_gpus() -> None:
+    assert resolved_method(WeightSettings(), **GPUS) == "nccl"
+
+
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_auto_is_files_where_a_transfer_is_impossible(obstacle: dict[str, Any]) -> None:
+    assert resolved_method(WeightSettings(), **{**GPUS, **obstacle}) == "files"
+
+
+@pytest.mark.parametrize("method", ["nccl", "ipc"])
+@pytest.mark.parametrize("obstacle", OBSTACLES)
+def test_an_impossible_method_is_refused(method: str, obstacle: dict[str, Any]) -> None:
+    with pytest.raises(RunError, match=f"weights.method is {method}, .*weights.method: files"):
+        resolved_method(WeightSettings(method=method), **{**GPUS, **obstacle})

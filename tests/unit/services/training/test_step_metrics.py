@@ -11,7 +11,7 @@ from rollyard.services.training.endings import Treatment
 from rollyard.services.training.groups import GroupMember
 from rollyard.services.training.metrics.step_metrics import step_metrics
 from rollyard.services.training.update import update_of
-from tests.unit.services.training.metrics.batches import TIMES, batch, failed, played
+from tests.unit.services.training.batches import TIMES, batch, failed, played
 from tests.unit.services.training.recorded_turns import turn
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
-from rollyard.services.training.sequences.training_sequence import SequenceRules
+from rollyard.services.training.sequences.training_sequence import SequenceError, SequenceRules
+from rollyard.services.types import Json
 from tests.unit.services.training.recorded_turns import row, turn
 
 
@@ -86,3 +88,27 @@ def test_groups_keep_the_order_of_their_first_members() -> None:
 def test_advantages_of_a_group_sum_to_0(rewards: list[float]) -> None:
     [group] = groups_of([played(reward) for reward in rewards], scale="group")
     assert sum(group.advantages) == pytest.approx(0.0, abs=1e-4)
+
+
+def member(**fields: Any) -> GroupMember:
+    rollout: Json = {**row(turn([1], [2])), **fields}
+    return member_of_row(rollout, "a", SequenceRules(), EndingRules())
+
+
+@pytest.mark.parametrize("reward", [None, float("nan"), float("inf"), "1", True])
+def test_a_reward_that_is_not_a_finite_number_is_an_error(reward: Any) -> None:
+    with pytest.raises(SequenceError, match=r"reward .*finite"):
+        member(reward=reward)
+
+
+def test_a_rollout_that_is_left_out_needs_no_reward() -> None:
+    assert not member(reward=None, mask_sample=True).counts
+
+
+@pytest.mark.parametrize("components", [{"format": "0.1", "correct": 1.0, "other": None}, [1.0], 3])
+def test_parts_of_a_reward_that_are_not_numbers_are_absent(components: Any) -> None:
+    assert member(reward_components=components).components in ({"correct": 1.0}, {})
+
+
+def test_a_success_that_is_not_true_or_false_is_unknown() -> None:
+    assert member(success="yes").success is None

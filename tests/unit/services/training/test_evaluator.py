@@ -12,8 +12,8 @@ from rollyard.services.datasets.tasks import TaskFile
 from rollyard.services.errors import RunError
 from rollyard.services.training.evaluator import Evaluator, evaluation_metrics
 from rollyard.services.training.train_config import TrainConfig
-from tests.unit.services.training.play.training_stack import ScriptedPolicy, Training, training
 from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.services.training.scripted_training import ScriptedPolicy, Training, training
 
 
 def evaluator(run: Training, **settings: Any) -> Evaluator:
