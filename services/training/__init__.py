@@ -12,7 +12,7 @@ batch_source.py         plays the episodes of each step with the collector
 task_order.py, step_files.py               which tasks a step plays, and its files
 sequences/, endings.py, groups.py, update.py, token_pairs.py    from a rollout's tokens to what has a loss
 weight_publisher.py, transfer_publisher.py, parity.py           new weights on their way to the engines
-metrics/                figures of each step, metrics.jsonl, loggers
+step_metrics.py         figures of each step; metrics/: metrics.jsonl, loggers
 ray_trainer.py          the trainer as an actor of a Ray cluster
 rlvr.py                 training configs of rlvr-experiments
 trl/                    TRL's trainers, fed with rollouts

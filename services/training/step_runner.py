@@ -15,10 +15,10 @@ from anyio.from_thread import BlockingPortal
 
 from rollyard.services.errors import RollyardError
 from rollyard.services.training.metrics.metrics_log import MetricsLog
-from rollyard.services.training.metrics.step_metrics import StepTimes, step_metrics
 from rollyard.services.training.parity import probe_sequences
 from rollyard.services.training.policy_trainer import Save
 from rollyard.services.training.run_paths import TrainingPaths
+from rollyard.services.training.step_metrics import StepTimes, step_metrics
 from rollyard.services.training.token_pairs import TokenPairs, write_pairs
 from rollyard.services.training.traces import Traces
 from rollyard.services.training.train_config import TrainConfig

@@ -8,9 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rollyard.services.errors import RunError
 from rollyard.services.training.groups import Group
-from rollyard.services.training.sequences.training_sequence import TrainingSequence
+from rollyard.services.training.sequences.training_sequence import TrainingSequence, check_temperature
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,18 +69,9 @@ def update_of(groups: Iterable[Group], *, max_seq_len: int, temperature: float) 
                 if sequence.length > max_seq_len:
                     too_long += 1
                 elif sequence.loss_tokens:
-                    _check_temperature(sequence, temperature)
+                    check_temperature(sequence, temperature, "responses_create_params, not in the rows")
                     chosen.append((sequence, advantage))
     return Update(tuple(sequence for sequence, _ in chosen), tuple(advantage for _, advantage in chosen), too_long)
-
-
-def _check_temperature(sequence: TrainingSequence, expected: float) -> None:
-    if abs(sequence.temperature - expected) > 1e-6:
-        raise RunError(
-            f"recorded log-probabilities are at temperature {sequence.temperature:g}, but the trainer computes its own "
-            f"at {expected:g}. Set the temperature in responses_create_params, without one in the rows, and start vLLM "
-            "with --logprobs-mode processed_logprobs"
-        )
 
 
 def micro_batches(lengths: Sequence[int], token_budget: int) -> list[list[int]]:

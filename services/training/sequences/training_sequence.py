@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollyard.services.errors import RollyardError
+from rollyard.services.errors import RollyardError, RunError
 from rollyard.services.io.json_values import items as items_of
 from rollyard.services.io.json_values import mapping, whole_number
 from rollyard.services.responses.policy_logprobs import (
@@ -197,6 +197,18 @@ class _Growing:
             reweighted=self.reweighted,
             versions=self.versions,
             temperature=self.temperature,
+        )
+
+
+def check_temperature(sequence: TrainingSequence, expected: float, where: str) -> None:
+    """Raise RunError unless a sequence was sampled at the temperature at which the trainer computes log-probabilities.
+    `where`: in which settings it belongs.
+    """
+    if abs(sequence.temperature - expected) > 1e-6:
+        raise RunError(
+            f"a rollout was sampled at temperature {sequence.temperature:g}, but the trainer computes "
+            f"log-probabilities at {expected:g}. Set it in {where}, and start vLLM with --logprobs-mode "
+            "processed_logprobs"
         )
 
 

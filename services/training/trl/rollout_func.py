@@ -17,7 +17,7 @@ from rollyard.services.datasets.tasks import Rollout
 from rollyard.services.errors import OperatorError, RunError
 from rollyard.services.training.groups import GroupMember
 from rollyard.services.training.run_paths import version_of_step
-from rollyard.services.training.sequences.training_sequence import TrainingSequence, trl_rollouts
+from rollyard.services.training.sequences.training_sequence import TrainingSequence, check_temperature, trl_rollouts
 from rollyard.services.training.trl.episodes import Episodes, PlaySettings
 from rollyard.services.training.trl.stack_session import StackSession
 from rollyard.services.types import Json
@@ -194,12 +194,7 @@ def _sequence(member: GroupMember, rules: RowRules, refused: Counter[str]) -> Tr
     if rules.max_seq_len is not None and sequence.length > rules.max_seq_len:
         refused[f"more than {rules.max_seq_len} tokens"] += 1
         return None
-    if abs(sequence.temperature - rules.temperature) > 1e-6:
-        raise RunError(
-            f"a rollout was sampled at temperature {sequence.temperature:g}, but the trainer computes "
-            f"log-probabilities at {rules.temperature:g}. Set it in GRPOConfig only, and start vLLM with "
-            "--logprobs-mode processed_logprobs"
-        )
+    check_temperature(sequence, rules.temperature, "GRPOConfig only")
     return sequence if sequence.loss_tokens else None
 
 

@@ -14,7 +14,7 @@ from typing import Literal
 from rollyard.services.errors import RunError
 from rollyard.services.training.groups import GroupMember
 from rollyard.services.training.run_paths import updates_of
-from rollyard.services.training.sequences.training_sequence import TrainingSequence
+from rollyard.services.training.sequences.training_sequence import TrainingSequence, check_temperature
 
 SeveralSequences = Literal["all", "mask", "last", "refuse"]
 
@@ -76,7 +76,9 @@ def episode_of(member: GroupMember, rules: EpisodeRules, filler_id: int) -> Epis
         has_loss = rules.several_sequences == "last"
     if not has_loss:
         kept = tuple(replace(sequence, loss_mask=[0] * len(sequence.loss_mask)) for sequence in kept)
-    _check_temperatures(kept, rules.temperature)
+    for sequence in kept:
+        if rules.temperature is not None and sequence.loss_tokens:
+            check_temperature(sequence, rules.temperature, "the trainer only")
     return Episode(member, kept or (_filler(filler_id),))
 
 
@@ -96,15 +98,6 @@ def version_number(version: str) -> int | None:
         return updates_of(version)
     except RunError:
         return None
-
-
-def _check_temperatures(sequences: Sequence[TrainingSequence], expected: float | None) -> None:
-    for sequence in sequences:
-        if expected is not None and sequence.loss_tokens and abs(sequence.temperature - expected) > 1e-6:
-            raise RunError(
-                f"a rollout was sampled at temperature {sequence.temperature:g}, but the trainer samples at "
-                f"{expected:g}. Set it in the trainer only, and start vLLM with --logprobs-mode processed_logprobs"
-            )
 
 
 def _filler(token: int) -> TrainingSequence:

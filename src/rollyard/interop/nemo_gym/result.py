@@ -9,9 +9,10 @@ Trainers assert rules for the recorded tokens, and a result that breaks one woul
 from __future__ import annotations
 
 import math
-from typing import Any, TypeGuard
+from typing import Any
 
 from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
 from rollyard.services.rollouts.rewards import MASKED, mask_of
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.types import TOKEN_FIELDS, Json
@@ -122,16 +123,10 @@ def placeholder() -> Json:
 def _violation(item: Json, seen: list[int], number: int) -> str:
     prompt, generated, log_probs = (item.get(name) for name in TOKEN_FIELDS[:3])
     where = f"output item {number}"
-    if not (_are_ids(prompt) and _are_ids(generated) and isinstance(log_probs, list)):
-        return f"{where} has incomplete token fields"
-    if len(log_probs) != len(generated):
-        return f"{where} has {len(generated)} tokens and {len(log_probs)} log-probabilities"
-    if not all(isinstance(value, int | float) and math.isfinite(value) for value in log_probs):
-        return f"{where} has a log-probability that is not finite"
+    if not are_ids(prompt):
+        return f"{where} has no prompt_token_ids"
+    if error := invalid_numbers(generated, log_probs):
+        return f"{where} {error}"
     if prompt[: len(seen)] != seen:
         return f"the prompt of {where} does not begin with the {len(seen)} tokens of the earlier turns"
     return ""
-
-
-def _are_ids(value: Any) -> TypeGuard[list[int]]:
-    return isinstance(value, list) and all(isinstance(number, int) for number in value)

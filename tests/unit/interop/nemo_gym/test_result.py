@@ -62,10 +62,10 @@ def test_the_mask_of_the_environment_is_kept(flag: Json) -> None:
     ("second", "violation"),
     [
         (turn([1, 9, 3, 4], [5]), "the 3 tokens"),
-        (turn([1, 2, 3, 4], [5], [math.nan]), "not finite"),
-        (turn([1, 2, 3, 4], [5], [None]), "not finite"),
-        (turn([1, 2, 3, 4], [5, 6], [-0.1]), "2 tokens and 1 log-probabilities"),
-        ({**turn([1, 2, 3, 4], [5]), "prompt_token_ids": None}, "incomplete token fields"),
+        (turn([1, 2, 3, 4], [5], [math.nan]), "finite"),
+        (turn([1, 2, 3, 4], [5], [None]), "finite"),
+        (turn([1, 2, 3, 4], [5, 6], [-0.1]), "2 token ids but 1"),
+        ({**turn([1, 2, 3, 4], [5]), "prompt_token_ids": None}, "prompt_token_ids"),
     ],
 )
 def test_tokens_that_a_trainer_would_reject_are_removed_and_the_rest_is_masked(second: Json, violation: str) -> None:

@@ -20,7 +20,7 @@ from rollyard.services.io.search_path import INSTALLED
 from rollyard.services.training.checkpoints import Checkpoints
 from rollyard.services.training.endings import Treatment
 from rollyard.services.training.groups import groups_of
-from rollyard.services.training.metrics.step_metrics import staleness_of, step_metrics
+from rollyard.services.training.step_metrics import staleness_of, step_metrics
 from rollyard.services.training.task_order import TaskOrder
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.training.weight_publisher import PolicyClient

@@ -6,8 +6,8 @@ from typing import Any
 
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.training.groups import GroupMember, groups_of, member_of_failure, member_of_row
-from rollyard.services.training.metrics.step_metrics import StepTimes
 from rollyard.services.training.sequences.training_sequence import SequenceRules
+from rollyard.services.training.step_metrics import StepTimes
 from rollyard.services.training.update import Batch
 from rollyard.services.types import Json
 from tests.unit.services.training.recorded_turns import row, turn

@@ -9,7 +9,7 @@ import pytest
 from rollyard.services.errors import RunError
 from rollyard.services.training.endings import Treatment
 from rollyard.services.training.groups import GroupMember
-from rollyard.services.training.metrics.step_metrics import step_metrics
+from rollyard.services.training.step_metrics import step_metrics
 from rollyard.services.training.update import update_of
 from tests.unit.services.training.batches import TIMES, batch, failed, played
 from tests.unit.services.training.recorded_turns import turn

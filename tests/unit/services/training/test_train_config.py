@@ -39,6 +39,8 @@ def test_an_unknown_algorithm_is_an_operator_error() -> None:
     [
         ({"optimizer": {"max_seq_len": 100, "micro_token_budget": 99}}, "sequence"),
         ({"group_size": 2, "min_group_members": 3}, "every group"),
+        ({"loss": {"constrained_turns": "reweight"}, "optimizer": {"num_iterations": 2}}, "num_iterations is 2"),
+        ({"trainer_num_gpus": 1}, "ray_head_node_address"),
         ({"input_jsonl_fpath": "a", "data": "b"}, "use one of them"),
         ({"group_sizes": 2}, "group_sizes"),
     ],

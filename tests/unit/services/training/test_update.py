@@ -1,4 +1,4 @@
-"""Micro-batches by token budget."""
+"""What has a loss in an update, and its micro-batches by token budget."""
 
 from __future__ import annotations
 
@@ -6,7 +6,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollyard.services.training.update import micro_batches
+from rollyard.services.errors import RunError
+from rollyard.services.training.update import micro_batches, update_of
+from tests.unit.services.training.batches import batch, played
+from tests.unit.services.training.recorded_turns import turn
+
+
+def test_a_sequence_that_is_too_long_is_counted_and_has_no_loss() -> None:
+    groups = batch(played(1.0, turn([1], [2] * 30)), played(0.0, turn([1], [2] * 10))).groups
+    update = update_of(groups, max_seq_len=30, temperature=1.0)
+    assert (update.too_long, [sequence.length for sequence in update.sequences]) == (1, [11])
+
+
+def test_another_sampling_temperature_stops_the_training() -> None:
+    with pytest.raises(RunError, match=r"temperature 1, .* 0\.7"):
+        update_of(batch(played(1.0), played(0.0)).groups, max_seq_len=99, temperature=0.7)
 
 
 @settings(max_examples=40)

@@ -1,4 +1,4 @@
-"""The trainer's gradients are those of GRPO written again without TRL."""
+"""RolloutTrainer computes the losses of the papers, in parts, in bfloat16, with adapters and in several iterations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import TrainerCallback
+from transformers import AutoModelForCausalLM, TrainerCallback
 
 from rollyard.services.errors import RunError
 from rollyard.services.training.groups import Group
-from rollyard.services.training.train_config import ALGORITHMS, Algorithm
+from rollyard.services.training.token_pairs import LOG_RATIO_EDGES, TokenPairs
+from rollyard.services.training.train_config import ALGORITHMS, Algorithm, LoraSettings
+from rollyard.services.training.trl.policy_trainer import lora_config
+from rollyard.services.training.trl.rollout_trainer import RolloutTrainer
 from rollyard.services.training.update import Update, update_of
 from tests.external.training.reference import log_probs, reference_loss
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer
@@ -67,7 +70,9 @@ def test_loss_and_gradients_equal_the_reference_for_every_division_into_micro_ba
     assert gradient.abs().max() > 1e-3
 
 
-def test_the_divergence_from_the_initial_policy_is_that_of_the_reference(tmp_path: Path) -> None:
+def test_the_divergence_from_the_initial_policy_is_that_of_the_reference_and_a_figure(
+    tmp_path: Path,
+) -> None:
     model = make_model()
     model.save_pretrained(start := tmp_path / "start")
     model = type(model).from_pretrained(start)
@@ -78,15 +83,6 @@ def test_the_divergence_from_the_initial_policy_is_that_of_the_reference(tmp_pat
     algorithm = dataclasses.replace(ALGORITHMS["grpo"], beta=0.5)
     _, gradient = expected(once.model, groups, algorithm, start=model)
     assert torch.allclose(gradients(once.model, twice.model), gradient, atol=1e-5)
-
-
-def test_the_divergence_from_the_initial_policy_is_a_figure_of_the_update(tmp_path: Path) -> None:
-    model = make_model()
-    model.save_pretrained(start := tmp_path / "start")
-    model = type(model).from_pretrained(start)
-    update = make_update(model)
-    once = trained(model, [update], tmp_path, loss={"algorithm": "grpo", "beta": 0.5})
-    twice = trained(model, [update, update], tmp_path, loss={"algorithm": "grpo", "beta": 0.5})
     differences = torch.cat(
         [
             (log_probs(model, one) - log_probs(once.model, one))[torch.tensor(one.loss_mask).bool()]
@@ -163,20 +159,6 @@ def test_a_gradient_that_is_not_finite_ends_the_training_before_it_changes_the_w
     assert not gradients(model, weights[0]).any()
 
 
-def test_a_sequence_that_is_too_long_is_counted_and_has_no_loss() -> None:
-    groups = make_groups(make_model())
-    update = update_of(groups, max_seq_len=LONG, temperature=1.0)
-    longest = max(sequence.length for sequence in update.sequences)
-    shorter = update_of(groups, max_seq_len=longest - 1, temperature=1.0)
-    assert shorter.too_long == sum(sequence.length == longest for sequence in update.sequences)
-    assert len(shorter.sequences) == len(update.sequences) - shorter.too_long
-
-
-def test_another_sampling_temperature_stops_the_training() -> None:
-    with pytest.raises(RunError, match=r"temperature 1, .* 0\.7"):
-        update_of(make_groups(make_model()), max_seq_len=LONG, temperature=0.7)
-
-
 def test_an_update_without_a_sequence_changes_nothing_and_the_next_one_does(tmp_path: Path) -> None:
     model = make_model()
     trainer = trained(model, [Update((), ()), make_update(model)], tmp_path)
@@ -207,3 +189,128 @@ def test_the_figures_compare_the_policy_with_the_recorded_log_probabilities(tmp_
     assert found["kl"] == pytest.approx((differences.exp() - 1 - differences).mean().item(), rel=1e-4)
     assert 0 < found["clip_rate"] < 0.5 and found["entropy"] == pytest.approx(6.9, abs=0.1)
     assert found["grad_norm"] > 0 and found["learning_rate"] > 0
+
+
+@pytest.mark.parametrize("name", ["dapo", "gspo", "cispo"])
+def test_three_iterations_change_the_weights_as_three_updates_on_the_same_rollouts(name: str, tmp_path: Path) -> None:
+    model = make_model()
+    update = make_update(model, count=3)
+    loss = {"algorithm": name}
+    one = trained(model, [update], tmp_path / "one", loss=loss, optimizer={"num_iterations": 3})
+    three = trained(model, [update] * 3, tmp_path / "three", loss=loss)
+    start = model.state_dict()
+    for key, value in three.model.state_dict().items():
+        assert torch.equal(one.model.state_dict()[key], value), key
+    assert any(not torch.equal(start[key], value) for key, value in one.model.state_dict().items())
+    assert one.state.global_step == 1
+
+
+def test_ratios_are_those_of_the_last_iteration_and_parity_that_of_the_first(tmp_path: Path) -> None:
+    model = make_model()
+    update = make_update(model, count=3)
+    once = trained(model, [update], tmp_path / "once").update_metrics
+    found = trained(model, [update], tmp_path / "twice", optimizer={"num_iterations": 2}).update_metrics
+    assert found["ratio_max"] > once["ratio_max"] and found["kl"] > once["kl"]
+    assert {name: found[name] for name in ("loss", "parity_mean", "parity_max", "entropy")} == {
+        name: once[name] for name in ("loss", "parity_mean", "parity_max", "entropy")
+    }
+
+
+def test_the_gradient_of_each_iteration_is_scaled_down(tmp_path: Path) -> None:
+    model = make_model()
+    update = make_update(model, count=3)
+    settings = {"num_iterations": 3, "max_grad_norm": 1e-3}
+    after = trained(model, [update], tmp_path, optimizer=settings).model.state_dict()
+    moved = sum(float((after[key] - value).square().sum()) for key, value in model.state_dict().items()) ** 0.5
+    assert 1e-3 < moved <= 3.01e-3
+
+
+class KeepGradient(TrainerCallback):  # type: ignore[misc]
+    gradient: torch.Tensor
+
+    def on_pre_optimizer_step(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+        self.gradient = torch.cat([value.grad.float().flatten() for value in more["model"].parameters()])
+
+
+@pytest.mark.parametrize("name", ["grpo", "dapo"])
+def test_loss_and_gradients_are_those_of_float32_up_to_rounding(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    types = []
+    measure = RolloutTrainer._measure
+
+    def watched(self: Any, *arguments: Any) -> None:
+        types.append(self._outputs[0].dtype)
+        measure(self, *arguments)
+
+    monkeypatch.setattr(RolloutTrainer, "_measure", watched)
+    exact = make_model()
+    exact.save_pretrained(tmp_path / "start")
+    model = AutoModelForCausalLM.from_pretrained(tmp_path / "start", dtype=torch.bfloat16)
+    kept = KeepGradient()
+    trainer = trained(model, [make_update(exact)], tmp_path, {"callbacks": [kept]}, loss={"algorithm": name})
+    assert {value.dtype for value in trainer.model.parameters()} == {torch.bfloat16}
+    assert set(types) == {torch.float32}
+    loss = reference_loss(exact, make_groups(exact), ALGORITHMS[name], length_constant=20)
+    loss.backward()
+    gradient = torch.cat([value.grad.flatten() for value in exact.parameters()])
+    assert trainer.update_metrics["loss"] == pytest.approx(loss.item(), abs=0.01)
+    difference = (kept.gradient - gradient).norm() / gradient.norm()
+    assert difference < 0.05
+
+
+def test_adapters_change_and_the_model_below_them_does_not(tmp_path: Path) -> None:
+    model = make_model()
+    options = {"peft_config": lora_config(LoraSettings(rank=4))}
+    trainer = trained(model, [make_update(model)] * 2, tmp_path, options, loss={"algorithm": "grpo", "beta": 0.1})
+    state = trainer.model.state_dict()
+    adapters = [value for name, value in state.items() if "lora_B" in name]
+    assert adapters and all(value.abs().max() > 0 for value in adapters)  # they start as 0
+    for name, value in model.state_dict().items():
+        below = state.get(
+            f"base_model.model.{name}", state.get(f"base_model.model.{name}".replace(".weight", ".base_layer.weight"))
+        )
+        assert below is not None and torch.equal(below, value), name
+    assert trainer.update_metrics["kl"] > 0
+
+
+def recorded(folder: Path, micro_token_budget: int = 4096) -> TokenPairs:
+    model = make_model()
+    pairs = trained(model, [make_update(model)], folder, micro_token_budget=micro_token_budget).token_pairs
+    assert pairs is not None
+    return pairs
+
+
+def test_pairs_are_the_log_probabilities_before_the_first_step(tmp_path: Path) -> None:
+    model = make_model()
+    update = make_update(model)
+    before = [log_probs(model, one) for one in update.sequences]
+    pairs = trained(model, [update], tmp_path, optimizer={"num_iterations": 2}).token_pairs
+    assert pairs is not None and pairs.sample
+    for pair in (*pairs.sample, *pairs.largest):
+        sequence = update.sequences[pair.sequence]
+        assert sequence.loss_mask[pair.position]
+        assert pair.engine == pytest.approx(sequence.log_probs[pair.position], abs=1e-5)
+        assert pair.trainer == pytest.approx(before[pair.sequence][pair.position].item(), abs=1e-4)
+
+
+def test_the_histogram_counts_every_token_with_a_loss(tmp_path: Path) -> None:
+    model = make_model()
+    update = make_update(model)
+    pairs = recorded(tmp_path)
+    assert sum(pairs.histogram) == pairs.tokens == update.loss_tokens
+    assert len(pairs.histogram) == len(LOG_RATIO_EDGES) + 1
+
+
+@pytest.mark.parametrize("micro_token_budget", [40, 100])
+def test_the_division_into_micro_batches_changes_nothing(micro_token_budget: int, tmp_path: Path) -> None:
+    whole = recorded(tmp_path / "whole")
+    divided = recorded(tmp_path / "divided", micro_token_budget=micro_token_budget)
+    assert [(one.sequence, one.position) for one in divided.sample] == [
+        (one.sequence, one.position) for one in whole.sample
+    ]
+    assert torch.allclose(
+        torch.tensor([one.trainer for one in divided.sample]),
+        torch.tensor([one.trainer for one in whole.sample]),
+        atol=1e-5,
+    )
