@@ -121,6 +121,7 @@ def placeholder() -> Json:
 
 
 def _violation(item: Json, seen: list[int], number: int) -> str:
+    prompt: Any
     prompt, generated, log_probs = (item.get(name) for name in TOKEN_FIELDS[:3])
     where = f"output item {number}"
     if not are_ids(prompt):
