@@ -19,6 +19,7 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.interop.nemo_gym.result import failed_result, to_result
+from rollyard.services.backoff import Restarts
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.loop_lag import LoopLag
@@ -123,8 +124,7 @@ def _head_of(address: BaseServerConfig | None) -> HeadFile:
 
 log = logging.getLogger("rollyard")
 
-FIRST_PAUSE_S = 0.5
-LONGEST_PAUSE_S = 15.0
+PAUSES = Restarts(first_pause_s=0.5, longest_pause_s=15.0)
 _CONFIGURATION = frozenset(
     {
         *(FailureKind.UNAUTHORIZED, FailureKind.FORBIDDEN, FailureKind.UNKNOWN_SERVER, FailureKind.WRONG_RUN),
@@ -166,6 +166,7 @@ class Attempts:
         """Return the result of a row. Raises RolloutFailed if it fails permanently and such rollouts are not masked."""
         agent = row["agent_ref"]["name"]
         body = orjson.dumps(row, option=orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_NON_STR_KEYS)
+        pause = 0.0
         for attempt in range(self._settings.max_attempts):
             try:
                 response = await self._client.post(agent, "/run", body, self._settings.rollout_timeout_s)
@@ -176,7 +177,7 @@ class Attempts:
                 self._log(failure, attempt)
                 if self._is_final(failure) or attempt + 1 == self._settings.max_attempts:
                     return self._failed(row, failure)
-            pause = min(FIRST_PAUSE_S * 2**attempt, LONGEST_PAUSE_S)
+            pause = PAUSES.next_pause_s(pause)
             await asyncio.sleep(pause * random.uniform(0.5, 1.5))
         raise AssertionError("the last attempt returns or raises")
 

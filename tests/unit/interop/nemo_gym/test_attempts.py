@@ -11,6 +11,7 @@ import orjson
 import pytest
 
 from rollyard.interop.nemo_gym.collection_helper import Attempts, CollectionSettings, RolloutFailed
+from rollyard.services.backoff import Restarts
 from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import problem_response
 from rollyard.services.http.request import RawRequest, RawResponse
@@ -27,7 +28,7 @@ Answer = Callable[[int], Json | Failure]
 @pytest.fixture(autouse=True)
 def short_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attempts follow each other at once."""
-    monkeypatch.setattr("rollyard.interop.nemo_gym.collection_helper.FIRST_PAUSE_S", 0.001)
+    monkeypatch.setattr("rollyard.interop.nemo_gym.collection_helper.PAUSES", Restarts(first_pause_s=0.001))
 
 
 async def run(answer: Answer, settings: CollectionSettings, row: Json = ROW) -> tuple[Json, int]:
