@@ -12,7 +12,7 @@ from rollyard.services.datasets.rows import rows_of
 from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError, did_you_mean
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.response_failures import raise_for_status
-from rollyard.services.interop.episode import ServedEpisode
+from rollyard.services.interop.episode import Outcome, ServedEpisode
 from rollyard.services.responses.lenient_json import loads
 from rollyard.services.types import Json
 
@@ -41,6 +41,14 @@ class ServedEnvironment:
     def episode(self, row: Json) -> ServedEpisode:
         """Return an episode for the row, which is not open yet."""
         return ServedEpisode(self.client, self.server, row, turn_based=self.turn_based, timeout_s=self.timeout_s)
+
+    async def act(self, episode: ServedEpisode, name: str, arguments: Json) -> Outcome:
+        """Call a tool by name; the submit tool sends its argument as the model's message."""
+        if name != self.submit_name:
+            return await episode.call(name, arguments)
+        if not isinstance(answer := arguments.get("answer"), str):
+            return Outcome(f"answer is {answer!r:.100}; expected a string", problem="invalid_args")
+        return await episode.say(answer)
 
     @property
     def submit_name(self) -> str:

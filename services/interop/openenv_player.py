@@ -74,13 +74,8 @@ class Player:
         raise InvalidBody(f"type is {kind!r:.100}; expected call_tool, list_tools or message")
 
     async def call(self, name: str, arguments: Json) -> Outcome:
-        """Call a tool by name; the submit tool sends its argument as the model's message. Raises NotReset."""
-        episode = self._open_episode()
-        if name != self.environment.submit_name:
-            return await episode.call(name, arguments)
-        if not isinstance(answer := arguments.get("answer"), str):
-            return Outcome(f"answer is {answer!r:.100}; expected a string", problem="invalid_args")
-        return await episode.say(answer)
+        """Call a tool by name, also the submit tool. Raises NotReset."""
+        return await self.environment.act(self._open_episode(), name, arguments)
 
     @property
     def is_open(self) -> bool:

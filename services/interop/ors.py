@@ -134,7 +134,7 @@ def ors_app(environment: ServedEnvironment, *, version: str, max_sessions: int, 
 
             async def work() -> str:
                 async with session.lock:
-                    return tool_output(await _act(environment, session.value, name, arguments))
+                    return tool_output(await environment.act(session.value, name, arguments))
 
             task_id = calls.start(session_id, work)
         task = calls.find(session_id, str(task_id))
@@ -163,14 +163,6 @@ class DefaultEnvironment:
             path = f"/{self._name}{scope['path']}"
             scope = {**scope, "path": path, "raw_path": path.encode()}
         await self._app(scope, receive, send)
-
-
-async def _act(environment: ServedEnvironment, episode: ServedEpisode, name: str, arguments: Json) -> Outcome:
-    if name != environment.submit_name:
-        return await episode.call(name, arguments)
-    if not isinstance(answer := arguments.get("answer"), str):
-        return Outcome(f"answer is {answer!r:.100}; expected a string", problem="invalid_args")
-    return await episode.say(answer)
 
 
 def _row(environment: ServedEnvironment, asked: Json) -> Json:
