@@ -7,13 +7,12 @@ from pathlib import Path
 
 from rollyard.services.datasets.tasks import Tasks
 from rollyard.services.errors import RunError
-from rollyard.services.io.json_values import items, mapping
 from rollyard.services.io.jsonl import iter_jsonl, skip
 from rollyard.services.rollouts.collection import CollectionPlan, OpenCollection, StackClients
 from rollyard.services.rollouts.collector import Limits
 from rollyard.services.rollouts.manifest import ChangedParameters
 from rollyard.services.rollouts.rewards import is_measured
-from rollyard.services.training.groups import has_parse_error
+from rollyard.services.training.groups import completion_tokens, has_parse_error
 from rollyard.services.training.run_paths import TrainingPaths
 from rollyard.services.training.train_config import TrainConfig
 from rollyard.services.types import Json
@@ -92,7 +91,7 @@ def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
         rewards.append(float(row["reward"]))
         if isinstance(row.get("success"), bool):
             successes.append(row["success"])
-        tokens += _completion_tokens(row)
+        tokens += completion_tokens(row)
         parse_errors += has_parse_error(row)
     count = len(rewards)
     found: dict[str, float] = {"failed_rollouts": expected - count}
@@ -112,11 +111,3 @@ def evaluation_metrics(rows: Iterator[Json], expected: int) -> dict[str, float]:
 
 def _rows(output: Path) -> Iterator[Json]:
     return (line.value for line in iter_jsonl(output, skip)) if output.exists() else iter(())
-
-
-def _completion_tokens(row: Json) -> int:
-    response = mapping(row.get("response"))
-    found = [mapping(item).get("generation_token_ids") for item in items(response.get("output"))]
-    if any(ids is not None for ids in found):
-        return sum(len(ids or ()) for ids in found)
-    return mapping(response.get("usage")).get("output_tokens") or 0

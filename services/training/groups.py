@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rollyard.services.io.json_values import is_number, mapping, number, whole_number
+from rollyard.services.io.json_values import is_number, items, mapping, number, whole_number
 from rollyard.services.rollouts.rewards import EXPECTED, is_reward
 from rollyard.services.training.endings import EndingRules, Treatment
 from rollyard.services.training.sequences.training_sequence import (
@@ -72,7 +72,7 @@ def member_of_row(row: Json, task_key: str, rules: SequenceRules, endings: Endin
         sequences=tuple(training_sequences(row, rules)) if has_tokens else (),
         components={name: value for name, value in mapping(row.get("reward_components")).items() if is_number(value)},
         success=success if isinstance(success := row.get("success"), bool) else None,
-        completion_tokens=_completion_tokens(row),
+        completion_tokens=completion_tokens(row),
         task_index=-1 if (index := whole_number(row.get("_ng_task_index"))) is None else index,
         parse_error=has_parse_error(row),
     )
@@ -93,10 +93,13 @@ def has_parse_error(row: Json) -> bool:
     return bool(row.get("parse_error", row.get("extracted_answer", "") is None))
 
 
-def _completion_tokens(row: Json) -> int:
-    output = mapping(row.get("response")).get("output")
-    items = output if isinstance(output, list) else []
-    return sum(len(item["generation_token_ids"]) for item in items if mapping(item).get("generation_token_ids"))
+def completion_tokens(row: Json) -> int:
+    """Return the number of tokens that the policy generated, or else the one that the endpoint reported."""
+    response = mapping(row.get("response"))
+    found = [mapping(item).get("generation_token_ids") for item in items(response.get("output"))]
+    if any(ids is not None for ids in found):
+        return sum(len(ids or ()) for ids in found)
+    return whole_number(mapping(response.get("usage")).get("output_tokens")) or 0
 
 
 Scale = Literal["group", "batch", "none"]
