@@ -18,13 +18,13 @@ from typing import Any
 
 import orjson
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.rollouts.rewards import mask_of, tidy
+from rollyard.records.types import RESERVED_PATHS, Json
 from rollyard.services.http.client import SESSION_END_HEADER, SESSION_HEADER, ServerClient
 from rollyard.services.http.response_failures import PROBLEM_TYPE, raise_for_status
 from rollyard.services.http.session import Session
 from rollyard.services.responses.server_answers import read_answer
-from rollyard.services.rollouts.rewards import mask_of, tidy
-from rollyard.services.types import RESERVED_PATHS, Json
 
 CLOSE_S = 10.0
 _WORDS = (400, 404, 405, 413, 422)

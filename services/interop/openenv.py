@@ -16,7 +16,8 @@ import orjson
 from fastapi import FastAPI, Request
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from rollyard.services.errors import Failure
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
 from rollyard.services.interop.openenv_player import JsonRpc, NotReset, Player
 from rollyard.services.interop.served_app import (
@@ -28,7 +29,6 @@ from rollyard.services.interop.served_app import (
     read_object,
 )
 from rollyard.services.interop.session_store import SessionLimit, SessionStore, StoredSession
-from rollyard.services.types import Json
 
 VERSION = "1.0.0"
 """Version of OpenEnv's HTTP API, which `openenv validate` reads."""

@@ -11,12 +11,12 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from rollyard.services.errors import Failure
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
 from rollyard.services.interop.episode import Outcome, ServedEpisode
 from rollyard.services.interop.served_app import InvalidBody, object_in, parse_object, text_in
 from rollyard.services.interop.session_store import SessionLimit, SessionStore
-from rollyard.services.types import Json
 
 _MESSAGE_FIELDS = ("message", "text", "content")
 

@@ -18,7 +18,8 @@ import orjson
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import StreamingResponse
 
-from rollyard.services.errors import Failure
+from rollyard.records.errors import Failure
+from rollyard.records.types import Json
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
 from rollyard.services.interop.episode import Outcome, ServedEpisode
 from rollyard.services.interop.served_app import (
@@ -30,7 +31,6 @@ from rollyard.services.interop.served_app import (
     text_in,
 )
 from rollyard.services.interop.session_store import SessionStore, StoredSession
-from rollyard.services.types import Json
 
 _HEADERS = {"cache-control": "no-cache", "x-accel-buffering": "no"}
 _MAX_ID = 200

@@ -15,14 +15,14 @@ from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import JSONResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from rollyard.services.errors import Failure, FailureKind
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.io.optional import load
+from rollyard.records.types import Json
 from rollyard.services.http.access.hosts import KnownHosts, is_loopback
 from rollyard.services.http.access.request_checks import Access
 from rollyard.services.http.app_listener import listening
 from rollyard.services.interop.environment import ServedEnvironment, UnknownTask
 from rollyard.services.interop.session_store import SessionLimit
-from rollyard.services.io.optional import load
-from rollyard.services.types import Json
 
 
 @contextlib.asynccontextmanager

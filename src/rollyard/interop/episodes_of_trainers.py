@@ -11,10 +11,10 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from rollyard.services.errors import RunError
-from rollyard.services.training.groups import GroupMember
-from rollyard.services.training.run_paths import updates_of
-from rollyard.services.training.sequences.training_sequence import TrainingSequence, check_temperature
+from rollyard.records.errors import RunError
+from rollyard.training.groups import GroupMember
+from rollyard.training.run_paths import updates_of
+from rollyard.training.sequences.training_sequence import TrainingSequence, check_temperature
 
 SeveralSequences = Literal["all", "mask", "last", "refuse"]
 

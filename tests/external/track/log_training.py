@@ -6,9 +6,9 @@ import logging
 import sys
 from pathlib import Path
 
-from rollyard.services.cli.train import TRACKERS
-from rollyard.services.training.metrics.metrics_log import MetricsLog
-from rollyard.services.training.metrics.sinks import sinks_of
+from rollyard.cli.train import TRACKERS
+from rollyard.training.metrics.metrics_log import MetricsLog
+from rollyard.training.metrics.sinks import sinks_of
 
 
 def main() -> None:

@@ -14,15 +14,15 @@ import torch
 from peft import AutoPeftModelForCausalLM
 from transformers import AutoModelForCausalLM
 
-from rollyard.services.training.endings import EndingRules
-from rollyard.services.training.groups import groups_of, member_of_row
-from rollyard.services.training.policy_trainer import Save
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.sequences.training_sequence import SequenceRules
-from rollyard.services.training.update import Batch
-from rollyard.services.training.weight_publisher import PublishedWeights, VersionFolders
+from rollyard.training.endings import EndingRules
+from rollyard.training.groups import groups_of, member_of_row
+from rollyard.training.policy_trainer import Save
+from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.update import Batch
+from rollyard.training.weight_publisher import PublishedWeights, VersionFolders
 from tests.external.vllm.tiny_model import VOCABULARY
-from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.training.recorded_turns import row, turn
 
 GROUPS, MEMBERS, TOKENS = 3, 4, 6
 

@@ -16,10 +16,10 @@ import torch
 from torch.nn.functional import cross_entropy
 from transformers import AutoTokenizer, Qwen3ForCausalLM
 
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.records.types import Json
 from rollyard.resources_servers.gsm8k.prompt_formats import create_params
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.types import Json
+from rollyard.training.run_paths import TrainingPaths
 from tests.external.training.train_command import training_s
 from tests.external.vllm.engine import Engine
 from tests.support.commands import command_environ

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from rollyard.services.datasets.tasks import TaskFile
-from rollyard.services.training.batch_source import StackBatchSource
-from rollyard.services.training.run_paths import TrainingPaths
-from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.training_stack import TrainingStack
-from rollyard.services.training.update import Batch
-from rollyard.services.training.weight_publisher import PolicyClient
+from rollyard.training.batch_source import StackBatchSource
+from rollyard.training.run_paths import TrainingPaths
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.training_stack import TrainingStack
+from rollyard.training.update import Batch
+from rollyard.training.weight_publisher import PolicyClient
 from tests.external.training.conftest import StartStack
 from tests.external.training.engine_stacks import FORCED_CALLS
 from tests.support.stacks import AGENT, EXAMPLES

@@ -19,11 +19,11 @@ from safetensors.torch import load_file
 from trl import GRPOConfig, GRPOTrainer
 
 import rollyard
-from rollyard.services.errors import RunError
-from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.training.groups import Group, GroupMember, member_of_failure, member_of_row
-from rollyard.services.training.sequences.training_sequence import SequenceRules
-from rollyard.services.training.trl.rollout_func import ENDING, REWARD, RowRules, trl_columns
+from rollyard.records.errors import RunError
+from rollyard.training.endings import EndingRules, Treatment
+from rollyard.training.groups import Group, GroupMember, member_of_failure, member_of_row
+from rollyard.training.sequences.training_sequence import SequenceRules
+from rollyard.training.trl.rollout_func import ENDING, REWARD, RowRules, trl_columns
 from tests.external.training.engine_stacks import TOKEN, ServedStack
 from tests.external.training.tiny_policy import make_groups, make_model, make_tokenizer
 from tests.external.training.train_command import training_s
@@ -31,7 +31,7 @@ from tests.external.vllm.engine import Engine
 from tests.external.vllm.tiny_model import VOCABULARY
 from tests.support.doc_pages import page, programs
 from tests.support.stacks import EXAMPLES, read_rows
-from tests.unit.services.training.recorded_turns import row, turn
+from tests.unit.training.recorded_turns import row, turn
 
 pytestmark = pytest.mark.filterwarnings("ignore:You are using 'rollout_func'")
 RULES = RowRules(filler_id=9, temperature=1.0)

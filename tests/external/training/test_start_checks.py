@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.cli.display.train_view import heading
-from rollyard.services.errors import OperatorError
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.training.run_folder import settings_yaml
-from rollyard.services.training.start_checks import TrainPlan, check
-from rollyard.services.training.train_config import TrainConfig
+from rollyard.cli.display.train_view import heading
+from rollyard.records.errors import OperatorError
+from rollyard.records.io.search_path import INSTALLED
+from rollyard.training.run_folder import settings_yaml
+from rollyard.training.start_checks import TrainPlan, check
+from rollyard.training.train_config import TrainConfig
 from tests.support.commands import in_this_process
 from tests.support.doc_pages import commands, page
 from tests.support.stacks import colocated, load_config

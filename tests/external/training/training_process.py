@@ -20,15 +20,15 @@ from typing import Any
 import torch
 from anyio.from_thread import start_blocking_portal
 
-from rollyard.services.io import jsonl
-from rollyard.services.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED, exit_status
-from rollyard.services.training import checkpoints
-from rollyard.services.training.policy_trainer import PolicyTrainer, TrainerHooks
-from rollyard.services.training.run_folder import RunFolder
-from rollyard.services.training.step_runner import StackParts
-from rollyard.services.training.train import is_main_process, run_other_process, run_training
-from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.trl.policy_trainer import TrlPolicyTrainer
+from rollyard.records.io import jsonl
+from rollyard.records.io.exit_status import EXIT_DONE, EXIT_INTERRUPTED, exit_status
+from rollyard.training import checkpoints
+from rollyard.training.policy_trainer import PolicyTrainer, TrainerHooks
+from rollyard.training.run_folder import RunFolder
+from rollyard.training.step_runner import StackParts
+from rollyard.training.train import is_main_process, run_other_process, run_training
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.trl.policy_trainer import TrlPolicyTrainer
 from tests.external.training.sampled_stack import Reached, SampledStack
 from tests.external.training.train_command import training_s
 

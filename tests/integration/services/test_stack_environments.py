@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rollyard.services.training.trl.stack_environments import FAILED, StackEnvironments
-from rollyard.services.training.trl.stack_session import StackSession
+from rollyard.training.trl.stack_environments import FAILED, StackEnvironments
+from rollyard.training.trl.stack_session import StackSession
 from tests.support.background_loop import background_loop
 from tests.support.fixtures import make_folder
 from tests.support.stacks import colocated, load_config

@@ -19,18 +19,18 @@ import orjson
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollyard.interop.nemo_gym.result import failed_result, to_result
+from rollyard.records.errors import Failure, FailureKind, OperatorError, RunError
+from rollyard.records.run_types import HeadFile
+from rollyard.records.types import Json, Record
 from rollyard.services.backoff import Restarts
-from rollyard.services.errors import Failure, FailureKind, OperatorError, RunError
 from rollyard.services.http.client import ServerClient
 from rollyard.services.http.loop_lag import LoopLag
 from rollyard.services.http.transport import HttpResponse, HttpTransport
 from rollyard.services.interop.nemo_gym import NemoGymHead, clients_of, identify_head
 from rollyard.services.rollouts.output_row import parse_row
-from rollyard.services.run_types import HeadFile
 from rollyard.services.runtime.run_dir import running_heads
 from rollyard.services.server.settings import parse_settings
-from rollyard.services.training.endings import EndingRules
-from rollyard.services.types import Json, Record
+from rollyard.training.endings import EndingRules
 
 Result = tuple[Json, Json]
 """The row as it was passed, and its result."""

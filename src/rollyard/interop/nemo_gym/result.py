@@ -11,11 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from rollyard.services.errors import Failure, FailureKind, RunError
+from rollyard.records.errors import Failure, FailureKind, RunError
+from rollyard.records.rollouts.rewards import MASKED, mask_of
+from rollyard.records.types import TOKEN_FIELDS, Json
 from rollyard.services.responses.policy_logprobs import are_ids, invalid_numbers
-from rollyard.services.rollouts.rewards import MASKED, mask_of
-from rollyard.services.training.endings import EndingRules, Treatment
-from rollyard.services.types import TOKEN_FIELDS, Json
+from rollyard.training.endings import EndingRules, Treatment
 
 UNSUMMED = "unsummed_reward_components"
 """Key of reward components whose sum is not the reward. NeMo RL ends the step if `reward_components` are such."""

@@ -11,11 +11,11 @@ import orjson
 import pytest
 
 from rollyard.interop.nemo_gym.collection_helper import Attempts, CollectionSettings, RolloutFailed
+from rollyard.records.errors import Failure, FailureKind
+from rollyard.records.types import Json
 from rollyard.services.backoff import Restarts
-from rollyard.services.errors import Failure, FailureKind
 from rollyard.services.http.problem import problem_response
 from rollyard.services.http.request import RawRequest, RawResponse
-from rollyard.services.types import Json
 from tests.support.fixtures import http_transport, listening, make_client, make_server
 from tests.support.nemo_rl_rules import loss_multiplier, message_log
 

@@ -8,25 +8,25 @@ from pathlib import Path
 import orjson
 import pytest
 
+from rollyard.records.errors import Failure, OperatorError, RunError
+from rollyard.records.io.search_path import INSTALLED
 from rollyard.resources_servers.answers.grader import AnswerGrader
 from rollyard.resources_servers.gsm8k.app import server
 from rollyard.resources_servers.gsm8k.evaluate import main as evaluate
 from rollyard.resources_servers.gsm8k.prompt_formats import ANSWER_FORMS
 from rollyard.resources_servers.gsm8k.reducers import reduce_rollouts
 from rollyard.resources_servers.gsm8k.train_options import train_settings, training_parser
-from rollyard.services.errors import Failure, OperatorError, RunError
 from rollyard.services.http.transport import HttpResponse
-from rollyard.services.io.search_path import INSTALLED
-from rollyard.services.training.checkpoints import Checkpoints
-from rollyard.services.training.endings import Treatment
-from rollyard.services.training.groups import groups_of
-from rollyard.services.training.step_metrics import staleness_of, step_metrics
-from rollyard.services.training.task_order import TaskOrder
-from rollyard.services.training.train_config import TrainConfig
-from rollyard.services.training.weight_publisher import PolicyClient
+from rollyard.training.checkpoints import Checkpoints
+from rollyard.training.endings import Treatment
+from rollyard.training.groups import groups_of
+from rollyard.training.step_metrics import staleness_of, step_metrics
+from rollyard.training.task_order import TaskOrder
+from rollyard.training.train_config import TrainConfig
+from rollyard.training.weight_publisher import PolicyClient
 from tests.unit.resources_servers.answers.grading import in_process_server, verification_of
-from tests.unit.services.training.batches import TIMES, batch, failed, played
-from tests.unit.services.training.recorded_turns import turn
+from tests.unit.training.batches import TIMES, batch, failed, played
+from tests.unit.training.recorded_turns import turn
 
 DROP_IN = INSTALLED / "examples" / "drop_in"
 LUDIC = {"score": "strict", "format_reward": 0.1, "format_penalty": 1.0}

@@ -1,6 +1,0 @@
-"""`python -m rollyard.services.training.metrics.curves`, which is `python -m rollyard.services.charts.curves.draw`."""
-
-import runpy
-
-if __name__ == "__main__":
-    runpy.run_module("rollyard.services.charts.curves.draw", run_name="__main__", alter_sys=True)
